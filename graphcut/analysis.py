@@ -1,0 +1,251 @@
+"""Where a model can be cut: key nodes, segments and their dependency maps, the cut profile and its valleys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from .graph import Graph, Partition, partition
+from .model import Model
+from .repeats import Repeat, find_repeat
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True, slots=True)
+class CutPoint:
+    """A place between two nodes of the order, and what it costs to cut there.
+
+    Attributes:
+        node: the node before the place; naming it in `--at-nodes` cuts here.
+        position: how many flowing nodes stand before the place.
+        crossing: tensors alive across it.
+        bytes: what these take, for the bound dims.
+        is_exact: every size among them is known; else `bytes` is "at least".
+        weights_before: bytes of weights that the nodes before it read.
+        weights_after: bytes of weights that the nodes after it read; a weight that both read counts in both.
+        is_key: `node` is a key node.
+        module: the module that ends here or goes on.
+    """
+
+    node: str
+    position: int
+    crossing: tuple[str, ...]
+    bytes: int
+    is_exact: bool
+    weights_before: int
+    weights_after: int
+    is_key: bool
+    module: str
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What can be said about cutting a model; everything is computed when first asked for.
+
+    Attributes:
+        model: the analysed model.
+    """
+
+    model: Model
+
+    @cached_property
+    def key_nodes(self) -> tuple[int, ...]:
+        """The nodes with exactly one data input whose outputs two or more nodes read (LinguaLinked, section 3.1).
+
+        Weights and constants do not count as data inputs. In topological order.
+        """
+        graph = self.model.graph
+        return tuple(i for i in graph.flow if len(graph.nodes[i].reads) == 1 and _reader_count(graph, i) > 1)
+
+    @cached_property
+    def segments(self) -> Partition:
+        """The runs of nodes between key nodes, each beginning with one, and the links between the runs.
+
+        `segments.wiring.sequential` and `.residual` are the Sequential and the Residual Dependency Map.
+        """
+        graph = self.model.graph
+        starts = set(self.key_nodes)
+        rows: list[list[int]] = [[]]
+        for node in graph.flow:
+            if node in starts and rows[-1]:
+                rows.append([])
+            rows[-1].append(node)
+        return partition(graph, rows)
+
+    @cached_property
+    def profile(self) -> tuple[int, ...]:
+        """Bytes alive after each flowing node, in topological order: what would cross if one cut there.
+
+        Inputs of the model are not counted, since every part can be fed them; nor are outputs that nobody reads later.
+        """
+        return tuple(alive for alive, _ in self._alive)
+
+    @cached_property
+    def cut_points(self) -> tuple[CutPoint, ...]:
+        """The valleys of the profile: the places where a cut costs less than around them, in order.
+
+        Neighbours that cost the same are all listed. A cut `At` the node of a place costs what is said here, or less
+        where nodes that stand earlier in the order are free to go late.
+        """
+        return tuple(self._cut_points_at(_valleys(self.profile)))
+
+    @cached_property
+    def repeat(self) -> Repeat | None:
+        """The block that the model repeats most, such as its transformer layer; None where it repeats nothing."""
+        return find_repeat(self.model.graph, self.profile, self.labels)
+
+    @cached_property
+    def labels(self) -> tuple[int, ...]:
+        """One number for each flowing node: equal where operator, attributes, weights and neighbours look alike."""
+        return _labels(self.model)
+
+    @cached_property
+    def _alive(self) -> tuple[tuple[int, bool], ...]:
+        graph = self.model.graph
+        change = [0] * (len(graph.flow) + 1)
+        open_sizes = [0] * (len(graph.flow) + 1)
+        for first, last, tensor in self._spans:
+            number, is_exact = self.model.tensor_bytes[tensor]
+            change[first] += number
+            change[last] -= number
+            open_sizes[first] += not is_exact
+            open_sizes[last] -= not is_exact
+        found = []
+        alive = inexact = 0
+        for number, unknown in zip(change[:-1], open_sizes[:-1], strict=True):
+            alive += number
+            inexact += unknown
+            found.append((alive, inexact == 0))
+        return tuple(found)
+
+    @cached_property
+    def _spans(self) -> tuple[tuple[int, int, str], ...]:
+        """For each tensor that is read: the place of its writer and of its last reader in the flow."""
+        graph = self.model.graph
+        place = {node: i for i, node in enumerate(graph.flow)}
+        return tuple(
+            (place[graph.producer[tensor]], place[readers[-1]], tensor)
+            for tensor, readers in graph.readers.items()
+            if tensor in graph.producer
+        )
+
+    def _cut_points_at(self, places: list[int]) -> list[CutPoint]:
+        graph = self.model.graph
+        before, after = self._weights_around
+        alive: dict[str, None] = {}
+        begins: dict[int, list[str]] = {}
+        ends: dict[int, list[str]] = {}
+        for first, last, tensor in self._spans:
+            begins.setdefault(first, []).append(tensor)
+            ends.setdefault(last, []).append(tensor)
+        wanted, keys = set(places), set(self.key_nodes)
+        found = []
+        for i, node in enumerate(graph.flow):
+            for tensor in ends.get(i, ()):
+                alive.pop(tensor, None)
+            alive.update(dict.fromkeys(begins.get(i, ())))
+            if i in wanted:
+                number, is_exact = self._alive[i]
+                found.append(
+                    CutPoint(
+                        node=graph.nodes[node].name,
+                        position=i + 1,
+                        crossing=tuple(alive),
+                        bytes=number,
+                        is_exact=is_exact,
+                        weights_before=before[i],
+                        weights_after=after[i],
+                        is_key=node in keys,
+                        module=graph.nodes[node].module,
+                    )
+                )
+        return found
+
+    @cached_property
+    def _weights_around(self) -> tuple[list[int], list[int]]:
+        """Bytes of weights that the nodes up to each place read, and that the nodes after it read."""
+        graph = self.model.graph
+        needs = [self._weights_of(node) for node in graph.flow]
+        before = _running_totals(needs, graph)
+        after = _running_totals(needs[::-1], graph)[::-1]
+        return before, [*after[1:], 0]
+
+    def _weights_of(self, node: int) -> tuple[str, ...]:
+        graph = self.model.graph
+        own = graph.nodes[node]
+        replicas = graph.constants_for(own.constants) if own.constants else ()
+        return (*own.weights, *(name for n in replicas for name in graph.nodes[n].weights))
+
+
+def analyze(model: Model) -> Analysis:
+    """Look where `model` can be cut."""
+    return Analysis(model)
+
+
+def to_networkx(graph: Graph) -> nx.DiGraph[int]:
+    """The flowing nodes as a networkx digraph.
+
+    Nodes are places in `graph.nodes`, with `name`, `op` and `module`; an edge carries `tensors`, the names of what its
+    source hands to its target. Constant nodes and inputs of the model are not in it.
+    """
+    import networkx as nx
+
+    view: nx.DiGraph[int] = nx.DiGraph()
+    for i in graph.flow:
+        view.add_node(i, name=graph.nodes[i].name, op=graph.nodes[i].op, module=graph.nodes[i].module)
+    for tensor, readers in graph.readers.items():
+        if tensor in graph.producer:
+            for reader in readers:
+                known = view.get_edge_data(graph.producer[tensor], reader, {"tensors": ()})["tensors"]
+                view.add_edge(graph.producer[tensor], reader, tensors=(*known, tensor))
+    return view
+
+
+def _reader_count(graph: Graph, node: int) -> int:
+    return len({reader for tensor in graph.nodes[node].writes for reader in graph.readers.get(tensor, ())})
+
+
+def _valleys(profile: tuple[int, ...]) -> list[int]:
+    """The places of all runs of equal values that lie lower than both neighbours; the place at the end is no cut."""
+    found: list[int] = []
+    start = 0
+    for i in range(1, len(profile)):
+        if profile[i] == profile[start] and i < len(profile) - 1:
+            continue
+        falls = start == 0 or profile[start - 1] > profile[start]
+        rises = profile[i] > profile[start] or i == len(profile) - 1
+        if falls and rises:
+            found.extend(range(start, i))
+        start = i
+    return found
+
+
+def _running_totals(needs: list[tuple[str, ...]], graph: Graph) -> list[int]:
+    seen: set[str] = set()
+    total = 0
+    totals = []
+    for names in needs:
+        total += sum(graph.weights[name].bytes for name in dict.fromkeys(names) if name not in seen)
+        seen.update(names)
+        totals.append(total)
+    return totals
+
+
+def _labels(model: Model) -> tuple[int, ...]:
+    graph = model.graph
+    shapes = {tensor.name: (tensor.data_type, *tensor.dims) for tensor in model.proto.graph.initializer}
+    known: dict[object, int] = {}
+    labels = []
+    for i in graph.flow:
+        node, proto = graph.nodes[i], model.proto.graph.node[i]
+        look = (
+            node.op,
+            tuple(a.SerializeToString(deterministic=True) for a in proto.attribute),
+            tuple(shapes.get(name) for name in node.weights),
+            len(node.reads),
+        )
+        labels.append(known.setdefault(look, len(known)))
+    return tuple(labels)

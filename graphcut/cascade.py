@@ -1,0 +1,210 @@
+"""The gate: the manifest, and the cascade it describes. What cuts writes one, what runs reads one.
+
+The format is specified in docs/MANIFEST.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Final, Literal
+
+import msgspec
+
+from .errors import CascadeError, GraphcutError, RecordError
+from .wiring import Tensor, Wiring, wire
+
+FORMAT: Final = "graphcut.cascade/1"
+MANIFEST: Final = "cascade.json"
+"""The manifest's name in a folder of its own; beside shared weights it is called `STEM.cascade.json`."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ONNX file of a cascade.
+
+    Attributes:
+        file: its path, relative to the manifest.
+        reads: the tensors it must be fed, in the order of its inputs.
+        writes: the tensors it gives out, in the order of its outputs.
+        nodes: how many nodes it has, replicas included.
+        replicas: names of the constant nodes that it computes for itself; other parts may do so too.
+        weight_bytes: what the weights that it reads take.
+        graph: digest of its graph, weights left out.
+        data: the files that hold its weights, relative to the manifest, and their sizes in bytes.
+    """
+
+    file: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    nodes: int
+    replicas: tuple[str, ...]
+    weight_bytes: int
+    graph: str
+    data: dict[str, int]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model that was cut.
+
+    Attributes:
+        file: its path, relative to the manifest.
+        graph: digest of its graph, weights left out.
+        data: the files that hold its weights, relative to the model, and their sizes in bytes.
+    """
+
+    file: str
+    graph: str
+    data: dict[str, int]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stands in a manifest file; each fact once, links are derived.
+
+    Attributes:
+        format: `graphcut.cascade/1`.
+        source: the model that was cut.
+        weights: `copy`: each part has a data file of its own; `share`: the parts refer to the model's files.
+        dims: numbers that were given for symbolic dimensions, for sizes only.
+        reads: the model's inputs, in its order.
+        optional: those of them that may be left out, since the model has a default for them.
+        writes: the model's outputs, in its order.
+        tensors: all of these, and every tensor that one part hands to another.
+        parts: in an order in which they can run.
+    """
+
+    format: Literal["graphcut.cascade/1"]
+    source: Source
+    weights: Literal["copy", "share"]
+    dims: dict[str, int]
+    reads: tuple[str, ...]
+    optional: tuple[str, ...]
+    writes: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """A cascade on disk.
+
+    Attributes:
+        path: the manifest file.
+        manifest: what stands in it.
+    """
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts, in an order in which they can run."""
+        return self.manifest.parts
+
+    @property
+    def root(self) -> Path:
+        """The folder that all paths of the manifest start from."""
+        return self.path.parent
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Type and shape of every tensor at a border."""
+        return MappingProxyType({tensor.name: tensor for tensor in self.manifest.tensors})
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """Who hands which tensor to whom."""
+        return wire(self.parts, reads=self.manifest.reads, writes=self.manifest.writes)
+
+    def file(self, part: Part) -> Path:
+        """Where a part lies."""
+        return self.root / part.file
+
+    @property
+    def source(self) -> Path:
+        """Where the model that was cut lay, seen from here."""
+        return self.root / self.manifest.source.file
+
+
+def save_manifest(manifest: Manifest, path: Path) -> None:
+    """Write `manifest` to `path`, the same bytes for the same content."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+
+
+def open_cascade(path: str | Path) -> Cascade:
+    """The cascade in a folder, or the one that a manifest file describes.
+
+    Checks that the manifest is whole and agrees with itself, and that every file it names is there and has the size
+    it had. What stands *in* the files is for `verify` to check.
+
+    Raises:
+        CascadeError: there is no cascade here, or files of it are missing or changed.
+        RecordError: the manifest does not fit the format.
+    """
+    path = Path(path)
+    manifest_path = path / MANIFEST if path.is_dir() else path
+    if not manifest_path.exists():
+        raise CascadeError(_nothing_here(path), hint="`graphcut split` makes a cascade; name its folder or manifest")
+    manifest = _read(manifest_path)
+    cascade = Cascade(manifest_path, manifest)
+    _check_files(cascade)
+    try:
+        wiring = cascade.wiring
+    except GraphcutError as error:
+        raise CascadeError(f"{manifest_path}: {error}", hint="split the model again") from None
+    missing = {link.tensor for link in wiring.links} - set(cascade.tensors)
+    if missing:
+        raise CascadeError(f"{manifest_path}: `tensors` lacks {min(missing)!r}", hint="split the model again")
+    return cascade
+
+
+def _nothing_here(path: Path) -> str:
+    if not path.is_dir():
+        return f"there is no cascade at {path}"
+    others = sorted(path.glob("*.cascade.json"))
+    more = f"; did you mean {others[0]}?" if others else ""
+    return f"{path} holds no {MANIFEST}{more}"
+
+
+def _read(path: Path) -> Manifest:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CascadeError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from None
+    hint = "split the model again, or use the graphcut that wrote it"
+    try:
+        found = msgspec.json.decode(raw)
+        version = found.get("format") if isinstance(found, dict) else None
+        if version != FORMAT:
+            what = f"its format is {version!r}" if version else "it names no format"
+            raise RecordError(f"{path} can't be read here: {what}, and this graphcut reads {FORMAT!r}", hint=hint)
+        return msgspec.json.decode(raw, type=Manifest)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"{path}: {_with_place(str(error))}", hint=hint) from None
+    except msgspec.DecodeError as error:
+        raise RecordError(f"{path} is not JSON: {error}", hint=hint) from None
+
+
+def _with_place(text: str) -> str:
+    """Msgspec's sentence, its place written as a person would: `parts[1].reads[0]`."""
+    sentence, _, place = text.partition(" - at `$")
+    return f"{place.rstrip('`').removeprefix('.')}: {sentence}" if place else sentence
+
+
+def _check_files(cascade: Cascade) -> None:
+    for part in cascade.parts:
+        for name, expected in {part.file: None, **part.data}.items():
+            if PurePosixPath(name).is_absolute() or not (cascade.root / name).resolve().is_relative_to(
+                cascade.root.resolve()
+            ):
+                raise CascadeError(f"{cascade.path} names {name!r}, which is outside its folder", hint="split again")
+            file = cascade.root / name
+            if not file.is_file():
+                raise CascadeError(f"{file} is missing", hint="copy the whole cascade, or split the model again")
+            if expected is not None and file.stat().st_size != expected:
+                raise CascadeError(
+                    f"{file} has {file.stat().st_size:,} bytes, and had {expected:,} when the model was cut",
+                    hint="copy it again, or split the model again",
+                )

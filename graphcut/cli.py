@@ -1,0 +1,415 @@
+"""Words in, one library call, words out. The only file that prints, colours or exits.
+
+Exit codes: 0 done, 1 the answer is no, 2 misuse, 3 could not, 4 no plan fits, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from . import __version__
+from .errors import GraphcutError, PlanError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from .cascade import Cascade
+    from .model import Model
+    from .splitting import Cut
+
+_WIDE: Final = 160
+"""Columns for what does not go to a terminal: a pipe can't ask for more, so nothing is shortened for it."""
+
+app = typer.Typer(
+    name="graphcut",
+    help="Cut an ONNX model into parts that together do what it did, and prove it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: right in every terminal and pipe, and there in half the time
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file; its external data lie beside it.")]
+CascadePlace = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="A number for a symbolic dimension, for sizes only. Repeatable."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Everything, as JSON on stdout.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace what stands there already.")]
+Inputs = Annotated[
+    list[Path] | None,
+    typer.Option("--inputs", metavar="FILE", help="A .npz file, or an ONNX test-data folder. Repeatable."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and what was asked for.")]
+
+
+def main() -> None:
+    """The `graphcut` command: run it, and turn every outcome into words and an exit code."""
+    arguments = _with_bare_cuts(sys.argv[1:])
+    debug = "--debug" in arguments
+    try:
+        app(args=[word for word in arguments if word != "--debug"], prog_name="graphcut")
+    except GraphcutError as error:
+        if debug:
+            raise
+        _complain(str(error), error.hint)
+        sys.exit(_exit_code(error))
+    except KeyboardInterrupt:
+        _complain("interrupted; nothing was left half-written", "")
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read us has seen enough. Point stdout elsewhere, or Python complains while it closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if debug:
+            raise
+        _complain(
+            f"something went wrong inside graphcut: {type(error).__name__}: {error}",
+            "that is a defect of graphcut; the same command with --debug shows where",
+        )
+        sys.exit(3)
+
+
+def _exit_code(error: GraphcutError) -> int:
+    match error:
+        case UsageError():
+            return 2
+        case PlanError():
+            return 4
+        case _:
+            return 3
+
+
+def _with_bare_cuts(arguments: Sequence[str]) -> list[str]:
+    """`--cuts` may stand without a number; typer's options can't. 0 means all."""
+    made = list(arguments)
+    for i, word in enumerate(arguments):
+        if word == "--cuts" and not (i + 1 < len(arguments) and arguments[i + 1].isdigit()):
+            made[i] = "--cuts=0"
+    return made
+
+
+def _complain(message: str, hint: str) -> None:
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    if hint:
+        sys.stderr.write(f" hint: {' '.join(hint.split())}\n")
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the versions that matter in a bug report.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="No colour; NO_COLOR does the same.")] = False,
+) -> None:
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
+    if version:
+        from importlib.metadata import version as installed
+
+        python = ".".join(str(number) for number in sys.version_info[:3])
+        sys.stdout.write(
+            f"graphcut {__version__} (python {python}, onnx {installed('onnx')}, "
+            f"onnxruntime {installed('onnxruntime')})\n"
+        )
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="llm, unet, resnet, multitask or control-flow.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="NAME.onnx without it.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="llm: width of the residual stream.")] = None,
+    layers: Annotated[int | None, typer.Option(help="llm: number of layers.")] = None,
+    heads: Annotated[int | None, typer.Option(help="llm: attention heads.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="llm: heads of keys and values.")] = None,
+    intermediate: Annotated[int | None, typer.Option(help="llm: width of the MLP.")] = None,
+    vocab: Annotated[int | None, typer.Option(help="llm: size of the vocabulary.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="llm: float32 or float16.")] = None,
+    tied: Annotated[bool | None, typer.Option("--tied", help="llm: the head shares the embedding's weights.")] = None,
+    external: Annotated[
+        bool | None,
+        typer.Option("--external/--inline", help="Weights beside the model, or inside. By size without it."),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write an example model with made-up weights, to try graphcut on."""
+    from .demos import write
+
+    goal = output or Path(f"{name}.onnx")
+    if goal.exists() and not force:
+        raise UsageError(f"{goal} stands there already", hint="choose another name with -o, or add --force")
+    given = {
+        "hidden": hidden,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "intermediate": intermediate,
+        "vocab": vocab,
+        "dtype": dtype,
+        "tied": tied,
+    }
+    write(name, goal, external=external, **{option: value for option, value in given.items() if value is not None})
+    _say(f"wrote {goal}")
+    _say_next(f"graphcut analyze {goal}")
+
+
+@app.command()
+def analyze(
+    model: ModelFile,
+    dim: Dims = None,
+    cuts: Annotated[
+        int | None,
+        typer.Option(metavar="[N]", help="List the places to cut, tab-separated: all of them, or the N cheapest."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a model can be cut, and what it costs there."""
+    from .analysis import analyze as look
+    from .drawing.terminal import cheapest, draw_analysis, draw_cut_points
+
+    analysis = look(_load(model, dim))
+    if as_json:
+        from .drawing.json import analysis_record
+
+        _print_json(analysis_record(analysis))
+    elif cuts is not None:
+        points = analysis.cut_points
+        for line in draw_cut_points(cheapest(points, cuts) if cuts else points):
+            sys.stdout.write(f"{line}\n")
+    else:
+        _print(lambda console: draw_analysis(analysis, console))
+
+
+@app.command()
+def split(
+    model: ModelFile,
+    at_nodes: Annotated[
+        list[str],
+        typer.Option(metavar="NAMES", help="Cut after these nodes or tensors; globs too. Commas between, or repeated."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The folder to make. Without it: MODEL.parts.")
+    ] = None,
+    weights: Annotated[
+        Literal["copy", "share"],
+        typer.Option(
+            help="copy: each part gets its weights. share: parts lie beside the model and refer to its weights."
+        ),
+    ] = "copy",
+    dim: Dims = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say what would be written, and write nothing.")
+    ] = False,
+    force: Force = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cut a model into parts whose inputs and outputs are the tensors that cross."""
+    from .analysis import analyze as look
+    from .planning.goals import At
+    from .planning.plans import plan
+    from .splitting import describe, prepare, write
+    from .units import size
+
+    opened = _load(model, dim)
+    cut = prepare(opened, plan(look(opened), At(_names(at_nodes))), output, weights=weights)
+    if dry_run:
+        for line in describe(cut):
+            sys.stdout.write(f"{line}\n")
+        _say(f"{size(cut.bytes_to_write)} would be written; nothing was")
+        return
+    with _progress(cut, quiet=quiet or as_json) as report:
+        cascade = write(cut, force=force, progress=report)
+    for note in () if quiet else opened.notes:
+        _say(f"note: {note}")
+    _show(cascade, as_json=as_json, quiet=quiet)
+    if not (quiet or as_json):
+        _say_next(f"graphcut verify {_shortest(cascade)}")
+
+
+@app.command()
+def verify(
+    place: CascadePlace,
+    model: Annotated[Path | None, typer.Option(metavar="FILE", help="The model it was cut from, if it moved.")] = None,
+    inputs: Inputs = None,
+    seed: Annotated[int, typer.Option(help="For inputs that are made up.")] = 0,
+    optimized: Annotated[
+        bool, typer.Option("--optimized", help="Compare with optimisations on, as users run it.")
+    ] = False,
+    structural: Annotated[
+        bool, typer.Option("--structural", help="Prove it from the graphs alone; run nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that a cascade does what its model does. Exit code 1 if it doesn't."""
+    from .cascade import open_cascade
+    from .drawing.terminal import draw_report
+    from .feeding import read_inputs
+    from .model import load
+    from .verifying.reports import find_source
+    from .verifying.reports import verify as compare
+
+    cascade = open_cascade(place)
+    source = load(model, dims=cascade.manifest.dims) if model else find_source(cascade)
+    fed = [read_inputs(file, source.graph.reads) for file in inputs or ()]
+    report = compare(source, cascade, inputs=fed, seed=seed, optimized=optimized, structural_only=structural)
+    if as_json:
+        from .drawing.json import report_record
+
+        _print_json(report_record(report))
+    else:
+        _print(lambda console: draw_report(report, cascade, console))
+    if not report:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(place: CascadePlace, as_json: AsJson = False) -> None:
+    """Show the parts of a cascade, and which tensor goes from where to where."""
+    from .cascade import open_cascade
+
+    if place.suffix == ".onnx":
+        raise UsageError(
+            f"{place} is a model, not a cascade", hint=f"`graphcut analyze {place}` shows where it can be cut"
+        )
+    _show(open_cascade(place), as_json=as_json, quiet=False)
+
+
+@app.command()
+def merge(
+    place: CascadePlace,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The .onnx file to write.")],
+    force: Force = False,
+) -> None:
+    """Put the parts of a cascade together again, into one model."""
+    from .cascade import open_cascade
+    from .merging import merge as put_together
+    from .structure import graph_digest
+
+    cascade = open_cascade(place)
+    whole = put_together(cascade, output, force=force)
+    is_original = graph_digest(whole.proto) == cascade.manifest.source.graph
+    _say(f"wrote {output}: its graph equals that of the model that was cut" if is_original else f"wrote {output}")
+
+
+@app.command()
+def run(
+    place: CascadePlace,
+    inputs: Annotated[Path, typer.Option(metavar="FILE", help="A .npz file with the model's inputs by name.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The .npz file to write.")],
+    force: Force = False,
+) -> None:
+    """Run a cascade, part by part, on the inputs of a file."""
+    import numpy as np
+
+    from .cascade import open_cascade
+    from .feeding import read_inputs
+    from .running.sequential import run as run_parts
+
+    if output.exists() and not force:
+        raise UsageError(f"{output} stands there already", hint="choose another name with -o, or add --force")
+    cascade = open_cascade(place)
+    outputs = run_parts(cascade, read_inputs(inputs, cascade.manifest.reads))
+    beside = output.with_name(f"{output.name}.tmp.npz")
+    try:
+        np.savez(beside, **outputs)
+        beside.replace(output)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise GraphcutError(f"{output} can't be written: {error.strerror or error}", hint="is the disk full?") from None
+    for name, value in outputs.items():
+        _say(f"{name}  {getattr(value, 'dtype', type(value).__name__)}{list(getattr(value, 'shape', ()))}")
+    _say(f"wrote {output}")
+
+
+def _load(path: Path, dim: Sequence[str] | None) -> Model:
+    from .model import load
+
+    dims: dict[str, int] = {}
+    for text in dim or ():
+        name, found, number = text.rpartition("=")
+        if not found or not number.isdigit() or not name:
+            raise UsageError(f"--dim {text} does not say NAME=N", hint="write it like --dim seq=128")
+        dims[name] = int(number)
+    return load(path, dims=dims)
+
+
+def _names(texts: Sequence[str]) -> tuple[str, ...]:
+    """Names, each in an option of its own or with commas between; a name that has commas itself is one in quotes."""
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+
+
+def _show(cascade: Cascade, *, as_json: bool, quiet: bool) -> None:
+    from .drawing.terminal import draw_cascade
+
+    if as_json:
+        from .drawing.json import cascade_record
+
+        _print_json(cascade_record(cascade))
+    elif quiet:
+        sys.stdout.write(f"{cascade.path}\n")
+    else:
+        _print(lambda console: draw_cascade(cascade, console))
+
+
+def _shortest(cascade: Cascade) -> Path:
+    """The folder where that is enough to find the manifest, else the manifest."""
+    return cascade.path.parent if cascade.path.name == "cascade.json" else cascade.path
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(stderr=stderr, width=width, height=50 if width else None, highlight=False, soft_wrap=False)
+
+
+def _print(draw: Callable[[Console], RenderableType]) -> None:
+    console = _console()
+    console.print(draw(console))
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    from .drawing.json import dumps
+
+    sys.stdout.write(dumps(record) + "\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _say_next(command: str) -> None:
+    _say(f"next: {command}")
+
+
+@contextmanager
+def _progress(cut: Cut, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar over the bytes on a terminal, a line a file elsewhere."""
+    if quiet:
+        yield None
+    elif not sys.stderr.isatty():
+        seen: set[str] = set()
+
+        def announce(file: str, _moved: int, _total: int) -> None:
+            if file not in seen:
+                seen.add(file)
+                _say(f"writing {file}")
+
+        yield announce
+    else:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        columns = TextColumn("writing {task.description}"), BarColumn(), DownloadColumn(binary_units=True)
+        with Progress(*columns, TransferSpeedColumn(), console=_console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=cut.bytes_to_write)
+            yield lambda file, moved, _total: bar.update(task, description=file, advance=moved)

@@ -1,0 +1,73 @@
+"""The demo `multitask`: one trunk, three heads with an output each.
+
+Two heads read the end of the trunk; `depth` reads its middle, so that it can be computed beside the rest of the
+trunk, and skips over whatever part holds that rest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .drafting import Draft, Recipe
+
+_SIDE = 64
+_TRUNK_WIDTHS = (8, 16, 32, 64)
+_MIDDLE = 2  # stages of the trunk that `depth` needs
+_CLASSES = 10
+_ANCHORS = 3
+
+
+class Multitask(Recipe, frozen=True):
+    """Nothing can be asked for."""
+
+    def draw(self) -> Draft:
+        """Draw the network: `image` in; `logits`, `boxes` and `depth` out."""
+        draft = Draft("multitask")
+        x = draft.reads("image", "float32", ["batch", 3, _SIDE, _SIDE])
+        width = 3
+        features: list[str] = []
+        for stage, wider in enumerate(_TRUNK_WIDTHS):
+            x = _stage(draft.inside("trunk", f"stage.{stage}"), x, (width, wider))
+            features.append(x)
+            width = wider
+        heads = draft.inside("heads")
+        _logits(draft, heads.inside("logits"), x)
+        _boxes(draft, heads.inside("boxes"), x)
+        _depth(draft, heads.inside("depth"), features[_MIDDLE - 1])
+        return draft
+
+
+def _stage(at: Draft, x: str, channels: tuple[int, int]) -> str:
+    """Halve the image, then look at it once more and add what was seen."""
+    x = at.node("Relu", at.inside("conv.0").conv(x, channels, stride=2))
+    return at.node("Add", x, at.node("Relu", at.inside("conv.1").conv(x, (channels[1], channels[1]))))
+
+
+def _logits(draft: Draft, at: Draft, x: str) -> None:
+    """What is in the image."""
+    width = _TRUNK_WIDTHS[-1]
+    pooled = at.node("ReduceMean", x, axes=[2, 3], keepdims=0)
+    product = at.inside("linear").linear(pooled, width, _CLASSES)
+    at.node("Add", product, at.weight("bias", (_CLASSES,), scale=0.1), writes="logits")
+    draft.returns("logits", "float32", ["batch", _CLASSES])
+
+
+def _boxes(draft: Draft, at: Draft, x: str) -> None:
+    """Where it is: a few boxes for each place of the coarsest feature, four numbers each."""
+    width, side = _TRUNK_WIDTHS[-1], _SIDE >> len(_TRUNK_WIDTHS)
+    seen = at.node("Relu", at.inside("conv.0").conv(x, (width, width)))
+    grid = at.inside("conv.1").conv(seen, (width, 4 * _ANCHORS), kernel=1)
+    last = at.node("Transpose", grid, perm=[0, 2, 3, 1])
+    rows = at.node("Reshape", last, at.constant(np.array([0, _ANCHORS * side**2, 4])))
+    at.node("Sigmoid", rows, writes="boxes")
+    draft.returns("boxes", "float32", ["batch", _ANCHORS * side**2, 4])
+
+
+def _depth(draft: Draft, at: Draft, x: str) -> None:
+    """How far it is, at half the image's size."""
+    width, side = _TRUNK_WIDTHS[_MIDDLE - 1], _SIDE // 2
+    seen = at.node("Relu", at.inside("conv.0").conv(x, (width, width)))
+    weight = at.inside("deconv").weight("weight", (width, width, 2, 2), scale=width**-0.5)
+    larger = at.node("Relu", at.node("ConvTranspose", seen, weight, kernel_shape=[2, 2], strides=[2, 2]))
+    at.node("Softplus", at.inside("conv.1").conv(larger, (width, 1), kernel=1), writes="depth")
+    draft.returns("depth", "float32", ["batch", 1, side, side])

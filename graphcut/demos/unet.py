@@ -1,0 +1,68 @@
+"""The demo `unet`: an image goes down to coarse levels and up again, and every level skips over those below it.
+
+Ronneberger, Fischer and Brox 2015, with padding. Cut at its middle, it hands over one tensor for each level:
+these are the residual dependencies of a cascade.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .drafting import Draft, Recipe
+
+_SIDE = 64
+_WIDTHS = (8, 16, 32)
+_BOTTOM_WIDTH = 64
+
+
+class Unet(Recipe, frozen=True):
+    """Nothing can be asked for."""
+
+    def draw(self) -> Draft:
+        """Draw the network: `image` in, `mask` (a probability for each pixel) out."""
+        draft = Draft("unet")
+        x = draft.reads("image", "float32", ["batch", 3, _SIDE, _SIDE])
+        draft.returns("mask", "float32", ["batch", 1, _SIDE, _SIDE])
+        width = 3
+        skips: list[tuple[str, int]] = []
+        for level, wider in enumerate(_WIDTHS):
+            down = draft.inside(f"down.{level}")
+            skip = _block(down, x, (width, wider))
+            x = down.node("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2])
+            skips.append((skip, wider))
+            width = wider
+        x = _block(draft.inside("bottom"), x, (width, _BOTTOM_WIDTH))
+        width = _BOTTOM_WIDTH
+        for level, (skip, narrower) in reversed(list(enumerate(skips))):
+            up = draft.inside(f"up.{level}")
+            x = up.node("Concat", _enlarge(up, x), skip, axis=1)
+            x = _block(up, x, (width + narrower, narrower))
+            width = narrower
+        head = draft.inside("head")
+        head.node("Sigmoid", head.inside("conv").conv(x, (width, 1), kernel=1), writes="mask")
+        return draft
+
+
+def _block(at: Draft, x: str, channels: tuple[int, int]) -> str:
+    """Two convolutions, each normalized and rectified."""
+    before, after = channels
+    for index, width in enumerate((before, after)):
+        x = at.inside(f"conv.{index}").conv(x, (width, after))
+        x = at.node("Relu", _normalize(at.inside(f"norm.{index}"), x, after))
+    return x
+
+
+def _normalize(at: Draft, x: str, channels: int) -> str:
+    scale, bias, mean, variance = (
+        at.weight(name, (channels,), mean=centre, scale=0.1)
+        for name, centre in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0))
+    )
+    return at.node("BatchNormalization", x, scale, bias, mean, variance)
+
+
+def _enlarge(at: Draft, x: str) -> str:
+    """Twice as high and wide. As exporters do, leave the second input out and name the third."""
+    scales = at.constant(np.array([1, 1, 2, 2], np.float32))
+    return at.node(
+        "Resize", x, "", scales, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"
+    )

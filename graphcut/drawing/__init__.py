@@ -1,0 +1,1 @@
+"""What there is to see, drawn: one file a pen."""

@@ -1,0 +1,138 @@
+"""The JSON pen: everything that an analysis, a cascade or a report holds, under a versioned schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..analysis import Analysis, CutPoint
+from ..cascade import Cascade
+from ..wiring import DependencyMap, Tensor, Wiring
+
+if TYPE_CHECKING:  # these load ONNX Runtime
+    from ..verifying.numerical import Compared
+    from ..verifying.reports import Report
+
+
+def dumps(record: Mapping[str, Any]) -> str:
+    """`record` as JSON text, the same for the same content."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+
+
+def analysis_record(analysis: Analysis) -> dict[str, Any]:
+    """`graphcut.analysis/1`: the model's interface, key nodes, segments with their maps, every cut point, repeats."""
+    model, graph = analysis.model, analysis.model.graph
+    repeat = analysis.repeat
+    return {
+        "schema": "graphcut.analysis/1",
+        "model": str(model.path),
+        "nodes": len(graph.nodes),
+        "flowing_nodes": len(graph.flow),
+        "weight_bytes": model.weight_bytes,
+        "dims": dict(model.dims),
+        "inputs": [_tensor(model.tensors[name]) for name in graph.reads],
+        "outputs": [_tensor(model.tensors[name]) for name in graph.writes],
+        "notes": list(model.notes),
+        "key_nodes": [graph.nodes[i].name for i in analysis.key_nodes],
+        "segments": [
+            {
+                "nodes": [graph.nodes[i].name for i in block.nodes],
+                "reads": list(block.reads),
+                "writes": list(block.writes),
+            }
+            for block in analysis.segments.blocks
+        ],
+        **_maps(analysis.segments.wiring),
+        "profile_bytes": list(analysis.profile),
+        "cut_points": [_cut_point(point) for point in analysis.cut_points],
+        "repeat": None
+        if repeat is None
+        else {
+            "count": repeat.count,
+            "nodes_each": repeat.length,
+            "first": repeat.first,
+            "block": repeat.block,
+            "before": repeat.before,
+            "after": repeat.after,
+        },
+    }
+
+
+def cascade_record(cascade: Cascade) -> dict[str, Any]:
+    """`graphcut.view/1`: the manifest, with the dependency maps that follow from it."""
+    return {
+        "schema": "graphcut.view/1",
+        "cascade": str(cascade.path),
+        "manifest": msgspec.to_builtins(cascade.manifest),
+        **_maps(cascade.wiring),
+    }
+
+
+def report_record(report: Report) -> dict[str, Any]:
+    """`graphcut.report/1`: the answer, the proof, and every tensor that was compared."""
+    first = report.first_difference
+    return {
+        "schema": "graphcut.report/1",
+        "same": report.same,
+        "identical": report.is_identical,
+        "proof": {
+            "holds": report.proof.holds,
+            "objections": list(report.proof.objections),
+            "nodes": report.proof.nodes,
+            "replicas": report.proof.replicas,
+            "weight_bytes": report.proof.weight_bytes,
+        },
+        "runs": [[_compared(tensor) for tensor in run] for run in report.runs],
+        "first_difference": None if first is None else _compared(first),
+        "refusal": report.refusal,
+        "reason": report.reason,
+        "random": report.is_random,
+    }
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(tensor)
+    return found
+
+
+def _maps(wiring: Wiring) -> dict[str, Any]:
+    return {"sequential": _map(wiring.sequential), "residual": _map(wiring.residual)}
+
+
+def _map(found: DependencyMap) -> dict[str, dict[str, list[str]]]:
+    return {str(s): {str(t): list(names) for t, names in row.items()} for s, row in found.items()}
+
+
+def _cut_point(point: CutPoint) -> dict[str, Any]:
+    return {
+        "node": point.node,
+        "position": point.position,
+        "bytes": point.bytes,
+        "exact": point.is_exact,
+        "crossing": list(point.crossing),
+        "weights_before": point.weights_before,
+        "weights_after": point.weights_after,
+        "key": point.is_key,
+        "module": point.module,
+    }
+
+
+def _compared(tensor: Compared) -> dict[str, Any]:
+    return {
+        "tensor": tensor.tensor,
+        "part": tensor.part,
+        "output": tensor.is_output,
+        "identical": tensor.is_identical,
+        "max_abs": _finite(tensor.max_abs),
+        "max_rel": _finite(tensor.max_rel),
+        "max_ulps": tensor.max_ulps,
+        "allowed": tensor.allowed,
+        "passes": tensor.passes,
+    }
+
+
+def _finite(number: float) -> float | str:
+    """JSON has no infinity."""
+    return number if number < float("inf") else "inf"

@@ -1,0 +1,337 @@
+"""The terminal pen: an analysis, a cascade or a report on one screen, with rich.
+
+Names from a model go into `Text`, never into markup: a node called `[red]` is shown as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..analysis import Analysis, CutPoint
+from ..cascade import Cascade
+from ..model import Model
+from ..units import count, size
+from ..wiring import Tensor
+
+if TYPE_CHECKING:  # these load ONNX Runtime
+    from ..verifying.numerical import Compared
+    from ..verifying.reports import Report
+
+_MOST_ROWS: Final = 14
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """The signs of the pictures, in Unicode or in plain ASCII."""
+
+    made: str
+    read: str
+    near: str
+    far: str
+    cut: str
+    yes: str
+    no: str
+    levels: str
+    more: str
+
+
+UNICODE: Final = Glyphs("■", "●", "─", "╌", "▲", "✓", "✗", _BLOCKS, "…")
+ASCII: Final = Glyphs("#", "o", "-", ".", "^", "ok", "NO", " .:-=+*#@", "...")
+
+
+def glyphs_for(console: Console) -> Glyphs:
+    """Unicode where the terminal can show it."""
+    return UNICODE if (console.encoding or "").lower().replace("-", "") == "utf8" else ASCII
+
+
+def draw_analysis(analysis: Analysis, console: Console) -> RenderableType:
+    """Where a model can be cut, on one screen."""
+    model = analysis.model
+    signs = glyphs_for(console)
+    best = spread(analysis, 8)
+    lines: list[RenderableType] = [_model_line(model), *(Text(f"note: {note}", style="yellow") for note in model.notes)]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row(Text("inputs", style="dim"), _tensor_list(model.tensors[name] for name in model.graph.reads))
+    facts.add_row(Text("outputs", style="dim"), _tensor_list(model.tensors[name] for name in model.graph.writes))
+    if analysis.repeat is not None:
+        facts.add_row(Text("repeats", style="dim"), Text(str(analysis.repeat)))
+    facts.add_row(Text("key nodes", style="dim"), Text(_key_line(analysis)))
+    if free := _open_symbols(model):
+        facts.add_row(Text("open", style="dim"), Text(f"{free} (sizes count them as 1; bind them with --dim)"))
+    lines.append(facts)
+    if len(analysis.profile) > 1:
+        lines += [Text(), *_profile(analysis, best, console.width, signs)]
+    if best:
+        lines += [Text(), _cut_table(best)]
+        middle = min(best, key=lambda point: (abs(point.weights_before - point.weights_after), point.bytes))
+        lines.append(_next(f"graphcut split {model.path} --at-nodes {_quoted(middle.node)}"))
+    else:
+        lines.append(Text("no place to cut: fewer than two nodes depend on an input"))
+    return Group(*lines)
+
+
+def draw_cut_points(points: Sequence[CutPoint]) -> Iterable[str]:
+    """The places as tab-separated lines, for other programs: node, bytes, crossing tensors, weights, key, module."""
+    yield "node\tbytes\texact\tcrossing\tweights_before\tweights_after\tkey\tmodule"
+    for point in points:
+        yield "\t".join(
+            (
+                point.node,
+                str(point.bytes),
+                "yes" if point.is_exact else "at least",
+                ",".join(point.crossing),
+                str(point.weights_before),
+                str(point.weights_after),
+                "yes" if point.is_key else "no",
+                point.module,
+            )
+        )
+
+
+def draw_cascade(cascade: Cascade, console: Console) -> RenderableType:
+    """The parts, and which tensor goes from where to where."""
+    signs = glyphs_for(console)
+    parts = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    parts.add_column("part")
+    for title in ("nodes", "weights", "reads", "writes"):
+        parts.add_column(title, justify="right", no_wrap=True)
+    parts.add_column("sends on", justify="right", no_wrap=True)
+    for i, part in enumerate(cascade.parts):
+        sent = [tensor for tensor, (source, _) in cascade.wiring.crossing.items() if source == i]
+        parts.add_row(
+            Text(part.file, style="bold"),
+            f"{part.nodes:,}",
+            size(part.weight_bytes),
+            str(len(part.reads)),
+            str(len(part.writes)),
+            _sum(cascade, sent) if sent else "-",
+        )
+    return Group(_cascade_line(cascade), Text(), parts, Text(), *_lanes(cascade, signs))
+
+
+def draw_report(report: Report, cascade: Cascade, console: Console) -> RenderableType:
+    """What verifying found; the answer in the first line."""
+    signs = glyphs_for(console)
+    proof = report.proof
+    lines: list[RenderableType] = []
+    if not report.same:
+        lines.append(Text(f"{signs.no} the cascade does not do what the model does", style="bold red"))
+    elif report.runs:
+        what = "the same bits" if report.is_identical else "the same within what is allowed"
+        lines.append(Text(f"{signs.yes} the cascade does what the model does: {what}", style="bold green"))
+    else:
+        lines.append(Text(f"{signs.yes} the parts, stitched together, are the model", style="bold green"))
+    lines.append(_proof_line(report, signs))
+    lines += [Text(f"  {sentence}", style="red") for sentence in proof.objections[:_MOST_ROWS]]
+    if report.runs:
+        lines.append(_runs_line(report, signs))
+    elif report.refusal:
+        lines.append(Text(f"{signs.more} not run: the model itself refuses the inputs that were made up for it"))
+        lines.append(Text(f"  {report.refusal}\n  feed it with --inputs FILE.npz", style="dim"))
+    if report.is_random:
+        lines.append(Text("  the model draws random numbers: its own answers differ from run to run", style="dim"))
+    elif (worst := report.first_difference) is not None:
+        lines += _difference_lines(worst, cascade)
+    if report.reason:
+        lines.append(Text(f"  {report.reason}", style="dim"))
+    return Group(*lines)
+
+
+def _proof_line(report: Report, signs: Glyphs) -> Text:
+    proof = report.proof
+    text = f"structure: {count(proof.nodes, 'node')} found again, {size(proof.weight_bytes)} of large weights compared"
+    if proof.replicas:
+        text += f", {count(proof.replicas, 'replica')} of constants"
+    return Text(f"{signs.yes if proof.holds else signs.no} {text}")
+
+
+def _runs_line(report: Report, signs: Glyphs) -> Text:
+    tensors = sum(len(run) for run in report.runs)
+    same = sum(tensor.is_identical for run in report.runs for tensor in run)
+    sign = signs.yes if report.first_difference is None or report.is_random else signs.no
+    return Text(f"{sign} numbers: {count(len(report.runs), 'run')}, {same} of {count(tensors, 'tensor')} bit-identical")
+
+
+def _difference_lines(worst: Compared, cascade: Cascade) -> list[RenderableType]:
+    kind = "output" if worst.is_output else "crossing tensor"
+    return [
+        Text(
+            f"  the first {kind} that differs: {worst.tensor!r}, made by {cascade.parts[worst.part].file}", style="red"
+        ),
+        Text(
+            f"  max abs {worst.max_abs:.3g} (allowed {worst.allowed:.3g}), max rel {worst.max_rel:.3g}, "
+            f"{worst.max_ulps:,} ulps",
+            style="red",
+        ),
+    ]
+
+
+def cheapest(points: Sequence[CutPoint], number: int) -> list[CutPoint]:
+    """The `number` cheapest places, in order; of equal ones those that divide the weights most evenly."""
+    ranked = sorted(points, key=lambda p: (p.bytes, abs(p.weights_before - p.weights_after), p.position))
+    return sorted(ranked[:number], key=lambda p: p.position)
+
+
+def spread(analysis: Analysis, number: int) -> list[CutPoint]:
+    """For each of `number` equal shares of the model the cheapest place to cut; of equal ones the first.
+
+    Nodes and weights count alike: a share of the weights alone says nothing where the nodes make them.
+    """
+    best: dict[int, CutPoint] = {}
+    nodes, weights = len(analysis.profile), analysis.model.weight_bytes + 1
+    for point in analysis.cut_points:
+        share = int(number * (point.position / nodes + point.weights_before / weights) / 2)
+        if share not in best or point.bytes < best[share].bytes:
+            best[share] = point
+    return [best[share] for share in sorted(best)]
+
+
+def _model_line(model: Model) -> Text:
+    line = Text(model.path.name, style="bold")
+    constants = len(model.graph.nodes) - len(model.graph.flow)
+    facts = count(len(model.graph.flow), "node")
+    if constants:
+        facts += f" and {count(constants, 'constant')}"
+    line.append(f"  {facts}, {size(model.weight_bytes)} weights", style="not bold")
+    if model.dims:
+        line.append("  " + ", ".join(f"{name}={number}" for name, number in model.dims.items()), style="not bold dim")
+    return line
+
+
+def _tensor_list(tensors: Iterable[Tensor]) -> Text:
+    shown = list(tensors)
+    text = Text(", ".join(f"{tensor.name} {tensor}" for tensor in shown[:3]))
+    if len(shown) > 3:
+        text.append(f", and {len(shown) - 3} more", style="dim")
+    return text
+
+
+def _key_line(analysis: Analysis) -> str:
+    wiring = analysis.segments.wiring
+    residual = {tensor for row in wiring.residual.values() for tensors in row.values() for tensor in tensors}
+    return (
+        f"{count(len(analysis.key_nodes), 'key node')}, {count(len(analysis.segments.blocks), 'segment')}; "
+        f"{count(len(residual), 'tensor')} skip over a segment"
+    )
+
+
+def _open_symbols(model: Model) -> str:
+    return ", ".join(symbol for symbol in model.symbols if symbol not in model.dims)
+
+
+def _profile(analysis: Analysis, marks: Sequence[CutPoint], width: int, signs: Glyphs) -> list[Text]:
+    """The lowest bytes alive per column, four rows high, with the the places below marked."""
+    profile = analysis.profile[:-1]
+    columns = min(len(profile), max(20, min(width, 120) - 12))
+    edges = [len(profile) * i // columns for i in range(columns + 1)]
+    lowest = [min(profile[a:b]) for a, b in pairwise(edges)]
+    top = max(lowest) or 1
+    steps = len(signs.levels) - 1
+    rows = []
+    for row in range(3, -1, -1):
+        label = size(top) if row == 3 else ("" if row else "0 B")
+        bars = "".join(signs.levels[max(0, min(steps, round(v / top * 4 * steps) - row * steps))] for v in lowest)
+        rows.append(Text(f"{label:>10}  ", style="dim").append(bars, style="not dim blue"))
+    under = {next(c for c in range(columns) if edges[c] <= p.position - 1 < edges[c + 1]) for p in marks}
+    rows.append(Text(" " * 12 + "".join(signs.cut if c in under else " " for c in range(columns)), style="yellow"))
+    head = Text("cut profile", style="bold").append(
+        "  bytes alive, lowest per column; the places below marked", "not bold dim"
+    )
+    return [head, *rows]
+
+
+def _cut_table(points: Sequence[CutPoint]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    table.add_column("cut after", overflow="ellipsis", no_wrap=True, ratio=None, min_width=12)
+    table.add_column("crossing", justify="right", no_wrap=True)
+    table.add_column("tensors", justify="right", no_wrap=True)
+    table.add_column("weights before", justify="right", no_wrap=True)
+    table.add_column("after", justify="right", no_wrap=True)
+    table.add_column("module", overflow="ellipsis", no_wrap=True)
+    for point in points:
+        table.add_row(
+            Text(point.node, style="bold" if point.is_key else ""),
+            f"{'' if point.is_exact else '≥ '}{size(point.bytes)}",
+            str(len(point.crossing)),
+            size(point.weights_before),
+            size(point.weights_after),
+            Text(point.module, style="dim"),
+        )
+    return table
+
+
+def _cascade_line(cascade: Cascade) -> Text:
+    manifest = cascade.manifest
+    line = Text(f"{manifest.source.file}", style="bold")
+    how = "beside the model's weights" if manifest.weights == "share" else "each with its own weights"
+    line.append(f"  cut into {count(len(cascade.parts), 'part')}, {how}", style="not bold")
+    crossing = list(cascade.wiring.crossing)
+    if crossing:
+        far = {tensor for row in cascade.wiring.residual.values() for names in row.values() for tensor in names}
+        line.append(f"; {count(len(crossing), 'tensor')} cross, {_sum(cascade, crossing)}")
+        line.append(f"; {len(far)} of them skip a part" if far else "")
+    return line
+
+
+def _sum(cascade: Cascade, tensors: Sequence[str]) -> str:
+    sizes = [cascade.tensors[name].bytes_for(cascade.manifest.dims) for name in tensors]
+    return f"{'' if all(exact for _, exact in sizes) else '≥ '}{size(sum(number for number, _ in sizes))}"
+
+
+def _lanes(cascade: Cascade, signs: Glyphs) -> list[RenderableType]:
+    """One row a crossing tensor: a line from the part that makes it to the last that reads it."""
+    crossing = cascade.wiring.crossing
+    if not crossing:
+        return [Text("no tensor crosses a border", style="dim")]
+    step = 6 if len(cascade.parts) <= 8 else 4
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    table.add_column("crossing tensor", overflow="ellipsis", no_wrap=True, min_width=12)
+    table.add_column("type", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column(Text("".join(f"p{i}".ljust(step) for i in range(len(cascade.parts)))), no_wrap=True)
+    for name in list(crossing)[:_MOST_ROWS]:
+        source, readers = crossing[name]
+        table.add_row(
+            Text(name),
+            Text(str(cascade.tensors[name]), style="dim"),
+            _sum(cascade, [name]),
+            _lane(source, readers, step, signs),
+        )
+    rows: list[RenderableType] = [table]
+    if len(crossing) > _MOST_ROWS:
+        rows.append(Text(f"{signs.more} and {len(crossing) - _MOST_ROWS} more", style="dim"))
+    rows.append(
+        Text(
+            f"{signs.near * 2} sequential (next part only)   {signs.far * 2} residual (skips a part)   "
+            f"made {signs.made}   read {signs.read}",
+            style="dim",
+        )
+    )
+    return rows
+
+
+def _lane(source: int, readers: Sequence[int], step: int, signs: Glyphs) -> Text:
+    is_far = max(readers) > source + 1
+    line = signs.far if is_far else signs.near
+    cells = [" "] * (step * source) + [signs.made] + [line] * (step * (max(readers) - source) - 1) + [signs.read]
+    for reader in readers:
+        cells[step * reader] = signs.read
+    return Text("".join(cells), style="yellow" if is_far else "blue")
+
+
+def _next(command: str) -> Text:
+    return Text("next: ", style="dim").append(command, style="not dim")
+
+
+def _quoted(name: str) -> str:
+    import shlex
+
+    return shlex.quote(name)

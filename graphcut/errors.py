@@ -1,0 +1,48 @@
+"""Everything graphcut raises on purpose.
+
+* GraphcutError
+  - UsageError     what was asked for does not make sense: a wrong name, an output that is in the way
+  - ModelError     the model cannot be read, or holds something we cannot cut
+  - PlanError      the goal cannot be met by any cut
+  - CascadeError   a cascade on disk is damaged, incomplete, or of another version
+  - RecordError    a JSON or TOML file does not fit the record it should hold
+  - RunError       a part failed while running
+"""
+
+from __future__ import annotations
+
+
+class GraphcutError(Exception):
+    """Base of all errors of ours: one sentence of what is wrong, and a hint of what to do.
+
+    Attributes:
+        hint: what the user can try next; empty when there is nothing to try.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(GraphcutError):
+    """What was asked for does not make sense for this model or this place."""
+
+
+class ModelError(GraphcutError):
+    """The model cannot be read, or holds something that cannot be cut."""
+
+
+class PlanError(GraphcutError):
+    """No cut of this model meets the goal."""
+
+
+class CascadeError(GraphcutError):
+    """A cascade on disk is damaged, incomplete, or of another version."""
+
+
+class RecordError(GraphcutError):
+    """A file does not fit the record it should hold."""
+
+
+class RunError(GraphcutError):
+    """A part failed while running."""

@@ -1,0 +1,192 @@
+"""The only door ONNX comes in by: a model opened without its weights, and seen as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+from google.protobuf.message import DecodeError
+from onnx import FunctionProto, ModelProto, TensorProto
+
+from .errors import ModelError
+from .graph import Graph
+from .reading import read_graph, values_bytes
+from .scopes import FunctionKey, is_external, key_of, tensors_in, tensors_in_function
+from .shapes import infer_bound, infer_tensors, name_open_sizes
+from .skeleton import read_skeleton
+from .units import count
+from .weights import Range, check_inside, find_data
+from .wiring import Tensor
+
+
+@dataclass(frozen=True)
+class Model:
+    """An ONNX model, opened without its weights.
+
+    Attributes:
+        path: the .onnx file.
+        proto: its message, for reading only. Large weights are references into files; nodes stand in topological
+            order, and nodes whose results nobody wants are gone.
+        graph: the same as a graph: `graph.nodes[i]` is `proto.graph.node[i]`.
+        dims: numbers for symbolic dimensions, for sizes and costs only.
+        data: the files that hold weights, by the location the model gives, and their sizes in bytes.
+        dropped: the names of nodes whose results nobody wants.
+        notes: what a person should know about how the model was read, one sentence each.
+    """
+
+    path: Path
+    proto: ModelProto
+    graph: Graph
+    dims: Mapping[str, int]
+    data: Mapping[str, tuple[Path, int]]
+    dropped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Type and shape of every input, every output and everything that flows between; computed when first asked for.
+
+        What no source knows (see shapes.py) has the dtype `undefined`.
+        """
+        graph = self.graph
+        flowing = [tensor for i in graph.flow for tensor in graph.nodes[i].writes]
+        known = infer_tensors(self.proto, set(flowing), folder=self.path.parent)
+        names = dict.fromkeys((*graph.reads, *flowing, *graph.writes))
+        return {name: known.get(name) or Tensor(name=name, dtype="undefined", shape=None) for name in names}
+
+    @cached_property
+    def border(self) -> Mapping[str, Tensor]:
+        """`tensors` as they are declared at a border, with symbols for sizes that inference left open; dearer."""
+        return name_open_sizes(self.proto, self.tensors)
+
+    @cached_property
+    def tensor_bytes(self) -> Mapping[str, tuple[int, bool]]:
+        """What each activation takes for the bound dims, and whether that is all: else it is "at least"."""
+        sizes = {name: tensor.bytes_for(self.dims) for name, tensor in self.tensors.items()}
+        if self.dims and not all(is_exact for _, is_exact in sizes.values()):
+            bound = infer_bound(self.proto, self.dims, self.tensors.keys())
+            better = {name: tensor.bytes_for(self.dims) for name, tensor in bound.items()}
+            sizes = {n: max(found, better.get(n, found), key=lambda s: (s[1], s[0])) for n, found in sizes.items()}
+        return sizes
+
+    @cached_property
+    def functions(self) -> Mapping[FunctionKey, FunctionProto]:
+        """The model-local functions by domain, name and overload."""
+        return {key_of(function): function for function in self.proto.functions}
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbolic dimensions of the inputs, in the order they appear."""
+        shapes = [self.tensors[name].shape or () for name in self.graph.reads]
+        return tuple(dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str)))
+
+    def range_of(self, tensor: TensorProto) -> Range:
+        """Where the values of an external tensor lie; checked when the model was opened."""
+        return _range_of(tensor, self.data)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """What all weights together take, each counted once."""
+        return sum(weight.bytes for weight in self.graph.weights.values())
+
+
+def load(path: str | Path, *, dims: Mapping[str, int] | None = None) -> Model:
+    """Open the model at `path`. Costs what its graph costs: the values of large weights are not read.
+
+    Args:
+        path: an .onnx file; its external data lie beside it, or below.
+        dims: numbers for symbolic dimensions, such as `{"batch": 1, "seq": 16}`. They serve sizes and costs; the model
+            and its parts stay as dynamic as they are.
+
+    Raises:
+        ModelError: the file can't be read or is no valid model, or its weights are missing or refused.
+    """
+    path = Path(path)
+    proto = _parse(path)
+    functions = {key_of(function): function for function in proto.functions}
+    data = _find_all_data(path, proto)
+    graph, dropped, notes = read_graph(proto, functions)
+    if dropped:
+        notes = (*notes, f"dropped {count(len(dropped), 'node')} whose results nobody wants, such as {dropped[0]!r}")
+    if proto.training_info:
+        notes = (*notes, "training_info binds weights of the whole model; parts are made without it")
+    unknown = sorted(set(dims or {}) - _symbols_in(proto))
+    if unknown:
+        known = ", ".join(sorted(_symbols_in(proto))) or "none"
+        raise ModelError(
+            f"{path.name} has no symbolic dimension {unknown[0]!r}", hint=f"its symbolic dimensions: {known}"
+        )
+    return Model(path, proto, graph, MappingProxyType(dict(dims or {})), data, dropped, notes)
+
+
+def _parse(path: Path) -> ModelProto:
+    if path.is_dir():
+        inside = sorted(path.glob("*.onnx"))
+        hint = f"did you mean {inside[0]}?" if inside else "name the .onnx file"
+        raise ModelError(f"{path} is a folder, not a model", hint=hint)
+    if not path.exists():
+        raise ModelError(f"there is no file {path}", hint="check the path; `ls` shows what is there")
+    try:
+        skeleton = read_skeleton(path)
+    except OSError as error:
+        raise ModelError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from None
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(skeleton)
+    except DecodeError:
+        raise ModelError(f"{path} is not an ONNX model", hint="export the model to ONNX first") from None
+    if not proto.HasField("graph") or not proto.graph.output or not proto.opset_import:
+        raise ModelError(
+            f"{path} is not an ONNX model: it has no {'graph' if not proto.HasField('graph') else 'outputs or opset'}",
+            hint="export the model to ONNX first",
+        )
+    return proto
+
+
+def _symbols_in(proto: ModelProto) -> set[str]:
+    values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
+    return {dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+
+
+def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor anywhere in the model: initializers and attributes, bodies and functions."""
+    yield from tensors_in(proto.graph)
+    for function in proto.functions:
+        yield from tensors_in_function(function)
+
+
+def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, int]]:
+    data: dict[str, tuple[Path, int]] = {}
+    for tensor in all_tensors(proto):
+        if not is_external(tensor):
+            continue
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        if location not in data:
+            file = find_data(path, location, tensor=tensor.name)
+            data[location] = (file, file.stat().st_size)
+        span = _range_of(tensor, data)
+        check_inside(span, file_bytes=data[location][1], tensor=tensor.name)
+        expected = values_bytes(tensor)
+        if span.length != expected:
+            raise ModelError(
+                f"the weights of {tensor.name!r} take {expected:,} bytes by their type and shape, and the model says "
+                f"{span.length:,}",
+                hint="save the model again with the tool that wrote it",
+            )
+    return data
+
+
+def _range_of(tensor: TensorProto, data: Mapping[str, tuple[Path, int]]) -> Range:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries["length"]) if "length" in entries else values_bytes(tensor)
+    except ValueError:
+        raise ModelError(
+            f"the weights of {tensor.name!r} have an offset or a length that is no number",
+            hint="save the model again with the tool that wrote it",
+        ) from None
+    return Range(data[entries["location"]][0], offset, length)

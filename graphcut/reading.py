@@ -1,0 +1,261 @@
+"""From the nodes of a graph message to `Node` records: order, what each reads and writes, what is constant."""
+
+from __future__ import annotations
+
+import ast
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from .errors import ModelError
+from .graph import Graph, Node, Weight
+from .scopes import (
+    FIRST_IR_WITH_DEFAULTS,
+    FunctionKey,
+    captures,
+    function_key,
+    functions_called,
+    has_bodies,
+    is_stateful,
+    key_of,
+)
+from .wiring import BITS
+
+
+def read_graph(
+    proto: ModelProto, functions: Mapping[FunctionKey, FunctionProto]
+) -> tuple[Graph, tuple[str, ...], tuple[str, ...]]:
+    """The graph of a model, the names of the nodes that nobody needs, and notes on how it was read.
+
+    Afterwards the nodes of `proto` stand side by side with those of the graph: in topological order, and without those
+    that nobody needs. Initializers that nothing reads and functions that nothing calls are taken out too.
+
+    Raises:
+        ModelError: the nodes form a circle, or read or give out what nothing writes.
+    """
+    graph = proto.graph
+    weights = _weights(proto)
+    reads = tuple(dict.fromkeys(v.name for v in graph.input if v.name not in weights or weights[v.name].is_default))
+    writes = tuple(value.name for value in graph.output)
+    steps = _steps(graph)
+    _check_tensors(steps, writes, {*reads, *weights})
+    order = _order(steps)
+    needed = _needed(steps, order, writes)
+    dropped = tuple(steps[i].name for i in order if i not in needed)
+    notes = () if order == sorted(order) else ("the nodes did not stand in topological order; sorted them",)
+    kept = [i for i in order if i in needed]
+    if kept != list(range(len(steps))):
+        _replace(graph.node, [graph.node[i] for i in kept])
+    nodes = _nodes(graph, [steps[i] for i in kept], weights, functions)
+    read = {name for node in nodes for name in node.weights} | {*reads, *writes}
+    _keep_weights(graph, read)
+    needed_functions = functions_called(graph.node, functions)
+    _replace(proto.functions, [function for function in proto.functions if key_of(function) in needed_functions])
+    return Graph(nodes, {n: w for n, w in weights.items() if n in read}, reads, writes), dropped, notes
+
+
+class _Step(NamedTuple):
+    """What one node reads and writes, taken out of its message once: access to messages is what reading costs."""
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    has_bodies: bool
+
+
+def _steps(graph: GraphProto) -> list[_Step]:
+    """One step for each node. Its name is unique: the node's own, else that of its first output.
+
+    Node names are optional, and unique where given (ONNX IR spec, "Names Within a Graph").
+    """
+    taken = {node.name for node in graph.node}
+    if len(taken) < len(graph.node):
+        _check_names(graph)
+    steps = []
+    for i, node in enumerate(graph.node):
+        reads = dict.fromkeys(node.input)
+        inside = has_bodies(node)
+        if inside:
+            reads.update(dict.fromkeys(captures(node)))
+        reads.pop("", None)
+        writes = tuple(filter(None, node.output))
+        name = node.name
+        if not name:
+            name = writes[0] if writes else f"{node.op_type}_{i}"
+            while name in taken:
+                name += "'"
+            taken.add(name)
+        steps.append(_Step(name, tuple(reads), writes, inside))
+    return steps
+
+
+def _check_names(graph: GraphProto) -> None:
+    names = Counter(node.name for node in graph.node if node.name)
+    name, times = max(names.items(), key=lambda item: item[1], default=("", 0))
+    if times > 1:
+        raise ModelError(
+            f"{times} nodes have the duplicate name {name!r}; ONNX wants node names unique, and ONNX Runtime refuses "
+            "the model",
+            hint="give each node a name of its own, or none (node.name = '')",
+        )
+
+
+def _check_tensors(steps: Sequence[_Step], writes: Sequence[str], outside: AbstractSet[str]) -> None:
+    """Every tensor that is read or given out is written once, or comes from outside."""
+    hint = "the model is damaged or was cut badly; check it with onnx.checker.check_model"
+    standing = set(outside)
+    for step in steps:
+        for name in step.writes:
+            if name in standing:
+                raise ModelError(f"node {step.name!r} writes {name!r}, which stands already", hint=hint)
+            standing.add(name)
+    for step in steps:
+        for name in step.reads:
+            if name not in standing:
+                raise ModelError(f"node {step.name!r} reads {name!r}, which nothing writes", hint=hint)
+    for name in writes:
+        if name not in standing:
+            raise ModelError(f"the model gives out {name!r}, which nothing writes", hint=hint)
+
+
+def _order(steps: Sequence[_Step]) -> list[int]:
+    """The nodes in topological order: as they stand, where that is one.
+
+    Stable: of the nodes that can come next the one that stands first in the file does (Kahn, with a heap).
+    """
+    writer = {name: i for i, step in enumerate(steps) for name in step.writes}
+    if all(writer.get(name, -1) < i for i, step in enumerate(steps) for name in step.reads):
+        return list(range(len(steps)))
+    waits = [0] * len(steps)
+    readers: list[list[int]] = [[] for _ in steps]
+    for i, step in enumerate(steps):
+        for source in {writer[name] for name in step.reads if name in writer}:
+            readers[source].append(i)
+            waits[i] += 1
+    ready = [i for i, number in enumerate(waits) if number == 0]
+    order: list[int] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(i)
+        for reader in readers[i]:
+            waits[reader] -= 1
+            if waits[reader] == 0:
+                heapq.heappush(ready, reader)
+    if len(order) < len(steps):
+        stuck = steps[min(set(range(len(steps))) - set(order))]
+        raise ModelError(
+            f"the model has a circle: node {stuck.name!r} waits, over others, for itself",
+            hint="ONNX graphs are acyclic; check the model with onnx.checker.check_model",
+        )
+    return order
+
+
+def _keep_weights(graph: GraphProto, used: AbstractSet[str]) -> None:
+    """Take out the initializers that nothing reads, and their names among the inputs (IR 3)."""
+    unused = {tensor.name for tensor in graph.initializer} - used
+    unused |= {sparse.values.name for sparse in graph.sparse_initializer} - used
+    if unused:
+        for field in (graph.initializer, graph.input):
+            kept = [thing for thing in field if thing.name not in unused]
+            _replace(field, kept)
+        _replace(graph.sparse_initializer, [s for s in graph.sparse_initializer if s.values.name not in unused])
+
+
+def _replace(field: Any, kept: Sequence[Message]) -> None:  # noqa: ANN401 - protobuf's repeated fields share no public type
+    copies = [type(message).FromString(message.SerializeToString()) for message in kept]
+    del field[:]
+    field.extend(copies)
+
+
+def _weights(proto: ModelProto) -> dict[str, Weight]:
+    inputs = {value.name for value in proto.graph.input} if proto.ir_version >= FIRST_IR_WITH_DEFAULTS else set()
+    found = {
+        tensor.name: Weight(tensor.name, values_bytes(tensor), tensor.name in inputs)
+        for tensor in proto.graph.initializer
+    }
+    for sparse in proto.graph.sparse_initializer:
+        name = sparse.values.name
+        found[name] = Weight(name, values_bytes(sparse.values) + values_bytes(sparse.indices), name in inputs)
+    return found
+
+
+def _needed(steps: Sequence[_Step], order: Sequence[int], writes: Sequence[str]) -> AbstractSet[int]:
+    """The nodes on which some output of the model depends."""
+    wanted = set(writes)
+    needed: set[int] = set()
+    for i in reversed(order):
+        if not wanted.isdisjoint(steps[i].writes):
+            needed.add(i)
+            wanted.update(steps[i].reads)
+    return needed
+
+
+def _nodes(
+    graph: GraphProto,
+    steps: Sequence[_Step],
+    weights: Mapping[str, Weight],
+    functions: Mapping[FunctionKey, FunctionProto],
+) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    constant: set[str] = set()
+    fixed = {name for name, weight in weights.items() if not weight.is_default}
+    known: dict[tuple[FunctionKey, tuple[bool, ...]], bool] = {}
+    for proto, step in zip(graph.node, steps, strict=True):
+        own_weights = tuple(name for name in step.reads if name in fixed)
+        own_constants = tuple(name for name in step.reads if name in constant)
+        reads = step.reads
+        if own_weights or own_constants:
+            reads = tuple(name for name in reads if name not in fixed and name not in constant)
+        key = function_key(proto)
+        if step.has_bodies:
+            stateful = is_stateful(proto, functions)
+        else:
+            # Without bodies it depends on the operator, and for Dropout on which inputs are there: look once for each.
+            look = key, tuple(map(bool, proto.input)) if key[1].endswith("Dropout") else ()
+            if look not in known:
+                known[look] = is_stateful(proto, functions)
+            stateful = known[look]
+        is_constant = not reads and not stateful
+        if is_constant:
+            constant.update(step.writes)
+        op = f"{key[0]}.{key[1]}" if key[0] else key[1]
+        module = module_of(proto)
+        nodes.append(Node(step.name, op, reads, step.writes, own_weights, own_constants, is_constant, stateful, module))
+    return tuple(nodes)
+
+
+def values_bytes(tensor: TensorProto) -> int:
+    """What the values of `tensor` take, packed as ONNX packs them; strings by their lengths."""
+    if tensor.data_type == TensorProto.STRING:
+        return sum(len(text) for text in tensor.string_data)
+    elements = 1
+    for dim in tensor.dims:
+        elements *= dim
+    word = TensorProto.DataType.Name(tensor.data_type).lower()
+    return (elements * BITS.get({"float": "float32", "double": "float64"}.get(word, word), 8) + 7) // 8
+
+
+def module_of(node: NodeProto) -> str:
+    """The module path of a node: from what torch's exporter notes on it, else from its name.
+
+    torch writes `pkg.torch.onnx.name_scopes` (a list, outermost first, the node itself last) and `namespace`
+    (`: Model/layers.0: Layer/mlp: MLP/linear: aten.linear`); older exporters and GenAI name nodes
+    `/model/layers.0/mlp/MatMul`.
+    """
+    notes = {entry.key: entry.value for entry in node.metadata_props} if node.metadata_props else {}
+    if scopes := notes.get("pkg.torch.onnx.name_scopes"):
+        try:
+            path = [str(scope) for scope in ast.literal_eval(scopes)]
+        except (ValueError, SyntaxError):
+            path = []
+        if len(path) > 1:
+            return path[-2].replace(".", "/") if path[-2] else ""
+    if namespace := notes.get("namespace"):
+        steps = [step.partition(":")[0] for step in namespace.split("/")]
+        return "/".join(step for step in steps[:-1] if step)
+    return node.name.rpartition("/")[0].lstrip("/")

@@ -1,0 +1,63 @@
+"""Run a cascade part by part, in one process."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..cascade import Cascade
+from ..errors import RunError
+from .stage import Policy, Stage
+from .values import Value, to_array, to_value
+
+
+def run(cascade: Cascade, feeds: Mapping[str, object], *, policy: Policy | None = None) -> dict[str, Any]:
+    """The model's outputs for `feeds`, worked out part by part; one part is loaded at a time.
+
+    Args:
+        cascade: from `split` or `open_cascade`.
+        feeds: the model's inputs by name: numpy arrays; lists for sequences, dicts for maps, None for an optional
+            without value. bfloat16 and 8-bit floats as ml_dtypes arrays or as their bits.
+        policy: how sessions are built.
+
+    Returns:
+        The model's outputs by name, in its order.
+
+    Raises:
+        RunError: an input is missing, unknown or of the wrong type, or a part fails.
+    """
+    *_, held = steps(cascade, feeds, policy=policy or Policy())
+    return {name: to_array(held[name], cascade.tensors[name]) for name in cascade.manifest.writes}
+
+
+def steps(cascade: Cascade, feeds: Mapping[str, object], *, policy: Policy) -> Iterator[dict[str, Value]]:
+    """All that is held before the first part and after each part: what a later part reads, or is an output."""
+    held = _opened(cascade, feeds)
+    last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads}
+    outputs = set(cascade.manifest.writes)
+    yield dict(held)
+    for i, part in enumerate(cascade.parts):
+        held.update(Stage(cascade, part, policy=policy).step(held))
+        held = {name: v for name, v in held.items() if name in outputs or last_reader.get(name, -1) > i}
+        yield dict(held)
+
+
+def _opened(cascade: Cascade, feeds: Mapping[str, object]) -> dict[str, Value]:
+    manifest = cascade.manifest
+    for name in feeds:
+        if name not in manifest.reads:
+            close = difflib.get_close_matches(name, manifest.reads, n=1)
+            guess = f"did you mean {close[0]!r}? " if close else ""
+            raise RunError(
+                f"the model has no input {name!r}", hint=f"{guess}its inputs: {', '.join(manifest.reads) or 'none'}"
+            )
+    missing = [name for name in manifest.reads if name not in feeds and name not in manifest.optional]
+    used = {name for part in cascade.parts for name in part.reads} | set(manifest.writes)
+    needed = [name for name in missing if name in used]
+    if needed:
+        raise RunError(
+            f"the model reads {cascade.tensors[needed[0]]} {needed[0]!r}, and nothing is fed for it",
+            hint=f"it needs {', '.join(name for name in manifest.reads if name not in manifest.optional)}",
+        )
+    return {name: to_value(value, cascade.tensors[name]) for name, value in feeds.items()}

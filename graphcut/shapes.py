@@ -1,0 +1,293 @@
+"""Type and shape of every tensor, merged from several sources.
+
+1. What the model declares: its inputs, outputs and value_info.
+2. What ONNX shape inference finds.
+3. Only where these leave a gap: what ONNX Runtime finds when the tensor is asked for as an output that has only a name.
+
+Where two sources contradict each other in a size, the size is left open: an exporter's stale value_info would
+otherwise make a part refuse what the whole model accepts. Symbols keep their names, and symbols that inference made up
+are left out, so that a name always means what the author of the model meant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Final
+
+import onnx
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
+
+from .wiring import Dim, Tensor
+
+_NUMPY_WORDS: Final = {"float": "float32", "double": "float64"}
+_WORDS: Final[Mapping[int, str]] = {
+    number: _NUMPY_WORDS.get(name.lower(), name.lower()) for name, number in TensorProto.DataType.items()
+}
+_ELEMENTS: Final[Mapping[str, int]] = {word: number for number, word in _WORDS.items()}
+_UNKNOWN: Final = "undefined"
+
+
+def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) -> dict[str, Tensor]:
+    """The types of `wanted`, and of everything that the model declares; what no source knows is left out.
+
+    Args:
+        model: its nodes in topological order; large weights as references, which are not read.
+        wanted: the tensors for which a gap is worth asking ONNX Runtime.
+        folder: where the files lie that external tensors name.
+    """
+    declared = _described([*model.graph.value_info, *model.graph.output, *model.graph.input])
+    own = {dim for tensor in declared.values() for dim in tensor.shape or () if isinstance(dim, str)}
+    names = {*declared, *wanted}
+    tensors = _merged_all(declared, _inferred(model, names, own))
+    for weight in model.graph.initializer:
+        if weight.name in names:
+            shape = tuple(weight.dims)
+            tensors.setdefault(weight.name, Tensor(name=weight.name, dtype=_WORDS[weight.data_type], shape=shape))
+    gaps = [name for name in sorted(wanted) if name not in tensors or (_is_open(tensors[name]))]
+    if gaps:
+        tensors = _merged_all(tensors, _probed(model, gaps, folder, own))
+    return tensors
+
+
+def infer_bound(model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[str]) -> dict[str, Tensor]:
+    """What ONNX shape inference finds once `dims` are put in for the symbols of inputs: for sizes, not for parts."""
+    bound = ModelProto()
+    bound.CopyFrom(model)
+    for value in bound.graph.input:
+        for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
+            if dim.dim_param in dims:
+                dim.dim_value = dims[dim.dim_param]
+    for value in bound.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    return _inferred(bound, wanted, set())
+
+
+def describe(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = None) -> Tensor:
+    """A type message as a record of ours; sizes with symbols that are not among `symbols` are left open."""
+    if not kind.HasField("tensor_type"):
+        return Tensor(name=name, dtype=_word(kind), shape=None)
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape"):
+        return Tensor(name=name, dtype=_WORDS[tensor.elem_type], shape=None)
+    shape: list[Dim] = []
+    for dim in tensor.shape.dim:
+        symbol = dim.dim_param
+        if symbol:
+            shape.append(symbol if symbols is None or symbol in symbols else None)
+        else:
+            shape.append(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None)
+    return Tensor(name=name, dtype=_WORDS[tensor.elem_type], shape=tuple(shape))
+
+
+def _word(kind: TypeProto) -> str:
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            return _WORDS[kind.tensor_type.elem_type]
+        case "sequence_type":
+            return f"sequence({_word(kind.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({_word(kind.optional_type.elem_type)})"
+        case "map_type":
+            return f"map({_WORDS[kind.map_type.key_type]}, {_word(kind.map_type.value_type)})"
+        case "sparse_tensor_type":
+            return f"sparse({_WORDS[kind.sparse_tensor_type.elem_type]})"
+        case _:
+            return _UNKNOWN
+
+
+def type_of(tensor: Tensor) -> TypeProto:
+    """A record of ours as a type message; the inverse of `describe`, but for what a sequence's elements measure."""
+    kind = _type_of_word(tensor.dtype)
+    if tensor.is_plain and tensor.shape is not None:
+        kind.tensor_type.shape.SetInParent()
+        for dim in tensor.shape:
+            made = kind.tensor_type.shape.dim.add()
+            if isinstance(dim, int):
+                made.dim_value = dim
+            elif dim:
+                made.dim_param = dim
+    return kind
+
+
+def _type_of_word(word: str) -> TypeProto:
+    kind = TypeProto()
+    head, found, inner = word.partition("(")
+    inner = inner.removesuffix(")")
+    if not found:
+        kind.tensor_type.elem_type = _ELEMENTS[word]
+    elif head == "sequence":
+        kind.sequence_type.elem_type.CopyFrom(_type_of_word(inner))
+    elif head == "optional":
+        kind.optional_type.elem_type.CopyFrom(_type_of_word(inner))
+    elif head == "sparse":
+        kind.sparse_tensor_type.elem_type = _ELEMENTS[inner]
+    else:
+        key, _, value = inner.partition(", ")
+        kind.map_type.key_type = _ELEMENTS[key]
+        kind.map_type.value_type.CopyFrom(_type_of_word(value))
+    return kind
+
+
+def _described(values: Iterable[ValueInfoProto], symbols: AbstractSet[str] | None = None) -> dict[str, Tensor]:
+    found = (describe(value.name, value.type, symbols=symbols) for value in values if value.HasField("type"))
+    return {tensor.name: tensor for tensor in found if tensor.dtype != _UNKNOWN}
+
+
+def _inferred(model: ModelProto, wanted: AbstractSet[str], own_symbols: AbstractSet[str]) -> dict[str, Tensor]:
+    bare = model
+    if model.graph.value_info:
+        # Inference would believe a stale value_info, and we want a second opinion.
+        bare = ModelProto()
+        bare.CopyFrom(model)
+        del bare.graph.value_info[:]
+    try:
+        done = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+    except Exception:  # noqa: BLE001 - it raises many kinds of errors on models that run; the probe comes next
+        return {}
+    values = (value for value in (*done.graph.value_info, *done.graph.output) if value.name in wanted)
+    return _described(values, own_symbols)
+
+
+def _with_shape(tensor: Tensor, shape: Sequence[Dim] | None) -> Tensor:
+    return Tensor(name=tensor.name, dtype=tensor.dtype, shape=None if shape is None else tuple(shape))
+
+
+def _is_open(tensor: Tensor) -> bool:
+    return tensor.is_plain and tensor.shape is None
+
+
+def _merged_all(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    merged = dict(second)
+    for name, tensor in first.items():
+        merged[name] = _merged(tensor, second[name]) if name in second else tensor
+    return merged
+
+
+def _merged(first: Tensor, second: Tensor) -> Tensor:
+    """Both pieces of knowledge in one; `first` wins where they differ in kind."""
+    if first.dtype != second.dtype or first.shape == second.shape or second.shape is None:
+        return first
+    if first.shape is None:
+        return _with_shape(first, second.shape)
+    if len(first.shape) != len(second.shape):
+        return _with_shape(first, None)
+    return _with_shape(first, [_merged_dim(a, b) for a, b in zip(first.shape, second.shape, strict=True)])
+
+
+def _merged_dim(first: Dim, second: Dim) -> Dim:
+    if first is None or second is None:
+        return second if first is None else first
+    return None if isinstance(first, int) and isinstance(second, int) and first != second else first
+
+
+def name_open_sizes(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give a size that inference left open the symbol it is equal to, where there is one.
+
+    Inference loses symbols in the arithmetic of shapes (Shape, Slice, Concat, Reshape), and keeps numbers: once a
+    prime of its own stands for each symbol, a size that comes out as that prime is the symbol.
+    """
+    named = dict(tensors)
+    partly_open = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
+    symbols = sorted({dim for tensor in tensors.values() for dim in tensor.shape or () if isinstance(dim, str)})
+    if not symbols or not partly_open:
+        return named
+    binding = _agreeing(dict(zip(symbols, _primes(10_007, len(symbols)), strict=True)))
+    symbol_of = {number: symbol for symbol, number in binding.items()}
+    for name, found in infer_bound(model, binding, partly_open).items():
+        shape = tensors[name].shape or ()
+        if found.shape is not None and len(found.shape) == len(shape):
+            sizes = [
+                symbol_of.get(number) if dim is None and isinstance(number, int) else dim
+                for dim, number in zip(shape, found.shape, strict=True)
+            ]
+            named[name] = _with_shape(tensors[name], sizes)
+    return named
+
+
+def _agreeing(binding: Mapping[str, int]) -> dict[str, int]:
+    """The binding, with the one sum put right that decoders rely on: all tokens are the past ones and the new ones."""
+    totals = [symbol for symbol in binding if "total" in symbol]
+    pasts = [symbol for symbol in binding if "past" in symbol and symbol not in totals]
+    news = [symbol for symbol in binding if symbol.startswith("seq") and symbol not in (*totals, *pasts)]
+    if len(totals) == len(pasts) == len(news) == 1:
+        return {**binding, totals[0]: binding[pasts[0]] + binding[news[0]]}
+    return dict(binding)
+
+
+def _primes(start: int, number: int) -> list[int]:
+    found: list[int] = []
+    candidate = start
+    while len(found) < number:
+        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
+            found.append(candidate)
+        candidate += 2
+    return found
+
+
+def _probed(model: ModelProto, names: Sequence[str], folder: Path, own: AbstractSet[str]) -> dict[str, Tensor]:
+    """What ONNX Runtime says of the types of `names`; nothing where it can't load the model (custom operators)."""
+    outputs = {value.name for value in model.graph.output}
+    asked = ModelProto()
+    asked.CopyFrom(model)
+    asked.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in outputs)
+    said = {name: found for name, found in _session_outputs(asked, folder).items() if name in set(names)}
+    # For ORT's Python interface a scalar and a tensor of unknown rank look alike: []. The shape of the output of a
+    # Shape node tells them apart: [0] for a scalar, [None] where the rank is unknown.
+    unclear = [name for name, tensor in said.items() if tensor.is_plain and tensor.shape == ()]
+    if unclear:
+        for i, name in enumerate(unclear):
+            asked.graph.node.append(onnx.helper.make_node("Shape", [name], [f"graphcut.rank.{i}"]))
+            asked.graph.output.append(ValueInfoProto(name=f"graphcut.rank.{i}"))
+        ranks = _session_outputs(asked, folder)
+        for i, name in enumerate(unclear):
+            rank = ranks.get(f"graphcut.rank.{i}")
+            if rank is None or rank.shape != (0,):
+                said[name] = _with_shape(said[name], None)
+    for name, tensor in said.items():
+        if tensor.shape is not None:
+            said[name] = _with_shape(tensor, [d if isinstance(d, int) or d in own else None for d in tensor.shape])
+    return said
+
+
+def _session_outputs(model: ModelProto, folder: Path) -> dict[str, Tensor]:
+    import onnxruntime  # most models leave no gap, and it takes a quarter of a second to import
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay on disk
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001 - ORT's errors share no base class
+        return {}
+    return {
+        output.name: Tensor(
+            name=output.name,
+            dtype=(word := word_from_ort(output.type)),
+            shape=None if "(" in word else tuple(dim if isinstance(dim, int) else dim or None for dim in output.shape),
+        )
+        for output in session.get_outputs()
+    }
+
+
+def word_from_ort(text: str) -> str:
+    """ONNX Runtime's word for a type, such as `seq(map(int64,tensor(float)))`, as ours."""
+    head, _, inner = text.partition("(")
+    inner = inner.removesuffix(")")
+    match head:
+        case "tensor":
+            return _NUMPY_WORDS.get(inner, inner)
+        case "sparse_tensor":
+            return f"sparse({_NUMPY_WORDS.get(inner, inner)})"
+        case "map":
+            key, _, value = inner.partition(",")
+            return f"map({_NUMPY_WORDS.get(key, key)}, {word_from_ort(value)})"
+        case "seq":
+            return f"sequence({word_from_ort(inner)})"
+        case _:
+            return f"{head}({word_from_ort(inner)})"

@@ -1,0 +1,49 @@
+"""Sizes and times as people write them: `2GB`, `512 MiB`, `1.2 ms`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from .errors import UsageError
+
+_BYTES: Final = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def parse_bytes(text: str) -> int:
+    """The number of bytes that `text` names: `2GB` is 10⁹ based, `2GiB` is 2³⁰ based, a bare number is bytes.
+
+    Raises:
+        UsageError: `text` is not a size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    if match is None or match[2].lower() not in _BYTES:
+        raise UsageError(f"{text!r} is not a size", hint="write it like 512MiB, 2GB or 1.5GiB")
+    return int(float(match[1]) * _BYTES[match[2].lower()])
+
+
+def size(count_bytes: int) -> str:
+    """`count_bytes` for a person, in binary units: `17 B`, `4.75 MiB`, `3.1 GiB`."""
+    value = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        # 999.5 and not 1024, so that three digits are always enough.
+        if abs(value) < 999.5:
+            return f"{count_bytes} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
+def count(number: int, noun: str) -> str:
+    """`number` and its noun, in the plural where it belongs: `1 part`, `1,491 nodes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

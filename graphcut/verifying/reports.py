@@ -1,0 +1,132 @@
+"""`verify`: the proof, the comparison, and what both say together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..cascade import Cascade
+from ..errors import CascadeError
+from ..feeding import workable
+from ..model import Model, load
+from ..structure import graph_digest
+from .numerical import EXACT, Compared, compare, half_tolerance, run_whole
+from .structural import Proof, prove
+
+
+@dataclass(frozen=True)
+class Report:
+    """What verifying found. True when the cascade does what its model does.
+
+    Attributes:
+        proof: the structural comparison.
+        runs: for each set of inputs what was compared, in the order in which the parts make it.
+        refusal: why nothing was run: the model's own words; empty where something was.
+        reason: why a difference is allowed; empty where bits must be equal.
+        is_random: the unsplit model gives other answers each time, so only the proof counts.
+    """
+
+    proof: Proof
+    runs: tuple[tuple[Compared, ...], ...]
+    refusal: str
+    reason: str
+    is_random: bool
+
+    @property
+    def first_difference(self) -> Compared | None:
+        """The first tensor, in the order in which the parts make them, that differs by more than is allowed."""
+        return next((tensor for run in self.runs for tensor in run if not tensor.passes), None)
+
+    @property
+    def is_identical(self) -> bool:
+        """Was everything that was compared bit-identical?"""
+        return all(tensor.is_identical for run in self.runs for tensor in run)
+
+    @property
+    def same(self) -> bool:
+        """Does the proof hold, and did no run differ?"""
+        return self.proof.holds and (self.is_random or self.first_difference is None)
+
+    def __bool__(self) -> bool:
+        return self.same
+
+
+def verify(
+    model: Model,
+    cascade: Cascade,
+    *,
+    inputs: Sequence[Mapping[str, object]] = (),
+    seed: int = 0,
+    optimized: bool = False,
+    structural_only: bool = False,
+) -> Report:
+    """Prove that `cascade` does what `model` does.
+
+    Args:
+        model: the model that was cut.
+        cascade: its parts.
+        inputs: sets of inputs to run both on. Without any, two sets of different sizes are generated from `seed`.
+        seed: for the generated inputs.
+        optimized: compare as users run it, with optimisations, against the noise that these make in the model itself.
+        structural_only: prove, and run nothing.
+
+    Raises:
+        CascadeError: `cascade` was cut from another model.
+        RunError: the model refuses `inputs`. (That it refuses generated ones stands in the report.)
+    """
+    if graph_digest(model.proto) != cascade.manifest.source.graph:
+        raise CascadeError(
+            f"{cascade.path.parent} was not cut from {model.path}: the digest of its graph is another",
+            hint="name the model it was cut from with --model, or split again",
+        )
+    proof = prove(model, cascade)
+    if structural_only or not proof.holds:
+        return Report(proof, (), "", "", is_random=False)
+    feeds, refusal = list(inputs), ""
+    if not feeds:
+        tried = workable(
+            model, lambda fed: run_whole(model, fed, model.graph.writes, policy=EXACT), seed=seed, sizes=model.dims
+        )
+        feeds, refusal = list(tried.feeds), tried.refusal
+    runs = tuple(compare(model, cascade, fed, optimized=optimized) for fed in feeds)
+    differs = any(not tensor.passes for run in runs for tensor in run)
+    is_random = differs and any(node.is_stateful for node in model.graph.nodes) and _is_random(model, feeds[0])
+    return Report(proof, runs, "" if feeds else refusal, _reason(model, optimized=optimized), is_random=is_random)
+
+
+def find_source(cascade: Cascade) -> Model:
+    """The model that a cascade was cut from, where its manifest says it lies.
+
+    Raises:
+        CascadeError: it is not there any more, or is another one now.
+    """
+    path = cascade.source
+    if not path.exists():
+        raise CascadeError(
+            f"the model that was cut is not at {path} any more",
+            hint="name it with --model",
+        )
+    return load(path, dims=cascade.manifest.dims)
+
+
+def _is_random(model: Model, feeds: Mapping[str, object]) -> bool:
+    """Does the unsplit model differ from itself?"""
+    import numpy as np
+
+    from ..running.values import to_array
+
+    first, second = (run_whole(model, feeds, model.graph.writes, policy=EXACT) for _ in range(2))
+    pairs = ((to_array(first[n], model.tensors[n]), to_array(second[n], model.tensors[n])) for n in first)
+    return not all(np.array_equal(a, b) for a, b in pairs)
+
+
+def _reason(model: Model, *, optimized: bool) -> str:
+    fraction = half_tolerance(model)
+    if fraction:
+        return (
+            "the model computes in half precision, which ONNX Runtime rounds at a border and not inside: "
+            f"differences up to {fraction:g} of a tensor's largest value are allowed"
+        )
+    if optimized:
+        return "with optimisations on, up to 4 times what they change in the unsplit model is allowed, at least 1e-5"
+    return ""
