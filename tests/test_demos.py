@@ -30,9 +30,9 @@ SMALL_LLM: dict[str, Any] = {"hidden": 16, "layers": 2, "vocab": 32}
 PROMPT = np.array([[3, 1, 4, 1, 5]])
 
 
-def drawn(folder: Path, name: str, **options: Any) -> Path:
+def drawn(folder: Path, name: str, *, external: bool | None = None, **options: object) -> Path:
     path = folder / f"{name}.onnx"
-    demos.write(name, path, **options)
+    demos.write(name, path, external=external, **options)
     return path
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import UsageError
 from .drafting import Draft, Recipe, element_type
-from .noise import Precision  # noqa: TC001  msgspec reads the fields' types when it runs
+from .noise import Precision
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
