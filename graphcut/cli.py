@@ -224,7 +224,7 @@ def split(
     if dry_run:
         for line in describe(cut):
             sys.stdout.write(f"{line}\n")
-        _say(f"{size(cut.bytes_to_write)} would be written; nothing was")
+        sys.stdout.write(f"{size(cut.bytes_to_write)} would be written; nothing was\n")
         return
     with _progress(cut, quiet=quiet or as_json) as report:
         cascade = write(cut, force=force, progress=report)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from ..errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from .drafting import Recipe
 
@@ -41,7 +41,7 @@ _RECIPES = {
 }
 
 
-def write(name: str, path: Path, *, external: bool | None = None, **options: object) -> None:
+def write(name: str, path: str | Path, *, external: bool | None = None, **options: object) -> None:
     """Write the demo called `name` to `path`.
 
     The same name and options give the same bytes. Files are written beside and then moved, so a run that dies
@@ -57,6 +57,7 @@ def write(name: str, path: Path, *, external: bool | None = None, **options: obj
         UsageError: there is no such demo, it has no such option, or the option cannot have this value.
         ModelError: the weights do not fit inside one ONNX file, or the disk refuses.
     """
+    path = Path(path)
     draft = _prepare(name, options).draw()
     saving = import_module(".saving", __name__)
     try:

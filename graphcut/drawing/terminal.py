@@ -270,7 +270,7 @@ def _cut_table(points: Sequence[CutPoint]) -> Table:
 
 def _cascade_line(cascade: Cascade) -> Text:
     manifest = cascade.manifest
-    line = Text(f"{manifest.source.file}", style="bold")
+    line = Text(cascade.source.name, style="bold")
     how = "beside the model's weights" if manifest.weights == "share" else "each with its own weights"
     line.append(f"  cut into {count(len(cascade.parts), 'part')}, {how}", style="not bold")
     crossing = list(cascade.wiring.crossing)

@@ -33,7 +33,7 @@ class Policy:
 def session_options(policy: Policy) -> ort.SessionOptions:
     """The options that every session of graphcut has."""
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised, and said by us
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if policy.optimized else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = policy.threads
