@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from .graph import Graph, Partition, partition
 from .model import Model
-from .repeats import Repeat, find_repeat
+from .repeats import Repeat, find_repeat, inputs_first
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -95,59 +97,37 @@ class Analysis:
     @cached_property
     def repeat(self) -> Repeat | None:
         """The block that the model repeats most, such as its transformer layer; None where it repeats nothing."""
-        return find_repeat(self.model.graph, self.profile, self.labels)
-
-    @cached_property
-    def labels(self) -> tuple[int, ...]:
-        """One number for each flowing node: equal where operator, attributes, weights and neighbours look alike."""
-        return _labels(self.model)
-
-    @cached_property
-    def _alive(self) -> tuple[tuple[int, bool], ...]:
         graph = self.model.graph
-        change = [0] * (len(graph.flow) + 1)
-        open_sizes = [0] * (len(graph.flow) + 1)
-        for first, last, tensor in self._spans:
-            number, is_exact = self.model.tensor_bytes[tensor]
-            change[first] += number
-            change[last] -= number
-            open_sizes[first] += not is_exact
-            open_sizes[last] -= not is_exact
-        found = []
-        alive = inexact = 0
-        for number, unknown in zip(change[:-1], open_sizes[:-1], strict=True):
-            alive += number
-            inexact += unknown
-            found.append((alive, inexact == 0))
-        return tuple(found)
+        order = inputs_first(graph)
+        labels = dict(zip(graph.flow, _labels(self.model), strict=True))
+        alive = [number for number, _ in _alive_along(self.model, order)]
+        return find_repeat(graph, order, [labels[node] for node in order], alive)
 
     @cached_property
-    def _spans(self) -> tuple[tuple[int, int, str], ...]:
-        """For each tensor that is read: the place of its writer and of its last reader in the flow."""
-        graph = self.model.graph
-        place = {node: i for i, node in enumerate(graph.flow)}
-        return tuple(
-            (place[graph.producer[tensor]], place[readers[-1]], tensor)
-            for tensor, readers in graph.readers.items()
-            if tensor in graph.producer
-        )
+    def _alive(self) -> list[tuple[int, bool]]:
+        return _alive_along(self.model, self.model.graph.flow)
 
     def _cut_points_at(self, places: list[int]) -> list[CutPoint]:
         graph = self.model.graph
         before, after = self._weights_around
-        alive: dict[str, None] = {}
+        spans = _spans(graph, graph.flow)
         begins: dict[int, list[str]] = {}
         ends: dict[int, list[str]] = {}
-        for first, last, tensor in self._spans:
+        for tensor, (first, last) in spans.items():
             begins.setdefault(first, []).append(tensor)
             ends.setdefault(last, []).append(tensor)
+        alive: dict[str, None] = {}
         wanted, keys = set(places), set(self.key_nodes)
+        named: set[int] = set()
         found = []
-        for i, node in enumerate(graph.flow):
+        for i in range(len(graph.flow)):
             for tensor in ends.get(i, ()):
                 alive.pop(tensor, None)
             alive.update(dict.fromkeys(begins.get(i, ())))
-            if i in wanted:
+            node = self._name_giver(i, alive) if i in wanted else None
+            # Of the places that a node could name, it names the first.
+            if node is not None and node not in named:
+                named.add(node)
                 number, is_exact = self._alive[i]
                 found.append(
                     CutPoint(
@@ -163,6 +143,19 @@ class Analysis:
                     )
                 )
         return found
+
+    def _name_giver(self, place: int, alive: Iterable[str]) -> int | None:
+        """A node before the place all of whose readers stand after it: the last one, where that is one of them.
+
+        Only the name of such a node means this place, or a cheaper one; an output that nobody reads on means another.
+        """
+        graph = self.model.graph
+        last = graph.flow[place]
+        if any(tensor in graph.readers for tensor in graph.nodes[last].writes):
+            return last
+        writers = {graph.producer[tensor] for tensor in alive}
+        fit = [node for node in writers if all(reader > last for reader in _readers_of(graph, node))]
+        return max(fit, default=None)
 
     @cached_property
     def _weights_around(self) -> tuple[list[int], list[int]]:
@@ -205,7 +198,35 @@ def to_networkx(graph: Graph) -> nx.DiGraph[int]:
 
 
 def _reader_count(graph: Graph, node: int) -> int:
-    return len({reader for tensor in graph.nodes[node].writes for reader in graph.readers.get(tensor, ())})
+    return len(_readers_of(graph, node))
+
+
+def _readers_of(graph: Graph, node: int) -> set[int]:
+    return {reader for tensor in graph.nodes[node].writes for reader in graph.readers.get(tensor, ())}
+
+
+def _spans(graph: Graph, order: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """For each tensor that is read: the places in `order` of its writer and of its last reader."""
+    place = {node: i for i, node in enumerate(order)}
+    return {
+        tensor: (place[graph.producer[tensor]], max(place[reader] for reader in readers))
+        for tensor, readers in graph.readers.items()
+        if tensor in graph.producer
+    }
+
+
+def _alive_along(model: Model, order: Sequence[int]) -> list[tuple[int, bool]]:
+    """Bytes alive after each node of `order`, and whether that is all: else it is "at least"."""
+    change = [0] * (len(order) + 1)
+    opened = [0] * (len(order) + 1)
+    for tensor, (first, last) in _spans(model.graph, order).items():
+        number, is_exact = model.tensor_bytes[tensor]
+        change[first] += number
+        change[last] -= number
+        opened[first] += not is_exact
+        opened[last] -= not is_exact
+    sums = zip(accumulate(change[:-1]), accumulate(opened[:-1]), strict=True)
+    return [(number, unknown == 0) for number, unknown in sums]
 
 
 def _valleys(profile: tuple[int, ...]) -> list[int]:

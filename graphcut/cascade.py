@@ -5,7 +5,7 @@ The format is specified in docs/MANIFEST.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -130,7 +130,7 @@ class Cascade:
 
 def save_manifest(manifest: Manifest, path: Path) -> None:
     """Write `manifest` to `path`, the same bytes for the same content."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n")
 
 
 def open_cascade(path: str | Path) -> Cascade:
@@ -144,20 +144,36 @@ def open_cascade(path: str | Path) -> Cascade:
         RecordError: the manifest does not fit the format.
     """
     path = Path(path)
+    try:
+        path.exists()
+    except OSError as error:
+        raise CascadeError(f"there can be no cascade at {path}: {error.strerror}", hint="check the path") from None
     manifest_path = path / MANIFEST if path.is_dir() else path
     if not manifest_path.exists():
         raise CascadeError(_nothing_here(path), hint="`graphcut split` makes a cascade; name its folder or manifest")
-    manifest = _read(manifest_path)
+    manifest = read_manifest(manifest_path)
     cascade = Cascade(manifest_path, manifest)
     _check_files(cascade)
     try:
         wiring = cascade.wiring
     except GraphcutError as error:
         raise CascadeError(f"{manifest_path}: {error}", hint="split the model again") from None
-    missing = {link.tensor for link in wiring.links} - set(cascade.tensors)
-    if missing:
-        raise CascadeError(f"{manifest_path}: `tensors` lacks {min(missing)!r}", hint="split the model again")
+    for objection in _contradictions(manifest, wiring):
+        raise CascadeError(f"{manifest_path}: {objection}", hint="split the model again")
     return cascade
+
+
+def _contradictions(manifest: Manifest, wiring: Wiring) -> Iterator[str]:
+    listed = [tensor.name for tensor in manifest.tensors]
+    twice = {name for name in listed if listed.count(name) > 1} if len(set(listed)) < len(listed) else set()
+    if twice:
+        yield f"`tensors` lists {min(twice)!r} more than once"
+    missing = {*manifest.reads, *manifest.writes, *(link.tensor for link in wiring.links)} - set(listed)
+    if missing:
+        yield f"`tensors` lacks {min(missing)!r}"
+    strange = set(manifest.optional) - set(manifest.reads)
+    if strange:
+        yield f"`optional` names {min(strange)!r}, which is no input"
 
 
 def _nothing_here(path: Path) -> str:
@@ -168,7 +184,13 @@ def _nothing_here(path: Path) -> str:
     return f"{path} holds no {MANIFEST}{more}"
 
 
-def _read(path: Path) -> Manifest:
+def read_manifest(path: Path) -> Manifest:
+    """What stands in a manifest file, read strictly; whether its files are there is not checked.
+
+    Raises:
+        CascadeError: it can't be read.
+        RecordError: it does not fit the format.
+    """
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -183,7 +205,7 @@ def _read(path: Path) -> Manifest:
         return msgspec.json.decode(raw, type=Manifest)
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {_with_place(str(error))}", hint=hint) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not JSON: {error}", hint=hint) from None
 
 
@@ -196,9 +218,7 @@ def _with_place(text: str) -> str:
 def _check_files(cascade: Cascade) -> None:
     for part in cascade.parts:
         for name, expected in {part.file: None, **part.data}.items():
-            if PurePosixPath(name).is_absolute() or not (cascade.root / name).resolve().is_relative_to(
-                cascade.root.resolve()
-            ):
+            if not _is_inside(cascade.root, name):
                 raise CascadeError(f"{cascade.path} names {name!r}, which is outside its folder", hint="split again")
             file = cascade.root / name
             if not file.is_file():
@@ -208,3 +228,11 @@ def _check_files(cascade: Cascade) -> None:
                     f"{file} has {file.stat().st_size:,} bytes, and had {expected:,} when the model was cut",
                     hint="copy it again, or split the model again",
                 )
+
+
+def _is_inside(root: Path, name: str) -> bool:
+    try:
+        (root / name).exists()
+        return not PurePosixPath(name).is_absolute() and (root / name).resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError):  # a name too long; links in a circle; a NUL
+        return False

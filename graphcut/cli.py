@@ -5,7 +5,9 @@ Exit codes: 0 done, 1 the answer is no, 2 misuse, 3 could not, 4 no plan fits, 1
 
 from __future__ import annotations
 
+import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,13 +26,17 @@ if TYPE_CHECKING:
     from .model import Model
     from .splitting import Cut
 
-_WIDE: Final = 160
+_INTERRUPTED: Final = 130
+
+_Misuse: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for a command line that its grammar refuses; it has no public name for all kinds of it."""
+
+_WIDE: Final = 10_000
 """Columns for what does not go to a terminal: a pipe can't ask for more, so nothing is shortened for it."""
 
 app = typer.Typer(
     name="graphcut",
     help="Cut an ONNX model into parts that together do what it did, and prove it.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: right in every terminal and pipe, and there in half the time
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,40 +59,59 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 
 def main() -> None:
     """The `graphcut` command: run it, and turn every outcome into words and an exit code."""
-    arguments = _with_bare_cuts(sys.argv[1:])
-    debug = "--debug" in arguments
+    arguments = _with_bare_cuts(sys.argv[1:] or ["--help"])
+    words = [word for word in arguments if word != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name in a script that the terminal lacks harms nothing
     try:
-        app(args=[word for word in arguments if word != "--debug"], prog_name="graphcut")
-    except GraphcutError as error:
-        if debug:
+        code = app(args=words, prog_name="graphcut", standalone_mode=False)
+        sys.exit(_explain(KeyboardInterrupt()) if code == _INTERRUPTED else code)  # typer makes a number of Ctrl-C
+    except BaseException as error:
+        # typer makes an exit of some, and the exit tells of what.
+        cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+        if isinstance(cause, SystemExit) or (words != arguments and isinstance(cause, Exception)):
             raise
-        _complain(str(error), error.hint)
-        sys.exit(_exit_code(error))
-    except KeyboardInterrupt:
-        _complain("interrupted; nothing was left half-written", "")
-        sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read us has seen enough. Point stdout elsewhere, or Python complains while it closes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:
-        if debug:
-            raise
-        _complain(
-            f"something went wrong inside graphcut: {type(error).__name__}: {error}",
-            "that is a defect of graphcut; the same command with --debug shows where",
-        )
-        sys.exit(3)
+        sys.exit(_explain(cause))
 
 
-def _exit_code(error: GraphcutError) -> int:
+def _explain(error: BaseException) -> int:  # noqa: PLR0911 - one for each kind of outcome
+    """Say what happened and what to do next; the exit code for it."""
     match error:
         case UsageError():
-            return 2
+            return _complain(str(error), error.hint, 2)
         case PlanError():
-            return 4
-        case _:
-            return 3
+            return _complain(str(error), error.hint, 4)
+        case GraphcutError():
+            return _complain(str(error), error.hint, 3)
+        case KeyboardInterrupt() | typer.Abort():
+            return _complain("interrupted; nothing was left half-written", "", _INTERRUPTED)
+        case BrokenPipeError():
+            # Whoever read us has seen enough. stdout is pointed elsewhere, or Python complains while it closes it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        case OSError():
+            what = error.filename or "the output"
+            return _complain(
+                f"{what} can't be read or written: {error.strerror or error}", "check disk and permissions", 3
+            )
+    if isinstance(error, _Misuse):
+        command = getattr(getattr(error, "ctx", None), "command_path", "graphcut")
+        return _complain(getattr(error, "message", str(error)), f"`{command} --help` shows how", 2)
+    return _complain(
+        f"something went wrong inside graphcut: {type(error).__name__}: {error}",
+        "that is a defect of graphcut; the same command with --debug shows where",
+        3,
+    )
+
+
+def _open(place: Path) -> Cascade:
+    from .cascade import open_cascade
+
+    if place.suffix == ".onnx" and place.is_file():
+        hint = f"`graphcut analyze {shlex.quote(str(place))}` shows where it can be cut"
+        raise UsageError(f"{place} is a model, not a cascade", hint=hint)
+    return open_cascade(place)
 
 
 def _with_bare_cuts(arguments: Sequence[str]) -> list[str]:
@@ -98,10 +123,11 @@ def _with_bare_cuts(arguments: Sequence[str]) -> list[str]:
     return made
 
 
-def _complain(message: str, hint: str) -> None:
+def _complain(message: str, hint: str, code: int) -> int:
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
     if hint:
         sys.stderr.write(f" hint: {' '.join(hint.split())}\n")
+    return code
 
 
 @app.callback(invoke_without_command=True)
@@ -158,7 +184,7 @@ def demo(
     }
     write(name, goal, external=external, **{option: value for option, value in given.items() if value is not None})
     _say(f"wrote {goal}")
-    _say_next(f"graphcut analyze {goal}")
+    _say_next(f"graphcut analyze {shlex.quote(str(goal))}")
 
 
 @app.command()
@@ -167,13 +193,15 @@ def analyze(
     dim: Dims = None,
     cuts: Annotated[
         int | None,
-        typer.Option(metavar="[N]", help="List the places to cut, tab-separated: all of them, or the N cheapest."),
+        typer.Option(
+            metavar="[N]", min=0, help="List the places to cut, tab-separated: all of them, or the N cheapest."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where a model can be cut, and what it costs there."""
     from .analysis import analyze as look
-    from .drawing.terminal import cheapest, draw_analysis, draw_cut_points
+    from .drawing.terminal import cheapest, draw_analysis, draw_cut_points, most_even
 
     analysis = look(_load(model, dim))
     if as_json:
@@ -186,6 +214,8 @@ def analyze(
             sys.stdout.write(f"{line}\n")
     else:
         _print(lambda console: draw_analysis(analysis, console))
+        if (place := most_even(analysis)) is not None:
+            _say_next(f"graphcut split {shlex.quote(str(model))} --at-nodes {shlex.quote(place.node)}")
 
 
 @app.command()
@@ -221,6 +251,11 @@ def split(
 
     opened = _load(model, dim)
     cut = prepare(opened, plan(look(opened), At(_names(at_nodes))), output, weights=weights)
+    if dry_run and as_json:
+        from .drawing.json import cut_record
+
+        _print_json(cut_record(cut))
+        return
     if dry_run:
         for line in describe(cut):
             sys.stdout.write(f"{line}\n")
@@ -232,7 +267,7 @@ def split(
         _say(f"note: {note}")
     _show(cascade, as_json=as_json, quiet=quiet)
     if not (quiet or as_json):
-        _say_next(f"graphcut verify {_shortest(cascade)}")
+        _say_next(f"graphcut verify {shlex.quote(str(_shortest(cascade)))}")
 
 
 @app.command()
@@ -250,16 +285,15 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Prove that a cascade does what its model does. Exit code 1 if it doesn't."""
-    from .cascade import open_cascade
     from .drawing.terminal import draw_report
     from .feeding import read_inputs
     from .model import load
     from .verifying.reports import find_source
     from .verifying.reports import verify as compare
 
-    cascade = open_cascade(place)
+    cascade = _open(place)
     source = load(model, dims=cascade.manifest.dims) if model else find_source(cascade)
-    fed = [read_inputs(file, source.graph.reads) for file in inputs or ()]
+    fed = [read_inputs(file, source.graph.reads, tensors=source.tensors) for file in inputs or ()]
     report = compare(source, cascade, inputs=fed, seed=seed, optimized=optimized, structural_only=structural)
     if as_json:
         from .drawing.json import report_record
@@ -274,13 +308,7 @@ def verify(
 @app.command()
 def show(place: CascadePlace, as_json: AsJson = False) -> None:
     """Show the parts of a cascade, and which tensor goes from where to where."""
-    from .cascade import open_cascade
-
-    if place.suffix == ".onnx":
-        raise UsageError(
-            f"{place} is a model, not a cascade", hint=f"`graphcut analyze {place}` shows where it can be cut"
-        )
-    _show(open_cascade(place), as_json=as_json, quiet=False)
+    _show(_open(place), as_json=as_json, quiet=False)
 
 
 @app.command()
@@ -290,11 +318,10 @@ def merge(
     force: Force = False,
 ) -> None:
     """Put the parts of a cascade together again, into one model."""
-    from .cascade import open_cascade
     from .merging import merge as put_together
     from .structure import graph_digest
 
-    cascade = open_cascade(place)
+    cascade = _open(place)
     whole = put_together(cascade, output, force=force)
     is_original = graph_digest(whole.proto) == cascade.manifest.source.graph
     _say(f"wrote {output}: its graph equals that of the model that was cut" if is_original else f"wrote {output}")
@@ -308,25 +335,17 @@ def run(
     force: Force = False,
 ) -> None:
     """Run a cascade, part by part, on the inputs of a file."""
-    import numpy as np
-
-    from .cascade import open_cascade
     from .feeding import read_inputs
+    from .running.saving import save_outputs
     from .running.sequential import run as run_parts
 
     if output.exists() and not force:
         raise UsageError(f"{output} stands there already", hint="choose another name with -o, or add --force")
-    cascade = open_cascade(place)
-    outputs = run_parts(cascade, read_inputs(inputs, cascade.manifest.reads))
-    beside = output.with_name(f"{output.name}.tmp.npz")
-    try:
-        np.savez(beside, **outputs)
-        beside.replace(output)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise GraphcutError(f"{output} can't be written: {error.strerror or error}", hint="is the disk full?") from None
+    cascade = _open(place)
+    outputs = run_parts(cascade, read_inputs(inputs, cascade.manifest.reads, tensors=cascade.tensors))
+    save_outputs(outputs, output)
     for name, value in outputs.items():
-        _say(f"{name}  {getattr(value, 'dtype', type(value).__name__)}{list(getattr(value, 'shape', ()))}")
+        _say(f"{name}  {value.dtype}{list(value.shape)}")
     _say(f"wrote {output}")
 
 
@@ -336,15 +355,17 @@ def _load(path: Path, dim: Sequence[str] | None) -> Model:
     dims: dict[str, int] = {}
     for text in dim or ():
         name, found, number = text.rpartition("=")
-        if not found or not number.isdigit() or not name:
+        if not (found and name and number.isascii() and number.isdigit()):
             raise UsageError(f"--dim {text} does not say NAME=N", hint="write it like --dim seq=128")
         dims[name] = int(number)
     return load(path, dims=dims)
 
 
 def _names(texts: Sequence[str]) -> tuple[str, ...]:
-    """Names, each in an option of its own or with commas between; a name that has commas itself is one in quotes."""
-    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+    """Names, repeated or with commas between; a name with commas of its own stands in double quotes."""
+    import csv
+
+    return tuple(name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row if name.strip())
 
 
 def _show(cascade: Cascade, *, as_json: bool, quiet: bool) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from .cascade import Cascade
 from .errors import GraphcutError, UsageError
-from .model import Model, all_tensors, load
+from .model import Model, all_tensors, load, range_in
+from .placing import put_files, scratch_folder
 from .scopes import is_external
 from .shapes import type_of
-from .skeleton import LARGE_BYTES
-from .splitting import refer, scratch_folder
+from .skeleton import large_bytes
+from .splitting import refer
 from .structure import copy_fields
-from .weights import Range, lay_out, read_bytes, total_bytes, write_data
+from .weights import lay_out, read_bytes, write_data
 
 INLINE_BYTES: Final = 64 << 20
 """Weights that together take no more than this are written into the model itself."""
@@ -33,28 +33,32 @@ def merge(cascade: Cascade, output: str | Path, *, force: bool = False) -> Model
         ModelError: a part is damaged.
     """
     output = Path(output)
-    data = output.with_name(f"{output.name}.data")
+    data_file = output.with_name(f"{output.name}.data")
     pieces = [load(cascade.file(part)) for part in cascade.parts]
-    spans = {id(piece): [piece.range_of(t) for t in all_tensors(piece.proto) if is_external(t)] for piece in pieces}
-    everything = [span for piece in pieces for span in spans[id(piece)]]
+    whole, data = _stitched(cascade, pieces)
+    spans = [(tensor, range_in(data, tensor)) for tensor in all_tensors(whole) if is_external(tensor)]
+    layout = lay_out(span for _, span in spans)
     # A small weight that the model keeps in a file stays in one: its graph is then the model's to the letter.
-    is_inline = total_bytes(everything) <= INLINE_BYTES and all(span.length >= LARGE_BYTES for span in everything)
-    for file in (output,) if is_inline else (output, data):
-        if file.exists() and not force:
-            raise UsageError(f"{file} stands there already", hint="choose another name with -o, or add --force")
-    layout = lay_out(everything)
-    for piece in pieces:
-        for tensor in all_tensors(piece.proto):
-            if is_external(tensor):
-                _settle(tensor, piece.range_of(tensor), None if is_inline else (data.name, layout.offset_of))
-    whole = _stitched(cascade, [piece.proto for piece in pieces])
+    is_inline = layout.file_bytes <= INLINE_BYTES and all(
+        span.length >= large_bytes(tensor.data_type) for tensor, span in spans
+    )
+    goals = [output] if is_inline else [data_file, output]
+    _check_way(goals, [piece.path for piece in pieces] + [file for file, _ in data.values()], force=force)
+    for tensor, span in spans:
+        if is_inline:
+            tensor.raw_data = read_bytes(span)
+            del tensor.external_data[:]
+            tensor.ClearField("data_location")
+        else:
+            refer(tensor, data_file.name, layout.offset_of(span), span.length)
     try:
-        with scratch_folder(output.absolute().parent, f"{output.name}.tmp-") as scratch:
+        with scratch_folder(output.absolute().parent, output.name) as scratch:
+            new = scratch / "new"
+            new.mkdir()
             if not is_inline:
-                write_data(layout, scratch / data.name)
-            (scratch / output.name).write_bytes(whole.SerializeToString(deterministic=True))
-            for file in sorted(scratch.iterdir(), reverse=True):
-                os.replace(file, output.parent / file.name)
+                write_data(layout, new / data_file.name)
+            (new / output.name).write_bytes(whole.SerializeToString(deterministic=True))
+            put_files(new, output.absolute().parent, last=output.name, old=goals, away=scratch / "old")
     except OSError as error:
         raise GraphcutError(
             f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"
@@ -62,18 +66,30 @@ def merge(cascade: Cascade, output: str | Path, *, force: bool = False) -> Model
     return load(output)
 
 
-def _settle(tensor: TensorProto, span: Range, place: tuple[str, Any] | None) -> None:
-    """Put the values of a large tensor into the message, or refer to where they will lie."""
-    if place is None:
-        tensor.raw_data = read_bytes(span)
-        del tensor.external_data[:]
-        tensor.ClearField("data_location")
-    else:
-        name, offset_of = place
-        refer(tensor, name, offset_of(span), span.length)
+def _check_way(goals: Sequence[Path], sources: Sequence[Path], *, force: bool) -> None:
+    read = {source.resolve() for source in sources}
+    for goal in goals:
+        if goal.resolve() in read:
+            raise UsageError(f"{goal} is read for the merge itself", hint="choose another name with -o")
+        if goal.is_dir():
+            raise UsageError(f"{goal} is a folder", hint="name a file with -o")
+        if goal.exists() and not force:
+            raise UsageError(f"{goal} stands there already", hint="choose another name with -o, or add --force")
 
 
-def _stitched(cascade: Cascade, parts: Sequence[ModelProto]) -> ModelProto:
+def _stitched(cascade: Cascade, pieces: Sequence[Model]) -> tuple[ModelProto, dict[str, tuple[Path, int]]]:
+    """One message of all parts, and the data files by the locations that its large tensors name."""
+    data = {}
+    for i, piece in enumerate(pieces):
+        data.update({f"{i}/{location}": file for location, file in piece.data.items()})
+        for tensor in all_tensors(piece.proto):
+            for entry in tensor.external_data if is_external(tensor) else ():
+                if entry.key == "location":
+                    entry.value = f"{i}/{entry.value}"
+    return _joined(cascade, [piece.proto for piece in pieces]), data
+
+
+def _joined(cascade: Cascade, parts: Sequence[ModelProto]) -> ModelProto:
     whole = ModelProto()
     first = parts[0]
     copy_fields(first, whole, but={"graph", "functions"})

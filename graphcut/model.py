@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +13,10 @@ from types import MappingProxyType
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto, TensorProto
 
-from .errors import ModelError
+from .errors import ModelError, UsageError
 from .graph import Graph
-from .reading import read_graph, values_bytes
-from .scopes import FunctionKey, is_external, key_of, tensors_in, tensors_in_function
+from .reading import check_text, read_graph, values_bytes
+from .scopes import FunctionKey, has_bodies, is_external, key_of, nodes_within, tensors_in, tensors_in_function
 from .shapes import infer_bound, infer_tensors, name_open_sizes
 from .skeleton import read_skeleton
 from .units import count
@@ -34,6 +36,7 @@ class Model:
         dims: numbers for symbolic dimensions, for sizes and costs only.
         data: the files that hold weights, by the location the model gives, and their sizes in bytes.
         dropped: the names of nodes whose results nobody wants.
+        unused: the names of weights and functions that none of the others uses; left out too.
         notes: what a person should know about how the model was read, one sentence each.
     """
 
@@ -43,6 +46,7 @@ class Model:
     dims: Mapping[str, int]
     data: Mapping[str, tuple[Path, int]]
     dropped: tuple[str, ...]
+    unused: tuple[str, ...]
     notes: tuple[str, ...]
 
     @cached_property
@@ -85,7 +89,7 @@ class Model:
 
     def range_of(self, tensor: TensorProto) -> Range:
         """Where the values of an external tensor lie; checked when the model was opened."""
-        return _range_of(tensor, self.data)
+        return range_in(self.data, tensor)
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -103,32 +107,46 @@ def load(path: str | Path, *, dims: Mapping[str, int] | None = None) -> Model:
 
     Raises:
         ModelError: the file can't be read or is no valid model, or its weights are missing or refused.
+        UsageError: `dims` names a symbol that the model does not have, or a negative number.
     """
     path = Path(path)
     proto = _parse(path)
+    _check_text(proto)
     functions = {key_of(function): function for function in proto.functions}
     data = _find_all_data(path, proto)
-    graph, dropped, notes = read_graph(proto, functions)
+    graph, (dropped, unused), notes = read_graph(proto, functions)
     if dropped:
         notes = (*notes, f"dropped {count(len(dropped), 'node')} whose results nobody wants, such as {dropped[0]!r}")
     if proto.training_info:
         notes = (*notes, "training_info binds weights of the whole model; parts are made without it")
-    unknown = sorted(set(dims or {}) - _symbols_in(proto))
-    if unknown:
-        known = ", ".join(sorted(_symbols_in(proto))) or "none"
-        raise ModelError(
-            f"{path.name} has no symbolic dimension {unknown[0]!r}", hint=f"its symbolic dimensions: {known}"
-        )
-    return Model(path, proto, graph, MappingProxyType(dict(dims or {})), data, dropped, notes)
+    _check_dims(path, dims or {}, _symbols_in(proto))
+    return Model(path, proto, graph, MappingProxyType(dict(dims or {})), data, dropped, unused, notes)
+
+
+def _check_dims(path: Path, dims: Mapping[str, int], symbols: AbstractSet[str]) -> None:
+    for name, number in dims.items():
+        if name not in symbols:
+            known = ", ".join(sorted(symbols)) or "none"
+            raise UsageError(
+                f"{path.name} has no symbolic dimension {name!r}", hint=f"its symbolic dimensions: {known}"
+            )
+        if number < 0:
+            raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more")
 
 
 def _parse(path: Path) -> ModelProto:
+    try:
+        path.exists()
+    except OSError as error:
+        raise ModelError(f"{path} can't be a file: {error.strerror}", hint="check the path") from None
     if path.is_dir():
         inside = sorted(path.glob("*.onnx"))
         hint = f"did you mean {inside[0]}?" if inside else "name the .onnx file"
         raise ModelError(f"{path} is a folder, not a model", hint=hint)
     if not path.exists():
         raise ModelError(f"there is no file {path}", hint="check the path; `ls` shows what is there")
+    if not path.is_file():
+        raise ModelError(f"{path} is not a file", hint="name the .onnx file")
     try:
         skeleton = read_skeleton(path)
     except OSError as error:
@@ -144,6 +162,20 @@ def _parse(path: Path) -> ModelProto:
             hint="export the model to ONNX first",
         )
     return proto
+
+
+def _check_text(proto: ModelProto) -> None:
+    """All names outside the nodes, and everything in the bodies of nodes; see `reading` for the nodes themselves."""
+    graph = proto.graph
+    values = [*graph.input, *graph.output, *graph.value_info]
+    check_text(value.name for value in values)
+    check_text(_symbols_in(proto))
+    check_text(tensor.name for tensor in graph.initializer)
+    check_text(sparse.values.name for sparse in graph.sparse_initializer)
+    check_text(word for function in proto.functions for word in (function.name, function.domain, function.overload))
+    inner = [*(node for outer in graph.node if has_bodies(outer) for node in nodes_within([outer]))]
+    inner += [node for function in proto.functions for node in nodes_within(function.node)]
+    check_text(word for node in inner for word in (node.op_type, node.domain, *node.input, *node.output))
 
 
 def _symbols_in(proto: ModelProto) -> set[str]:
@@ -163,11 +195,18 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
     for tensor in all_tensors(proto):
         if not is_external(tensor):
             continue
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        check_text(entry.value for entry in tensor.external_data)
+        locations = {entry.value for entry in tensor.external_data if entry.key == "location"}
+        if len(locations) > 1:
+            raise ModelError(
+                f"the weights of {tensor.name!r} are said to lie in {len(locations)} files",
+                hint="save the model again with the tool that wrote it",
+            )
+        location = next(iter(locations), "")
         if location not in data:
             file = find_data(path, location, tensor=tensor.name)
             data[location] = (file, file.stat().st_size)
-        span = _range_of(tensor, data)
+        span = range_in(data, tensor)
         check_inside(span, file_bytes=data[location][1], tensor=tensor.name)
         expected = values_bytes(tensor)
         if span.length != expected:
@@ -179,14 +218,22 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
     return data
 
 
-def _range_of(tensor: TensorProto, data: Mapping[str, tuple[Path, int]]) -> Range:
+def range_in(data: Mapping[str, tuple[Path, int]], tensor: TensorProto) -> Range:
+    """Where in the files of `data`, by location, the values of an external tensor lie."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     try:
-        offset = int(entries.get("offset", 0))
-        length = int(entries["length"]) if "length" in entries else values_bytes(tensor)
+        offset = _number(entries.get("offset", "0"))
+        length = _number(entries["length"]) if "length" in entries else values_bytes(tensor)
     except ValueError:
         raise ModelError(
             f"the weights of {tensor.name!r} have an offset or a length that is no number",
             hint="save the model again with the tool that wrote it",
         ) from None
     return Range(data[entries["location"]][0], offset, length)
+
+
+def _number(text: str) -> int:
+    """A whole number as ONNX Runtime takes it: digits, and nothing else."""
+    if not re.fullmatch("-?[0-9]{1,30}", text):
+        raise ValueError(text)
+    return int(text)

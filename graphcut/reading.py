@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ from .wiring import BITS
 
 def read_graph(
     proto: ModelProto, functions: Mapping[FunctionKey, FunctionProto]
-) -> tuple[Graph, tuple[str, ...], tuple[str, ...]]:
-    """The graph of a model, the names of the nodes that nobody needs, and notes on how it was read.
+) -> tuple[Graph, Unneeded, tuple[str, ...]]:
+    """The graph of a model, what nobody needs of it, and notes on how it was read.
 
     Afterwards the nodes of `proto` stand side by side with those of the graph: in topological order, and without those
     that nobody needs. Initializers that nothing reads and functions that nothing calls are taken out too.
@@ -54,9 +54,19 @@ def read_graph(
     nodes = _nodes(graph, [steps[i] for i in kept], weights, functions)
     read = {name for node in nodes for name in node.weights} | {*reads, *writes}
     _keep_weights(graph, read)
-    needed_functions = functions_called(graph.node, functions)
-    _replace(proto.functions, [function for function in proto.functions if key_of(function) in needed_functions])
-    return Graph(nodes, {n: w for n, w in weights.items() if n in read}, reads, writes), dropped, notes
+    called = functions_called(graph.node, functions)
+    if len(called) < len(proto.functions):
+        _replace(proto.functions, [function for function in proto.functions if key_of(function) in called])
+    unused = *(name for name in weights if name not in read), *(key[1] for key in functions if key not in called)
+    kept_weights = {name: weight for name, weight in weights.items() if name in read}
+    return Graph(nodes, kept_weights, reads, writes), Unneeded(dropped, unused), notes
+
+
+class Unneeded(NamedTuple):
+    """Names of what was left out: nodes that no output depends on; weights and functions that none of the rest uses."""
+
+    nodes: tuple[str, ...]
+    others: tuple[str, ...]
 
 
 class _Step(NamedTuple):
@@ -77,7 +87,9 @@ def _steps(graph: GraphProto) -> list[_Step]:
     if len(taken) < len(graph.node):
         _check_names(graph)
     steps = []
+    words: set[str] = set()
     for i, node in enumerate(graph.node):
+        words.update((node.op_type, node.domain), node.input, node.output)
         reads = dict.fromkeys(node.input)
         inside = has_bodies(node)
         if inside:
@@ -91,7 +103,18 @@ def _steps(graph: GraphProto) -> list[_Step]:
                 name += "'"
             taken.add(name)
         steps.append(_Step(name, tuple(reads), writes, inside))
+    check_text(words | taken)
     return steps
+
+
+def check_text(words: Iterable[object]) -> None:
+    """Names are UTF-8 (ONNX IR spec, "Identifiers"); protobuf hands others out as bytes."""
+    for word in words:
+        if isinstance(word, bytes):
+            raise ModelError(
+                f"the model holds a name that is not UTF-8: {word!r}",
+                hint="the file is damaged, or its names are in another encoding; export the model again",
+            )
 
 
 def _check_names(graph: GraphProto) -> None:
@@ -147,9 +170,9 @@ def _order(steps: Sequence[_Step]) -> list[int]:
             if waits[reader] == 0:
                 heapq.heappush(ready, reader)
     if len(order) < len(steps):
-        stuck = steps[min(set(range(len(steps))) - set(order))]
+        stuck = _on_a_circle(steps, writer, set(range(len(steps))) - set(order))
         raise ModelError(
-            f"the model has a circle: node {stuck.name!r} waits, over others, for itself",
+            f"the model has a circle: node {steps[stuck].name!r} waits, over others, for itself",
             hint="ONNX graphs are acyclic; check the model with onnx.checker.check_model",
         )
     return order
@@ -182,6 +205,16 @@ def _weights(proto: ModelProto) -> dict[str, Weight]:
         name = sparse.values.name
         found[name] = Weight(name, values_bytes(sparse.values) + values_bytes(sparse.indices), name in inputs)
     return found
+
+
+def _on_a_circle(steps: Sequence[_Step], writer: Mapping[str, int], stuck: AbstractSet[int]) -> int:
+    """The first node of a circle: walking back along what stuck nodes wait for ends on one."""
+    walked: dict[int, int] = {}
+    here = min(stuck)
+    while here not in walked:
+        walked[here] = len(walked)
+        here = min(writer[name] for name in steps[here].reads if writer.get(name) in stuck)
+    return min(node for node, time in walked.items() if time >= walked[here])
 
 
 def _needed(steps: Sequence[_Step], order: Sequence[int], writes: Sequence[str]) -> AbstractSet[int]:
@@ -236,6 +269,11 @@ def values_bytes(tensor: TensorProto) -> int:
     elements = 1
     for dim in tensor.dims:
         elements *= dim
+    if tensor.data_type not in TensorProto.DataType.values():
+        raise ModelError(
+            f"tensor {tensor.name!r} has the data type {tensor.data_type}, which ONNX does not have",
+            hint="check the model with onnx.checker.check_model, or install a newer onnx",
+        )
     word = TensorProto.DataType.Name(tensor.data_type).lower()
     return (elements * BITS.get({"float": "float32", "double": "float64"}.get(word, word), 8) + 7) // 8
 
@@ -244,18 +282,28 @@ def module_of(node: NodeProto) -> str:
     """The module path of a node: from what torch's exporter notes on it, else from its name.
 
     torch writes `pkg.torch.onnx.name_scopes` (a list, outermost first, the node itself last) and `namespace`
-    (`: Model/layers.0: Layer/mlp: MLP/linear: aten.linear`); older exporters and GenAI name nodes
+    (`: Model/layers.0: Layer/layers.0.mlp: MLP/linear: aten.linear`); older exporters and GenAI name nodes
     `/model/layers.0/mlp/MatMul`.
     """
-    notes = {entry.key: entry.value for entry in node.metadata_props} if node.metadata_props else {}
+    notes = {e.key: e.value for e in node.metadata_props if isinstance(e.value, str)} if node.metadata_props else {}
     if scopes := notes.get("pkg.torch.onnx.name_scopes"):
-        try:
-            path = [str(scope) for scope in ast.literal_eval(scopes)]
-        except (ValueError, SyntaxError):
-            path = []
+        path = _names_in(scopes)
         if len(path) > 1:
-            return path[-2].replace(".", "/") if path[-2] else ""
+            return path[-2].replace(".", "/")
     if namespace := notes.get("namespace"):
-        steps = [step.partition(":")[0] for step in namespace.split("/")]
-        return "/".join(step for step in steps[:-1] if step)
+        path_so_far = ""
+        for step in (text.partition(":")[0] for text in namespace.split("/")[:-1]):
+            # Some exporters write each step alone, some the whole path down to it.
+            is_whole = not path_so_far or step.startswith(f"{path_so_far}.")
+            path_so_far = step if is_whole else f"{path_so_far}.{step}" if step else path_so_far
+        return path_so_far.replace(".", "/")
     return node.name.rpartition("/")[0].lstrip("/")
+
+
+def _names_in(text: str) -> list[str]:
+    """The list of names that `text` writes as Python does; empty where it is something else."""
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return []
+    return found if isinstance(found, list) and all(isinstance(name, str) for name in found) else []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Final
 
 from .graph import Graph
@@ -15,84 +16,117 @@ _CANDIDATES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A run of equal blocks in the order of the nodes.
+    """Equal blocks of a model.
 
     Attributes:
-        count: how many blocks.
-        length: flowing nodes in each.
-        first: how many flowing nodes stand before the first block.
+        blocks: the nodes of each block, in topological order; first block first.
         block: what a block is called: `layer` where it holds attention, else `block`.
         before: what stands before the blocks, in a word or two.
         after: what stands after them.
     """
 
-    count: int
-    length: int
-    first: int
+    blocks: tuple[tuple[int, ...], ...]
     block: str
     before: str
     after: str
 
     def __str__(self) -> str:
         around = [f"{what} {where}" for what, where in ((self.before, "before"), (self.after, "after")) if what]
-        return ", ".join([f"{self.count} \N{MULTIPLICATION SIGN} {self.block}", *around])
+        return ", ".join([f"{len(self.blocks)} \N{MULTIPLICATION SIGN} {self.block}", *around])
 
 
-def find_repeat(graph: Graph, profile: Sequence[int], labels: Sequence[int]) -> Repeat | None:
-    """The repetition in which most nodes repeat an earlier one; None where those are less than a fifth of the flow.
+def inputs_first(graph: Graph) -> list[int]:
+    """The flowing nodes, each right after all that it depends on: an order that only the graph decides.
+
+    A walk from the outputs, in the order of outputs and inputs, that comes back to a node once all it reads stands. In
+    it the nodes of a layer stand together, whatever order the file has.
+    """
+    order: list[int] = []
+    seen: set[int] = set()
+    for output in graph.writes:
+        waiting = [(graph.producer[output], False)] if output in graph.producer else []
+        while waiting:
+            node, is_ready = waiting.pop()
+            if is_ready:
+                order.append(node)
+            elif node not in seen and not graph.nodes[node].is_constant:
+                seen.add(node)
+                waiting.append((node, True))
+                reads = reversed(graph.nodes[node].reads)
+                waiting.extend((graph.producer[tensor], False) for tensor in reads if tensor in graph.producer)
+    return order
+
+
+def find_repeat(graph: Graph, order: Sequence[int], labels: Sequence[int], alive: Sequence[int]) -> Repeat | None:
+    """The repetition in which most nodes repeat an earlier one; None where those are less than a fifth of all.
 
     Two places `lag` apart with the same label belong to neighbouring blocks. For each likely lag, the longest run of
-    such places is a repetition. Of the ways to divide it into blocks the one with the cheapest borders is taken, then
-    the one with most blocks. Linear in the number of nodes for each of at most 64 lags.
+    such places is a repetition. Of the ways to divide it into blocks those with the cheapest borders are looked at,
+    and the one with most blocks is taken. Linear in the number of nodes for each of at most 64 lags.
+
+    Args:
+        graph: the graph.
+        order: its flowing nodes, such that a block's nodes stand together.
+        labels: for each node of `order` a number; equal for nodes that look alike.
+        alive: bytes alive after each node of `order`.
     """
     if len(labels) < 4:
         return None
-    best: tuple[int, int, int, int] | None = None
+    best: tuple[int, int, int] | None = None
     for lag in _likely_lags(labels):
         start, run = _longest_run(labels, lag)
-        repeated = run // lag * lag
-        if repeated and (best is None or (repeated, -lag) > (best[0], -best[1])):
-            best = repeated, lag, start, run
+        # Of two blocks whose first is mixed with other nodes, only a part lies in a run.
+        if 2 * run >= lag and (best is None or (run, -lag) > (best[0], -best[1])):
+            best = run, lag, start
     if best is None or best[0] * 5 < len(labels):
         return None
-    _, lag, start, run = best
+    run, lag, start = best
     end = start + run + lag
 
-    def cost(first: int) -> tuple[float, int]:
-        borders = range(first - 1 if first else first + lag - 1, end - lag, lag)
-        return sum(profile[i] for i in borders) / len(borders), first
+    def cost(first: int) -> int:
+        return median_low(alive[i] for i in range(first + lag - 1, end - lag, lag) or [first + lag - 1])
 
-    first = min(range(start, min(start + lag, end - 2 * lag + 1)), key=cost)
+    phases = range(start, min(start + lag, end - lag + 1))
+    cheapest = min(map(cost, phases))
+    divisions = (_division(labels, first, lag, end) for first in phases if cost(first) == cheapest)
+    rows, before, after = max(divisions, key=lambda division: len(division[0]))
+    if len(rows) < 2:
+        return None
+    return Repeat(
+        blocks=tuple(tuple(sorted(order[i] for i in row)) for row in rows),
+        block="layer" if _has_attention([graph.nodes[order[i]].op for i in rows[0]]) else "block",
+        before=_content(graph, [order[i] for i in before]),
+        after=_content(graph, [order[i] for i in after]),
+    )
+
+
+def _division(
+    labels: Sequence[int], first: int, lag: int, end: int
+) -> tuple[list[Sequence[int]], Sequence[int], Sequence[int]]:
+    """The places of each block when the run up to `end` is divided from `first` on, those before and those after."""
     last = first + (end - first) // lag * lag
     block = Counter(labels[first : first + lag])
     early, before = _one_more(labels, range(first - 1, -1, -1), block)
     late, after = _one_more(labels, range(last, len(labels)), block)
-    inside = [graph.nodes[i].op for i in graph.flow[first : first + lag]]
-    return Repeat(
-        count=early + (last - first) // lag + late,
-        length=lag,
-        first=min(set(range(first)) - set(before), default=first) if early else first,
-        block="layer" if _has_attention(inside) else "block",
-        before=_content(graph, before),
-        after=_content(graph, after),
-    )
+    rows = [early, *(range(i, i + lag) for i in range(first, last, lag)), late]
+    return [row for row in rows if row], before, after
 
 
-def _one_more(labels: Sequence[int], outwards: Iterable[int], block: Counter[int]) -> tuple[int, list[int]]:
-    """Whether one more block lies next to the run, mixed with other nodes, and which nodes remain.
+def _one_more(labels: Sequence[int], outwards: Sequence[int], block: Counter[int]) -> tuple[list[int], list[int]]:
+    """The places of one more block next to the run, mixed with other nodes, if there is one; and the places left.
 
-    Exporters put what all layers share (the mask, the rotary table) where it is first read: inside the first layer.
+    What all layers share (the mask, the rotary table) stands where it is first read: inside the first layer.
     """
     wanted = Counter(block)
-    rest = []
+    taken: list[int] = []
+    rest: list[int] = []
     for i in outwards:
         if wanted[labels[i]] > 0:
             wanted[labels[i]] -= 1
+            taken.append(i)
         else:
             rest.append(i)
-    if any(wanted.values()):
-        return 0, sorted(outwards)
-    return 1, sorted(rest)
+    return (taken, rest) if not any(wanted.values()) else ([], list(outwards))
 
 
 def _likely_lags(labels: Sequence[int]) -> list[int]:
@@ -122,8 +156,8 @@ def _has_attention(names: Sequence[str]) -> bool:
 
 
 def _content(graph: Graph, places: Sequence[int]) -> str:
-    """What the flowing nodes at `places` are, by their operators."""
-    nodes = [graph.nodes[graph.flow[i]] for i in places]
+    """What some nodes are, by their operators."""
+    nodes = [graph.nodes[i] for i in places]
     words = []
     if any(node.op.startswith("Gather") and node.weights for node in nodes):
         words.append("embedding")

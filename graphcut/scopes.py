@@ -22,7 +22,7 @@ FIRST_IR_WITH_DEFAULTS: Final = 4
 _EXTERNAL: Final = 1  # TensorProto.DataLocation
 
 _RANDOM: Final = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Sampling"}
 )
 _PURE_DOMAINS: Final = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
 
@@ -160,4 +160,7 @@ def _is_stateful_alone(node: NodeProto) -> bool:
         return True
     if node.op_type in _RANDOM:
         return True
-    return node.op_type.endswith("Dropout") and len(node.input) > 2 and node.input[2] != ""
+    if not node.op_type.endswith("Dropout"):
+        return False
+    training = 4 if node.op_type in {"BiasDropout", "BitmaskBiasDropout"} else 2
+    return len(node.input) > training and node.input[training] != ""

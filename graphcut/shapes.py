@@ -39,8 +39,11 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
         folder: where the files lie that external tensors name.
     """
     declared = _described([*model.graph.value_info, *model.graph.output, *model.graph.input])
-    own = {dim for tensor in declared.values() for dim in tensor.shape or () if isinstance(dim, str)}
-    names = {*declared, *wanted}
+    symbols = {dim for tensor in declared.values() for dim in tensor.shape or () if isinstance(dim, str)}
+    # What an earlier inference made up means nothing, and would mix with what ours makes up.
+    own = {symbol for symbol in symbols if not symbol.startswith("unk__")}
+    declared = {name: _without_made_up(tensor, own) for name, tensor in declared.items()}
+    names = {*declared, *wanted, *(value.name for value in model.graph.output)}
     tensors = _merged_all(declared, _inferred(model, names, own))
     for weight in model.graph.initializer:
         if weight.name in names:
@@ -71,6 +74,8 @@ def describe(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = N
     if not kind.HasField("tensor_type"):
         return Tensor(name=name, dtype=_word(kind), shape=None)
     tensor = kind.tensor_type
+    if tensor.elem_type not in _WORDS:
+        return Tensor(name=name, dtype=_UNKNOWN, shape=None)
     if not tensor.HasField("shape"):
         return Tensor(name=name, dtype=_WORDS[tensor.elem_type], shape=None)
     shape: list[Dim] = []
@@ -86,7 +91,7 @@ def describe(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = N
 def _word(kind: TypeProto) -> str:
     match kind.WhichOneof("value"):
         case "tensor_type":
-            return _WORDS[kind.tensor_type.elem_type]
+            return _WORDS.get(kind.tensor_type.elem_type, _UNKNOWN)
         case "sequence_type":
             return f"sequence({_word(kind.sequence_type.elem_type)})"
         case "optional_type":
@@ -156,6 +161,13 @@ def _with_shape(tensor: Tensor, shape: Sequence[Dim] | None) -> Tensor:
     return Tensor(name=tensor.name, dtype=tensor.dtype, shape=None if shape is None else tuple(shape))
 
 
+def _without_made_up(tensor: Tensor, own: AbstractSet[str]) -> Tensor:
+    shape = tensor.shape
+    if shape is None or all(not isinstance(dim, str) or dim in own for dim in shape):
+        return tensor
+    return _with_shape(tensor, [None if isinstance(dim, str) and dim not in own else dim for dim in shape])
+
+
 def _is_open(tensor: Tensor) -> bool:
     return tensor.is_plain and tensor.shape is None
 
@@ -179,9 +191,12 @@ def _merged(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _merged_dim(first: Dim, second: Dim) -> Dim:
+    """One size in both; a number that inference contradicts is stale, or frozen."""
     if first is None or second is None:
         return second if first is None else first
-    return None if isinstance(first, int) and isinstance(second, int) and first != second else first
+    if isinstance(first, int) and first != second:
+        return None if isinstance(second, int) else second
+    return first
 
 
 def name_open_sizes(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -224,6 +239,8 @@ def _primes(start: int, number: int) -> list[int]:
     while len(found) < number:
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
             found.append(candidate)
+            # Far from the next one: no window, stride or padding turns one into the other.
+            candidate = candidate * 7 // 5 | 1
         candidate += 2
     return found
 
@@ -247,10 +264,7 @@ def _probed(model: ModelProto, names: Sequence[str], folder: Path, own: Abstract
             rank = ranks.get(f"graphcut.rank.{i}")
             if rank is None or rank.shape != (0,):
                 said[name] = _with_shape(said[name], None)
-    for name, tensor in said.items():
-        if tensor.shape is not None:
-            said[name] = _with_shape(tensor, [d if isinstance(d, int) or d in own else None for d in tensor.shape])
-    return said
+    return {name: _without_made_up(tensor, own) for name, tensor in said.items()}
 
 
 def _session_outputs(model: ModelProto, folder: Path) -> dict[str, Tensor]:

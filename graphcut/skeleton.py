@@ -17,13 +17,19 @@ from typing import Final
 from .errors import ModelError
 
 LARGE_BYTES: Final = 1024
-"""A tensor whose `raw_data` holds this or more is left in the file."""
+"""A tensor whose `raw_data` holds this or more is left in the file: what `large_bytes` says of most types."""
+
+_LARGE_SHAPE_BYTES: Final = 64 << 10
 
 _VARINT, _LENGTH = 0, 2  # wire types
 
+# Fields of TensorProto, and two values.
+_DATA_TYPE: Final = 2
 _RAW_DATA: Final = 9
-_DATA_LOCATION: Final = 14
 _EXTERNAL_DATA: Final = 13
+_DATA_LOCATION: Final = 14
+_EXTERNAL: Final = 1
+_INT64: Final = 7
 
 
 class _Fields(dict[int, "_Fields"]):
@@ -59,11 +65,20 @@ def read_skeleton(path: Path) -> bytes:
                 data.madvise(mmap.MADV_RANDOM)  # headers lie far apart: reading ahead would read the weights
             try:
                 return b"".join(_strip(data, 0, len(data), _MODEL, path.name))
-            except (IndexError, ValueError) as error:
+            except (IndexError, ValueError, RecursionError) as error:
                 raise ModelError(
                     f"{path} is not an ONNX model, or is cut short: {error}",
                     hint="export the model again, or compare its size with the one it was copied from",
                 ) from None
+
+
+def large_bytes(element: int) -> int:
+    """From how many bytes on a tensor of this element type is left in the file.
+
+    int64 tensors may say shapes (the sizes of a Split, the shape of a Reshape), which ONNX Runtime does not read from
+    files: these are kept inside up to 64 KiB.
+    """
+    return _LARGE_SHAPE_BYTES if element == _INT64 else LARGE_BYTES
 
 
 def _strip(data: mmap.mmap, start: int, end: int, fields: _Fields, file: str) -> Iterator[bytes]:
@@ -84,17 +99,37 @@ def _strip(data: mmap.mmap, start: int, end: int, fields: _Fields, file: str) ->
 
 
 def _strip_tensor(data: mmap.mmap, start: int, end: int, file: str) -> Iterator[bytes]:
+    """A tensor, its payload replaced by a reference where it is large and lies inside.
+
+    What the tensor notes of other places (`data_location`, `external_data`) is kept where that does not happen: a
+    tensor that says EXTERNAL lies elsewhere, whatever else it holds.
+    """
+    notes: list[bytes] = []
+    payload: tuple[int, int, bytes] | None = None
+    location = element = 0
     position = start
     while position < end:
         number, body, after = _next_field(data, position, end)
-        if number == _RAW_DATA and after - body >= LARGE_BYTES:
-            for key, value in (("location", file), ("offset", str(body)), ("length", str(after - body))):
-                entry = _length_field(1, key.encode()) + _length_field(2, value.encode())
-                yield _length_field(_EXTERNAL_DATA, entry)
-            yield _varint(_DATA_LOCATION << 3 | _VARINT) + _varint(1)
+        if number == _RAW_DATA:
+            payload = body, after, data[position:body]
+        elif number in {_DATA_LOCATION, _EXTERNAL_DATA}:
+            notes.append(data[position:after])
+            location = _read_varint(data, body, after)[0] if number == _DATA_LOCATION else location
         else:
+            element = _read_varint(data, body, after)[0] if number == _DATA_TYPE else element
             yield data[position:after]
         position = after
+    if payload is None or location == _EXTERNAL or payload[1] - payload[0] < large_bytes(element):
+        if payload is not None:
+            yield payload[2]
+            yield data[payload[0] : payload[1]]
+        yield from notes
+        return
+    body, after, _ = payload
+    for key, value in (("location", file), ("offset", str(body)), ("length", str(after - body))):
+        entry = _length_field(1, key.encode()) + _length_field(2, value.encode())
+        yield _length_field(_EXTERNAL_DATA, entry)
+    yield _varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL)
 
 
 def _next_field(data: mmap.mmap, position: int, end: int) -> tuple[int, int, int]:

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import msgspec
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from .cascade import FORMAT, MANIFEST, Cascade, Manifest, Part, Source, open_cascade, save_manifest
+from .cascade import FORMAT, MANIFEST, Cascade, Manifest, Part, Source, open_cascade, read_manifest, save_manifest
 from .errors import GraphcutError, ModelError, UsageError
 from .graph import Block
 from .model import Model, all_tensors
+from .placing import put_files, put_folder, scratch_folder
 from .planning.plans import Plan
 from .scopes import functions_called, is_external
 from .shapes import describe as describe_type
 from .shapes import type_of
 from .structure import copy_fields, graph_digest
 from .units import count, size
-from .weights import Layout, Range, lay_out, write_data
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .weights import Layout, lay_out, write_data
 
 Storage = Literal["copy", "share"]
 Progress = Callable[[str, int, int], None]
@@ -40,20 +35,17 @@ class PartFile:
 
     Attributes:
         name: the file name of the model.
-        model: its message; large weights still refer to the files of the source model.
+        model: its message, as it will stand in the file.
         block: the nodes it holds.
-        layout: how its data file is made; None where it has none.
+        layout: how its own data file is made; None where it has none.
+        data: the files that its weights lie in once all is written, and their sizes in bytes.
     """
 
     name: str
     model: ModelProto
     block: Block
     layout: Layout | None
-
-    @property
-    def data_name(self) -> str:
-        """The file name of its weights."""
-        return f"{self.name}.data"
+    data: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -87,17 +79,42 @@ def prepare(model: Model, plan: Plan, output: str | Path | None = None, *, weigh
 
     Raises:
         ModelError: a tensor that crosses has a type that nothing knows.
-        UsageError: shared weights can't be reached from `output`.
+        UsageError: the plan is for another model, or shared weights can't be reached from `output`.
     """
+    if plan.graph is not model.graph and plan.graph != model.graph:
+        raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
     folder, stem = _place(model, output, weights)
-    parts = []
-    for i, block in enumerate(plan.partition.blocks):
-        name = f"{stem}.part-{i}.onnx" if weights == "share" else f"part-{i}.onnx"
-        proto = part_model(model, block)
-        spans = [model.range_of(tensor) for tensor in all_tensors(proto) if is_external(tensor)]
-        parts.append(PartFile(name, proto, block, lay_out(spans) if spans and weights == "copy" else None))
-    manifest = f"{stem}.{MANIFEST}" if weights == "share" else MANIFEST
-    return Cut(model, plan, weights, folder, manifest, tuple(parts))
+    blocks = enumerate(plan.partition.blocks)
+    if weights == "share":
+        parts = tuple(_sharing_part(model, f"{stem}.part-{i}.onnx", block) for i, block in blocks)
+        return Cut(model, plan, weights, folder, f"{stem}.{MANIFEST}", parts)
+    parts = tuple(_copying_part(model, f"part-{i}.onnx", block) for i, block in blocks)
+    return Cut(model, plan, weights, folder, MANIFEST, parts)
+
+
+def _sharing_part(model: Model, name: str, block: Block) -> PartFile:
+    proto = part_model(model, block)
+    sizes = dict(model.data.values())
+    data = {}
+    for tensor in all_tensors(proto):
+        if is_external(tensor):
+            span = model.range_of(tensor)
+            location = span.file.relative_to(model.path.parent).as_posix()
+            data[location] = sizes[span.file]
+            refer(tensor, location, span.offset, span.length)
+    return PartFile(name, proto, block, None, data)
+
+
+def _copying_part(model: Model, name: str, block: Block) -> PartFile:
+    proto = part_model(model, block)
+    spans = [(tensor, model.range_of(tensor)) for tensor in all_tensors(proto) if is_external(tensor)]
+    if not spans:
+        return PartFile(name, proto, block, None, {})
+    layout = lay_out(span for _, span in spans)
+    data_name = f"{name}.data"
+    for tensor, span in spans:
+        refer(tensor, data_name, layout.offset_of(span), span.length)
+    return PartFile(name, proto, block, layout, {data_name: layout.file_bytes})
 
 
 def split(
@@ -125,36 +142,36 @@ def split(
     one. Same model, plan and options give the same bytes.
 
     Raises:
-        UsageError: something else is in the way, or the disk is too small.
-        ModelError: a tensor that crosses has a type that nothing knows, or the weights can't be read.
+        UsageError: something else is in the way, or the plan is for another model.
+        ModelError: a tensor that crosses has a type that nothing knows.
+        GraphcutError: the disk is too small, or refuses.
     """
-    cut = prepare(model, plan, output, weights=weights)
-    return write(cut, force=force, progress=progress)
+    return write(prepare(model, plan, output, weights=weights), force=force, progress=progress)
 
 
 def write(cut: Cut, *, force: bool = False, progress: Progress | None = None) -> Cascade:
     """Write the files of `cut`; see `split`."""
-    goal = cut.folder / cut.manifest_name
-    old = _listed_files(goal, force=force) if goal.exists() else []
-    if cut.weights == "copy":
-        _check_folder(cut.folder, old)
-    _check_space(cut)
-    parent = cut.folder if cut.weights == "share" else cut.folder.absolute().parent
+    goal = cut.folder.resolve()
+    old = _listed_files(cut, goal / cut.manifest_name, force=force)
+    _check_way(cut, goal, old)
+    _check_space(cut, goal)
+    is_new = cut.weights == "copy" and not goal.exists()
     try:
-        with scratch_folder(parent, f"{cut.folder.name}.tmp-") as scratch:
+        with scratch_folder(goal.parent if cut.weights == "copy" else goal, goal.name) as scratch:
             new = scratch / "new"
             new.mkdir()
             _write_files(cut, new, progress)
-            if cut.weights == "copy":
-                _swap_folders(new, cut.folder, scratch / "old")
+            # Whoever stands in a folder keeps it: then, and for parts beside their model, only the files move.
+            if is_new or (old and cut.weights == "copy" and goal != Path.cwd()):
+                put_folder(new, goal, scratch / "old")
             else:
-                _move_files(new, cut.folder, cut.manifest_name, old)
+                put_files(new, goal, last=cut.manifest_name, old=old, away=scratch / "old")
     except OSError as error:
         raise GraphcutError(
             f"writing {cut.folder} failed: {error.strerror or error}",
             hint=f"it needs {size(cut.bytes_to_write)} on a disk that can be written; nothing was changed",
         ) from error
-    return open_cascade(goal)
+    return open_cascade(cut.folder / cut.manifest_name)
 
 
 def part_model(model: Model, block: Block) -> ModelProto:
@@ -213,94 +230,83 @@ def _place(model: Model, output: str | Path | None, weights: Storage) -> tuple[P
     if weights == "copy":
         return (beside / f"{stem}.parts" if output is None else Path(output)), stem
     folder = beside if output is None else Path(output)
+    copying = f"--weights copy{'' if output is None else f' -o {output}'}"
     if folder.resolve() != beside.resolve():
         raise UsageError(
             f"parts that share weights must lie beside {model.path.name}, so they can't go to {folder}",
-            hint=f"leave -o out (the parts then go to {beside}), or copy the weights with --weights copy -o {folder}",
+            hint=f"leave -o out (the parts then go to {beside}), or copy the weights with {copying}",
         )
+    for file, _ in model.data.values():
+        if not file.resolve().is_relative_to(beside.resolve()):
+            raise UsageError(
+                f"the weights in {file} lie behind a symbolic link, and parts may not refer to them there",
+                hint=f"copy the weights with {copying}",
+            )
     return folder, stem
 
 
-def _listed_files(manifest: Path, *, force: bool) -> list[Path]:
+def _listed_files(cut: Cut, manifest: Path, *, force: bool) -> list[Path]:
     """The files of the cascade that stands in the way, once we may replace it."""
+    if not manifest.exists():
+        return []
     if not force:
+        other = "choose another folder with -o, or " if cut.weights == "copy" else ""
         raise UsageError(
-            f"{manifest.parent if manifest.name == MANIFEST else manifest} stands there already",
-            hint="choose another folder with -o, or add --force to replace it",
+            f"{cut.folder if cut.weights == 'copy' else manifest} stands there already",
+            hint=f"{other}add --force to replace it",
         )
-    found = msgspec.json.decode(manifest.read_bytes(), type=Manifest)
-    own = [manifest.parent / part.file for part in found.parts]
+    found = read_manifest(manifest)
+    names = [part.file for part in found.parts]
     if found.weights == "copy":
-        own += [manifest.parent / name for part in found.parts for name in part.data]
-    return [manifest, *(file for file in own if file.resolve().is_relative_to(manifest.parent.resolve()))]
+        names += [name for part in found.parts for name in part.data]
+    files = [manifest.parent / name for name in names]
+    return [manifest, *(file for file in files if file.resolve().is_relative_to(manifest.parent))]
 
 
-def _check_folder(folder: Path, old: Sequence[Path]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file", hint="choose another folder with -o")
-    if not folder.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {folder.absolute().parent}", hint="make it first, or choose another -o")
-    others = set(folder.iterdir()) - set(old) if folder.exists() else set()
-    if others:
+def _check_way(cut: Cut, goal: Path, old: Sequence[Path]) -> None:
+    """Nothing that is not ours stands where files will go; and for a folder of its own, nothing at all."""
+    if goal.exists() and not goal.is_dir():
+        raise UsageError(f"{cut.folder} is a file", hint="choose another folder with -o")
+    if not goal.parent.is_dir():
+        raise UsageError(f"there is no folder {goal.parent}", hint="make it first, or choose another with -o")
+    standing = set(goal.iterdir()) if goal.exists() else set()
+    if cut.weights == "share":
+        standing &= {goal / name for name in (cut.manifest_name, *(part.name for part in cut.parts))}
+    if foreign := standing - set(old):
         raise UsageError(
-            f"{folder} holds {min(others).name!r}, which no cascade there lists",
-            hint="choose another folder with -o; graphcut deletes only what it made",
+            f"{cut.folder} holds {min(foreign).name!r}, which no cascade there lists",
+            hint="move it away; graphcut deletes only what it made"
+            if cut.weights == "share"
+            else "choose another folder with -o; graphcut deletes only what it made",
         )
 
 
-def _check_space(cut: Cut) -> None:
-    place = next(p for p in (cut.folder.absolute(), *cut.folder.absolute().parents) if p.exists())
+def _check_space(cut: Cut, goal: Path) -> None:
+    place = goal if goal.exists() else goal.parent
     free = shutil.disk_usage(place).free
     if cut.bytes_to_write > free:
-        raise UsageError(
+        raise GraphcutError(
             f"the parts need {size(cut.bytes_to_write)}, and {place} has {size(free)} free",
             hint="choose another disk with -o, or keep the weights where they are with --weights share",
         )
-
-
-@contextmanager
-def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A folder beside the goal, on the same disk; gone at the end, whatever happens."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_files(cut: Cut, folder: Path, progress: Progress | None) -> None:
     total = cut.bytes_to_write
     for part in cut.parts:
         if part.layout is not None:
+            (data_name,) = part.data
 
-            def report(moved: int, name: str = part.data_name) -> None:
+            def report(moved: int, name: str = data_name) -> None:
                 if progress is not None:
                     progress(name, moved, total)
 
-            write_data(part.layout, folder / part.data_name, progress=report)
-        raw = _with_places(cut, part).SerializeToString(deterministic=True)
+            write_data(part.layout, folder / data_name, progress=report)
+        raw = part.model.SerializeToString(deterministic=True)
         (folder / part.name).write_bytes(raw)
         if progress is not None:
             progress(part.name, len(raw), total)
     save_manifest(_manifest(cut), folder / cut.manifest_name)
-
-
-def _with_places(cut: Cut, part: PartFile) -> ModelProto:
-    """The message of a part, its large weights at the places they have once it is written."""
-    made = ModelProto()
-    made.CopyFrom(part.model)
-    for tensor in all_tensors(made):
-        if is_external(tensor):
-            span = cut.source.range_of(tensor)
-            if part.layout is None:
-                refer(tensor, _location(cut, span), span.offset, span.length)
-            else:
-                refer(tensor, part.data_name, part.layout.offset_of(span), span.length)
-    return made
-
-
-def _location(cut: Cut, span: Range) -> str:
-    return span.file.relative_to(cut.source.path.parent).as_posix()
 
 
 def refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
@@ -314,10 +320,11 @@ def refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
 def _manifest(cut: Cut) -> Manifest:
     model, wiring = cut.source, cut.plan.partition.wiring
     border = dict.fromkeys((*model.graph.reads, *(link.tensor for link in wiring.links), *model.graph.writes))
+    place = model.path.parent.resolve() / model.path.name
     return Manifest(
         format=FORMAT,
         source=Source(
-            file=Path(os.path.relpath(model.path.absolute(), cut.folder.absolute())).as_posix(),
+            file=Path(os.path.relpath(place, cut.folder.resolve())).as_posix(),
             graph=graph_digest(model.proto),
             data={location: file_bytes for location, (_, file_bytes) in model.data.items()},
         ),
@@ -327,60 +334,30 @@ def _manifest(cut: Cut) -> Manifest:
         optional=tuple(name for name in model.graph.reads if name in model.graph.weights),
         writes=model.graph.writes,
         tensors=tuple(model.border[name] for name in border),
-        parts=tuple(_part(cut, part) for part in cut.parts),
+        parts=tuple(_part(model, part) for part in cut.parts),
     )
 
 
-def _part(cut: Cut, part: PartFile) -> Part:
-    graph = cut.source.graph
-    if part.layout is not None:
-        data = {part.data_name: part.layout.file_bytes}
-    else:
-        sizes = dict(cut.source.data.values())
-        spans = [cut.source.range_of(tensor) for tensor in all_tensors(part.model) if is_external(tensor)]
-        data = {_location(cut, span): sizes[span.file] for span in spans}
+def _part(model: Model, part: PartFile) -> Part:
     return Part(
         file=part.name,
         reads=part.block.reads,
         writes=part.block.writes,
         nodes=len(part.model.graph.node),
-        replicas=tuple(graph.nodes[i].name for i in part.block.replicas),
-        weight_bytes=sum(graph.weights[name].bytes for name in part.block.weights),
+        replicas=tuple(model.graph.nodes[i].name for i in part.block.replicas),
+        weight_bytes=sum(model.graph.weights[name].bytes for name in part.block.weights),
         graph=graph_digest(part.model),
-        data=data,
+        data=dict(part.data),
     )
-
-
-def _swap_folders(new: Path, goal: Path, away: Path) -> None:
-    """Two renames: whoever looks finds the old cascade or the new one, each whole."""
-    if goal.exists():
-        os.replace(goal, away)
-    try:
-        os.replace(new, goal)
-    except OSError:
-        if away.exists():
-            os.replace(away, goal)
-        raise
-
-
-def _move_files(new: Path, goal: Path, manifest: str, old: Sequence[Path]) -> None:
-    """Each file takes the place of an old one; the manifest last, so that it never names what is missing."""
-    names = [file.name for file in sorted(new.iterdir()) if file.name != manifest]
-    for name in (*names, manifest):
-        os.replace(new / name, goal / name)
-    for file in old:
-        if file.name not in {*names, manifest}:
-            file.unlink(missing_ok=True)
 
 
 def describe(cut: Cut) -> list[str]:
     """What `write` would write, one line a file, for `--dry-run`."""
     lines = []
     for part in cut.parts:
-        lines.append(
-            f"{cut.folder / part.name}  {size(part.model.ByteSize())}, {count(len(part.model.graph.node), 'node')}"
-        )
+        nodes = count(len(part.model.graph.node), "node")
+        lines.append(f"{cut.folder / part.name}  {size(part.model.ByteSize())}, {nodes}")
         if part.layout is not None:
-            lines.append(f"{cut.folder / part.data_name}  {size(part.layout.file_bytes)}")
+            lines += [f"{cut.folder / name}  {size(number)}" for name, number in part.data.items()]
     lines.append(f"{cut.folder / cut.manifest_name}")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Final
 
 from .errors import UsageError
@@ -30,7 +31,7 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     if match is None or match[2].lower() not in _BYTES:
         raise UsageError(f"{text!r} is not a size", hint="write it like 512MiB, 2GB or 1.5GiB")
-    return int(float(match[1]) * _BYTES[match[2].lower()])
+    return int(Fraction(match[1]) * _BYTES[match[2].lower()])
 
 
 def size(count_bytes: int) -> str:

@@ -84,7 +84,7 @@ class Unit(Protocol):
         """Names of the tensors it writes."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """One tensor, handed from one unit to another.
 
@@ -148,7 +148,7 @@ def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str]) 
 
     Raises:
         GraphcutError: a tensor is read before it is written, or is written twice. These are the two ways in which an
-            order can be wrong. (A unit may write what it reads itself: it then hands an input on, or its default.)
+            order can be wrong. (A unit may write an input that it reads itself: it hands it on, or its default.)
     """
     writer: dict[str, int | None] = dict.fromkeys(reads)
     links: dict[Link, None] = {}
@@ -158,7 +158,7 @@ def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str]) 
                 raise GraphcutError(f"unit {place} reads {tensor!r} before any unit writes it")
             links[Link(tensor, writer[tensor], place)] = None
         for tensor in unit.writes:
-            if tensor in writer and tensor not in unit.reads:
+            if tensor in writer and (tensor not in unit.reads or writer[tensor] is not None):
                 raise GraphcutError(f"unit {place} writes {tensor!r}, which stands already")
             writer[tensor] = place
     for tensor in writes:

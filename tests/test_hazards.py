@@ -8,8 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hazards import HAZARDS
-from hazards.hazard import Hazard
 
 import graphcut
 from graphcut import At, Cascade, GraphcutError, Model, Policy, UsageError
@@ -19,6 +17,9 @@ from graphcut.splitting import Storage
 from graphcut.structure import graph_digest
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import prove
+
+from hazards import HAZARDS
+from hazards.hazard import Hazard
 
 CUTTABLE = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and not hazard.ort_refuses}
 
@@ -38,8 +39,7 @@ def test_a_hazard_is_cut_and_nothing_is_lost(name: str, weights: Storage, tmp_pa
     parts = [onnx.load(cascade.file(part)) for part in cascade.parts]
     assert hazard.objections(parts) == []
     for feeds in hazard.ways_to_feed():
-        differing = [c for c in compare(model, cascade, feeds, optimized=False) if not c.is_identical]
-        assert differing == []
+        assert [c for c in compare(model, cascade, feeds, optimized=False) if not c.is_identical] == []
 
 
 @pytest.mark.parametrize("name", CUTTABLE)

@@ -9,6 +9,7 @@ import msgspec
 
 from ..analysis import Analysis, CutPoint
 from ..cascade import Cascade
+from ..splitting import Cut
 from ..wiring import DependencyMap, Tensor, Wiring
 
 if TYPE_CHECKING:  # these load ONNX Runtime
@@ -50,9 +51,8 @@ def analysis_record(analysis: Analysis) -> dict[str, Any]:
         "repeat": None
         if repeat is None
         else {
-            "count": repeat.count,
-            "nodes_each": repeat.length,
-            "first": repeat.first,
+            "count": len(repeat.blocks),
+            "blocks": [[graph.nodes[i].name for i in block] for block in repeat.blocks],
             "block": repeat.block,
             "before": repeat.before,
             "after": repeat.after,
@@ -67,6 +67,27 @@ def cascade_record(cascade: Cascade) -> dict[str, Any]:
         "cascade": str(cascade.path),
         "manifest": msgspec.to_builtins(cascade.manifest),
         **_maps(cascade.wiring),
+    }
+
+
+def cut_record(cut: Cut) -> dict[str, Any]:
+    """`graphcut.dry-run/1`: the files that a split would write, and what they take."""
+    return {
+        "schema": "graphcut.dry-run/1",
+        "folder": str(cut.folder),
+        "manifest": cut.manifest_name,
+        "parts": [
+            {
+                "file": part.name,
+                "bytes": part.model.ByteSize(),
+                "data": dict(part.data) if part.layout is not None else {},
+                "nodes": len(part.model.graph.node),
+                "reads": list(part.block.reads),
+                "writes": list(part.block.writes),
+            }
+            for part in cut.parts
+        ],
+        "bytes": cut.bytes_to_write,
     }
 
 
@@ -86,6 +107,7 @@ def report_record(report: Report) -> dict[str, Any]:
         },
         "runs": [[_compared(tensor) for tensor in run] for run in report.runs],
         "first_difference": None if first is None else _compared(first),
+        "failure": report.failure,
         "refusal": report.refusal,
         "reason": report.reason,
         "random": report.is_random,
@@ -125,6 +147,7 @@ def _compared(tensor: Compared) -> dict[str, Any]:
         "part": tensor.part,
         "output": tensor.is_output,
         "identical": tensor.is_identical,
+        "random": tensor.is_random,
         "max_abs": _finite(tensor.max_abs),
         "max_rel": _finite(tensor.max_rel),
         "max_ulps": tensor.max_ulps,

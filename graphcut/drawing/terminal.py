@@ -19,12 +19,14 @@ from ..cascade import Cascade
 from ..model import Model
 from ..units import count, size
 from ..wiring import Tensor
+from .tables import table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.numerical import Compared
     from ..verifying.reports import Report
 
 _MOST_ROWS: Final = 14
+_MOST_PLACES: Final = 8
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 
 
@@ -41,10 +43,12 @@ class Glyphs:
     no: str
     levels: str
     more: str
+    least: str
+    times: str
 
 
-UNICODE: Final = Glyphs("■", "●", "─", "╌", "▲", "✓", "✗", _BLOCKS, "…")
-ASCII: Final = Glyphs("#", "o", "-", ".", "^", "ok", "NO", " .:-=+*#@", "...")
+UNICODE: Final = Glyphs("■", "●", "─", "╌", "▲", "✓", "✗", _BLOCKS, "…", "≥ ", "\N{MULTIPLICATION SIGN}")
+ASCII: Final = Glyphs("#", "o", "-", ".", "^", "ok", "NO", " .:-=+*#@", "...", ">= ", "x")
 
 
 def glyphs_for(console: Console) -> Glyphs:
@@ -56,13 +60,15 @@ def draw_analysis(analysis: Analysis, console: Console) -> RenderableType:
     """Where a model can be cut, on one screen."""
     model = analysis.model
     signs = glyphs_for(console)
-    best = spread(analysis, 8)
+    best = spread(analysis, _MOST_PLACES)
     lines: list[RenderableType] = [_model_line(model), *(Text(f"note: {note}", style="yellow") for note in model.notes)]
     facts = Table.grid(padding=(0, 2))
     facts.add_row(Text("inputs", style="dim"), _tensor_list(model.tensors[name] for name in model.graph.reads))
     facts.add_row(Text("outputs", style="dim"), _tensor_list(model.tensors[name] for name in model.graph.writes))
     if analysis.repeat is not None:
-        facts.add_row(Text("repeats", style="dim"), Text(str(analysis.repeat)))
+        facts.add_row(
+            Text("repeats", style="dim"), Text(str(analysis.repeat).replace("\N{MULTIPLICATION SIGN}", signs.times))
+        )
     facts.add_row(Text("key nodes", style="dim"), Text(_key_line(analysis)))
     if free := _open_symbols(model):
         facts.add_row(Text("open", style="dim"), Text(f"{free} (sizes count them as 1; bind them with --dim)"))
@@ -70,9 +76,7 @@ def draw_analysis(analysis: Analysis, console: Console) -> RenderableType:
     if len(analysis.profile) > 1:
         lines += [Text(), *_profile(analysis, best, console.width, signs)]
     if best:
-        lines += [Text(), _cut_table(best)]
-        middle = min(best, key=lambda point: (abs(point.weights_before - point.weights_after), point.bytes))
-        lines.append(_next(f"graphcut split {model.path} --at-nodes {_quoted(middle.node)}"))
+        lines += [Text(), _cut_table(best, console.width, signs)]
     else:
         lines.append(Text("no place to cut: fewer than two nodes depend on an input"))
     return Group(*lines)
@@ -99,22 +103,14 @@ def draw_cut_points(points: Sequence[CutPoint]) -> Iterable[str]:
 def draw_cascade(cascade: Cascade, console: Console) -> RenderableType:
     """The parts, and which tensor goes from where to where."""
     signs = glyphs_for(console)
-    parts = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
-    parts.add_column("part")
-    for title in ("nodes", "weights", "reads", "writes"):
-        parts.add_column(title, justify="right", no_wrap=True)
-    parts.add_column("sends on", justify="right", no_wrap=True)
+    rows = []
     for i, part in enumerate(cascade.parts):
         sent = [tensor for tensor, (source, _) in cascade.wiring.crossing.items() if source == i]
-        parts.add_row(
-            Text(part.file, style="bold"),
-            f"{part.nodes:,}",
-            size(part.weight_bytes),
-            str(len(part.reads)),
-            str(len(part.writes)),
-            _sum(cascade, sent) if sent else "-",
-        )
-    return Group(_cascade_line(cascade), Text(), parts, Text(), *_lanes(cascade, signs))
+        numbers = f"{part.nodes:,}", size(part.weight_bytes), str(len(part.reads)), str(len(part.writes))
+        rows.append((Text(part.file, style="bold"), *numbers, _sum(cascade, sent, signs) if sent else "-"))
+    titles = "part", "nodes", "weights", "reads", "writes", "sends on"
+    parts = table(titles, rows, width=console.width, names={0: 12})
+    return Group(_cascade_line(cascade, signs), Text(), parts, Text(), *_lanes(cascade, signs, console.width))
 
 
 def draw_report(report: Report, cascade: Cascade, console: Console) -> RenderableType:
@@ -136,10 +132,12 @@ def draw_report(report: Report, cascade: Cascade, console: Console) -> Renderabl
     elif report.refusal:
         lines.append(Text(f"{signs.more} not run: the model itself refuses the inputs that were made up for it"))
         lines.append(Text(f"  {report.refusal}\n  feed it with --inputs FILE.npz", style="dim"))
-    if report.is_random:
-        lines.append(Text("  the model draws random numbers: its own answers differ from run to run", style="dim"))
-    elif (worst := report.first_difference) is not None:
+    if report.failure:
+        lines.append(Text(f"  the cascade refuses what the model takes: {report.failure}", style="red"))
+    if (worst := report.first_difference) is not None:
         lines += _difference_lines(worst, cascade)
+    if report.is_random:
+        lines.append(Text("  random nodes have a part in some tensors: there only the proof counts", style="dim"))
     if report.reason:
         lines.append(Text(f"  {report.reason}", style="dim"))
     return Group(*lines)
@@ -156,7 +154,7 @@ def _proof_line(report: Report, signs: Glyphs) -> Text:
 def _runs_line(report: Report, signs: Glyphs) -> Text:
     tensors = sum(len(run) for run in report.runs)
     same = sum(tensor.is_identical for run in report.runs for tensor in run)
-    sign = signs.yes if report.first_difference is None or report.is_random else signs.no
+    sign = signs.yes if report.first_difference is None and not report.failure else signs.no
     return Text(f"{sign} numbers: {count(len(report.runs), 'run')}, {same} of {count(tensors, 'tensor')} bit-identical")
 
 
@@ -192,6 +190,12 @@ def spread(analysis: Analysis, number: int) -> list[CutPoint]:
         if share not in best or point.bytes < best[share].bytes:
             best[share] = point
     return [best[share] for share in sorted(best)]
+
+
+def most_even(analysis: Analysis) -> CutPoint | None:
+    """Of the places that the picture lists, the one that divides the weights most evenly."""
+    places = spread(analysis, _MOST_PLACES)
+    return min(places, key=lambda p: (abs(p.weights_before - p.weights_after), p.bytes), default=None)
 
 
 def _model_line(model: Model) -> Text:
@@ -248,27 +252,23 @@ def _profile(analysis: Analysis, marks: Sequence[CutPoint], width: int, signs: G
     return [head, *rows]
 
 
-def _cut_table(points: Sequence[CutPoint]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
-    table.add_column("cut after", overflow="ellipsis", no_wrap=True, ratio=None, min_width=12)
-    table.add_column("crossing", justify="right", no_wrap=True)
-    table.add_column("tensors", justify="right", no_wrap=True)
-    table.add_column("weights before", justify="right", no_wrap=True)
-    table.add_column("after", justify="right", no_wrap=True)
-    table.add_column("module", overflow="ellipsis", no_wrap=True)
-    for point in points:
-        table.add_row(
+def _cut_table(points: Sequence[CutPoint], width: int, signs: Glyphs) -> Table:
+    rows = [
+        (
             Text(point.node, style="bold" if point.is_key else ""),
-            f"{'' if point.is_exact else '≥ '}{size(point.bytes)}",
+            f"{'' if point.is_exact else signs.least}{size(point.bytes)}",
             str(len(point.crossing)),
             size(point.weights_before),
             size(point.weights_after),
             Text(point.module, style="dim"),
         )
-    return table
+        for point in points
+    ]
+    titles = "cut after", "crossing", "tensors", "weights before", "after", "module"
+    return table(titles, rows, width=width, names={5: 6, 0: 12})
 
 
-def _cascade_line(cascade: Cascade) -> Text:
+def _cascade_line(cascade: Cascade, signs: Glyphs) -> Text:
     manifest = cascade.manifest
     line = Text(cascade.source.name, style="bold")
     how = "beside the model's weights" if manifest.weights == "share" else "each with its own weights"
@@ -276,46 +276,46 @@ def _cascade_line(cascade: Cascade) -> Text:
     crossing = list(cascade.wiring.crossing)
     if crossing:
         far = {tensor for row in cascade.wiring.residual.values() for names in row.values() for tensor in names}
-        line.append(f"; {count(len(crossing), 'tensor')} cross, {_sum(cascade, crossing)}")
+        line.append(f"; {count(len(crossing), 'tensor')} cross, {_sum(cascade, crossing, signs)}")
         line.append(f"; {len(far)} of them skip a part" if far else "")
     return line
 
 
-def _sum(cascade: Cascade, tensors: Sequence[str]) -> str:
+def _sum(cascade: Cascade, tensors: Sequence[str], signs: Glyphs) -> str:
     sizes = [cascade.tensors[name].bytes_for(cascade.manifest.dims) for name in tensors]
-    return f"{'' if all(exact for _, exact in sizes) else '≥ '}{size(sum(number for number, _ in sizes))}"
+    return f"{'' if all(exact for _, exact in sizes) else signs.least}{size(sum(number for number, _ in sizes))}"
 
 
-def _lanes(cascade: Cascade, signs: Glyphs) -> list[RenderableType]:
+def _lanes(cascade: Cascade, signs: Glyphs, width: int) -> list[RenderableType]:
     """One row a crossing tensor: a line from the part that makes it to the last that reads it."""
     crossing = cascade.wiring.crossing
     if not crossing:
         return [Text("no tensor crosses a border", style="dim")]
-    step = 6 if len(cascade.parts) <= 8 else 4
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
-    table.add_column("crossing tensor", overflow="ellipsis", no_wrap=True, min_width=12)
-    table.add_column("type", no_wrap=True)
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column(Text("".join(f"p{i}".ljust(step) for i in range(len(cascade.parts)))), no_wrap=True)
-    for name in list(crossing)[:_MOST_ROWS]:
-        source, readers = crossing[name]
-        table.add_row(
+    number = len(cascade.parts)
+    step = next((step for step in (6, 5, 4) if step * number <= width // 2), 3)
+    rows = [
+        (
             Text(name),
             Text(str(cascade.tensors[name]), style="dim"),
-            _sum(cascade, [name]),
-            _lane(source, readers, step, signs),
+            _sum(cascade, [name], signs),
+            _lane(*crossing[name], step, signs),
         )
-    rows: list[RenderableType] = [table]
+        for name in list(crossing)[:_MOST_ROWS]
+    ]
+    lanes = "".join(f"p{i}".ljust(step) for i in range(number)).rstrip()
+    shown: list[RenderableType] = [
+        table(("crossing tensor", "type", "bytes", lanes), rows, width=width, names={1: 8, 0: 15})
+    ]
     if len(crossing) > _MOST_ROWS:
-        rows.append(Text(f"{signs.more} and {len(crossing) - _MOST_ROWS} more", style="dim"))
-    rows.append(
+        shown.append(Text(f"{signs.more} and {len(crossing) - _MOST_ROWS} more", style="dim"))
+    shown.append(
         Text(
             f"{signs.near * 2} sequential (next part only)   {signs.far * 2} residual (skips a part)   "
             f"made {signs.made}   read {signs.read}",
             style="dim",
         )
     )
-    return rows
+    return shown
 
 
 def _lane(source: int, readers: Sequence[int], step: int, signs: Glyphs) -> Text:
@@ -325,13 +325,3 @@ def _lane(source: int, readers: Sequence[int], step: int, signs: Glyphs) -> Text
     for reader in readers:
         cells[step * reader] = signs.read
     return Text("".join(cells), style="yellow" if is_far else "blue")
-
-
-def _next(command: str) -> Text:
-    return Text("next: ", style="dim").append(command, style="not dim")
-
-
-def _quoted(name: str) -> str:
-    import shlex
-
-    return shlex.quote(name)

@@ -29,9 +29,11 @@ def rows_at(
     is least too.
 
     Raises:
-        UsageError: a name matches nothing, or a constant; or a cut leaves a part empty.
+        UsageError: no name is given, one matches nothing or a constant, or a cut leaves a part empty.
     """
     cuts = sorted(find_nodes(graph, goal.nodes))
+    if not cuts:
+        raise UsageError("no place to cut is named", hint="name a node or a tensor")
     early, late = _earliest_and_latest(graph, cuts)
     prices = {name: _price(tensor, sizes[name][0]) for name, tensor in tensors.items()}
     choices: list[list[int]] = [[] for _ in cuts]

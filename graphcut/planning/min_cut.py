@@ -3,22 +3,21 @@
 Exact, as a minimum s-t cut on tensors, each paid once however many nodes read it. The network is that of hypergraph
 min-cut (Lawler 1973, "Cutsets and partitions of hypergraphs"): for each tensor of b bytes a vertex with one arc of
 capacity b from its producer, and endless arcs to its readers; an endless arc from each reader back to the producer, so
-that what lies before the cut is closed under "depends on". The flow is Dinic's, from scipy.
+that what lies before the cut is closed under "depends on".
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final
 
 from ..graph import Graph
+from .max_flow import Network
 
 BEFORE: Final = 0
 AFTER: Final = 1
 FREE: Final = 2
 
-_MOST: Final = 2**31 - 1  # scipy casts capacities to int32 without a word
 _ENDLESS: Final = -1
 
 
@@ -36,8 +35,7 @@ def cheapest_cut(graph: Graph, prices: Mapping[str, int], side: Callable[[int], 
         The largest set of free nodes that is least in price: what can go early does. The price of a choice is that of
         the tensors written before the cut and read after it.
 
-    Cost: one maximum flow on the free nodes and the tensors they touch. Exact while the bytes that cross, divided by
-    the greatest common divisor of the prices, stay below 2³¹; prices are rounded up to 2⁻²⁹ of the whole above that.
+    Cost: one maximum flow on the free nodes and the tensors they touch; exact for prices of any size.
     """
     if not free:
         return frozenset()
@@ -81,24 +79,10 @@ def _readers(graph: Graph, tensor: str, side: Callable[[int], int], vertex: Mapp
 def _reaching_sink(arcs: Sequence[tuple[int, int, int]], vertices: int, bound: int) -> Set[int]:
     """The vertices from which the sink can be reached in the residual network of a maximum flow.
 
-    No minimum cut costs more than `bound`, so whatever costs more may count as endless: that keeps the numbers small.
+    No minimum cut costs more than `bound`, so an endless arc is one that can carry more than that.
     """
-    import numpy as np
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
-    prices = [min(price, bound + 1) for _, _, price in arcs if price != _ENDLESS]
-    unit = math.gcd(*prices)
-    unit *= -(-(bound // unit + 2) // _MOST)
-    endless = -(-(bound + 1) // unit)
-    capacity: dict[tuple[int, int], int] = {}
+    network = Network(vertices)
     for source, target, price in arcs:
-        added = endless if price == _ENDLESS else min(-(-price // unit), endless)
-        capacity[source, target] = min(capacity.get((source, target), 0) + added, endless)
-    ends = np.array(list(capacity), dtype=np.int32)
-    values = np.array(list(capacity.values()), dtype=np.int32)
-    network = csr_array((values, (ends[:, 0], ends[:, 1])), shape=(vertices, vertices))
-    residual = csr_array(network - maximum_flow(network, BEFORE, AFTER).flow)
-    residual.eliminate_zeros()
-    backwards = csr_array(residual.T)
-    return {int(i) for i in breadth_first_order(backwards, AFTER, return_predecessors=False)}
+        network.add_arc(source, target, bound + 1 if price == _ENDLESS else price)
+    network.saturate(BEFORE, AFTER)
+    return network.reaching(AFTER)

@@ -58,6 +58,6 @@ def _opened(cascade: Cascade, feeds: Mapping[str, object]) -> dict[str, Value]:
     if needed:
         raise RunError(
             f"the model reads {cascade.tensors[needed[0]]} {needed[0]!r}, and nothing is fed for it",
-            hint=f"it needs {', '.join(name for name in manifest.reads if name not in manifest.optional)}",
+            hint=f"it needs {', '.join(n for n in manifest.reads if n in used and n not in manifest.optional)}",
         )
     return {name: to_value(value, cascade.tensors[name]) for name, value in feeds.items()}

@@ -20,14 +20,14 @@ Value = Any
 
 Values = Mapping[str, Value]
 
-_CARRIED_AS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
-    # The unsigned type with the same bits, and the number of the type in TensorProto.DataType.
+CARRIED_AS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "bfloat16": (np.uint16, 16),
     "float8e4m3fn": (np.uint8, 17),
     "float8e4m3fnuz": (np.uint8, 18),
     "float8e5m2": (np.uint8, 19),
     "float8e5m2fnuz": (np.uint8, 20),
 }
+"""Types that numpy lacks: the unsigned type of the same width, and the number in TensorProto.DataType."""
 
 
 def travels_as_ort_value(tensor: Tensor) -> bool:
@@ -50,10 +50,16 @@ def to_value(fed: object, tensor: Tensor) -> Value:
     """
     if isinstance(fed, ort.OrtValue) or not tensor.is_plain:
         return fed
-    array = np.asarray(fed)
+    try:
+        array = np.asarray(fed)
+    except ValueError:
+        raise RunError(
+            f"input {tensor.name!r} is fed rows of unequal length, and the model reads {tensor}",
+            hint="make all rows of one axis equally long",
+        ) from None
     _check(array, tensor)
-    if tensor.dtype in _CARRIED_AS:
-        bits, number = _CARRIED_AS[tensor.dtype]
+    if tensor.dtype in CARRIED_AS:
+        bits, number = CARRIED_AS[tensor.dtype]
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(bits), number)
     if tensor.dtype == "string":
         return array.astype(object)
@@ -64,7 +70,7 @@ def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, o
     """A value for the user: a numpy array; bits in the unsigned type of that width where numpy lacks the type."""
     if not isinstance(value, ort.OrtValue):
         return value
-    if tensor.dtype in _CARRIED_AS:
+    if tensor.dtype in CARRIED_AS:
         return _bits(value, tensor)
     # A copy: the array that ONNX Runtime gives does not keep alive what an OrtValue made from numpy lies in.
     return value.numpy().copy()
@@ -73,7 +79,7 @@ def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, o
 def _bits(value: ort.OrtValue, tensor: Tensor) -> np.ndarray[Any, Any]:
     import ctypes
 
-    bits, _ = _CARRIED_AS[tensor.dtype]
+    bits, _ = CARRIED_AS[tensor.dtype]
     shape = tuple(value.shape())
     length = int(np.prod(shape)) * np.dtype(bits).itemsize
     raw = ctypes.string_at(value.data_ptr(), length)
@@ -81,8 +87,8 @@ def _bits(value: ort.OrtValue, tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
-    is_carried = tensor.dtype in _CARRIED_AS and (
-        array.dtype == _CARRIED_AS[tensor.dtype][0] or str(array.dtype) == _ml_dtypes_word(tensor.dtype)
+    is_carried = tensor.dtype in CARRIED_AS and (
+        array.dtype == CARRIED_AS[tensor.dtype][0] or str(array.dtype) == ml_dtypes_word(tensor.dtype)
     )
     is_string = tensor.dtype == "string" and array.dtype.kind in "OUS"
     if not (is_carried or is_string or str(array.dtype) == tensor.dtype or tensor.dtype == "undefined"):
@@ -101,5 +107,6 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
         )
 
 
-def _ml_dtypes_word(dtype: str) -> str:
+def ml_dtypes_word(dtype: str) -> str:
+    """What ml_dtypes calls a type that numpy lacks: `float8e4m3fn` is its `float8_e4m3fn`."""
     return dtype.replace("float8", "float8_") if dtype.startswith("float8") else dtype

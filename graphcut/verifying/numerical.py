@@ -20,7 +20,7 @@ from ..errors import RunError
 from ..model import Model
 from ..running.sequential import steps
 from ..running.stage import Policy, folder_entry, session_options, tidy
-from ..running.values import Value, owned, to_array, to_value, travels_as_ort_value
+from ..running.values import CARRIED_AS, Value, ml_dtypes_word, owned, to_array, to_value, travels_as_ort_value
 from ..wiring import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -44,17 +44,19 @@ class Compared:
         part: the place of the part that made it.
         is_output: it is an output of the model; else it only crosses a border.
         is_identical: every bit is the same (any two NaNs count as the same).
+        is_random: a random or stateful node has a part in it, so that two runs may differ.
         max_abs: the greatest absolute difference: the smallest `atol` that would pass; `inf` where the shape, a
             string, or what is finite differs.
         max_rel: the greatest difference relative to the model's value.
         max_ulps: the greatest difference in units in the last place; 0 where that has no meaning.
-        allowed: what `max_abs` may be.
+        allowed: what `max_abs` may be; at 0 the bits must be equal.
     """
 
     tensor: str
     part: int
     is_output: bool
     is_identical: bool
+    is_random: bool
     max_abs: float
     max_rel: float
     max_ulps: int
@@ -62,8 +64,8 @@ class Compared:
 
     @property
     def passes(self) -> bool:
-        """Is the difference within what is allowed?"""
-        return self.is_identical or self.max_abs <= self.allowed
+        """Is it the same, or is the difference within what is allowed?"""
+        return self.is_identical or self.is_random or (self.allowed > 0 and self.max_abs <= self.allowed)
 
 
 def run_whole(model: Model, feeds: Mapping[str, object], wanted: Sequence[str], *, policy: Policy) -> dict[str, Value]:
@@ -98,38 +100,51 @@ def compare(model: Model, cascade: Cascade, feeds: Mapping[str, object], *, opti
     One session is alive at a time, and weights stay on disk: comparing takes no more memory than running the model.
     With `optimized` only the outputs are compared, as users run it; the allowed difference is then 4 times what
     optimising the unsplit model changes, and at least 1e-5 of its largest value.
+
+    Raises:
+        RunError: the model or the cascade refuses `feeds`.
     """
     policy = OPTIMIZED if optimized else EXACT
     crossing = [] if optimized else list(cascade.wiring.crossing)
     wanted = list(dict.fromkeys((*cascade.manifest.writes, *crossing)))
     whole = run_whole(model, feeds, wanted, policy=policy)
-    noise: Mapping[str, Value] = run_whole(model, feeds, wanted, policy=EXACT) if optimized else {}
+    noise = run_whole(model, feeds, wanted, policy=EXACT) if optimized else whole
     fraction = half_tolerance(model)
+    random = random_tensors(model)
     found = []
     for part, name, value in _made(cascade, feeds, policy, set(wanted)):
         tensor = cascade.tensors[name]
-        reference = _flat(whole[name], tensor)
-        allowed = max((_largest(a) for a in reference), default=0.0) * fraction
+        reference, mine = _flat(whole[name], tensor), _flat(value, tensor)
+        largest = max(map(_largest, reference), default=0.0)
+        allowed = largest * fraction if any(map(_is_float, reference)) else 0.0
         if optimized:
             floor = difference(reference, _flat(noise[name], tensor))[0]
-            allowed = max(
-                allowed, _NOISE_FACTOR * floor, _SMALLEST_OPTIMIZED * max(map(_largest, reference), default=0)
-            )
-        mine = _flat(value, tensor)
-        max_abs, max_rel, ulps = difference(reference, mine)
+            allowed = max(allowed, _NOISE_FACTOR * floor, _SMALLEST_OPTIMIZED * largest)
+        max_abs, max_rel, max_ulps = difference(reference, mine)
         found.append(
             Compared(
                 tensor=name,
                 part=part,
                 is_output=name in cascade.manifest.writes,
                 is_identical=_identical(reference, mine),
+                is_random=name in random,
                 max_abs=max_abs,
                 max_rel=max_rel,
-                max_ulps=ulps,
+                max_ulps=max_ulps,
                 allowed=allowed,
             )
         )
     return tuple(found)
+
+
+def random_tensors(model: Model) -> set[str]:
+    """The tensors that a random or stateful node writes, or that depend on one."""
+    found: set[str] = set()
+    for i in model.graph.flow:
+        node = model.graph.nodes[i]
+        if node.is_stateful or not found.isdisjoint(node.reads):
+            found.update(node.writes)
+    return found
 
 
 def half_tolerance(model: Model) -> float:
@@ -161,16 +176,20 @@ def _flat(value: Value, tensor: Tensor) -> list[Any]:
         return [item for key in sorted(plain) for item in (key, *_flat(plain[key], tensor))]
     if isinstance(plain, list):
         return [len(plain), *(item for element in plain for item in _flat(element, tensor))]
-    if isinstance(plain, np.ndarray):
-        return [_as_float(plain, tensor.dtype)]
-    return [plain]
+    return [plain.view(_type_of_bits(tensor.dtype)) if tensor.dtype in CARRIED_AS else plain]
 
 
-def _as_float(array: Array, dtype: str) -> Array:
-    """Bits of a type that numpy lacks as float32, which holds them all; other arrays as they are."""
-    if dtype == "bfloat16" and array.dtype == np.uint16:
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array
+def _type_of_bits(dtype: str) -> np.dtype[Any]:
+    """The type of ml_dtypes, which comes with onnx, for a type that numpy lacks."""
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, ml_dtypes_word(dtype)))
+    return found
+
+
+def _is_float(item: object) -> bool:
+    # The types of ml_dtypes are of kind V, and all that come here are floats.
+    return isinstance(item, np.ndarray) and item.dtype.kind in "fcV"
 
 
 def _identical(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
@@ -186,10 +205,16 @@ def _identical_item(a: object, b: object) -> bool:
         return bool(np.array_equal(a, b))
     if a.tobytes() == b.tobytes():
         return True
-    if a.dtype.kind not in "fc":
+    if not _is_float(a):
         return False
-    same_number = (a == b) & (np.signbit(a.real) == np.signbit(b.real))
-    return bool(np.all(same_number | (np.isnan(a) & np.isnan(b))))
+    left, right = _wide(a), _wide(b)
+    same_number = (left == right) & (np.signbit(left.real) == np.signbit(right.real))
+    return bool(np.all(same_number | (np.isnan(left) & np.isnan(right))))
+
+
+def _wide(array: Array) -> Array:
+    """The same numbers in a type that holds them all, and in which they can be subtracted."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def difference(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float, int]:
@@ -207,39 +232,42 @@ def difference(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float
 def _difference(a: object, b: object) -> tuple[float, float, int]:
     if _identical_item(a, b):
         return 0.0, 0.0, 0
-    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
-        a, b = np.asarray(a), np.asarray(b)
-    if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind not in "fiubc":
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind not in "fiubcV":
         return float("inf"), float("inf"), 0
-    ulps = _ulps(a, b)
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    left, right = a.astype(wide), b.astype(wide)
+    if a.dtype.kind in "iub":
+        # Python's numbers: the difference of two int64 may need 65 bits, and a float64 can't tell them apart.
+        gaps = [abs(int(x) - int(y)) for x, y in zip(a.ravel(), b.ravel(), strict=True)]
+        ratios = (gap / abs(int(x)) if x else float("inf") for gap, x in zip(gaps, a.ravel(), strict=True) if gap)
+        return float(max(gaps)), max(ratios), 0
+    left, right = _wide(a), _wide(b)
     with np.errstate(all="ignore"):
-        gap = np.abs(left - right)
         both = np.isnan(left) & np.isnan(right) | (left == right)
-        gap = np.where(both, 0.0, np.where(np.isnan(gap), np.inf, gap))
+        gap = np.where(both, 0.0, np.abs(left - right))
+        gap = np.where(np.isnan(gap), np.inf, gap)
         relative = np.where(both, 0.0, gap / np.abs(left))
-    return float(gap.max()), float(np.nan_to_num(relative, nan=np.inf).max()), ulps
+    relative = np.where(np.isnan(relative), np.inf, relative)
+    return float(gap.max()), float(relative.max()), _ulps(a, b)
 
 
 def _ulps(a: Array, b: Array) -> int:
-    """How many numbers of the type lie between the values, at most; 0 for types that are no floats."""
-    signed = {2: np.int16, 4: np.int32, 8: np.int64}.get(a.dtype.itemsize)
-    if a.dtype.kind != "f" or signed is None:
+    """How many numbers of the type lie between the values, at most; 0 for complex numbers."""
+    signed = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}.get(a.dtype.itemsize)
+    if a.dtype.kind == "c" or signed is None:
         return 0
+    lowest = -(2 ** (8 * a.dtype.itemsize - 1))
     steps_from_zero = []
     for array in (a, b):
         bits = np.ascontiguousarray(array).view(signed).astype(object if a.dtype.itemsize == 8 else np.int64)
-        lowest = -(2 ** (8 * a.dtype.itemsize - 1))
         steps_from_zero.append(np.where(bits < 0, lowest - bits, bits))
-    finite = np.isfinite(a) & np.isfinite(b)
+    finite = np.isfinite(_wide(a)) & np.isfinite(_wide(b))
     gaps = np.abs(steps_from_zero[0] - steps_from_zero[1])[finite]
     return int(gaps.max()) if gaps.size else 0
 
 
 def _largest(array: object) -> float:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiubc" or not array.size:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiubcV" or not array.size:
         return 0.0
-    finite = np.abs(array.astype(np.float64 if array.dtype.kind != "c" else np.complex128))
+    finite = np.abs(_wide(array))
     finite = finite[np.isfinite(finite)]
     return float(finite.max()) if finite.size else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..cascade import Cascade
-from ..errors import CascadeError
+from ..errors import CascadeError, RunError
 from ..feeding import workable
 from ..model import Model, load
 from ..structure import graph_digest
@@ -21,16 +21,16 @@ class Report:
     Attributes:
         proof: the structural comparison.
         runs: for each set of inputs what was compared, in the order in which the parts make it.
+        failure: what the cascade said when it refused inputs that the model takes; empty where it took them.
         refusal: why nothing was run: the model's own words; empty where something was.
         reason: why a difference is allowed; empty where bits must be equal.
-        is_random: the unsplit model gives other answers each time, so only the proof counts.
     """
 
     proof: Proof
     runs: tuple[tuple[Compared, ...], ...]
+    failure: str
     refusal: str
     reason: str
-    is_random: bool
 
     @property
     def first_difference(self) -> Compared | None:
@@ -43,9 +43,14 @@ class Report:
         return all(tensor.is_identical for run in self.runs for tensor in run)
 
     @property
+    def is_random(self) -> bool:
+        """Did tensors differ that random or stateful nodes have a part in?"""
+        return any(tensor.is_random and not tensor.is_identical for run in self.runs for tensor in run)
+
+    @property
     def same(self) -> bool:
-        """Does the proof hold, and did no run differ?"""
-        return self.proof.holds and (self.is_random or self.first_difference is None)
+        """Does the proof hold, and did every run end without a difference that counts?"""
+        return self.proof.holds and not self.failure and self.first_difference is None
 
     def __bool__(self) -> bool:
         return self.same
@@ -81,17 +86,21 @@ def verify(
         )
     proof = prove(model, cascade)
     if structural_only or not proof.holds:
-        return Report(proof, (), "", "", is_random=False)
+        return Report(proof, (), "", "", "")
     feeds, refusal = list(inputs), ""
     if not feeds:
         tried = workable(
             model, lambda fed: run_whole(model, fed, model.graph.writes, policy=EXACT), seed=seed, sizes=model.dims
         )
         feeds, refusal = list(tried.feeds), tried.refusal
-    runs = tuple(compare(model, cascade, fed, optimized=optimized) for fed in feeds)
-    differs = any(not tensor.passes for run in runs for tensor in run)
-    is_random = differs and any(node.is_stateful for node in model.graph.nodes) and _is_random(model, feeds[0])
-    return Report(proof, runs, "" if feeds else refusal, _reason(model, optimized=optimized), is_random=is_random)
+    runs, failure = [], ""
+    for fed in feeds:
+        try:
+            runs.append(compare(model, cascade, fed, optimized=optimized))
+        except RunError as error:
+            run_whole(model, fed, model.graph.writes, policy=EXACT)  # raises where the model is the one that refuses
+            failure = str(error)
+    return Report(proof, tuple(runs), failure, "" if feeds else refusal, _reason(model, optimized=optimized))
 
 
 def find_source(cascade: Cascade) -> Model:
@@ -107,17 +116,6 @@ def find_source(cascade: Cascade) -> Model:
             hint="name it with --model",
         )
     return load(path, dims=cascade.manifest.dims)
-
-
-def _is_random(model: Model, feeds: Mapping[str, object]) -> bool:
-    """Does the unsplit model differ from itself?"""
-    import numpy as np
-
-    from ..running.values import to_array
-
-    first, second = (run_whole(model, feeds, model.graph.writes, policy=EXACT) for _ in range(2))
-    pairs = ((to_array(first[n], model.tensors[n]), to_array(second[n], model.tensors[n])) for n in first)
-    return not all(np.array_equal(a, b) for a, b in pairs)
 
 
 def _reason(model: Model, *, optimized: bool) -> str:

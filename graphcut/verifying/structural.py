@@ -26,6 +26,7 @@ from ..shapes import describe
 from ..structure import copy_fields, function_fact, graph_digest, node_fact, sparse_fact, tensor_fact
 from ..units import count
 from ..weights import Range, same_bytes
+from ..wiring import Tensor
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class _PartCheck:
             yield "its graph is not the one that was written: the digest differs"
         if dropped := self.piece.dropped:
             yield f"it holds {count(len(dropped), 'node')} that nothing needs, such as {dropped[0]!r}"
+        if unused := self.piece.unused:
+            yield f"it holds weights or functions that nothing needs, such as {unused[0]!r}"
         yield from self._borders(cascade)
         yield from self._head()
         yield from self._nodes()
@@ -121,8 +124,11 @@ class _PartCheck:
             yield f"it gives out {_names(graph.writes)}, and the manifest says {_names(self.part.writes)}"
         for value in (*self.piece.proto.graph.input, *self.piece.proto.graph.output):
             said = cascade.tensors.get(value.name)
-            if said is not None and describe(value.name, value.type) != said:
-                yield f"{value.name!r} is {describe(value.name, value.type)} in it, and {said} in the manifest"
+            found = describe(value.name, value.type)
+            if said is not None and not _agree(found, said):
+                yield f"{value.name!r} is {found} in it, and {said} in the manifest"
+            elif found.shape is not None and (frozen := _frozen(found, self.model.border.get(value.name))):
+                yield f"{value.name!r} has the size {frozen} in it, which is open in the model"
 
     def _head(self) -> Iterator[str]:
         mine, theirs = ModelProto(), ModelProto()
@@ -202,6 +208,25 @@ class _PartCheck:
             self.weight_bytes += here.length
             if not _same(here, there):
                 yield f"the values of {ours.name or 'a constant'!r} differ from the model's"
+
+
+def _agree(found: Tensor, said: Tensor) -> bool:
+    """Is it the same type, and of sizes that do not contradict each other? An output may be declared without sizes."""
+    if found.dtype != said.dtype:
+        return False
+    if found.shape is None or said.shape is None:
+        return True
+    return len(found.shape) == len(said.shape) and all(
+        a is None or a == b for a, b in zip(found.shape, said.shape, strict=True)
+    )
+
+
+def _frozen(found: Tensor, original: Tensor | None) -> int | None:
+    """A number in `found` where the original has a symbol."""
+    if original is None or original.shape is None or found.shape is None:
+        return None
+    pairs = zip(found.shape, original.shape, strict=False)
+    return next((a for a, b in pairs if isinstance(a, int) and isinstance(b, str)), None)
 
 
 def _same(here: Range, there: Range) -> bool:

@@ -1,0 +1,82 @@
+"""Symbolic dimensions that are sums: `"past_sequence_length + sequence_length"`, `"2*s0"`.
+
+optimum and torch.onnx write these into dim_param; ONNX itself sees nothing but a name.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final
+
+_NAME: Final = re.compile(r"[A-Za-z_][\w.:\-]*")
+"""A name alone. With a minus inside it is still one: exporters write `seq-len`, and a difference with spaces."""
+
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_CALLS: Final[Mapping[str, Callable[..., int]]] = {"max": max, "min": min, "floor": int, "ceil": int}
+
+
+@cache
+def atoms(symbol: str) -> tuple[str, ...]:
+    """The names in a symbolic dimension, in order; the whole where it is no sum that can be worked out."""
+    tree = _parse(symbol)
+    if tree is None:
+        return (symbol,)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
+    names.sort(key=lambda node: node.col_offset)
+    found = tuple(dict.fromkeys(node.id for node in names))
+    return found if found and _value(tree, dict.fromkeys(found, 64)) is not None else (symbol,)
+
+
+def evaluate(symbol: str, numbers: Mapping[str, int]) -> int | None:
+    """The number of a symbolic dimension; `None` where a name in it has none."""
+    if symbol in numbers:
+        return numbers[symbol]
+    tree = _parse(symbol)
+    return None if tree is None else _value(tree, numbers)
+
+
+@cache
+def _parse(symbol: str) -> ast.expr | None:
+    if _NAME.fullmatch(symbol):
+        return None
+    try:
+        return ast.parse(symbol.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _value(tree: ast.expr, numbers: Mapping[str, int]) -> int | None:
+    match tree:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            return numbers.get(name)
+        case ast.BinOp(left=left, op=op, right=right):
+            sides = (_value(left, numbers), _value(right, numbers))
+            made = _OPERATORS.get(type(op))
+            return None if made is None else _applied(made, *sides)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            made = _CALLS.get(name.lower())
+            return None if made is None else _applied(made, *(_value(arg, numbers) for arg in args))
+        case _:
+            return None
+
+
+def _applied(operation: Callable[..., int], *values: int | None) -> int | None:
+    known = [value for value in values if value is not None]
+    try:
+        return operation(*known) if len(known) == len(values) else None
+    except (ArithmeticError, TypeError):
+        return None

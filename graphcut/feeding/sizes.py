@@ -1,0 +1,165 @@
+"""A number for each open size of the inputs.
+
+What the user gives wins, then what a weight wants, then what a size counts. There is one number for each symbolic
+dimension, and lengths agree: a mask is as long as the past and the sequence together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from .expressions import evaluate
+from .roles import Meaning
+from .survey import Survey
+
+_NUMBERS: Final[Mapping[Meaning, tuple[int, int]]] = {
+    # The number in the first variant, and what each further one adds.
+    "batch": (2, 1),
+    "sequence": (5, 2),
+    "past": (3, 1),
+    "source": (6, 3),
+    "image": (64, 32),  # these can be halved five times, as most networks do
+    "latent": (16, 8),
+    "volume": (32, 16),
+    "frames": (64, 32),
+    "samples": (4096, 2048),
+    "window": (512, 64),  # silero-vad
+    "mel": (3000, 0),  # Whisper takes thirty seconds and nothing else
+    "channels": (3, 0),
+    "steps": (1, 0),
+}
+_PER_IMAGE: Final[Mapping[Meaning, int]] = {"image": 1, "volume": 4, "latent": 8}
+"""How much smaller than an image is, what is tried when another size of image is."""
+
+_LENGTHS: Final[tuple[Meaning, ...]] = ("sequence", "source", "frames", "samples", "mel", "window")
+_ONE_AT_A_TIME: Final = "com.microsoft.GroupQueryAttention"
+"""With a past it takes one sequence, or one token of each: "batch_size must be 1 when sequence_length > 1"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What to try otherwise where nothing tells what a model wants.
+
+    Attributes:
+        batch: for every batch.
+        every: for every open size that neither the user nor a weight sets.
+        image: for heights and widths.
+        integers: for integers of which nothing is known.
+        flipped: single booleans are the other way round.
+    """
+
+    batch: int | None = None
+    every: int | None = None
+    image: int | None = None
+    integers: int | None = None
+    flipped: bool = False
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Every size of the inputs, in numbers.
+
+    Attributes:
+        shapes: the shape of each input; of the tensors inside, where it is a sequence or an optional.
+        numbers: what was put in for each open size, by its name.
+        sequence: how long the sequence is.
+        past: how long its past is.
+        length: how long what comes in is, whatever it counts.
+        image: the height of an image.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    numbers: Mapping[str, int]
+    sequence: int
+    past: int
+    length: int
+    image: int
+
+
+def choose(survey: Survey, *, given: Mapping[str, int], variant: int = 0, guess: Guess) -> Sizes:
+    """Numbers for every open size of the inputs.
+
+    Args:
+        survey: of the model.
+        given: what the user wants, by name.
+        variant: another one gives another number wherever one is free.
+        guess: what to try instead of the usual numbers.
+    """
+    choice = _Choice(survey, given, variant, guess)
+    numbers = choice.numbers()
+    lengths = (choice.length(meaning, numbers) for meaning in _LENGTHS)
+    return Sizes(
+        shapes={name: tuple(max(0, _size(d, numbers)) for d in dims) for name, dims in survey.dims.items()},
+        numbers={name: numbers[name] for name in survey.places},
+        sequence=choice.length("sequence", numbers) or choice.usual("sequence"),
+        past=choice.length("past", numbers) or 0,
+        length=next(filter(None, lengths), choice.usual("sequence")),
+        image=choice.length("image", numbers) or choice.usual("image"),
+    )
+
+
+@dataclass(frozen=True)
+class _Choice:
+    survey: Survey
+    given: Mapping[str, int]
+    variant: int
+    guess: Guess
+
+    def numbers(self) -> dict[str, int]:
+        numbers = {**{name: self._number(name) for name in self.survey.places}, **self.given}
+        past = self.length("past", numbers) or 0
+        sequence = self.length("sequence", numbers)
+        sequence = self.usual("sequence") if sequence is None else sequence
+        numbers.update(dict.fromkeys(self._free("total"), past + sequence))
+        total = self.length("total", numbers)
+        if total is not None and total != past + sequence:  # it is set from outside: fit in what is free
+            if total > past and self._free("sequence"):
+                numbers.update(dict.fromkeys(self._free("sequence"), total - past))
+            elif total >= sequence:
+                numbers.update(dict.fromkeys(self._free("past"), total - sequence))
+        return numbers
+
+    def length(self, meaning: Meaning, numbers: Mapping[str, int]) -> int | None:
+        """The size of the first axis that counts that."""
+        for name, meanings in self.survey.meanings.items():
+            if meaning in meanings:
+                return _size(self.survey.dims[name][meanings.index(meaning)], numbers)
+        return None
+
+    def usual(self, meaning: Meaning, axis: int = 1) -> int:
+        if self.guess.every is not None:
+            return self.guess.every
+        first, more = _NUMBERS.get(meaning, (4 + axis, 2))
+        return first + self.variant * more
+
+    def _number(self, name: str) -> int:
+        if name in self.survey.told:
+            return self.survey.told[name]
+        meaning = self.survey.meaning(name)
+        if meaning in self._single:
+            return 1
+        if meaning == "batch" and self.guess.batch is not None:
+            return self.guess.batch
+        if meaning in _PER_IMAGE and self.guess.image is not None:
+            return self.guess.image // _PER_IMAGE[meaning]
+        return self.usual(meaning, axis=next((axis for _, axis in self.survey.places[name]), 1))
+
+    @cached_property
+    def _single(self) -> frozenset[Meaning]:
+        """What must be one, in turn, so that a model goes on from a past at all."""
+        has_past = "past" in self.survey.roles.values()
+        if not has_past or _ONE_AT_A_TIME not in self.survey.steps.ops:
+            return frozenset()
+        return frozenset({"sequence"}) if self.variant % 2 else frozenset({"batch"})
+
+    def _free(self, meaning: Meaning) -> list[str]:
+        names = (name for name in self.survey.places if name not in self.given and name not in self.survey.told)
+        return [name for name in names if self.survey.meaning(name) == meaning]
+
+
+def _size(dim: int | str, numbers: Mapping[str, int]) -> int:
+    size = dim if isinstance(dim, int) else evaluate(dim, numbers)
+    return 1 if size is None else size  # None: a division by zero
