@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -100,20 +100,23 @@ class Analysis:
         graph = self.model.graph
         order = inputs_first(graph)
         labels = dict(zip(graph.flow, _labels(self.model), strict=True))
-        alive = [number for number, _ in _alive_along(self.model, order)]
+        alive = [number for number, _ in _alive_along(self.model, _spans(graph, order), len(order))]
         return find_repeat(graph, order, [labels[node] for node in order], alive)
 
     @cached_property
+    def _spans(self) -> Mapping[str, tuple[int, int]]:
+        return _spans(self.model.graph, self.model.graph.flow)
+
+    @cached_property
     def _alive(self) -> list[tuple[int, bool]]:
-        return _alive_along(self.model, self.model.graph.flow)
+        return _alive_along(self.model, self._spans, len(self.model.graph.flow))
 
     def _cut_points_at(self, places: list[int]) -> list[CutPoint]:
         graph = self.model.graph
         before, after = self._weights_around
-        spans = _spans(graph, graph.flow)
         begins: dict[int, list[str]] = {}
         ends: dict[int, list[str]] = {}
-        for tensor, (first, last) in spans.items():
+        for tensor, (first, last) in self._spans.items():
             begins.setdefault(first, []).append(tensor)
             ends.setdefault(last, []).append(tensor)
         alive: dict[str, None] = {}
@@ -209,17 +212,17 @@ def _spans(graph: Graph, order: Sequence[int]) -> dict[str, tuple[int, int]]:
     """For each tensor that is read: the places in `order` of its writer and of its last reader."""
     place = {node: i for i, node in enumerate(order)}
     return {
-        tensor: (place[graph.producer[tensor]], max(place[reader] for reader in readers))
+        tensor: (place[graph.producer[tensor]], max(map(place.__getitem__, readers)))
         for tensor, readers in graph.readers.items()
         if tensor in graph.producer
     }
 
 
-def _alive_along(model: Model, order: Sequence[int]) -> list[tuple[int, bool]]:
-    """Bytes alive after each node of `order`, and whether that is all: else it is "at least"."""
-    change = [0] * (len(order) + 1)
-    opened = [0] * (len(order) + 1)
-    for tensor, (first, last) in _spans(model.graph, order).items():
+def _alive_along(model: Model, spans: Mapping[str, tuple[int, int]], places: int) -> list[tuple[int, bool]]:
+    """Bytes alive after each place of an order, and whether that is all: else it is "at least"."""
+    change = [0] * (places + 1)
+    opened = [0] * (places + 1)
+    for tensor, (first, last) in spans.items():
         number, is_exact = model.tensor_bytes[tensor]
         change[first] += number
         change[last] -= number

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the answer is no, 2 misuse, 3 could not, 4 no plan fits, 1
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shlex
@@ -59,6 +60,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 
 def main() -> None:
     """The `graphcut` command: run it, and turn every outcome into words and an exit code."""
+    gc.disable()  # a command ends before circles of garbage matter, and looking for them takes a tenth of its time
     arguments = _with_bare_cuts(sys.argv[1:] or ["--help"])
     words = [word for word in arguments if word != "--debug"]
     for stream in (sys.stdout, sys.stderr):

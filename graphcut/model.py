@@ -16,7 +16,7 @@ from onnx import FunctionProto, ModelProto, TensorProto
 from .errors import ModelError, UsageError
 from .graph import Graph
 from .reading import check_text, read_graph, values_bytes
-from .scopes import FunctionKey, has_bodies, is_external, key_of, nodes_within, tensors_in, tensors_in_function
+from .scopes import FunctionKey, is_external, key_of, nodes_within, tensors_in, tensors_in_function
 from .shapes import infer_bound, infer_tensors, name_open_sizes
 from .skeleton import read_skeleton
 from .units import count
@@ -165,7 +165,7 @@ def _parse(path: Path) -> ModelProto:
 
 
 def _check_text(proto: ModelProto) -> None:
-    """All names outside the nodes, and everything in the bodies of nodes; see `reading` for the nodes themselves."""
+    """All names outside the nodes of the main graph; `reading` looks at those."""
     graph = proto.graph
     values = [*graph.input, *graph.output, *graph.value_info]
     check_text(value.name for value in values)
@@ -173,8 +173,7 @@ def _check_text(proto: ModelProto) -> None:
     check_text(tensor.name for tensor in graph.initializer)
     check_text(sparse.values.name for sparse in graph.sparse_initializer)
     check_text(word for function in proto.functions for word in (function.name, function.domain, function.overload))
-    inner = [*(node for outer in graph.node if has_bodies(outer) for node in nodes_within([outer]))]
-    inner += [node for function in proto.functions for node in nodes_within(function.node)]
+    inner = [node for function in proto.functions for node in nodes_within(function.node)]
     check_text(word for node in inner for word in (node.op_type, node.domain, *node.input, *node.output))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from .scopes import (
     has_bodies,
     is_stateful,
     key_of,
+    nodes_within,
 )
 from .wiring import BITS
 
@@ -89,10 +90,12 @@ def _steps(graph: GraphProto) -> list[_Step]:
     steps = []
     words: set[str] = set()
     for i, node in enumerate(graph.node):
-        words.update((node.op_type, node.domain), node.input, node.output)
+        words.add(node.op_type)
+        words.add(node.domain)
         reads = dict.fromkeys(node.input)
         inside = has_bodies(node)
         if inside:
+            check_text(_words_within(node))
             reads.update(dict.fromkeys(captures(node)))
         reads.pop("", None)
         writes = tuple(filter(None, node.output))
@@ -104,7 +107,13 @@ def _steps(graph: GraphProto) -> list[_Step]:
             taken.add(name)
         steps.append(_Step(name, tuple(reads), writes, inside))
     check_text(words | taken)
+    check_text(name for step in steps for name in step.reads + step.writes)
     return steps
+
+
+def _words_within(node: NodeProto) -> Iterator[str]:
+    for inner in nodes_within([node]):
+        yield from (inner.op_type, inner.domain, *inner.input, *inner.output)
 
 
 def check_text(words: Iterable[object]) -> None:

@@ -522,14 +522,22 @@ def test_a_dimension_that_the_model_lacks_is_misuse(say: Say, llm: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("nonsense",), ("split", "m.onnx"), ("analyze",), ("analyze", "m.onnx", "--colour"), ("merge", "x.parts")],
-    ids=" ".join,
+    ("words", "named"),
+    [
+        (("nonsense",), "nonsense"),
+        (("split", "m.onnx"), "--at-nodes"),
+        (("analyze",), "MODEL"),
+        (("analyze", "m.onnx", "--colour"), "--colour"),
+        (("analyze", "m.onnx", "--cuts=few"), "few"),
+        (("split", "m.onnx", "--at-nodes", "x", "--weights", "move"), "move"),
+        (("merge", "x.parts"), "--output"),
+    ],
+    ids=str,
 )
-def test_misuse_of_the_grammar_speaks_like_every_other_error(say: Say, words: Sequence[str]) -> None:
+def test_misuse_of_the_grammar_speaks_like_every_other_error(say: Say, words: Sequence[str], named: str) -> None:
     said = say(*words)
     assert said.code == 2
-    assert said.complaint
+    assert named in said.complaint[0]
 
 
 def test_nothing_to_cut_is_exit_4(say: Say, tmp_path: Path) -> None:

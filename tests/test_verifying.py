@@ -688,6 +688,21 @@ def test_randomness_that_reaches_no_output_is_no_difference(tmp_path: Path) -> N
     assert graphcut.verify(model, cascade, inputs=[{"x": np.ones(8, F32)}])
 
 
+def test_a_dropout_that_is_switched_off_excuses_no_difference(tmp_path: Path) -> None:
+    """It draws nothing: what comes after it is the same in every run, and must be the same in the cascade."""
+    nodes = [
+        helper.make_node("Dropout", ["x", "ratio", "training"], ["d"], name="dropout"),
+        helper.make_node("Add", ["d", "k"], ["y"], name="add"),
+    ]
+    weights = [values("ratio", 0.5), values("training", False, np.bool_), values("k", [1.0])]
+    model, cascade = cut_proto(tmp_path, model_of(nodes, [floats("x", 2)], [floats("y", 2)], weights), "dropout")
+    found = compare(model, tamper(cascade, 1, add(2.0)), {"x": np.ones(2, F32)}, optimized=False)
+    assert [(tensor.tensor, tensor.is_identical, tensor.passes) for tensor in found] == [
+        ("d", True, True),
+        ("y", False, False),
+    ]
+
+
 def test_a_wrong_part_of_a_random_model_is_still_found_by_the_proof(tmp_path: Path) -> None:
     model, cascade = cut_proto(tmp_path, noisy(*ADDED, output=floats("y", 8)), "noise")
     cascade = tamper(cascade, 1, lambda proto: setattr(node(proto, "add"), "op_type", "Sub"))
