@@ -89,8 +89,8 @@ class Analysis:
     def cut_points(self) -> tuple[CutPoint, ...]:
         """The valleys of the profile: the places where a cut costs less than around them, in order.
 
-        Neighbours that cost the same are all listed. A cut `At` the node of a place costs what is said here, or less
-        where nodes that stand earlier in the order are free to go late.
+        Neighbours that cost the same are all listed, as far as each has a node of its own whose name means it. A cut
+        `At` the node of a place costs what is said here, or less where nodes that stand earlier are free to go late.
         """
         return tuple(self._cut_points_at(_valleys(self.profile)))
 

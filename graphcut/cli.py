@@ -99,7 +99,8 @@ def _explain(error: BaseException) -> int:  # noqa: PLR0911 - one for each kind 
             )
     if isinstance(error, _Misuse):
         command = getattr(getattr(error, "ctx", None), "command_path", "graphcut")
-        return _complain(getattr(error, "message", str(error)), f"`{command} --help` shows how", 2)
+        said = getattr(error, "format_message", error.__str__)()
+        return _complain(said, f"`{command} --help` shows how", 2)
     return _complain(
         f"something went wrong inside graphcut: {type(error).__name__}: {error}",
         "that is a defect of graphcut; the same command with --debug shows where",
@@ -265,7 +266,7 @@ def split(
         return
     with _progress(cut, quiet=quiet or as_json) as report:
         cascade = write(cut, force=force, progress=report)
-    for note in () if quiet else opened.notes:
+    for note in () if quiet or as_json else (*opened.notes, *_notes_on_sizes(opened)):
         _say(f"note: {note}")
     _show(cascade, as_json=as_json, quiet=quiet)
     if not (quiet or as_json):
@@ -361,6 +362,11 @@ def _load(path: Path, dim: Sequence[str] | None) -> Model:
             raise UsageError(f"--dim {text} does not say NAME=N", hint="write it like --dim seq=128")
         dims[name] = int(number)
     return load(path, dims=dims)
+
+
+def _notes_on_sizes(model: Model) -> list[str]:
+    unbound = [symbol for symbol in model.symbols if symbol not in model.dims]
+    return [f"sizes count {', '.join(unbound)} as 1; bind them with --dim NAME=N"] if unbound else []
 
 
 def _names(texts: Sequence[str]) -> tuple[str, ...]:

@@ -247,6 +247,7 @@ def _nodes(
     constant: set[str] = set()
     fixed = {name for name, weight in weights.items() if not weight.is_default}
     known: dict[tuple[FunctionKey, tuple[bool, ...]], bool] = {}
+    off = {tensor.name for tensor in graph.initializer if _is_false(tensor)} & fixed
     for proto, step in zip(graph.node, steps, strict=True):
         own_weights = tuple(name for name in step.reads if name in fixed)
         own_constants = tuple(name for name in step.reads if name in constant)
@@ -255,20 +256,30 @@ def _nodes(
             reads = tuple(name for name in reads if name not in fixed and name not in constant)
         key = function_key(proto)
         if step.has_bodies:
-            stateful = is_stateful(proto, functions)
+            stateful = is_stateful(proto, functions, off)
         else:
             # Without bodies it depends on the operator, and for Dropout on which inputs are there: look once for each.
-            look = key, tuple(map(bool, proto.input)) if key[1].endswith("Dropout") else ()
+            is_dropout = key[1].endswith("Dropout")
+            look = key, tuple(bool(name) and name not in off for name in proto.input) if is_dropout else ()
             if look not in known:
-                known[look] = is_stateful(proto, functions)
+                known[look] = is_stateful(proto, functions, off)
             stateful = known[look]
         is_constant = not reads and not stateful
         if is_constant:
             constant.update(step.writes)
+            if key == ("", "Constant", "") and any(_is_false(attribute.t) for attribute in proto.attribute):
+                off.update(step.writes)
         op = f"{key[0]}.{key[1]}" if key[0] else key[1]
         module = module_of(proto)
         nodes.append(Node(step.name, op, reads, step.writes, own_weights, own_constants, is_constant, stateful, module))
     return tuple(nodes)
+
+
+def _is_false(tensor: TensorProto) -> bool:
+    """Is it a single False?"""
+    if tensor.data_type != TensorProto.BOOL or any(dim != 1 for dim in tensor.dims):
+        return False
+    return tensor.raw_data == b"\0" or list(tensor.int32_data) == [0]
 
 
 def values_bytes(tensor: TensorProto) -> int:

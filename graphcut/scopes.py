@@ -7,7 +7,7 @@ one wins, as in ONNX Runtime.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -144,18 +144,19 @@ def functions_called(
     return needed
 
 
-def is_stateful(node: NodeProto, functions: Mapping[FunctionKey, FunctionProto]) -> bool:
+def is_stateful(node: NodeProto, functions: Mapping[FunctionKey, FunctionProto], off: Set[str] = frozenset()) -> bool:
     """Can two runs of `node` on the same values differ, or can't we know?
 
     Random operators, Dropout in training mode, and operators of domains whose meaning we do not know; also when they
-    stand in a body, or in a function that the node calls.
+    stand in a body, or in a function that the node calls. `off` names the tensors known to be False: a Dropout that
+    reads its mode from one is not in training.
     """
     called = functions_called([node], functions)
     inside = [node, *(inner for key in called for inner in functions[key].node)]
-    return any(_is_stateful_alone(n) and function_key(n) not in functions for n in nodes_within(inside))
+    return any(_is_stateful_alone(n, off) and function_key(n) not in functions for n in nodes_within(inside))
 
 
-def _is_stateful_alone(node: NodeProto) -> bool:
+def _is_stateful_alone(node: NodeProto, off: Set[str]) -> bool:
     if node.domain not in _PURE_DOMAINS:
         return True
     if node.op_type in _RANDOM:
@@ -163,4 +164,4 @@ def _is_stateful_alone(node: NodeProto) -> bool:
     if not node.op_type.endswith("Dropout"):
         return False
     training = 4 if node.op_type in {"BiasDropout", "BitmaskBiasDropout"} else 2
-    return len(node.input) > training and node.input[training] != ""
+    return len(node.input) > training and node.input[training] not in {"", *off}
