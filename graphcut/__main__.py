@@ -1,7 +1,16 @@
-"""`python -m graphcut`: the command where its script is not on the path."""
+"""Where the command begins, as `graphcut` and as `python -m graphcut`."""
 
 from __future__ import annotations
 
-from .cli import main
 
-main()
+def start() -> None:
+    """Load the command and run it. Ctrl-C while Python still loads ends it like any later one, without a traceback."""
+    try:
+        from .cli import main
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    main()
+
+
+if __name__ == "__main__":
+    start()

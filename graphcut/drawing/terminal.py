@@ -5,7 +5,7 @@ Names from a model go into `Text`, never into markup: a node called `[red]` is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -223,8 +223,13 @@ def _key_line(analysis: Analysis) -> str:
     residual = {tensor for row in wiring.residual.values() for tensors in row.values() for tensor in tensors}
     return (
         f"{count(len(analysis.key_nodes), 'key node')}, {count(len(analysis.segments.blocks), 'segment')}; "
-        f"{count(len(residual), 'tensor')} skip over a segment"
+        f"{count(len(residual), 'tensor')} {_verb('skip', residual)} over a segment"
     )
+
+
+def _verb(word: str, of: Sized) -> str:
+    """What one thing does, or several do: skips, crosses; skip, cross."""
+    return word if len(of) != 1 else f"{word}es" if word.endswith("s") else f"{word}s"
 
 
 def _open_symbols(model: Model) -> str:
@@ -276,8 +281,8 @@ def _cascade_line(cascade: Cascade, signs: Glyphs) -> Text:
     crossing = list(cascade.wiring.crossing)
     if crossing:
         far = {tensor for row in cascade.wiring.residual.values() for names in row.values() for tensor in names}
-        line.append(f"; {count(len(crossing), 'tensor')} cross, {_sum(cascade, crossing, signs)}")
-        line.append(f"; {len(far)} of them skip a part" if far else "")
+        line.append(f"; {count(len(crossing), 'tensor')} {_verb('cross', crossing)}, {_sum(cascade, crossing, signs)}")
+        line.append(f"; {len(far)} of them {_verb('skip', far)} a part" if far else "")
     return line
 
 
