@@ -289,8 +289,8 @@ def test_parameters_get_values_that_their_operator_can_work_with(path: Path, nod
     head = HEAD.replace("21", "24") if "Attention" in node else HEAD
     path.write_bytes(parser.parse_model(f"{head} m ({reads}) => (y) {{ {node} }}").SerializeToString())
     model = load(path)
-    run(model, generate(model))
-    run(model, generate(model, variant=1))
+    for variant in (0, 1):
+        assert run(model, generate(model, variant=variant)), "ONNX Runtime takes them and gives an answer"
 
 
 def test_a_split_takes_all_there_is(path: Path) -> None:
@@ -723,7 +723,7 @@ def test_an_npz_file_is_read_where_no_onnx_is_installed(tmp_path: Path) -> None:
         "from pathlib import Path; from graphcut.feeding import read_inputs\n"
         f"assert list(read_inputs(Path({str(tmp_path / 'in.npz')!r}), ['x'])) == ['x']"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def recorded(folder: Path, *messages: onnx.TensorProto | onnx.SequenceProto | onnx.OptionalProto) -> Path:

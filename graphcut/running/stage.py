@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
 
@@ -95,6 +94,6 @@ def tidy(error: Exception) -> str:
     return (rest if found else text)[:500]
 
 
-def folder_entry(folder: Path) -> tuple[str, Any]:
+def folder_entry(folder: Path) -> tuple[str, str]:
     """The session option that says where a model that comes as bytes has its weights."""
     return "session.model_external_initializers_file_folder_path", os.fspath(folder.resolve())

@@ -107,7 +107,7 @@ def find_source(cascade: Cascade) -> Model:
     """The model that a cascade was cut from, where its manifest says it lies.
 
     Raises:
-        CascadeError: it is not there any more, or is another one now.
+        CascadeError: it is not there any more. (`verify` checks that it is still the same.)
     """
     path = cascade.source
     if not path.exists():
