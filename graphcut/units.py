@@ -1,4 +1,4 @@
-"""Sizes and times as people write them: `2GB`, `512 MiB`, `1.2 ms`."""
+"""Sizes and numbers as people write them and like to read them: `2GB`, `4.75 MiB`, `1,491 nodes`."""
 
 from __future__ import annotations
 
