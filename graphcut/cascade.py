@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from .errors import CascadeError, GraphcutError, RecordError
+from .records import with_place
 from .wiring import Tensor, Wiring, wire
 
 FORMAT: Final = "graphcut.cascade/1"
@@ -30,7 +31,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         reads: the tensors it must be fed, in the order of its inputs.
         writes: the tensors it gives out, in the order of its outputs.
         nodes: how many nodes it has, replicas included.
-        replicas: names of the constant nodes that it computes for itself; other parts may do so too.
+        replicas: names of the nodes that it computes for itself though other parts may too: constant nodes, and
+            flowing nodes that have their home in another part.
         weight_bytes: what the weights that it reads take.
         graph: digest of its graph, weights left out.
         data: the files that hold its weights, relative to the manifest, and their sizes in bytes.
@@ -204,15 +206,9 @@ def read_manifest(path: Path) -> Manifest:
             raise RecordError(f"{path} can't be read here: {what}, and this graphcut reads {FORMAT!r}", hint=hint)
         return msgspec.json.decode(raw, type=Manifest)
     except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {_with_place(str(error))}", hint=hint) from None
+        raise RecordError(f"{path}: {with_place(error)}", hint=hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not JSON: {error}", hint=hint) from None
-
-
-def _with_place(text: str) -> str:
-    """Msgspec's sentence, its place written as a person would: `parts[1].reads[0]`."""
-    sentence, _, place = text.partition(" - at `$")
-    return f"{place.rstrip('`').removeprefix('.')}: {sentence}" if place else sentence
 
 
 def _check_files(cascade: Cascade) -> None:

@@ -5,7 +5,7 @@
   - ModelError     the model cannot be read, or holds something we cannot cut
   - PlanError      the goal cannot be met by any cut
   - CascadeError   a cascade on disk is damaged, incomplete, or of another version
-  - RecordError    a JSON or TOML file does not fit the record it should hold
+  - RecordError    a JSON, TOML or CSV file does not fit the record it should hold
   - RunError       a part failed while running
 """
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
+from .errors import GraphcutError
+from .units import count
 from .wiring import Wiring, wire
 
 
@@ -114,10 +117,12 @@ class Block:
     """Nodes that stay together.
 
     Attributes:
-        nodes: the flowing nodes, in topological order.
-        replicas: the constant nodes that it computes for itself.
+        nodes: the flowing nodes whose home it is, in topological order.
+        replicas: the nodes that it computes for itself though others may too: constant nodes, and flowing nodes whose
+            home is an earlier block. In topological order.
         reads: activations that come from outside the block.
-        writes: tensors made here that are wanted outside the block.
+        writes: tensors that its own nodes make and that are wanted outside the block, then outputs of the model that no
+            flowing node makes.
         weights: initializers that its nodes, its replicas and its outputs read.
     """
 
@@ -130,7 +135,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Partition:
-    """Every flowing node in exactly one block, and the blocks in an order in which they can run."""
+    """Every flowing node at home in exactly one block, and the blocks in an order in which they can run."""
 
     blocks: tuple[Block, ...]
     wiring: Wiring
@@ -139,26 +144,76 @@ class Partition:
 def partition(graph: Graph, rows: Sequence[Iterable[int]]) -> Partition:
     """Group the flowing nodes of `graph` into one block for each row.
 
+    A node may stand in several rows: each computes it for itself, and what it makes is not sent there. Its home is the
+    first of them, which also gives out what it makes where other blocks read it, or the model gives it out. A copy
+    that nothing in its row and nobody outside needs is left out.
+
     An output of the model that no flowing node writes (a constant, an initializer, the default of an input that is
     handed straight on) is given out by the first block that holds it anyway, else by the last block. Linear in the
     number of nodes and edges.
 
     Raises:
-        GraphcutError: the rows can't run in this order, or some node stands in none.
+        GraphcutError: the rows can't run in this order, some node stands in none, or one that draws random numbers or
+            keeps something between runs stands in several.
     """
-    placed = [tuple(sorted(row)) for row in rows]
-    home = {tensor: i for i, row in enumerate(placed) for n in row for tensor in graph.nodes[n].writes}
-    wanted = set(graph.writes)
-    for i, row in enumerate(placed):
-        for n in row:
-            wanted.update(tensor for tensor in graph.nodes[n].reads if home.get(tensor) != i)
+    placed = _placed(graph, rows)
+    own, copied = _homes_and_copies(placed)
     constants = [graph.constants_for(tensor for n in row for tensor in graph.nodes[n].constants) for row in placed]
     extra = _owners_of_constant_outputs(graph, placed, constants)
+    wanted = {*graph.writes, *(tensor for row in placed for tensor in _reads(graph, row))}
     blocks = tuple(
-        _block(graph, row, replicas, owned, wanted)
-        for row, replicas, owned in zip(placed, constants, extra, strict=True)
+        _block(graph, nodes, {*copies, *shared, *graph.constants_for(owned)}, owned, wanted)
+        for nodes, copies, shared, owned in zip(own, copied, constants, extra, strict=True)
     )
     return Partition(blocks, wire(blocks, reads=graph.reads, writes=graph.writes))
+
+
+def _placed(graph: Graph, rows: Sequence[Iterable[int]]) -> list[tuple[int, ...]]:
+    """The rows in topological order, without the copies that nothing needs."""
+    holders: dict[int, list[int]] = {}
+    for i, row in enumerate(rows):
+        for n in sorted(set(row)):
+            holders.setdefault(n, []).append(i)
+    # From the outputs back: once the readers of a node are settled, so is where it is needed.
+    given_out = set(graph.writes)
+    for n in sorted((n for n, held in holders.items() if len(held) > 1), reverse=True):
+        holders[n] = _needed_in(graph, n, holders, given_out)
+    placed: list[list[int]] = [[] for _ in rows]
+    for n in sorted(holders):
+        for i in holders[n]:
+            placed[i].append(n)
+    return [tuple(row) for row in placed]
+
+
+def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], given_out: AbstractSet[str]) -> list[int]:
+    """Those of the rows that hold node `n` in which it is read, and the first of all where others need it."""
+    node, held = graph.nodes[n], holders[n]
+    if node.is_stateful:
+        raise GraphcutError(
+            f"node {node.name!r} draws random numbers or keeps something between runs, and stands in "
+            f"{count(len(held), 'part')}",
+            hint="such a node must run exactly once: put it into one part, and send what it makes",
+        )
+    reading = {i for tensor in node.writes for reader in graph.readers.get(tensor, ()) for i in holders.get(reader, ())}
+    is_sent = not reading.issubset(held) or not given_out.isdisjoint(node.writes)
+    return [i for i in held if i in reading or (is_sent and i == held[0])]
+
+
+def _homes_and_copies(rows: Sequence[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """For each row the nodes that no earlier row holds, and those that one does."""
+    own, copied = [], []
+    settled: set[int] = set()
+    for row in rows:
+        own.append(tuple(n for n in row if n not in settled))
+        copied.append(tuple(n for n in row if n in settled))
+        settled.update(row)
+    return own, copied
+
+
+def _reads(graph: Graph, nodes: Iterable[int]) -> dict[str, None]:
+    """The activations that `nodes` read and don't make, in the order they are first read."""
+    made = {tensor for n in nodes for tensor in graph.nodes[n].writes}
+    return dict.fromkeys(tensor for n in nodes for tensor in graph.nodes[n].reads if tensor not in made)
 
 
 def _owners_of_constant_outputs(
@@ -182,19 +237,17 @@ def _owners_of_constant_outputs(
 
 
 def _block(
-    graph: Graph, row: tuple[int, ...], replicas: tuple[int, ...], owned: Sequence[str], wanted: set[str]
+    graph: Graph, nodes: tuple[int, ...], replicas: Iterable[int], owned: Sequence[str], wanted: AbstractSet[str]
 ) -> Block:
-    nodes = [graph.nodes[n] for n in row]
-    replicas = tuple(sorted({*replicas, *graph.constants_for(owned)}))
-    made = {tensor for node in nodes for tensor in node.writes}
-    reads = dict.fromkeys(tensor for node in nodes for tensor in node.reads if tensor not in made)
+    replicas = tuple(sorted(replicas))
+    reads = _reads(graph, sorted((*nodes, *replicas)))
     reads.update(dict.fromkeys(output for output in owned if output in graph.place_of_input))
-    weights = dict.fromkeys(weight for n in (*replicas, *row) for weight in graph.nodes[n].weights)
+    weights = dict.fromkeys(weight for n in (*replicas, *nodes) for weight in graph.nodes[n].weights)
     weights.update(dict.fromkeys(name for name in (*owned, *reads) if name in graph.weights))
     return Block(
-        nodes=row,
+        nodes=nodes,
         replicas=replicas,
         reads=tuple(sorted(reads, key=lambda tensor: graph.place_of_input.get(tensor, len(graph.reads)))),
-        writes=(*(t for node in nodes for t in node.writes if t in wanted), *owned),
+        writes=(*(t for n in nodes for t in graph.nodes[n].writes if t in wanted), *owned),
         weights=tuple(weights),
     )

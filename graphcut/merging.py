@@ -97,7 +97,8 @@ def _joined(cascade: Cascade, parts: Sequence[ModelProto]) -> ModelProto:
     graph.name, graph.doc_string = first.graph.name, first.graph.doc_string
     graph.metadata_props.extend(first.graph.metadata_props)
     graphs = [part.graph for part in parts]
-    # A replica stands in several parts: its first output tells that it is the same node.
+    # A replica stands in several parts: its first output tells that it is the same node. It takes the place
+    # of the first copy, so that every node stands after those that it reads.
     graph.node.extend({next(o for o in n.output if o): n for g in graphs for n in g.node}.values())
     graph.initializer.extend({t.name: t for g in graphs for t in g.initializer}.values())
     graph.sparse_initializer.extend({s.values.name: s for g in graphs for s in g.sparse_initializer}.values())
@@ -119,8 +120,10 @@ def _add_borders(cascade: Cascade, graph: GraphProto, parts: Sequence[GraphProto
     graph.input.extend(declared(name, inputs) for name in manifest.reads)
     graph.input.extend(_listed_weights(graph, inputs, set(manifest.reads)))
     graph.output.extend(declared(name, {**inputs, **outputs}) for name in manifest.writes)
-    graph.value_info.extend({v.name: v for part in parts for v in part.value_info}.values())
-    graph.value_info.extend(outputs[name] for name in cascade.wiring.crossing if name not in manifest.writes)
+    # What one part recomputes, another may have been sent: there it is an output, and the model's note is found here.
+    inner = {value.name: value for part in parts for value in part.value_info}
+    inner.update({name: outputs[name] for name in cascade.wiring.crossing if name not in inner})
+    graph.value_info.extend(value for name, value in inner.items() if name not in manifest.writes)
 
 
 def _listed_weights(graph: GraphProto, inputs: dict[str, ValueInfoProto], reads: set[str]) -> Iterator[ValueInfoProto]:

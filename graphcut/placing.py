@@ -24,6 +24,14 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write a file to; once all went well, the file takes the place of `path`."""
+    with scratch_folder(path.absolute().parent, path.name) as scratch:
+        yield scratch / "new"
+        os.replace(scratch / "new", path)
+
+
 def put_folder(new: Path, goal: Path, away: Path) -> None:
     """Let `new` be `goal`. A folder that stands there moves to `away`, and back if that fails."""
     if not goal.exists():

@@ -19,6 +19,8 @@ _BUFFER_BYTES: Final = 256 << 10
 """Of 64 KiB to 8 MiB the fastest here; from 1 MiB on, writing to ext4 took two to five times as long."""
 
 _PAGE: Final = 4096
+PADDING_SHARE: Final = 256
+"""No more than this part of a data file is holes: a hole stands only before a run of so many pages."""
 _FICLONERANGE: Final = 0x4020940D  # linux/fs.h
 
 
@@ -129,13 +131,13 @@ def _after(span: Range) -> Range:
 def lay_out(spans: Iterable[Range]) -> Layout:
     """Lay `spans` behind each other in a new file, each byte once however many ranges hold it.
 
-    A run of a page or more begins at the same place within a page as in its source: whole pages can then be shared
-    with the source where the file system can do that.
+    A run of a MiB or more begins at the same place within a page as in its source: whole pages can then be shared
+    with the source where the file system can do that, and the holes before such runs take next to nothing.
     """
     moves: list[tuple[Range, int]] = []
     end = 0
     for run in merge_runs(spans):
-        if run.length >= _PAGE:
+        if run.length >= PADDING_SHARE * _PAGE:
             end += (run.offset - end) % _PAGE
         moves.append((run, end))
         end += run.length

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 import graphcut
+import graphcut.demos
 from graphcut import At, Cascade, Model, ModelError, Tensor, load, shapes
 from graphcut.shapes import describe, infer_bound, type_of, word_from_ort
 from graphcut.wiring import BITS, Dim
@@ -480,3 +483,310 @@ def test_bytes_follow_from_numbers_for_symbols(opened: Draw, tmp_path: Path) -> 
         "y": (2 * 8 * 4 * 4, True),
         "m": (2 * 4, False),
     }
+
+
+# Sizes that follow from values: what exporters write, once symbols are numbers
+
+
+def dims_of(*names: str) -> list[NodeProto]:
+    """The sizes of x[n,s,4] as the vector `shape`, and each of those named as a scalar of that name."""
+    axes = {"n": "zero", "s": "one"}
+    return [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        *(helper.make_node("Gather", ["shape", axes[name]], [name]) for name in names),
+    ]
+
+
+def arithmetic(*steps: NodeProto, inputs: tuple[ValueInfoProto, ...] = (), opset: int = 17) -> ModelProto:
+    """A model of x[n,s,4] that gives out a, which has whatever shape."""
+    scalars = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in (("zero", 0), ("one", 1))]
+    weights = [*scalars, vector("first", 0), vector("second", 1), vector("three", 3), vector("rest", -1)]
+    weights.append(numpy_helper.from_array(np.array([1, 1, 2], np.float32), "scales"))
+    end = ValueInfoProto(name="a")
+    return model_of(steps, [floats("x", "n", "s", 4), *inputs], [end], weights, opset=opset)
+
+
+def node(op: str, reads: str, writes: str, **attributes: Any) -> NodeProto:  # noqa: ANN401 - those of any operator
+    return helper.make_node(op, ["" if name == "-" else name for name in reads.split()], writes.split(), **attributes)
+
+
+def minus_ones() -> NodeProto:
+    return node("ConstantOfShape", "three", "ones", value=vector("", -1))
+
+
+IDIOMS: dict[str, tuple[list[NodeProto], str]] = {
+    "positions": ([*dims_of("s"), node("Range", "zero s one", "a")], "s"),
+    "a causal mask": (
+        [
+            *dims_of("s"),
+            node("Range", "zero s one", "r"),
+            node("Unsqueeze", "r second", "column"),
+            node("LessOrEqual", "r column", "a"),
+        ],
+        "s s",
+    ),
+    "torch's expand, where -1 keeps a size": (
+        [
+            *dims_of("n", "s"),
+            node("Unsqueeze", "n first", "n1"),
+            node("Unsqueeze", "s first", "s1"),
+            node("Concat", "n1 rest s1 rest", "goal", axis=0),
+            node("Shape", "goal", "length"),
+            node("ConstantOfShape", "length", "ones", value=vector("", 1)),
+            node("Mul", "ones rest", "minus"),
+            node("Equal", "goal minus", "keeps"),
+            node("Where", "keeps ones goal", "sizes"),
+            node("Unsqueeze", "x second", "x4"),
+            node("Expand", "x4 sizes", "a"),
+        ],
+        # x4[n,1,s,4] spread over [n,1,s,1]
+        "n 1 s 4",
+    ),
+    "half of it": ([*dims_of("s"), node("Div", "s two", "h"), node("Range", "zero h one", "a")], "s//2"),
+    "as much as fits": (
+        [*dims_of("s"), node("Min", "s two", "least"), node("Range", "zero least one", "a")],
+        "min(s,2)",
+    ),
+    "sizes through floats": (
+        [
+            *dims_of(),
+            node("Cast", "shape", "sizes", to=TensorProto.FLOAT),
+            node("Mul", "sizes scales", "scaled"),
+            node("Floor", "scaled", "whole"),
+            node("Resize", "x - - goal", "a"),
+        ],
+        "n s 8",
+    ),
+    "what is counted in a constant": (
+        [
+            minus_ones(),
+            node("NonZero", "ones", "where"),
+            *dims_of("s"),
+            node("Shape", "where", "found"),
+            node("Gather", "found one", "three_of_them"),
+            node("Mul", "three_of_them s", "size"),
+            node("Range", "zero size one", "a"),
+        ],
+        "3*s",
+    ),
+    "how much there is": ([node("Size", "x", "size"), node("Range", "zero size one", "a")], "4*n*s"),
+    "repeats": (
+        [
+            *dims_of("s"),
+            node("Unsqueeze", "s first", "s1"),
+            node("Sub", "s1 second", "less"),
+            node("Max", "less second", "times"),
+            node("Concat", "second times second", "repeats", axis=0),
+            node("Tile", "x repeats", "a"),
+        ],
+        "n s*max(s-1,1) 4",
+    ),
+}
+IDIOMS["sizes through floats"][0].insert(4, node("Cast", "whole", "goal", to=TensorProto.INT64))
+
+
+def sizes_when_run(model: ModelProto, feeds: Mapping[str, object], name: str) -> tuple[int, ...]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return tuple(session.run([name], feeds)[0].shape)
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+@pytest.mark.parametrize(("n", "s"), [(2, 5), (1, 1), (3, 2)])
+def test_sizes_follow_from_values_that_follow_from_sizes(idiom: str, n: int, s: int) -> None:
+    steps, formulas = IDIOMS[idiom]
+    model = arithmetic(*steps)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(2, np.int64), "two"))
+    expected = tuple(eval(formula, {"n": n, "s": s}) for formula in formulas.split())  # noqa: S307 - ours, above
+    assert infer_bound(model, {"n": n, "s": s}, {"a"})["a"].shape == expected
+    assert sizes_when_run(model, {"x": np.zeros((n, s, 4), np.float32)}, "a") == expected
+
+
+def test_what_follows_from_a_symbol_without_a_number_stays_open() -> None:
+    model = arithmetic(*IDIOMS["how much there is"][0])
+    assert said(infer_bound(model, {"n": 2}, {"a"}), "a") == ["int64[?]"]
+
+
+def test_what_follows_from_what_is_fed_stays_open() -> None:
+    model = arithmetic(node("Range", "zero many one", "a"), inputs=(ints("many"),))
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
+
+
+def many_by_default() -> ModelProto:
+    """An input of one number, which is 7 where the user gives none, and as many numbers."""
+    model = arithmetic(node("Range", "zero many one", "r"), node("Identity", "r", "a"), inputs=(ints("many"),))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(7, np.int64), "many"))
+    return model
+
+
+def test_what_follows_from_a_default_stays_open_since_it_may_be_overridden() -> None:
+    model = many_by_default()
+    assert said(infer_bound(model, {}, {"a"}), "a") == ["int64[?]"]
+    model.ir_version = 3  # then every weight is listed among the inputs, and none may be fed
+    others = [weight for weight in model.graph.initializer if weight.name != "many"]
+    model.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in others)
+    assert said(infer_bound(model, {}, {"a"}), "a") == ["int64[7]"]
+
+
+def test_parts_take_what_the_whole_takes_when_a_default_is_overridden(opened: Draw, tmp_path: Path) -> None:
+    model = many_by_default()
+    model.graph.output[0].CopyFrom(ints("a", None))
+    parts = cut(opened(model), "r", tmp_path / "parts")
+    assert str(parts.tensors["r"]) == "int64[?]"
+    assert graphcut.run(parts, {"x": np.zeros((1, 1, 4), np.float32), "many": np.array(3)})["a"].tolist() == [0, 1, 2]
+
+
+def test_what_is_drawn_at_random_is_no_size() -> None:
+    steps = [
+        node("RandomUniform", "", "drawn", shape=[1], low=1.0, high=9.0),
+        node("Cast", "drawn", "goal", to=TensorProto.INT64),
+        node("ConstantOfShape", "goal", "a"),
+    ]
+    assert said(infer_bound(arithmetic(*steps), {}, {"a"}), "a") == ["float32[?]"]
+
+
+def test_what_a_body_or_a_function_makes_is_not_computed() -> None:
+    """An If has its branches' shapes; a function may be called as an operator of onnx is."""
+    branch = helper.make_graph([node("Identity", "s", "t")], "body", [], [ints("t")])
+    steps = [
+        *dims_of("s"),
+        node("Equal", "s s", "yes"),
+        node("If", "yes", "size", then_branch=branch, else_branch=branch),
+        node("Range", "zero size one", "a"),
+    ]
+    assert said(infer_bound(arithmetic(*steps), {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
+    twice = helper.make_function("", "Neg", ["p"], ["q"], [node("Add", "p p", "q")], [helper.make_opsetid("", 17)])
+    model = arithmetic(*dims_of("s"), node("Neg", "s", "size"), node("Range", "zero size one", "a"))
+    model.functions.append(twice)
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
+
+
+def test_no_value_grows_with_the_numbers_that_are_put_in() -> None:
+    """A mask of 10^18 elements has a size, and nobody makes it to find out."""
+    steps = [
+        *IDIOMS["a causal mask"][0][:-1],
+        node("LessOrEqual", "r column", "mask"),
+        node("NonZero", "mask", "where"),
+        node("Shape", "mask", "sizes"),
+        node("Expand", "one sizes", "a"),
+    ]
+    found = infer_bound(arithmetic(*steps), {"n": 10**9, "s": 10**9}, {"mask", "where", "a"})
+    assert said(found, "mask", "where", "a") == [
+        "bool[1000000000,1000000000]",
+        "int64[2,?]",
+        "int64[1000000000,1000000000]",
+    ]
+
+
+def test_weights_in_files_are_not_read() -> None:
+    steps = [node("Gather", "table zero", "many"), node("Add", "many one", "more"), node("Range", "zero more one", "a")]
+    model = arithmetic(*steps)
+    weight = model.graph.initializer.add(name="table", data_type=TensorProto.INT64, dims=[4])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="nowhere.bin")
+    assert said(infer_bound(model, {}, {"a"}), "a") == ["int64[?]"]
+
+
+def masked(layers: int) -> ModelProto:
+    """A mask as long as x is, added to x in each of `layers`: with one token its open size spreads to all of them."""
+    steps = [*IDIOMS["a causal mask"][0][:-1], node("LessOrEqual", "r column", "mask")]
+    steps += [node("Unsqueeze", "mask first", "m3"), node("Cast", "m3", "m", to=TensorProto.FLOAT)]
+    steps += [node("Transpose", "x", "h0", perm=[0, 2, 1])]
+    steps += [node("Add", f"h{i} m", f"h{i + 1}") for i in range(layers)]
+    return arithmetic(*steps, node("Identity", f"h{layers}", "a"))
+
+
+@pytest.mark.parametrize("few", [1, 3, 500])
+def test_what_spreads_from_one_open_size_is_settled_however_many_inherit_it(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "_FEW", few)
+    model = masked(12)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 1
+    names = {name for step in model.graph.node for name in step.output}
+    found = infer_bound(model, {"n": 2, "s": 1}, names)
+    assert {str(tensor) for name, tensor in found.items() if name.startswith("h")} == {"float32[2,1,1]"}
+    assert not [str(tensor) for tensor in found.values() if tensor.shape is None or None in tensor.shape]
+
+
+def test_a_stale_note_does_not_speak_for_an_open_size() -> None:
+    model = arithmetic(*IDIOMS["positions"][0])
+    model.graph.value_info.append(ints("s", 9))
+    model.graph.output[0].CopyFrom(ints("a", 9))
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[3]"]
+
+
+@pytest.mark.parametrize(
+    ("size", "named"),
+    [
+        ([], "s"),
+        ([node("Add", "s n", "size")], "?"),
+        ([node("Mul", "s n", "size")], "?"),
+        ([node("Sub", "s n", "less"), node("Abs", "less", "size")], "?"),
+        ([node("Add", "s one", "size")], "?"),
+        ([node("Add", "s s", "twice"), node("Sub", "twice s", "size")], "s"),
+        ([node("Mul", "s n", "area"), node("Div", "area n", "size")], "s"),
+        ([node("Min", "s hundred", "size")], "?"),
+    ],
+)
+def test_a_size_computed_from_symbols_is_named_only_where_it_is_one(
+    opened: Draw, size: list[NodeProto], named: str
+) -> None:
+    steps = [*dims_of("n", "s"), *size, node("Range", f"zero {'size' if size else 's'} one", "r")]
+    model = arithmetic(*steps, node("Cast", "r", "a", to=TensorProto.FLOAT))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(100, np.int64), "hundred"))
+    model.graph.output[0].CopyFrom(floats("a", None))
+    assert said(opened(model).border, "r") == [f"int64[{named}]"]
+
+
+NUMBERS = shapes._primes(10_007, 12)
+NEAR = range(-64, 65)
+
+
+def test_no_sum_or_difference_of_the_numbers_for_symbols_is_near_another_one_of_them() -> None:
+    for numbers in (*itertools.combinations_with_replacement(NUMBERS, 2), *itertools.combinations(NUMBERS, 3)):
+        signs = itertools.product((1, -1), repeat=len(numbers))
+        made = {sum(sign * number for sign, number in zip(some, numbers, strict=True)) for some in signs}
+        assert not {found + gap for found in made for gap in NEAR} & (set(NUMBERS) - set(numbers))
+
+
+def test_no_small_multiple_or_part_of_a_number_for_a_symbol_is_that_of_another() -> None:
+    for number, times, part in itertools.product(NUMBERS, range(1, 65), range(1, 65)):
+        rounded = {number * times // part, -(-number * times // part)}
+        assert not rounded & (set(NUMBERS) - {number})
+
+
+def test_the_mask_of_a_decoder_is_known_to_the_byte_and_named(tmp_path: Path) -> None:
+    graphcut.demos.write("llm", tmp_path / "llm.onnx", layers=2)
+    mask = "/model/causal_mask/Where_output_0"
+    for seq in (5, 1):
+        dims = {"batch": 2, "past": 7, "seq": seq, "total": 7 + seq}
+        model = load(tmp_path / "llm.onnx", dims=dims)
+        assert model.tensor_bytes[mask] == (2 * 1 * seq * (7 + seq) * 4, True)
+        assert all(is_exact for _, is_exact in model.tensor_bytes.values())
+    assert str(model.tensors[mask]) == "float32[batch,1,?,?]"
+    assert str(model.border[mask]) == "float32[batch,1,seq,total]"
+
+
+SCALARS = ("Add", "Sub", "Mul", "Max", "Min", "Div", "Mod")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_arithmetic_gives_the_sizes_that_onnx_runtime_gives(data: st.DataObject) -> None:
+    standing, steps = ["n", "s", "one", "two", "seven"], dims_of("n", "s")
+    for i in range(data.draw(st.integers(1, 8))):
+        op, left, right = (data.draw(st.sampled_from(some)) for some in (SCALARS, standing, standing))
+        if op in {"Div", "Mod"}:  # division by zero is nobody's; the signs of both are those of C, and of Python
+            steps += [node("Abs", right, f"p{i}"), node("Max", f"p{i} one", f"d{i}"), node("Abs", left, f"l{i}")]
+            left, right = f"l{i}", f"d{i}"
+        steps.append(node(op, f"{left} {right}", f"v{i}"))
+        standing.append(f"v{i}")
+    limit = [node("Abs", standing[-1], "positive"), node("Min", "positive many", "size")]
+    model = arithmetic(*steps, *limit, node("Range", "zero size one", "a"))
+    more = {"two": 2, "seven": 7, "many": 10_000}
+    model.graph.initializer.extend(numpy_helper.from_array(np.array(v, np.int64), name) for name, v in more.items())
+    n, s = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 9))
+    shape = sizes_when_run(model, {"x": np.zeros((n, s, 4), np.float32)}, "a")
+    assert infer_bound(model, {"n": n, "s": s}, {"a"})["a"].shape == shape

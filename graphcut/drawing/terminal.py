@@ -6,7 +6,6 @@ Names from a model go into `Text`, never into markup: a node called `[red]` is s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -19,41 +18,15 @@ from ..cascade import Cascade
 from ..model import Model
 from ..units import count, size
 from ..wiring import Tensor
+from .glyphs import Glyphs, glyphs_for
+from .lanes import MOST_ROWS, lanes, total
 from .tables import table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.numerical import Compared
     from ..verifying.reports import Report
 
-_MOST_ROWS: Final = 14
 _MOST_PLACES: Final = 8
-_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
-
-
-@dataclass(frozen=True)
-class Glyphs:
-    """The signs of the pictures, in Unicode or in plain ASCII."""
-
-    made: str
-    read: str
-    near: str
-    far: str
-    cut: str
-    yes: str
-    no: str
-    levels: str
-    more: str
-    least: str
-    times: str
-
-
-UNICODE: Final = Glyphs("■", "●", "─", "╌", "▲", "✓", "✗", _BLOCKS, "…", "≥ ", "\N{MULTIPLICATION SIGN}")
-ASCII: Final = Glyphs("#", "o", "-", ".", "^", "ok", "NO", " .:-=+*#@", "...", ">= ", "x")
-
-
-def glyphs_for(console: Console) -> Glyphs:
-    """Unicode where the terminal can show it."""
-    return UNICODE if (console.encoding or "").lower().replace("-", "") == "utf8" else ASCII
 
 
 def draw_analysis(analysis: Analysis, console: Console) -> RenderableType:
@@ -110,7 +83,10 @@ def draw_cascade(cascade: Cascade, console: Console) -> RenderableType:
         rows.append((Text(part.file, style="bold"), *numbers, _sum(cascade, sent, signs) if sent else "-"))
     titles = "part", "nodes", "weights", "reads", "writes", "sends on"
     parts = table(titles, rows, width=console.width, names={0: 12})
-    return Group(_cascade_line(cascade, signs), Text(), parts, Text(), *_lanes(cascade, signs, console.width))
+    wiring = cascade.wiring
+    sizes = {name: _sum(cascade, [name], signs) for name in wiring.crossing}
+    picture = lanes(wiring, len(cascade.parts), cascade.tensors, sizes, signs, console.width)
+    return Group(_cascade_line(cascade, signs), Text(), parts, Text(), *picture)
 
 
 def draw_report(report: Report, cascade: Cascade, console: Console) -> RenderableType:
@@ -126,7 +102,7 @@ def draw_report(report: Report, cascade: Cascade, console: Console) -> Renderabl
     else:
         lines.append(Text(f"{signs.yes} the parts, stitched together, are the model", style="bold green"))
     lines.append(_proof_line(report, signs))
-    lines += [Text(f"  {sentence}", style="red") for sentence in proof.objections[:_MOST_ROWS]]
+    lines += [Text(f"  {sentence}", style="red") for sentence in proof.objections[:MOST_ROWS]]
     if report.runs:
         lines.append(_runs_line(report, signs))
     elif report.refusal:
@@ -147,7 +123,7 @@ def _proof_line(report: Report, signs: Glyphs) -> Text:
     proof = report.proof
     text = f"structure: {count(proof.nodes, 'node')} found again, {size(proof.weight_bytes)} of large weights compared"
     if proof.replicas:
-        text += f", {count(proof.replicas, 'replica')} of constants"
+        text += f", {count(proof.replicas, 'replica')}"
     return Text(f"{signs.yes if proof.holds else signs.no} {text}")
 
 
@@ -287,46 +263,4 @@ def _cascade_line(cascade: Cascade, signs: Glyphs) -> Text:
 
 
 def _sum(cascade: Cascade, tensors: Sequence[str], signs: Glyphs) -> str:
-    sizes = [cascade.tensors[name].bytes_for(cascade.manifest.dims) for name in tensors]
-    return f"{'' if all(exact for _, exact in sizes) else signs.least}{size(sum(number for number, _ in sizes))}"
-
-
-def _lanes(cascade: Cascade, signs: Glyphs, width: int) -> list[RenderableType]:
-    """One row a crossing tensor: a line from the part that makes it to the last that reads it."""
-    crossing = cascade.wiring.crossing
-    if not crossing:
-        return [Text("no tensor crosses a border", style="dim")]
-    number = len(cascade.parts)
-    step = next((step for step in (6, 5, 4) if step * number <= width // 2), 3)
-    rows = [
-        (
-            Text(name),
-            Text(str(cascade.tensors[name]), style="dim"),
-            _sum(cascade, [name], signs),
-            _lane(*crossing[name], step, signs),
-        )
-        for name in list(crossing)[:_MOST_ROWS]
-    ]
-    lanes = "".join(f"p{i}".ljust(step) for i in range(number)).rstrip()
-    shown: list[RenderableType] = [
-        table(("crossing tensor", "type", "bytes", lanes), rows, width=width, names={1: 8, 0: 15})
-    ]
-    if len(crossing) > _MOST_ROWS:
-        shown.append(Text(f"{signs.more} and {len(crossing) - _MOST_ROWS} more", style="dim"))
-    shown.append(
-        Text(
-            f"{signs.near * 2} sequential (next part only)   {signs.far * 2} residual (skips a part)   "
-            f"made {signs.made}   read {signs.read}",
-            style="dim",
-        )
-    )
-    return shown
-
-
-def _lane(source: int, readers: Sequence[int], step: int, signs: Glyphs) -> Text:
-    is_far = max(readers) > source + 1
-    line = signs.far if is_far else signs.near
-    cells = [" "] * (step * source) + [signs.made] + [line] * (step * (max(readers) - source) - 1) + [signs.read]
-    for reader in readers:
-        cells[step * reader] = signs.read
-    return Text("".join(cells), style="yellow" if is_far else "blue")
+    return total((cascade.tensors[name] for name in tensors), cascade.manifest.dims, signs)

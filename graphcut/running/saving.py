@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import RunError
-from ..placing import scratch_folder
+from ..placing import replacing
 
 
 def save_outputs(outputs: Mapping[str, object], path: Path) -> None:
@@ -28,14 +27,12 @@ def save_outputs(outputs: Mapping[str, object], path: Path) -> None:
                 hint="run the cascade from Python: graphcut.run gives it back as it is",
             )
     try:
-        with scratch_folder(path.absolute().parent, path.name) as scratch:
-            with zipfile.ZipFile(scratch / "new", "w", allowZip64=True) as archive:
-                for name, value in outputs.items():
-                    array = np.asarray(value)
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        plain = array.astype(str) if array.dtype.kind == "O" else array
-                        np.lib.format.write_array(member, plain, allow_pickle=False)
-            os.replace(scratch / "new", path)
+        with replacing(path) as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
+            for name, value in outputs.items():
+                array = np.asarray(value)
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    plain = array.astype(str) if array.dtype.kind == "O" else array
+                    np.lib.format.write_array(member, plain, allow_pickle=False)
     except OSError as error:
         raise RunError(
             f"{path} can't be written: {error.strerror or error}", hint="is there such a folder, and room in it?"

@@ -3,7 +3,8 @@
 Needs no inference and no weights in memory, so it works for models of any size. It holds when
 
 - the cascade has the model's inputs and outputs, and each part those that the manifest says;
-- each flowing node of the model stands in exactly one part, each constant node in any number, and no part has others;
+- each flowing node of the model has its home in exactly one part, and stands in others only as a replica that the
+  manifest lists, which a random or stateful node never is; each constant node stands in any number; no part has others;
 - each weight, function, opset and annotation of a part is the model's, weights byte by byte;
 - what one part reads, an earlier part writes, under the same type.
 
@@ -12,7 +13,8 @@ Since tensors keep their names and are written once, the parts then compute the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from onnx import ModelProto, TensorProto
@@ -36,7 +38,7 @@ class Proof:
     Attributes:
         objections: what speaks against the cascade, one sentence each; empty when the proof holds.
         nodes: how many nodes of the model were found again.
-        replicas: how many copies of constant nodes the parts hold beyond one each.
+        replicas: how many copies of nodes, constant or recomputed, the parts hold beyond one each.
         weight_bytes: how many bytes of weights were compared.
     """
 
@@ -54,7 +56,8 @@ class Proof:
 def prove(model: Model, cascade: Cascade) -> Proof:
     """Compare the parts of `cascade`, stitched together, with `model`."""
     objections = list(_interface(model, cascade))
-    homes: dict[str, list[str]] = {}
+    holders: dict[str, list[str]] = {}
+    replicas = {part.file: set(part.replicas) for part in cascade.parts}
     weight_bytes = 0
     for part in cascade.parts:
         try:
@@ -63,13 +66,13 @@ def prove(model: Model, cascade: Cascade) -> Proof:
             objections.append(f"{part.file}: {error}")
             continue
         for node in piece.graph.nodes:
-            homes.setdefault(node.writes[0], []).append(part.file)
+            holders.setdefault(node.writes[0], []).append(part.file)
         checker = _PartCheck(model, part, piece)
         objections += [f"{part.file}: {sentence}" for sentence in checker.objections(cascade)]
         weight_bytes += checker.weight_bytes
-    objections += _homes(model.graph, homes)
-    copies = sum(len(files) for files in homes.values()) - len(homes)
-    return Proof(tuple(objections), len(homes), max(copies, 0), weight_bytes)
+    objections += _placing(model.graph, holders, replicas)
+    copies = sum(len(files) for files in holders.values()) - len(holders)
+    return Proof(tuple(objections), len(holders), copies, weight_bytes)
 
 
 def _interface(model: Model, cascade: Cascade) -> Iterator[str]:
@@ -83,14 +86,29 @@ def _interface(model: Model, cascade: Cascade) -> Iterator[str]:
         yield f"the cascade can do without {_names(manifest.optional)}, and the model without {_names(defaults)}"
 
 
-def _homes(graph: Graph, homes: Mapping[str, list[str]]) -> Iterator[str]:
-    """Every flowing node in one part; a constant node in any, or in none where nothing needs it."""
+def _placing(
+    graph: Graph, holders: Mapping[str, Sequence[str]], replicas: Mapping[str, AbstractSet[str]]
+) -> Iterator[str]:
+    """Every flowing node at home in one part; a constant node in any, or in none where nothing needs it.
+
+    Args:
+        graph: that of the model.
+        holders: the parts that hold a node, by the first tensor that it writes.
+        replicas: the names of the nodes that a part says it computes for itself.
+    """
     for node in graph.nodes:
-        found = homes.get(node.writes[0], [])
-        if not found and not node.is_constant:
+        if node.is_constant:
+            continue
+        found = holders.get(node.writes[0], ())
+        homes = [file for file in found if node.name not in replicas[file]]
+        if not found:
             yield f"node {node.name!r} stands in no part"
-        if len(found) > 1 and not node.is_constant:
-            yield f"node {node.name!r} stands in {count(len(found), 'part')}: {', '.join(found)}"
+        elif not homes:
+            yield f"node {node.name!r} has no home: it is a replica in {', '.join(found)}"
+        elif len(homes) > 1:
+            yield f"node {node.name!r} stands in {count(len(homes), 'part')}: {', '.join(homes)}"
+        elif node.is_stateful and len(found) > 1:
+            yield f"node {node.name!r} must run once, and stands in {count(len(found), 'part')}: {', '.join(found)}"
 
 
 class _PartCheck:
@@ -112,6 +130,7 @@ class _PartCheck:
         yield from self._borders(cascade)
         yield from self._head()
         yield from self._nodes()
+        yield from self._replicas()
         yield from self._initializers()
         yield from self._functions()
         yield from self._annotations()
@@ -156,6 +175,19 @@ class _PartCheck:
                 yield f"node {node.name!r} differs from the model's"
             else:
                 yield from self._payloads(tensors_within([proto]), tensors_within([original]))
+
+    def _replicas(self) -> Iterator[str]:
+        """What the manifest says that it computes for itself, it holds, and it keeps for itself what flows there."""
+        nodes, places = self.model.graph.nodes, self.model.graph.producer
+        held = {nodes[places[t]].name for node in self.piece.graph.nodes if (t := node.writes[0]) in places}
+        replicas = dict.fromkeys(self.part.replicas)
+        for name in replicas:
+            if name not in held:
+                yield f"it lacks node {name!r}, which the manifest lists among its replicas"
+        for tensor in self.piece.graph.writes:
+            node = nodes[places[tensor]] if tensor in places else None
+            if node is not None and node.name in replicas and not node.is_constant:
+                yield f"it gives out {tensor!r}, which its replica {node.name!r} makes"
 
     def _initializers(self) -> Iterator[str]:
         originals = {tensor.name: tensor for tensor in self.model.proto.graph.initializer}
