@@ -14,15 +14,15 @@ import graphcut
 HOUSE = Path(graphcut.__file__).parent
 FLOORS = (
     {"errors"},
-    {"wiring", "weights", "units", "placing"},
+    {"wiring", "weights", "units", "placing", "records"},
     {"skeleton", "scopes", "graph", "cascade"},
     {"reading", "shapes", "structure", "running", "demos"},
     {"model"},
-    {"repeats", "feeding"},
+    {"repeats", "feeding", "costs"},
     {"analysis", "verifying"},
     {"planning"},
     {"splitting"},
-    {"merging", "drawing"},
+    {"merging", "measuring", "drawing"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -35,8 +35,10 @@ ONNX_ROOMS = {
     "structure",
     "splitting",
     "merging",
+    "measuring",
     "verifying",
     "feeding",
+    "costs",
     "demos",
 }
 FILES = sorted(HOUSE.rglob("*.py"))
