@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .analysis import Analysis, CutPoint, analyze, to_networkx
     from .cascade import Cascade, Manifest, Part, open_cascade
+    from .costs.caches import Cache
+    from .costs.device import Device
+    from .costs.tables import Table, read_table, save_table, table_of
+    from .costs.weighing import Costs, weigh
     from .errors import CascadeError, GraphcutError, ModelError, PlanError, RecordError, RunError, UsageError
     from .graph import Block, Graph, Node, Partition
+    from .measuring.measured import Measured, measure
     from .merging import merge
     from .model import Model, load
-    from .planning.goals import At
+    from .planning.cluster import Cluster, Line, read_cluster
+    from .planning.files import replay, save_plan
+    from .planning.goals import Across, At, Heads, Into, Limits, Within
     from .planning.plans import Plan, plan
     from .running.sequential import run
     from .running.stage import Policy
@@ -30,16 +37,26 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Across",
     "Analysis",
     "At",
     "Block",
+    "Cache",
     "Cascade",
     "CascadeError",
+    "Cluster",
+    "Costs",
     "CutPoint",
+    "Device",
     "Graph",
     "GraphcutError",
+    "Heads",
+    "Into",
+    "Limits",
+    "Line",
     "Link",
     "Manifest",
+    "Measured",
     "Model",
     "ModelError",
     "Node",
@@ -51,28 +68,45 @@ __all__ = [
     "RecordError",
     "Report",
     "RunError",
+    "Table",
     "Tensor",
     "UsageError",
     "Wiring",
+    "Within",
     "analyze",
     "load",
+    "measure",
     "merge",
     "open_cascade",
     "plan",
+    "read_cluster",
+    "read_table",
+    "replay",
     "run",
+    "save_plan",
+    "save_table",
     "split",
+    "table_of",
     "to_networkx",
     "verify",
+    "weigh",
 ]
 
 _HOMES: Final = {
     "analysis": ("Analysis", "CutPoint", "analyze", "to_networkx"),
     "cascade": ("Cascade", "Manifest", "Part", "open_cascade"),
+    "costs.caches": ("Cache",),
+    "costs.device": ("Device",),
+    "costs.tables": ("Table", "read_table", "save_table", "table_of"),
+    "costs.weighing": ("Costs", "weigh"),
     "errors": ("CascadeError", "GraphcutError", "ModelError", "PlanError", "RecordError", "RunError", "UsageError"),
     "graph": ("Block", "Graph", "Node", "Partition"),
+    "measuring.measured": ("Measured", "measure"),
     "merging": ("merge",),
     "model": ("Model", "load"),
-    "planning.goals": ("At",),
+    "planning.cluster": ("Cluster", "Line", "read_cluster"),
+    "planning.files": ("replay", "save_plan"),
+    "planning.goals": ("Across", "At", "Heads", "Into", "Limits", "Within"),
     "planning.plans": ("Plan", "plan"),
     "running.sequential": ("run",),
     "running.stage": ("Policy",),

@@ -12,8 +12,9 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast
 
 import typer
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from .cascade import Cascade
     from .model import Model
+    from .planning.goals import Counted, Goal, Limits
+    from .planning.plans import Plan
     from .splitting import Cut
 
 _INTERRUPTED: Final = 130
@@ -61,7 +64,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 def main() -> None:
     """The `graphcut` command: run it, and turn every outcome into words and an exit code."""
     gc.disable()  # a command ends before circles of garbage matter, and looking for them takes a tenth of its time
-    arguments = _with_bare_cuts(sys.argv[1:] or ["--help"])
+    arguments = _with_bare_words(sys.argv[1:] or ["--help"])
     words = [word for word in arguments if word != "--debug"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -117,12 +120,18 @@ def _open(place: Path) -> Cascade:
     return open_cascade(place)
 
 
-def _with_bare_cuts(arguments: Sequence[str]) -> list[str]:
-    """`--cuts` may stand without a number; typer's options can't. 0 means all."""
+_BARE: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
+"""Options that may stand without a value, which typer's can't, and what they then mean."""
+
+
+def _with_bare_words(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with a value behind each option that stands without one."""
     made = list(arguments)
     for i, word in enumerate(arguments):
-        if word == "--cuts" and not (i + 1 < len(arguments) and arguments[i + 1].isdigit()):
-            made[i] = "--cuts=0"
+        following = arguments[i + 1] if i + 1 < len(arguments) else "-"
+        is_value = following.isdigit() if word != "--heads" else not following.startswith("-")
+        if word in _BARE and (not is_value or following.endswith(".onnx")):
+            made[i] = f"{word}={_BARE[word]}"
     return made
 
 
@@ -221,13 +230,241 @@ def analyze(
             _say_next(f"graphcut split {shlex.quote(str(model))} --at-nodes {shlex.quote(place.node)}")
 
 
-@app.command()
-def split(
-    model: ModelFile,
+class _Wish(NamedTuple):
+    """What the words of a command line ask of a cut."""
+
+    goal: Goal | None
+    replayed: Path | None
+    limits: Limits
+    table: Path | None
+    profile: Literal["prefill", "decode"] | None
+    tokens: int
+    prove_s: int
+
+
+def _wish(
     at_nodes: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(metavar="NAMES", help="Cut after these nodes or tensors; globs too. Commas between, or repeated."),
-    ],
+    ] = None,
+    num_splits: Annotated[
+        int | None, typer.Option(metavar="N", help="Into so many parts, the heaviest as light as can be.")
+    ] = None,
+    by: Annotated[
+        Literal["time", "layers", "bytes", "flops"] | None, typer.Option(help="What --num-splits balances.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="No part over this, such as 2GB or 512MiB; the fewest parts.")
+    ] = None,
+    count: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHAT", help="What --memory counts besides files: activations, inputs, cache."),
+    ] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Across the devices that a TOML file describes.")
+    ] = None,
+    objective: Annotated[
+        Literal["throughput", "latency", "decode", "bytes", "devices"] | None,
+        typer.Option(help="What --cluster is to be best in; throughput without it."),
+    ] = None,
+    in_flight: Annotated[
+        int | None, typer.Option(metavar="M", help="Sequences decoded at the same time, for --objective decode.")
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(metavar="[A,B+C]", help="One part for each output or group of outputs, and their trunk."),
+    ] = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(metavar="NODE=PART", help="A node that must stand in that part. Repeatable.")
+    ] = None,
+    avoid: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Nothing that these nodes write may cross. Repeatable.")
+    ] = None,
+    inside_layers: Annotated[
+        bool, typer.Option("--inside-layers", help="Layers that the model repeats may be cut, too.")
+    ] = False,
+    recompute: Annotated[
+        Literal["auto", "never"], typer.Option(help="auto: what is cheaper to compute again than to send is.")
+    ] = "auto",
+    cost_model: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A CSV with what modules weigh, instead of computed figures."),
+    ] = None,
+    profile: Annotated[
+        Literal["prefill", "decode"] | None, typer.Option(help="For a decoder: plan for a prompt, or for one token.")
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Length of the prompt, or of what the cache holds.")
+    ] = 512,
+    prove: Annotated[
+        int,
+        typer.Option(metavar="[SECONDS]", min=0, help="Let an exact solver say how good the plan is; 30 s at most."),
+    ] = 0,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="A plan that `graphcut plan -o` saved.")
+    ] = None,
+) -> _Wish:
+    """Both `plan` and `split` ask with these words."""
+    from .planning.goals import Limits
+
+    names = {
+        "--at-nodes": at_nodes,
+        "--num-splits": num_splits,
+        "--memory": memory,
+        "--cluster": cluster,
+        "--heads": heads,
+        "--plan": plan_file,
+    }
+    given = [name for name, value in names.items() if value is not None]
+    if len(given) != 1:
+        raise UsageError(
+            f"{' and '.join(given)} are different goals" if given else "nothing says where to cut",
+            hint="use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES, --plan FILE",
+        )
+    stray = {
+        "--by": (by, "--num-splits"),
+        "--count": (count, "--memory"),
+        "--objective": (objective, "--cluster"),
+        "--in-flight": (in_flight, "--cluster"),
+    }
+    for name, (value, owner) in stray.items():
+        if value is not None and owner not in given:
+            raise UsageError(f"{name} says something about {owner}, which is not asked for", hint=f"add {owner}")
+    goal = _goal(at_nodes, num_splits, by, memory, count, cluster, objective, in_flight, heads)
+    limits = Limits(tuple(map(_pinned, pin or ())), _names(avoid or ()), inside_layers, recompute)
+    return _Wish(goal, plan_file, limits, _cost_model(cost_model), profile, tokens, prove)
+
+
+def _goal(
+    at_nodes: list[str] | None,
+    num_splits: int | None,
+    by: Literal["time", "layers", "bytes", "flops"] | None,
+    memory: str | None,
+    counted: list[str] | None,
+    cluster: Path | None,
+    objective: Literal["throughput", "latency", "decode", "bytes", "devices"] | None,
+    in_flight: int | None,
+    heads: str | None,
+) -> Goal | None:
+    from .planning.cluster import read_cluster
+    from .planning.goals import Across, At, Heads, Into, Within
+    from .units import parse_bytes
+
+    if at_nodes is not None:
+        return At(_names(at_nodes))
+    if num_splits is not None:
+        return Into(num_splits, by or "time")
+    if memory is not None:
+        return Within(parse_bytes(memory), _counted(counted or ()))
+    if cluster is not None:
+        return Across(read_cluster(cluster), objective or "throughput", in_flight or 1)
+    if heads is not None:
+        return Heads(tuple(tuple(group.split("+")) for group in _names([heads])))
+    return None
+
+
+def _counted(texts: Sequence[str]) -> tuple[Counted, ...]:
+    from typing import get_args
+
+    from .planning.goals import Counted
+
+    words = get_args(Counted)
+    names = _names(texts)
+    if stranger := next((name for name in names if name not in words), None):
+        raise UsageError(f"--count does not know {stranger!r}", hint=f"it knows {', '.join(words)}")
+    return tuple(word for word in words if word in names)
+
+
+def _pinned(text: str) -> tuple[str, int]:
+    name, found, part = text.rpartition("=")
+    if not (found and name and part.isascii() and part.isdigit()):
+        raise UsageError(f"--pin {text} does not say NODE=PART", hint="write it like --pin /model/norm/Mul=1")
+    return name, int(part)
+
+
+def _cost_model(name: str | None) -> Path | None:
+    """A file, or one of the tables that graphcut ships, by its name."""
+    from .costs.tables import shipped_tables
+
+    return None if name is None else shipped_tables().get(name, Path(name))
+
+
+def _asking(command: Callable[..., None]) -> Callable[..., None]:
+    """`command`, whose first argument is a `_Wish`, with the words of `_wish` as options of its own."""
+    own, shared = signature(command, eval_str=True), signature(_wish, eval_str=True)
+
+    def asked(**words: Any) -> None:  # noqa: ANN401 - typer has checked them
+        wish = _wish(**{name: words.pop(name) for name in shared.parameters})
+        command(wish, **words)
+
+    _, model, *rest = own.parameters.values()
+    both = [model, *shared.parameters.values(), *rest]
+    asked.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in both]
+    )
+    asked.__annotations__ = {parameter.name: parameter.annotation for parameter in both}
+    asked.__doc__, asked.__name__ = command.__doc__, command.__name__
+    return asked
+
+
+def _planned(wish: _Wish, opened: Model) -> Plan:
+    from .analysis import analyze as look
+    from .costs.tables import read_table
+    from .costs.weighing import weigh
+    from .planning.files import replay
+    from .planning.goals import At
+    from .planning.plans import plan as make
+    from .planning.plans import usual_dims
+
+    analysis = look(opened)
+    if wish.goal is None:
+        return replay(analysis, cast("Path", wish.replayed))
+    if isinstance(wish.goal, At):
+        return make(analysis, wish.goal, limits=wish.limits)
+    costs = weigh(opened, usual_dims(analysis, wish.goal, wish.profile, wish.tokens))
+    table = read_table(wish.table) if wish.table else None
+    return make(analysis, wish.goal, limits=wish.limits, costs=costs, table=table, prove_s=wish.prove_s)
+
+
+@app.command()
+@_asking
+def plan(
+    wish: _Wish,
+    model: ModelFile,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Save the plan, to edit and replay it.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Why each cut is where it is.")] = False,
+    dim: Dims = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the best cut for a goal: parts, what crosses, what it costs, and how good it is at best."""
+    from .drawing.planned import draw_plan
+    from .planning.files import save_plan
+
+    if output is not None and output.exists() and not force:
+        raise UsageError(f"{output} stands there already", hint="choose another name with -o, or add --force")
+    opened = _load(model, dim)
+    made = _planned(wish, opened)
+    if output is not None:
+        save_plan(made, opened, output)
+    if as_json:
+        from .drawing.json import plan_record
+
+        _print_json(plan_record(made, opened))
+        return
+    _print(lambda console: draw_plan(made, opened, console, explain=explain))
+    if output is not None:
+        _say(f"wrote {output}")
+        _say_next(f"graphcut split {shlex.quote(str(model))} --plan {shlex.quote(str(output))}")
+
+
+@app.command()
+@_asking
+def split(
+    wish: _Wish,
+    model: ModelFile,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="The folder to make. Without it: MODEL.parts.")
     ] = None,
@@ -246,14 +483,11 @@ def split(
     as_json: AsJson = False,
 ) -> None:
     """Cut a model into parts whose inputs and outputs are the tensors that cross."""
-    from .analysis import analyze as look
-    from .planning.goals import At
-    from .planning.plans import plan
     from .splitting import describe, prepare, write
     from .units import size
 
     opened = _load(model, dim)
-    cut = prepare(opened, plan(look(opened), At(_names(at_nodes))), output, weights=weights)
+    cut = prepare(opened, _planned(wish, opened), output, weights=weights)
     if dry_run and as_json:
         from .drawing.json import cut_record
 
@@ -271,6 +505,46 @@ def split(
     _show(cascade, as_json=as_json, quiet=quiet)
     if not (quiet or as_json):
         _say_next(f"graphcut verify {shlex.quote(str(_shortest(cascade)))}")
+
+
+@app.command("cost-model")
+def cost_model(
+    model: ModelFile,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The .csv file to write.")],
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run it in ONNX Runtime, and record time and memory.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often --measure runs it.")] = 5,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What --measure may take; larger models run piece by piece.")
+    ] = None,
+    inputs: Annotated[Path | None, typer.Option(metavar="FILE", help="What --measure feeds it: a .npz file.")] = None,
+    dim: Dims = None,
+    force: Force = False,
+) -> None:
+    """Write what each module of a model weighs: parameters, bytes, FLOPs, and if measured its time."""
+    from .costs.tables import save_table, table_of
+    from .costs.weighing import weigh
+    from .drawing.weighed import draw_table
+
+    if output.exists() and not force:
+        raise UsageError(f"{output} stands there already", hint="choose another name with -o, or add --force")
+    opened = _load(model, dim)
+    costs = weigh(opened)
+    if measure:
+        from .feeding import read_inputs
+        from .measuring.measured import measure as run_it
+        from .units import parse_bytes
+
+        fed = read_inputs(inputs, opened.graph.reads, tensors=opened.tensors) if inputs else None
+        table = run_it(
+            opened, rounds=rounds, inputs=fed, memory_bytes=None if memory is None else parse_bytes(memory)
+        ).table
+    else:
+        table = table_of(costs)
+    save_table(table, output)
+    _print(lambda console: draw_table(table, costs, console))
+    _say(f"wrote {output}")
 
 
 @app.command()

@@ -12,10 +12,11 @@ from typing import Literal
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from .cascade import FORMAT, MANIFEST, Cascade, Manifest, Part, Source, open_cascade, read_manifest, save_manifest
-from .errors import GraphcutError, ModelError, UsageError
+from .errors import GraphcutError, ModelError, PlanError, UsageError
 from .graph import Block
 from .model import Model, all_tensors
 from .placing import put_files, put_folder, scratch_folder
+from .planning.goals import Within
 from .planning.plans import Plan
 from .scopes import functions_called, is_external
 from .shapes import describe as describe_type
@@ -47,6 +48,11 @@ class PartFile:
     layout: Layout | None
     data: Mapping[str, int]
 
+    @property
+    def bytes(self) -> int:
+        """What its own files take: the model, and its data file where it has one."""
+        return self.model.ByteSize() + (self.layout.file_bytes if self.layout else 0)
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -71,7 +77,7 @@ class Cut:
     @property
     def bytes_to_write(self) -> int:
         """What all files together take on disk, the manifest left out."""
-        return sum(part.model.ByteSize() + (part.layout.file_bytes if part.layout else 0) for part in self.parts)
+        return sum(part.bytes for part in self.parts)
 
 
 def prepare(model: Model, plan: Plan, output: str | Path | None = None, *, weights: Storage = "copy") -> Cut:
@@ -89,7 +95,20 @@ def prepare(model: Model, plan: Plan, output: str | Path | None = None, *, weigh
         parts = tuple(_sharing_part(model, f"{stem}.part-{i}.onnx", block) for i, block in blocks)
         return Cut(model, plan, weights, folder, f"{stem}.{MANIFEST}", parts)
     parts = tuple(_copying_part(model, f"part-{i}.onnx", block) for i, block in blocks)
+    _check_budget(plan, parts)
     return Cut(model, plan, weights, folder, MANIFEST, parts)
+
+
+def _check_budget(plan: Plan, parts: Sequence[PartFile]) -> None:
+    """What a plan promised holds for the files as they will be written."""
+    if not isinstance(plan.goal, Within):
+        return
+    for part in parts:
+        if part.bytes > plan.goal.memory_bytes:
+            raise PlanError(
+                f"{part.name} takes {part.bytes:,} bytes, and the plan allows {plan.goal.memory_bytes:,}",
+                hint="plan again: an edited plan must keep its own budget",
+            )
 
 
 def _sharing_part(model: Model, name: str, block: Block) -> PartFile:

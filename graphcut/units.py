@@ -1,4 +1,4 @@
-"""Sizes and numbers as people write them and like to read them: `2GB`, `4.75 MiB`, `1,491 nodes`."""
+"""Sizes and numbers as people write them and like to read them: `2GB`, `4.75 MiB`, `1,491 nodes`, `7.97 ms`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,25 @@ def size(count_bytes: int) -> str:
             return f"{count_bytes} B" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1024
     return f"{value:.3g} TiB"
+
+
+def duration(seconds: float) -> str:
+    """`seconds` for a person: `161 µs`, `7.97 ms`, `12.4 s`, `3.1 min`."""
+    for unit, factor in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        # 999.5 and not 1000, so that three digits are always enough.
+        if abs(seconds) < factor * (999.5 if unit != "s" else 99.5):
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 60:.3g} min"
+
+
+def operations(number: float) -> str:
+    """A number of operations for a person, in decimal units: `386 M`, `7.6 T`."""
+    value = float(number)
+    for unit in ("", " k", " M", " G", " T"):
+        if abs(value) < 999.5:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g} P"
 
 
 def count(number: int, noun: str) -> str:

@@ -30,7 +30,7 @@ from graphcut import cli, demos
 
 from conftest import floats, model_of
 
-COMMANDS = ("demo", "analyze", "split", "verify", "show", "merge", "run")
+COMMANDS = ("demo", "analyze", "plan", "split", "cost-model", "verify", "show", "merge", "run")
 MIDDLE = "/model/layers.1/add_1"
 SMALL: Mapping[str, Any] = {"hidden": 16, "layers": 3, "heads": 2, "kv_heads": 1, "vocab": 32}
 SCRIPT = Path(sys.executable).with_name("graphcut")
@@ -224,7 +224,7 @@ def test_help_is_to_be_had_everywhere(say: Say, words: Sequence[str]) -> None:
 
 
 def test_help_names_every_command(say: Say) -> None:
-    listed = re.findall(r"^  ([a-z]+) +[A-Z]", say("--help").out.partition("Commands:")[2], re.MULTILINE)
+    listed = re.findall(r"^  ([a-z-]+) +[A-Z]", say("--help").out.partition("Commands:")[2], re.MULTILINE)
     assert tuple(listed) == COMMANDS
 
 
@@ -262,7 +262,7 @@ def test_messages_name_flags_and_commands_that_exist(say: Say) -> None:
     for path in house.rglob("*.py"):
         for text in strings_in(path):
             assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= flags, (path, text)
-            assert set(re.findall(r"`graphcut ([a-z]+)", text)) <= set(COMMANDS), (path, text)
+            assert set(re.findall(r"`graphcut ([a-z-]+)", text)) <= set(COMMANDS), (path, text)
 
 
 # Files that are no models
@@ -529,7 +529,7 @@ def test_a_dimension_that_the_model_lacks_is_misuse(say: Say, llm: Path) -> None
     ("words", "named"),
     [
         (("nonsense",), "nonsense"),
-        (("split", "m.onnx"), "--at-nodes"),
+        (("split",), "MODEL"),
         (("analyze",), "MODEL"),
         (("analyze", "m.onnx", "--colour"), "--colour"),
         (("analyze", "m.onnx", "--cuts=few"), "--cuts"),

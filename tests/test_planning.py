@@ -111,7 +111,10 @@ class Question:
         return BEFORE if node in self.before else AFTER if node in self.after else FREE
 
     def answer(self) -> set[int]:
-        return set(cheapest_cut(self.graph, self.prices, self.side, self.free))
+        graph = self.graph
+        flowing = [(tensor, node) for node in graph.flow for tensor in graph.nodes[node].writes]
+        tensors = [(self.prices[tensor], node, graph.readers.get(tensor, ())) for tensor, node in flowing]
+        return set(cheapest_cut(tensors, self.side, self.free))
 
     def all_ideals(self) -> Iterator[set[int]]:
         for size in range(len(self.free) + 1):

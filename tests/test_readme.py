@@ -13,12 +13,15 @@ import pytest
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 CONSOLE = re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
+(CLUSTER,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("readme")
+    made = tmp_path_factory.mktemp("readme")
+    (made / "cluster.toml").write_text(CLUSTER, encoding="utf-8")
+    return made
 
 
 def test_every_command_prints_what_the_readme_shows(folder: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..analysis import Analysis, CutPoint
 from ..cascade import Cascade
+from ..model import Model
+from ..planning.plans import Plan
+from ..planning.reasons import Place
 from ..splitting import Cut
 from ..wiring import DependencyMap, Tensor, Wiring
 
@@ -58,6 +62,58 @@ def analysis_record(analysis: Analysis) -> dict[str, Any]:
             "after": repeat.after,
         },
     }
+
+
+def plan_record(made: Plan, model: Model) -> dict[str, Any]:
+    """`graphcut.planned/1`: parts with their figures, what crosses, how good the plan is, and why."""
+    names = [node.name for node in made.graph.nodes]
+    outcome = made.outcome
+    return {
+        "schema": "graphcut.planned/1",
+        "model": str(model.path),
+        "goal": msgspec.to_builtins(made.goal),
+        "limits": msgspec.to_builtins(made.limits),
+        "dims": dict(made.dims),
+        "outcome": None if outcome is None else {**msgspec.to_builtins(outcome), "gap": _finite(outcome.gap)},
+        "without_limits": None if made.unlimited is None else msgspec.to_builtins(made.unlimited),
+        "front": [{"period_s": period, "latency_s": latency} for period, latency in made.front],
+        "parts": [
+            {
+                "nodes": [names[i] for i in block.nodes],
+                "replicas": [names[i] for i in block.replicas],
+                "reads": list(block.reads),
+                "writes": list(block.writes),
+                "device": msgspec.to_builtins(made.devices[i]) if made.devices else None,
+                "predicted": msgspec.to_builtins(made.figures[i]) if made.figures else None,
+            }
+            for i, block in enumerate(made.partition.blocks)
+        ],
+        **_maps(made.partition.wiring),
+        "recomputed": [
+            {
+                "part": found.part,
+                "nodes": [names[i] for i in found.nodes],
+                "tensors": list(found.tensors),
+                "saved_bytes": found.saved_bytes,
+                "cost_s": found.cost_s,
+            }
+            for found in made.recomputed
+        ],
+        "reasons": [
+            {
+                **_place(reason.place),
+                "decided_by_part": reason.dearest,
+                "next_best": [_place(place) for place in reason.others],
+            }
+            for reason in made.reasons
+        ],
+        "uncounted": {} if made.costs is None else dict(made.costs.uncounted),
+        "coverage": None if made.coverage is None else asdict(made.coverage),
+    }
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"after": place.after, "cost": place.cost, "crossing_bytes": place.crossing_bytes}
 
 
 def cascade_record(cascade: Cascade) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..graph import Graph
 from ..wiring import Tensor
 from .goals import At
-from .min_cut import AFTER, BEFORE, FREE, cheapest_cut
+from .min_cut import AFTER, BEFORE, FREE, Tensors, cheapest_cut
 
 _AWKWARD: Final = 1 << 40
 """Added to the price of what can cross a border but should not: sequences, maps, 4-bit types, types nobody knows."""
@@ -47,12 +47,18 @@ def rows_at(
         def side(node: int, i: int = i) -> int:
             return BEFORE if row[node] <= i else AFTER if late[node] >= i else FREE
 
-        for node in cheapest_cut(graph, prices, side, free):
+        for node in cheapest_cut(_tensors_at(graph, prices, free), side, free):
             row[node] = i
     rows: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
     for node in graph.flow:
         rows[row[node]].append(node)
     return [tuple(nodes) for nodes in rows]
+
+
+def _tensors_at(graph: Graph, prices: Mapping[str, int], nodes: Sequence[int]) -> Tensors:
+    """The activations that some of the nodes write or read, inputs of the model left out: these never cross."""
+    names = dict.fromkeys(t for node in nodes for t in (*graph.nodes[node].writes, *graph.nodes[node].reads))
+    return [(prices[t], graph.producer[t], graph.readers.get(t, ())) for t in names if t in graph.producer]
 
 
 def _earliest_and_latest(graph: Graph, cuts: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -8,10 +8,9 @@ that what lies before the cut is closed under "depends on".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Final
 
-from ..graph import Graph
 from .max_flow import Network
 
 BEFORE: Final = 0
@@ -21,14 +20,17 @@ FREE: Final = 2
 _ENDLESS: Final = -1
 
 
-def cheapest_cut(graph: Graph, prices: Mapping[str, int], side: Callable[[int], int], free: Sequence[int]) -> Set[int]:
+Tensors = Iterable[tuple[int, int, Collection[int]]]
+"""What flows: price when it crosses, in bytes and above 0; the node that writes it; the nodes that read it."""
+
+
+def cheapest_cut(tensors: Tensors, side: Callable[[int], int], free: Sequence[int]) -> Set[int]:
     """Which of the `free` nodes go before the cut, so that what crosses it costs least.
 
     Args:
-        graph: the graph.
-        prices: what it costs when a tensor crosses, in bytes; above 0.
-        side: says of each node of the graph whether it stands BEFORE or AFTER, or is FREE. BEFORE is closed under
-            "depends on", AFTER under "is needed by".
+        tensors: all that free nodes write or read; others change nothing.
+        side: says of each node whether it stands BEFORE or AFTER, or is FREE. BEFORE is closed under "depends on",
+            AFTER under "is needed by".
         free: the nodes whose side is FREE.
 
     Returns:
@@ -40,40 +42,27 @@ def cheapest_cut(graph: Graph, prices: Mapping[str, int], side: Callable[[int], 
     if not free:
         return frozenset()
     vertex = {node: i + 2 for i, node in enumerate(free)}
-    touched = _tensors_at(graph, free)
-    wanted = [
-        (prices[t], _place(graph.producer.get(t), side, vertex), _readers(graph, t, side, vertex)) for t in touched
-    ]
+
+    def place(node: int) -> int:
+        """The vertex that stands for a node; all of BEFORE is one vertex, the source, and all of AFTER the sink."""
+        return vertex[node] if node in vertex else side(node)
+
+    wanted = [(price, place(writer), {place(reader) for reader in readers}) for price, writer, readers in tensors]
     bound = min(
-        sum(price for price, maker, readers in wanted if maker == BEFORE and readers - {BEFORE}),
-        sum(price for price, maker, readers in wanted if maker != AFTER and AFTER in readers),
+        sum(price for price, writer, readers in wanted if writer == BEFORE and readers - {BEFORE}),
+        sum(price for price, writer, readers in wanted if writer != AFTER and AFTER in readers),
     )
     arcs: list[tuple[int, int, int]] = []
     vertices = len(free) + 2
-    for price, maker, readers in wanted:
-        if maker == AFTER or not readers - {BEFORE, maker}:
+    for price, writer, readers in wanted:
+        if writer == AFTER or not readers - {BEFORE, writer}:
             continue
-        arcs.append((maker, vertices, price))
+        arcs.append((writer, vertices, price))
         arcs += [(vertices, reader, _ENDLESS) for reader in sorted(readers) if reader != BEFORE]
-        arcs += [(reader, maker, _ENDLESS) for reader in sorted(readers) if maker != BEFORE and reader != AFTER]
+        arcs += [(reader, writer, _ENDLESS) for reader in sorted(readers) if writer != BEFORE and reader != AFTER]
         vertices += 1
     late = _reaching_sink(arcs, vertices, bound) if arcs else frozenset()
     return {node for node in free if vertex[node] not in late}
-
-
-def _tensors_at(graph: Graph, nodes: Sequence[int]) -> list[str]:
-    """The activations that some of the nodes write or read, inputs of the model left out: these never cross."""
-    names = dict.fromkeys(t for node in nodes for t in (*graph.nodes[node].writes, *graph.nodes[node].reads))
-    return [name for name in names if name in graph.producer]
-
-
-def _place(node: int | None, side: Callable[[int], int], vertex: Mapping[int, int]) -> int:
-    """The vertex that stands for a node; all of BEFORE is one vertex, the source, and all of AFTER the sink."""
-    return BEFORE if node is None else vertex[node] if node in vertex else side(node)
-
-
-def _readers(graph: Graph, tensor: str, side: Callable[[int], int], vertex: Mapping[int, int]) -> set[int]:
-    return {_place(reader, side, vertex) for reader in graph.readers.get(tensor, ())}
 
 
 def _reaching_sink(arcs: Sequence[tuple[int, int, int]], vertices: int, bound: int) -> Set[int]:

@@ -1,15 +1,38 @@
-"""A plan: which node goes into which part, and what then crosses between them."""
+"""A plan: which node goes into which part, on which device, at what predicted cost, and why."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Final, assert_never
+
+from msgspec.structs import replace as changed
 
 from ..analysis import Analysis
+from ..costs.caches import Profile, decoder_symbols, nodes_touching, profile_dims
+from ..costs.device import Device, run_s
+from ..costs.matching import Coverage, apply_table, cover
+from ..costs.tables import Table
+from ..costs.weighing import Costs, weigh
 from ..errors import PlanError
 from ..graph import Graph, Partition, partition
-from .at import rows_at
-from .goals import Goal
+from .across import plan_across
+from .at import find_nodes, rows_at
+from .cheap import cheap_nodes
+from .figures import Figures, figures_of
+from .goals import Across, At, Goal, Heads, Into, Limits, Within
+from .heads import rows_of_heads
+from .into import plan_into
+from .outcomes import Choice, Outcome
+from .reasons import Reason, reasons
+from .recompute import Prices, Recomputed, recompute
+from .tasks import Task, task_of
+from .within import fewest_parts, plan_within
+from .written import Written, written_bytes
+
+ANY_DEVICE: Final = Device(name="any")
+"""What a part is thought to run on where no cluster is given: a small computer in a wired network."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +42,35 @@ class Plan:
     Attributes:
         goal: what was wanted.
         graph: the graph that is cut.
-        rows: the flowing nodes of each part, in an order in which the parts can run.
+        rows: the flowing nodes of each part, in an order in which the parts can run. A node that stands in several
+            rows has its home in the first, and is computed again in the others.
+        devices: the device of each part; empty for goals that name places.
+        limits: what constrained it.
+        dims: the numbers that sizes were evaluated for.
+        costs: what nodes weigh for these; None for goals that name places.
+        coverage: what of a cost model fitted the model, where one was given.
+        outcome: how good it is, before anything is recomputed; None for goals that name places.
+        unlimited: the same without pins and what to avoid, where there are any.
+        front: see `Choice.front`.
+        recomputed: what parts compute for themselves instead of receiving it.
+        figures: what each part takes; empty for goals that name places.
+        reasons: why each cut is where it is.
     """
 
     goal: Goal
     graph: Graph
     rows: tuple[tuple[int, ...], ...]
+    devices: tuple[Device, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    costs: Costs | None = None
+    coverage: Coverage | None = None
+    outcome: Outcome | None = None
+    unlimited: Outcome | None = None
+    front: tuple[tuple[float, float], ...] = ()
+    recomputed: tuple[Recomputed, ...] = ()
+    figures: tuple[Figures, ...] = ()
+    reasons: tuple[Reason, ...] = ()
 
     @cached_property
     def partition(self) -> Partition:
@@ -32,16 +78,219 @@ class Plan:
         return partition(self.graph, self.rows)
 
 
-def plan(analysis: Analysis, goal: Goal) -> Plan:
-    """The best cut of the analysed model that meets `goal`.
+def plan(
+    analysis: Analysis,
+    goal: Goal,
+    *,
+    limits: Limits | None = None,
+    costs: Costs | None = None,
+    table: Table | None = None,
+    prove_s: float = 0.0,
+) -> Plan:
+    """The best cut of the analysed model that meets `goal`. The same arguments give the same plan.
+
+    Args:
+        analysis: of the model.
+        goal: what is wanted.
+        limits: what constrains it.
+        costs: what nodes weigh, for the sizes that count; without it for `usual_dims`.
+        table: a cost model whose figures replace computed ones.
+        prove_s: how long the exact solver may take, where the search can't tell how good its plan is.
 
     Raises:
-        UsageError: the goal names what the model doesn't have, or would leave a part empty.
-        PlanError: the model holds nothing that can be cut.
+        UsageError: the goal or the limits name what the model doesn't have, or would leave a part empty.
+        PlanError: no cut meets the goal; the hint says what would.
     """
-    model = analysis.model
+    model, limits = analysis.model, limits or Limits()
     if not model.graph.flow:
         raise PlanError(
             f"{model.path.name} has nothing to cut: no node depends on an input", hint="run the model as it is"
         )
-    return Plan(goal, model.graph, tuple(rows_at(model.graph, model.tensors, model.tensor_bytes, goal)))
+    if isinstance(goal, At):
+        rows = tuple(rows_at(model.graph, model.tensors, model.tensor_bytes, goal))
+        made = Plan(goal, model.graph, rows, limits=limits, dims=model.dims)
+        _check_limits(made)
+        return made
+    costs = costs or weigh(model, usual_dims(analysis, goal))
+    study = _Study(analysis, goal, limits, costs, table)
+    return study.heads(goal) if isinstance(goal, Heads) else study.planned(goal, prove_s)
+
+
+def usual_dims(analysis: Analysis, goal: Goal, profile: Profile | None = None, tokens: int = 512) -> Mapping[str, int]:
+    """The sizes that a goal is planned for, on top of those that the model was opened with.
+
+    Of a decoder those of a profile: without one, a prompt, and for the objective `decode` one token after so many.
+
+    Raises:
+        UsageError: a profile is asked for, and the model is no decoder.
+    """
+    if profile is None and decoder_symbols(analysis.model) is None:
+        return {}
+    is_decoding = isinstance(goal, Across) and goal.objective == "decode"
+    return profile_dims(analysis.model, profile or ("decode" if is_decoding else "prefill"), tokens)
+
+
+def with_figures(analysis: Analysis, made: Plan, costs: Costs, table: Table | None = None) -> Plan:
+    """A plan that has no figures (it names places, or was replayed) with those of its parts."""
+    return _Study(analysis, made.goal, made.limits, costs, table).with_figures(made)
+
+
+@dataclass(frozen=True)
+class _Study:
+    """One planning: everything that its steps look at."""
+
+    analysis: Analysis
+    goal: Goal
+    limits: Limits
+    costs: Costs
+    table: Table | None
+
+    @property
+    def graph(self) -> Graph:
+        return self.analysis.model.graph
+
+    @cached_property
+    def written(self) -> Written:
+        return written_bytes(self.analysis.model)
+
+    @cached_property
+    def seconds(self) -> Callable[[Device], Sequence[float]]:
+        """What it takes on a device for each flowing node."""
+        table = self.table
+        if table is None:
+            return cache(lambda device: run_s(self.costs, device))
+        return cache(lambda device: apply_table(self.costs, table, device)[0])
+
+    def planned(self, goal: Into | Within | Across, prove_s: float) -> Plan:
+        task, choice = self.best(goal, prove_s)
+        rows, recomputed = self._with_replicas(task.rows(choice.found.parts), choice.devices)
+        made = Plan(
+            goal,
+            self.graph,
+            rows,
+            devices=choice.devices,
+            limits=self.limits,
+            outcome=choice.outcome,
+            unlimited=self._unlimited(goal),
+            front=choice.front,
+            recomputed=recomputed,
+            reasons=reasons(choice, task),
+        )
+        return self.with_figures(made)
+
+    def heads(self, goal: Heads) -> Plan:
+        rows = rows_of_heads(self.graph, goal)
+        _check_limits(Plan(goal, self.graph, rows, limits=self.limits))
+        devices = (ANY_DEVICE,) * len(rows)
+        rows, recomputed = self._with_replicas(rows, devices)
+        made = Plan(goal, self.graph, rows, devices=devices, limits=self.limits, recomputed=recomputed)
+        return self.with_figures(made)
+
+    def with_figures(self, made: Plan) -> Plan:
+        devices = made.devices or (ANY_DEVICE,) * len(made.rows)
+        figures = figures_of(made.partition, self.costs, self.written, devices, self.seconds)
+        coverage = None if self.table is None else cover(self.table, self.costs)[1]
+        return replace(
+            made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, figures=figures
+        )
+
+    def best(self, goal: Into | Within | Across, prove_s: float) -> tuple[Task, Choice]:
+        """The task and its best plan. For a budget layers are cut where that takes fewer parts, or is the only way."""
+        task = self._task(goal, self.limits)
+        if not isinstance(goal, Within) or self.limits.inside_layers or self.analysis.repeat is None:
+            return task, self._chosen(task, goal, prove_s)
+        finer = self._task(goal, changed(self.limits, inside_layers=True))
+        try:
+            whole = self._chosen(task, goal, prove_s)
+        except PlanError:
+            return finer, self._chosen(finer, goal, prove_s)
+        if whole.outcome.value <= fewest_parts(finer, goal):
+            return task, whole
+        cut = self._chosen(finer, goal, prove_s)
+        return (finer, cut) if cut.outcome.value < whole.outcome.value else (task, whole)
+
+    def _task(self, goal: Into | Within | Across, limits: Limits) -> Task:
+        """What is planned; what every part may compute for itself is left out of it."""
+        cheap = frozenset[int]()
+        if limits.recompute == "auto":
+            devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
+            slowest = min(devices, key=lambda device: device.flops_per_s)
+            run = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
+            s_per_byte = 2 / max(device.line_bytes_per_s for device in devices)
+            cheap = cheap_nodes(self.graph, self.costs, run, s_per_byte, self._single(limits))
+        whole_layers = not limits.inside_layers
+        return task_of(self.analysis, self.costs, limits, self.written, whole_layers=whole_layers, cheap=cheap)
+
+    def _single(self, limits: Limits) -> frozenset[int]:
+        """Nodes that stand in one part alone: they touch a cache, or a limit speaks of them."""
+        named = find_nodes(self.graph, (*limits.avoid, *(pattern for pattern, _ in limits.pins)))
+        return frozenset(named.union(*(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
+
+    def _chosen(self, task: Task, goal: Into | Within | Across, prove_s: float) -> Choice:
+        match goal:
+            case Into():
+                return plan_into(task, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
+            case Within():
+                return plan_within(task, goal, ANY_DEVICE, prove_s=prove_s)
+            case Across():
+                return plan_across(task, goal, self.seconds, prove_s=prove_s)
+            case _:
+                assert_never(goal)
+
+    def _unlimited(self, goal: Into | Within | Across) -> Outcome | None:
+        """How good the plan would be without pins and what to avoid."""
+        if not (self.limits.pins or self.limits.avoid):
+            return None
+        free = changed(self.limits, pins=(), avoid=())
+        return _Study(self.analysis, goal, free, self.costs, self.table).best(goal, 0.0)[1].outcome
+
+    def _with_replicas(
+        self, rows: tuple[tuple[int, ...], ...], devices: Sequence[Device]
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
+        """The rows with what parts recompute, as far as their memory allows."""
+        if self.limits.recompute == "never":
+            return rows, ()
+        kept = self._single(self.limits)
+        sizes = {name: number for name, (number, _) in self.costs.tensor_bytes.items()}
+        refused: set[int] = set()
+
+        def prices(part: int) -> Prices:
+            device, before = devices[part], devices[part - 1]
+            run = dict(zip(self.graph.flow, self.seconds(device), strict=True))
+            sending = 0.0 if part in refused else 1 / device.line_bytes_per_s + 1 / before.line_bytes_per_s
+            return Prices(run, sending, sizes)
+
+        while True:
+            made, found = recompute(self.graph, rows, cache(prices), kept)
+            figures = figures_of(partition(self.graph, made), self.costs, self.written, devices, self.seconds)
+            over = {r.part for r in found if not self._fits(devices[r.part], figures[r.part])} - refused
+            if not over:
+                return made, found
+            refused |= over
+
+    def _fits(self, device: Device, part: Figures) -> bool:
+        """Has a part that recomputes still room? Never says yes where it has not."""
+        if isinstance(self.goal, Within):
+            counted = part.activation_bytes + part.cache_bytes if self.goal.counting else 0
+            return part.written_bytes + counted <= self.goal.memory_bytes
+        needed = part.written_bytes + part.activation_bytes + part.cache_bytes
+        return device.memory_bytes is None or needed <= device.memory_bytes
+
+
+def _check_limits(made: Plan) -> None:
+    """Goals that name places leave nothing to choose: limits hold, or they don't."""
+    graph, limits = made.graph, made.limits
+    home = {node: part for part, row in enumerate(made.rows) for node in row}
+    for pattern, part in limits.pins:
+        for node in sorted(find_nodes(graph, [pattern])):
+            if home[node] != part:
+                raise PlanError(
+                    f"{graph.nodes[node].name!r} stands in part {home[node]} then, and is pinned to part {part}",
+                    hint="cut somewhere else, or leave the pin out",
+                )
+    avoided = find_nodes(graph, limits.avoid) if limits.avoid else set()
+    for tensor in made.partition.wiring.crossing:
+        if graph.producer.get(tensor) in avoided:
+            raise PlanError(
+                f"{tensor!r} would cross, and is to be avoided", hint="cut somewhere else, or drop --avoid for it"
+            )

@@ -1,0 +1,189 @@
+"""Plans on disk: `plan.json`, to be looked at, edited and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from ..analysis import Analysis
+from ..costs.device import Device
+from ..errors import GraphcutError, RecordError, UsageError
+from ..graph import Graph, partition
+from ..model import Model
+from ..placing import replacing
+from ..records import with_place
+from ..structure import graph_digest
+from .figures import Figures
+from .goals import Goal, Limits
+from .outcomes import Outcome
+from .plans import Plan
+
+FORMAT: Final = "graphcut.plan/1"
+
+
+class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One part of a plan.
+
+    Attributes:
+        nodes: the names of its nodes.
+        repeats: the names of nodes of other parts that it computes for itself as well.
+        device: what runs it; None where the plan is for no devices.
+        predicted: what it takes, as it was planned; for reading only, a replay computes it anew.
+    """
+
+    nodes: tuple[str, ...]
+    repeats: tuple[str, ...] = ()
+    device: Device | None = None
+    predicted: Figures | None = None
+
+
+class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stands in a plan file.
+
+    Attributes:
+        format: `graphcut.plan/1`.
+        model: the file name of the model.
+        graph: digest of its graph, weights left out.
+        goal: what was wanted.
+        limits: what constrained it.
+        dims: the numbers that sizes were evaluated for.
+        outcome: how good the plan was.
+        parts: in an order in which they can run. To move a node, move its name.
+    """
+
+    format: Literal["graphcut.plan/1"]
+    model: str
+    graph: str
+    goal: Goal
+    limits: Limits
+    dims: dict[str, int]
+    outcome: Outcome | None
+    parts: tuple[PlannedPart, ...]
+
+
+def save_plan(made: Plan, model: Model, path: str | Path) -> None:
+    """Write a plan for `model` to `path`; the same bytes for the same plan. A file that stands there is replaced.
+
+    Raises:
+        GraphcutError: the disk refuses.
+    """
+    path = Path(path)
+    nodes = made.graph.nodes
+    seen: set[int] = set()
+    parts = []
+    for i, row in enumerate(made.rows):
+        own = [node for node in row if node not in seen]
+        parts.append(
+            PlannedPart(
+                nodes=tuple(nodes[node].name for node in own),
+                repeats=tuple(nodes[node].name for node in row if node in seen),
+                device=made.devices[i] if made.devices else None,
+                predicted=made.figures[i] if made.figures else None,
+            )
+        )
+        seen.update(own)
+    record = PlanFile(
+        format=FORMAT,
+        model=model.path.name,
+        graph=graph_digest(model.proto),
+        goal=made.goal,
+        limits=made.limits,
+        dims=dict(made.dims),
+        outcome=made.outcome,
+        parts=tuple(parts),
+    )
+    text = msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=1) + b"\n"
+    try:
+        with replacing(path) as new:
+            new.write_bytes(text)
+    except OSError as error:
+        raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint="nothing was changed") from error
+
+
+def read_plan(path: str | Path) -> PlanFile:
+    """What stands in a plan file, read strictly.
+
+    Raises:
+        UsageError: it can't be read.
+        RecordError: it does not fit the format.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path} can't be read: {error.strerror}", hint="`graphcut plan MODEL ... -o FILE` writes one"
+        ) from None
+    hint = "plan again, or use the graphcut that wrote it"
+    try:
+        return msgspec.json.decode(raw, type=PlanFile)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"{path}: {with_place(error)}", hint=hint) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordError(f"{path} is no plan: {error}", hint=hint) from None
+
+
+def replay(analysis: Analysis, path: str | Path) -> Plan:
+    """The plan that stands in a file, for the model it was made for.
+
+    Raises:
+        UsageError: it is for another model, or what was edited can't be.
+        RecordError: it does not fit the format.
+    """
+    record, model = read_plan(path), analysis.model
+    if record.graph != graph_digest(model.proto):
+        raise UsageError(
+            f"{path} was made for {record.model}, and is no plan for {model.path.name}: the graphs differ",
+            hint=f"plan again: graphcut plan {model.path}",
+        )
+    rows = [
+        sorted({*_places(model.graph, part.nodes, path), *_places(model.graph, part.repeats, path)})
+        for part in record.parts
+    ]
+    _check(model.graph, record.parts, rows, path)
+    devices = tuple(part.device for part in record.parts if part.device is not None)
+    return Plan(
+        record.goal,
+        model.graph,
+        tuple(map(tuple, rows)),
+        devices=devices if len(devices) == len(rows) else (),
+        limits=record.limits,
+        dims=record.dims,
+    )
+
+
+def _places(graph: Graph, names: Sequence[str], path: str | Path) -> list[int]:
+    for name in names:
+        if name not in graph.by_name:
+            raise UsageError(f"{path} names the node {name!r}, which the model does not have", hint="plan again")
+    return [graph.by_name[name] for name in names]
+
+
+def _check(graph: Graph, parts: Sequence[PlannedPart], rows: Sequence[Sequence[int]], path: str | Path) -> None:
+    """Every flowing node has one home, and its part stands before those that repeat it."""
+    homes: dict[str, int] = {}
+    for i, part in enumerate(parts):
+        for name in part.nodes:
+            if name in homes:
+                raise UsageError(f"{path}: node {name!r} stands in parts {homes[name]} and {i}", hint="name it once")
+            homes[name] = i
+        strange = next((name for name in part.repeats if homes.get(name, i) >= i), None)
+        if strange is not None:
+            raise UsageError(
+                f"{path}: part {i} repeats {strange!r}, which no part before it holds", hint="move it to `nodes`"
+            )
+        if not part.nodes:
+            raise UsageError(f"{path}: part {i} has no nodes", hint="take the part out")
+    missing = next((graph.nodes[i].name for i in graph.flow if graph.nodes[i].name not in homes), None)
+    if missing is not None:
+        raise UsageError(f"{path}: node {missing!r} stands in no part", hint="put its name among the nodes of one")
+    constant = next((name for name in homes if graph.nodes[graph.by_name[name]].is_constant), None)
+    if constant is not None:
+        raise UsageError(f"{path}: {constant!r} is a constant, which every part has", hint="take its name out")
+    try:
+        partition(graph, rows)
+    except GraphcutError as error:
+        raise UsageError(f"{path}: these parts can't run in this order: {error}", hint="move a node back") from None
