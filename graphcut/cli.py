@@ -10,7 +10,7 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from .cascade import Cascade
+    from .costs.tables import Table
     from .model import Model
     from .planning.goals import Counted, Goal, Limits
     from .planning.plans import Plan
@@ -238,7 +239,7 @@ class _Wish(NamedTuple):
     limits: Limits
     table: Path | None
     profile: Literal["prefill", "decode"] | None
-    tokens: int
+    tokens: int | None
     prove_s: int
 
 
@@ -284,22 +285,26 @@ def _wish(
         bool, typer.Option("--inside-layers", help="Layers that the model repeats may be cut, too.")
     ] = False,
     recompute: Annotated[
-        Literal["auto", "never"], typer.Option(help="auto: what is cheaper to compute again than to send is.")
-    ] = "auto",
+        Literal["auto", "never"] | None,
+        typer.Option(help="auto, as without it: what is cheaper to compute again than to send is."),
+    ] = None,
     cost_model: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A CSV with what modules weigh, instead of computed figures."),
+        typer.Option(
+            metavar="FILE", help="A CSV with what modules weigh, or the name of one that graphcut ships (Phi-3.5-mini)."
+        ),
     ] = None,
     profile: Annotated[
         Literal["prefill", "decode"] | None, typer.Option(help="For a decoder: plan for a prompt, or for one token.")
     ] = None,
     tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Length of the prompt, or of what the cache holds.")
-    ] = 512,
+        int | None,
+        typer.Option(metavar="N", min=1, help="Length of the prompt, or of what the cache holds; 512 without it."),
+    ] = None,
     prove: Annotated[
-        int,
+        int | None,
         typer.Option(metavar="[SECONDS]", min=0, help="Let an exact solver say how good the plan is; 30 s at most."),
-    ] = 0,
+    ] = None,
     plan_file: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE", help="A plan that `graphcut plan -o` saved.")
     ] = None,
@@ -307,7 +312,7 @@ def _wish(
     """Both `plan` and `split` ask with these words."""
     from .planning.goals import Limits
 
-    names = {
+    goals = {
         "--at-nodes": at_nodes,
         "--num-splits": num_splits,
         "--memory": memory,
@@ -315,24 +320,60 @@ def _wish(
         "--heads": heads,
         "--plan": plan_file,
     }
-    given = [name for name, value in names.items() if value is not None]
-    if len(given) != 1:
+    options = {
+        "--by": by,
+        "--count": count,
+        "--objective": objective,
+        "--in-flight": in_flight,
+        "--pin": pin,
+        "--avoid": avoid,
+        "--inside-layers": inside_layers or None,
+        "--recompute": recompute,
+        "--cost-model": cost_model,
+        "--profile": profile,
+        "--tokens": tokens,
+        "--prove": prove,
+    }
+    _check_words([n for n, v in goals.items() if v is not None], [n for n, v in options.items() if v is not None])
+    if in_flight is not None and objective != "decode":
+        raise UsageError("--in-flight says something about --objective decode", hint="add --objective decode")
+    goal = _goal(at_nodes, num_splits, by, memory, count, cluster, objective, in_flight, heads)
+    limits = Limits(tuple(map(_pinned, pin or ())), _names(avoid or ()), inside_layers, recompute or "auto")
+    return _Wish(goal, plan_file, limits, _cost_model(cost_model), profile, tokens, prove or 0)
+
+
+_CHOOSING: Final = ("--num-splits", "--memory", "--cluster")
+_WEIGHING: Final = (*_CHOOSING, "--heads")
+_MEANT_FOR: Final[dict[str, tuple[str, ...]]] = {
+    "--by": ("--num-splits",),
+    "--count": ("--memory",),
+    "--objective": ("--cluster",),
+    "--in-flight": ("--cluster",),
+    "--pin": (*_WEIGHING, "--at-nodes"),
+    "--avoid": (*_WEIGHING, "--at-nodes"),
+    "--inside-layers": _CHOOSING,
+    "--recompute": _WEIGHING,
+    "--cost-model": _WEIGHING,
+    "--profile": _WEIGHING,
+    "--tokens": _WEIGHING,
+    "--prove": _CHOOSING,
+}
+"""The goals that an option says something about; with another it would do nothing."""
+
+
+def _check_words(goals: Sequence[str], options: Sequence[str]) -> None:
+    if len(goals) != 1:
         raise UsageError(
-            f"{' and '.join(given)} are different goals" if given else "nothing says where to cut",
+            f"{' and '.join(goals)} are different goals" if goals else "nothing says where to cut",
             hint="use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES, --plan FILE",
         )
-    stray = {
-        "--by": (by, "--num-splits"),
-        "--count": (count, "--memory"),
-        "--objective": (objective, "--cluster"),
-        "--in-flight": (in_flight, "--cluster"),
-    }
-    for name, (value, owner) in stray.items():
-        if value is not None and owner not in given:
-            raise UsageError(f"{name} says something about {owner}, which is not asked for", hint=f"add {owner}")
-    goal = _goal(at_nodes, num_splits, by, memory, count, cluster, objective, in_flight, heads)
-    limits = Limits(tuple(map(_pinned, pin or ())), _names(avoid or ()), inside_layers, recompute)
-    return _Wish(goal, plan_file, limits, _cost_model(cost_model), profile, tokens, prove)
+    for option in options:
+        owners = _MEANT_FOR[option]
+        if goals[0] not in owners:
+            raise UsageError(
+                f"{option} says something about {' or '.join(owners)}, which is not asked for",
+                hint=f"leave {option} out, or use it with {owners[0]} instead of {goals[0]}",
+            )
 
 
 def _goal(
@@ -357,7 +398,7 @@ def _goal(
     if memory is not None:
         return Within(parse_bytes(memory), _counted(counted or ()))
     if cluster is not None:
-        return Across(read_cluster(cluster), objective or "throughput", in_flight or 1)
+        return Across(read_cluster(cluster), objective or "throughput", 1 if in_flight is None else in_flight)
     if heads is not None:
         return Heads(tuple(tuple(group.split("+")) for group in _names([heads])))
     return None
@@ -414,16 +455,27 @@ def _planned(wish: _Wish, opened: Model) -> Plan:
     from .planning.files import replay
     from .planning.goals import At
     from .planning.plans import plan as make
-    from .planning.plans import usual_dims
+    from .planning.plans import usual_dims, with_figures
 
     analysis = look(opened)
     if wish.goal is None:
-        return replay(analysis, cast("Path", wish.replayed))
+        made = replay(analysis, cast("Path", wish.replayed))
+        return made if isinstance(made.goal, At) else with_figures(analysis, made, weigh(opened, made.dims))
     if isinstance(wish.goal, At):
         return make(analysis, wish.goal, limits=wish.limits)
     costs = weigh(opened, usual_dims(analysis, wish.goal, wish.profile, wish.tokens))
     table = read_table(wish.table) if wish.table else None
     return make(analysis, wish.goal, limits=wish.limits, costs=costs, table=table, prove_s=wish.prove_s)
+
+
+def _check_goal_file(output: Path | None, *, force: bool) -> None:
+    """What can be known of a file to write before the work is done."""
+    if output is None:
+        return
+    if output.exists() and not force:
+        raise UsageError(f"{output} stands there already", hint="choose another name with -o, or add --force")
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {output.parent}", hint="make it first, or choose another with -o")
 
 
 @app.command()
@@ -443,8 +495,7 @@ def plan(
     from .drawing.planned import draw_plan
     from .planning.files import save_plan
 
-    if output is not None and output.exists() and not force:
-        raise UsageError(f"{output} stands there already", hint="choose another name with -o, or add --force")
+    _check_goal_file(output, force=force)
     opened = _load(model, dim)
     made = _planned(wish, opened)
     if output is not None:
@@ -514,37 +565,55 @@ def cost_model(
     measure: Annotated[
         bool, typer.Option("--measure", help="Run it in ONNX Runtime, and record time and memory.")
     ] = False,
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often --measure runs it.")] = 5,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How often --measure runs it; 5 times without it.")
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="What --measure may take; larger models run piece by piece.")
     ] = None,
     inputs: Annotated[Path | None, typer.Option(metavar="FILE", help="What --measure feeds it: a .npz file.")] = None,
+    profile: Annotated[
+        Literal["prefill", "decode"] | None, typer.Option(help="For a decoder: a prompt, or one token.")
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Length of the prompt, or of what the cache holds; 512 without it."),
+    ] = None,
     dim: Dims = None,
     force: Force = False,
 ) -> None:
     """Write what each module of a model weighs: parameters, bytes, FLOPs, and if measured its time."""
+    from .analysis import analyze as look
     from .costs.tables import save_table, table_of
     from .costs.weighing import weigh
     from .drawing.weighed import draw_table
+    from .planning.plans import decoder_dims
 
-    if output.exists() and not force:
-        raise UsageError(f"{output} stands there already", hint="choose another name with -o, or add --force")
+    for name, value in {"--rounds": rounds, "--memory": memory, "--inputs": inputs}.items():
+        if value is not None and not measure:
+            raise UsageError(f"{name} says something about --measure, which is not asked for", hint="add --measure")
+    _check_goal_file(output, force=force)
     opened = _load(model, dim)
-    costs = weigh(opened)
-    if measure:
-        from .feeding import read_inputs
-        from .measuring.measured import measure as run_it
-        from .units import parse_bytes
-
-        fed = read_inputs(inputs, opened.graph.reads, tensors=opened.tensors) if inputs else None
-        table = run_it(
-            opened, rounds=rounds, inputs=fed, memory_bytes=None if memory is None else parse_bytes(memory)
-        ).table
-    else:
-        table = table_of(costs)
+    dims = decoder_dims(look(opened), profile, tokens)
+    costs = weigh(opened, dims)
+    table = _measured(opened, dims, rounds or 5, memory, inputs) if measure else table_of(costs)
     save_table(table, output)
     _print(lambda console: draw_table(table, costs, console))
+    if any(symbol not in costs.dims for symbol in opened.symbols):
+        _say(f"note: {_notes_on_sizes(opened)[0]}")
     _say(f"wrote {output}")
+
+
+def _measured(opened: Model, dims: Mapping[str, int], rounds: int, memory: str | None, inputs: Path | None) -> Table:
+    from .feeding import read_inputs
+    from .measuring.measured import measure
+    from .model import load
+    from .units import parse_bytes
+
+    model = load(opened.path, dims={name: number for name, number in dims.items() if name in opened.symbols})
+    fed = read_inputs(inputs, model.graph.reads, tensors=model.tensors) if inputs else None
+    limit = None if memory is None else parse_bytes(memory)
+    return measure(model, rounds=rounds, inputs=fed, memory_bytes=limit).table
 
 
 @app.command()

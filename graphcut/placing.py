@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .errors import UsageError
+
 
 @contextmanager
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
@@ -26,10 +28,17 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write a file to; once all went well, the file takes the place of `path`."""
-    with scratch_folder(path.absolute().parent, path.name) as scratch:
+    """A path to write a file to; once all went well, the file takes the place of `path`, or of what that links to.
+
+    Raises:
+        UsageError: something that is no file stands there: a folder, a device, a pipe.
+    """
+    goal = path.resolve() if path.is_symlink() else path.absolute()
+    if goal.exists() and not goal.is_file():
+        raise UsageError(f"{path} is no ordinary file, and can't be replaced", hint="choose another name with -o")
+    with scratch_folder(goal.parent, goal.name) as scratch:
         yield scratch / "new"
-        os.replace(scratch / "new", path)
+        os.replace(scratch / "new", goal)
 
 
 def put_folder(new: Path, goal: Path, away: Path) -> None:

@@ -51,15 +51,18 @@ def duration(seconds: float) -> str:
         # 999.5 and not 1000, so that three digits are always enough.
         if abs(seconds) < factor * (999.5 if unit != "s" else 99.5):
             return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds / 60:.3g} min"
+    for unit, factor in (("min", 60.0), ("h", 3600.0)):
+        if abs(seconds) < factor * 99.5:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 86400:,.0f} days"
 
 
 def operations(number: float) -> str:
-    """A number of operations for a person, in decimal units: `386 M`, `7.6 T`."""
+    """A number of operations for a person, in decimal units, for a unit to follow: `513 `, `386 M`, `7.6 T`."""
     value = float(number)
-    for unit in ("", " k", " M", " G", " T"):
+    for unit in ("", "k", "M", "G", "T"):
         if abs(value) < 999.5:
-            return f"{value:.3g}{unit}"
+            return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} P"
 

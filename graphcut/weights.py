@@ -21,6 +21,8 @@ _BUFFER_BYTES: Final = 256 << 10
 _PAGE: Final = 4096
 PADDING_SHARE: Final = 256
 """No more than this part of a data file is holes: a hole stands only before a run of so many pages."""
+FIRST_HOLE: Final = PADDING_SHARE * _PAGE
+"""Bytes that a run has at least before which a hole may stand."""
 _FICLONERANGE: Final = 0x4020940D  # linux/fs.h
 
 

@@ -155,14 +155,14 @@ def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str]) 
     for place, unit in enumerate(units):
         for tensor in unit.reads:
             if tensor not in writer:
-                raise GraphcutError(f"unit {place} reads {tensor!r} before any unit writes it")
+                raise GraphcutError(f"part {place} reads {tensor!r} before any part writes it")
             links[Link(tensor, writer[tensor], place)] = None
         for tensor in unit.writes:
             if tensor in writer and (tensor not in unit.reads or writer[tensor] is not None):
-                raise GraphcutError(f"unit {place} writes {tensor!r}, which stands already")
+                raise GraphcutError(f"part {place} writes {tensor!r}, which stands already")
             writer[tensor] = place
     for tensor in writes:
         if tensor not in writer:
-            raise GraphcutError(f"no unit writes {tensor!r}, which the model gives out")
+            raise GraphcutError(f"no part writes {tensor!r}, which the model gives out")
         links[Link(tensor, writer[tensor], None)] = None
     return Wiring(tuple(links))

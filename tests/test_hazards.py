@@ -92,7 +92,7 @@ def test_a_cyclic_assignment_is_refused_by_the_tensor_that_closes_the_circle(tmp
         rows[part].append(model.graph.producer[tensor])
     with pytest.raises(GraphcutError, match=hazard.refused):
         partition(model.graph, rows)
-    with pytest.raises(GraphcutError, match="before any unit writes it"):
+    with pytest.raises(GraphcutError, match="before any part writes it"):
         graphcut.split(model, Plan(At(()), model.graph, tuple(map(tuple, rows))), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

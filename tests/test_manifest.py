@@ -318,15 +318,15 @@ def test_spoiled_bytes_are_refused_or_make_no_difference(scratch: Path, place: i
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (put(["ghost"], "parts", 1, "reads"), "unit 1 reads 'ghost' before any unit writes it"),
-        (lambda content: content["parts"].reverse(), "unit 0 reads 'b' before any unit writes it"),
-        (put(["b", "a2"], "parts", 0, "writes"), "unit 1 reads 'a' before any unit writes it"),
-        (put(["a"], "parts", 2, "writes"), "unit 2 writes 'a', which stands already"),
-        (put(["y", "ghost"], "writes"), "no unit writes 'ghost', which the model gives out"),
-        (put([], "parts"), "no unit writes 'y', which the model gives out"),
+        (put(["ghost"], "parts", 1, "reads"), "part 1 reads 'ghost' before any part writes it"),
+        (lambda content: content["parts"].reverse(), "part 0 reads 'b' before any part writes it"),
+        (put(["b", "a2"], "parts", 0, "writes"), "part 1 reads 'a' before any part writes it"),
+        (put(["a"], "parts", 2, "writes"), "part 2 writes 'a', which stands already"),
+        (put(["y", "ghost"], "writes"), "no part writes 'ghost', which the model gives out"),
+        (put([], "parts"), "no part writes 'y', which the model gives out"),
         (lambda content: content["tensors"].pop(2), "`tensors` lacks 'skip'"),
         (lambda content: content["tensors"].clear(), "`tensors` lacks 'a'"),
-        (put([], "reads"), "unit 0 reads 'x' before any unit writes it"),
+        (put([], "reads"), "part 0 reads 'x' before any part writes it"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused_by_tensor_name(folder: Path, change: Change, said: str) -> None:
@@ -337,7 +337,7 @@ def test_a_manifest_that_contradicts_itself_is_refused_by_tensor_name(folder: Pa
 
 def test_a_part_that_writes_again_what_another_wrote_is_refused(folder: Path) -> None:
     spoil(folder, put(["y", "skip"], "parts", 2, "writes"))
-    assert "unit 2 writes 'skip', which stands already" in str(refusal(folder, CascadeError))
+    assert "part 2 writes 'skip', which stands already" in str(refusal(folder, CascadeError))
 
 
 def test_an_input_that_no_part_reads_has_its_type_listed_too(folder: Path) -> None:

@@ -163,7 +163,7 @@ def test_what_depends_on_a_random_node_may_be_recomputed() -> None:
 
 
 def test_a_copy_of_what_only_later_rows_can_make_is_refused() -> None:
-    with pytest.raises(GraphcutError, match="unit 0 reads 'a' before any unit writes it"):
+    with pytest.raises(GraphcutError, match="part 0 reads 'a' before any part writes it"):
         grouped(drawn("a: x", "m: a", "b: x m", "y: b m", gives="y"), "M B", "A M Y")
 
 

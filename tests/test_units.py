@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcut import UsageError
-from graphcut.units import count, parse_bytes, size
+from graphcut.units import count, duration, operations, parse_bytes, size
 
 FACTORS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -85,3 +85,57 @@ def test_what_is_said_can_be_read_back_to_three_digits(number: int) -> None:
 
 def test_the_noun_follows_the_number() -> None:
     assert [count(number, "node") for number in (0, 1, 2, 1491)] == ["0 nodes", "1 node", "2 nodes", "1,491 nodes"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 µs"),
+        (5e-6, "5 µs"),
+        (161.4e-6, "161 µs"),
+        (999.4e-6, "999 µs"),
+        (999.6e-6, "1 ms"),
+        (0.00797, "7.97 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
+        (12.44, "12.4 s"),
+        (99.4, "99.4 s"),
+        (120, "2 min"),
+        (186, "3.1 min"),
+        (-0.002, "-2 ms"),
+    ],
+)
+def test_three_digits_say_a_duration(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_days_are_said_without_an_exponent() -> None:
+    """A device of 1 flop/s is a slip of the pen that people make."""
+    assert "e+" not in duration(30 * 86_400)
+
+
+@settings(deadline=None)
+@given(st.floats(1e-6, 5e4))
+def test_a_duration_is_said_to_three_digits(seconds: float) -> None:
+    number, unit = duration(seconds).split()
+    factor = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}[unit]
+    assert abs(float(number) * factor - seconds) <= seconds * 0.00501
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, "0 FLOP"),
+        (513, "513 FLOP"),
+        (999.4, "999 FLOP"),
+        (1000, "1 kFLOP"),
+        (32_768, "32.8 kFLOP"),
+        (386_000_000, "386 MFLOP"),
+        (999_600_000, "1 GFLOP"),
+        (7.6e12, "7.6 TFLOP"),
+        (2e15, "2 PFLOP"),
+    ],
+)
+def test_three_digits_say_a_number_of_operations(number: float, said: str) -> None:
+    """With a space between number and unit, whatever the unit's first letter."""
+    assert f"{operations(number)}FLOP" == said

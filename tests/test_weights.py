@@ -205,7 +205,8 @@ def test_a_shared_weight_lies_in_a_new_file_once() -> None:
 
 def test_a_mebibyte_or_more_keeps_its_place_within_the_page() -> None:
     large = 256 * PAGE
-    layout = lay_out([Range(A, 7, 10), Range(A, PAGE + 100, large), Range(B, 50, large - 1), Range(B, 300 * PAGE, large)])
+    spans = [Range(A, 7, 10), Range(A, PAGE + 100, large), Range(B, 50, large - 1), Range(B, 300 * PAGE, large)]
+    layout = lay_out(spans)
     assert layout.moves == (
         (Range(A, 7, 10), 0),
         (Range(A, PAGE + 100, large), 100),

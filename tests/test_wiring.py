@@ -91,14 +91,14 @@ def test_no_units_hand_nothing_on() -> None:
 
 
 def test_nobody_reads_before_somebody_writes() -> None:
-    assert refusal("a > y", "x > a") == "unit 0 reads 'a' before any unit writes it"
-    assert refusal("x a > a y") == "unit 0 reads 'a' before any unit writes it"
+    assert refusal("a > y", "x > a") == "part 0 reads 'a' before any part writes it"
+    assert refusal("x a > a y") == "part 0 reads 'a' before any part writes it"
 
 
 def test_two_units_that_wait_for_each_other_stand_in_no_order() -> None:
     circle = ("x b > a", "a > b y")
     for rows in itertools.permutations(circle):
-        assert "before any unit writes it" in refusal(*rows)
+        assert "before any part writes it" in refusal(*rows)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_nobody_writes_what_stands_already(rows: tuple[str, ...]) -> None:
 
 
 def test_the_message_of_a_double_write_names_unit_and_tensor() -> None:
-    assert refusal("x > a", "x > a y") == "unit 1 writes 'a', which stands already"
+    assert refusal("x > a", "x > a y") == "part 1 writes 'a', which stands already"
 
 
 def test_an_output_that_nobody_writes_is_refused() -> None:
-    assert refusal("x > a") == "no unit writes 'y', which the model gives out"
+    assert refusal("x > a") == "no part writes 'y', which the model gives out"
 
 
 def test_a_unit_may_hand_on_an_input_that_it_reads() -> None:
@@ -134,11 +134,11 @@ def test_a_unit_may_hand_on_an_input_that_it_reads() -> None:
 
 def test_a_unit_may_not_hand_on_what_another_unit_wrote() -> None:
     """Then two units would write one tensor: `crossing` could not say which of them hands it to whom."""
-    assert refusal("x > a", "a > a", "a > y") == "unit 1 writes 'a', which stands already"
+    assert refusal("x > a", "a > a", "a > y") == "part 1 writes 'a', which stands already"
 
 
 def test_two_units_may_not_both_hand_on_an_input() -> None:
-    assert refusal("x > x", "x > x y") == "unit 1 writes 'x', which stands already"
+    assert refusal("x > x", "x > x y") == "part 1 writes 'x', which stands already"
 
 
 Rows = tuple[tuple[Row, ...], tuple[str, ...]]
@@ -211,7 +211,7 @@ def test_another_order_is_refused_exactly_when_somebody_reads_too_early(drawn: R
         is_early = is_early or not standing.issuperset(unit.reads)
         standing.update(unit.writes)
     if is_early:
-        with pytest.raises(GraphcutError, match="before any unit writes it"):
+        with pytest.raises(GraphcutError, match="before any part writes it"):
             wire(shuffled, reads=("x0", "x1"), writes=outputs)
     else:
         wire(shuffled, reads=("x0", "x1"), writes=outputs)

@@ -35,7 +35,7 @@ def draw_plan(made: Plan, model: Model, console: Console, *, explain: bool) -> R
     if len(made.front) > 1:
         lines += [Text(), Text("other plans worth having: time between two requests, and of one request", "bold")]
         lines += [Text(f"  {duration(period)}  {duration(latency)}") for period, latency in made.front]
-    if explain:
+    if explain and made.reasons:
         lines += [Text(), *_explained(made)]
     lines += [Text(f"note: {note}", style="yellow") for note in _notes(made, model)]
     return Group(*lines)
@@ -183,6 +183,7 @@ def _notes(made: Plan, model: Model) -> Iterable[str]:
         listed = ", ".join(f"{op} ({number})" for op, number in made.costs.uncounted.items())
         yield f"no FLOPs are known for {listed}; they count as 0"
     if made.coverage is not None:
+        yield "figures of the cost model count as they are, for the sizes that it was made for"
         yield from coverage_lines(made.coverage)
 
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from ..costs.device import Device
 from ..errors import PlanError, UsageError
-from ..units import size
+from ..units import count, size
 from .certificate import Question, Sense
 from .goals import Across, Counted, Objective
 from .ladders import Ladder
 from .lines import settle
 from .outcomes import Choice, Outcome, Unit, outcome_of
 from .paths import Climb, Sum, Term, climb_table
-from .prices import Kind, allowed_by, busy_s, grain_of, kinds_of, memory_bytes, received_bytes
+from .prices import Kind, allowed_by, busy_s, fits_in, grain_of, kinds_of, received_bytes
 from .proving import certified
 from .search import Found, search
 from .tasks import Task
@@ -57,20 +57,22 @@ def plan_across(
         UsageError: there is no such number of sequences in flight.
         PlanError: the model does not fit the devices.
     """
+    number = len(goal.cluster.devices)
+    if stranger := next((part for part in task.pins.values() if part >= number), None):
+        raise UsageError(f"there is no part {stranger}", hint=f"parts are counted from 0, up to {number - 1}")
     if goal.in_flight < 1:
         raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use --in-flight 1 or more")
     kinds = kinds_of(goal.cluster)
     load = task.load([seconds(kind.devices[0]) for kind in kinds], COUNTING)
     counts = tuple(len(kind.devices) for kind in kinds)
-    states = prod(count + 1 for count in counts) * len(kinds)
-    if states > _MOST_STATES:
+    ranking = Ranking(goal, load, kinds, counts, grain_of(load, kinds), task.pins)
+    if ranking.states > _MOST_STATES:
         raise PlanError(
             f"{sum(counts)} devices of {len(kinds)} kinds are too many to plan one by one",
             hint="give devices that are alike the same figures: they then count as one kind",
         )
-    ranking = _Ranking(goal, load, kinds, counts, grain_of(load, kinds), task.pins)
     bound = ranking.bound()
-    found = search(load, ranking.judge, states=states, marked=task.pins, good_enough=bound)
+    found = search(load, ranking.judge, states=ranking.states, marked=task.pins, good_enough=bound)
     if found is None:
         raise _impossible(task, load, kinds)
     question = Question(load, kinds, counts, _SENSES[goal.objective], goal.in_flight, task.pins)
@@ -82,7 +84,7 @@ def plan_across(
 
 
 @dataclass(frozen=True)
-class _Ranking:
+class Ranking:
     """How climbs are ranked for an objective."""
 
     goal: Across
@@ -92,7 +94,13 @@ class _Ranking:
     grain: float
     pins: Mapping[int, int]
 
+    @property
+    def states(self) -> int:
+        """How many steps the dynamic program takes on a ladder."""
+        return prod(number + 1 for number in self.counts) * len(self.kinds)
+
     def judge(self, ladder: Ladder) -> Climb | None:
+        """The best climb of a ladder."""
         busy = self._busy(ladder)
         received = [np.where(np.isfinite(seconds), received_bytes(ladder), np.inf) for seconds in busy]
         match self.goal.objective:
@@ -174,9 +182,9 @@ class _Ranking:
         return len(room)
 
     def _busy(self, ladder: Ladder) -> list[Floats]:
-        needed = memory_bytes(ladder, COUNTING)
+        fits = fits_in(ladder, COUNTING, [kind.memory_bytes for kind in self.kinds])
         return [
-            np.where(needed <= kind.memory_bytes, busy_s(ladder, number, kind, self.grain), np.inf)
+            np.where(fits[number], busy_s(ladder, number, kind, self.grain), np.inf)
             for number, kind in enumerate(self.kinds)
         ]
 
@@ -239,7 +247,7 @@ def _outcome(goal: Across, found: Found, bound: float) -> Outcome:
         "throughput": ("time between two requests", "s"),
         "latency": ("time of one request", "s"),
         "bytes": ("bytes received", "bytes"),
-        "devices": ("devices", "parts"),
+        "devices": ("devices", "devices"),
     }
     if goal.objective == "decode":
         reached = outcome_of("", found, bound, "s")
@@ -259,12 +267,19 @@ def _impossible(task: Task, load: Workload, kinds: Sequence[Kind]) -> PlanError:
     room = sum(kind.memory_bytes * len(kind.devices) for kind in kinds)
     if room == np.inf:
         return PlanError("no plan puts every node on a device that can run it", hint="add a device that can run all")
-    needed = int(load.held.sum() + load.shared.sum())
     hint = "give devices more memory, or add one"
     if task.analysis.repeat is not None and not task.limits.inside_layers:
         hint += "; or let layers be cut with --inside-layers"
+    alone, what = int(load.alone.max()) + load.part_bytes, task.called(int(load.alone.argmax()))
+    largest = max(kind.memory_bytes for kind in kinds)
+    if alone > largest:
+        return PlanError(
+            f"{what} alone needs {size(alone)}, and the largest device has {size(int(largest))}", hint=hint
+        )
+    needed = int(load.held.sum() + load.shared.sum())
     return PlanError(
-        f"the model does not fit the devices: it takes {size(needed)} and what its parts need to run, and they have "
+        f"no division fits the devices: files of {size(needed)} or more, and what parts need to run; the largest of "
+        f"{count(sum(len(kind.devices) for kind in kinds), 'device')} has {size(int(largest))}, all have "
         f"{size(int(room))}",
         hint=hint,
     )

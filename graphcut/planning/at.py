@@ -145,13 +145,17 @@ def _no_such_place(graph: Graph, pattern: str, constants: set[int]) -> UsageErro
         return UsageError(f"{pattern!r} is a weight: nothing flows across it, so there is nothing to cut", hint=listing)
     if pattern in graph.reads:
         return UsageError(f"{pattern!r} is an input of the model: nothing stands before it", hint=listing)
-    names = [name for i in graph.flow for name in (graph.nodes[i].name, *graph.nodes[i].writes)]
-    # Only names of about the same length: difflib would take seconds for all names of a large model.
-    alike = [name for name in dict.fromkeys(names) if abs(len(name) - len(pattern)) <= max(2, len(pattern) // 8)]
-    close = difflib.get_close_matches(pattern, alike, n=1, cutoff=0.6)
-    guess = f"did you mean {close[0]!r}? " if close else ""
     kind = "matches" if any(sign in pattern for sign in "*?[") else "is called"
-    return UsageError(f"no node or tensor {kind} {pattern!r}", hint=guess + listing)
+    return UsageError(f"no node or tensor {kind} {pattern!r}", hint=guess(graph, pattern) + listing)
+
+
+def guess(graph: Graph, name: str) -> str:
+    """`did you mean '...'? `, with the node or tensor whose name is most like `name`; empty where none is."""
+    names = [known for i in graph.flow for known in (graph.nodes[i].name, *graph.nodes[i].writes)]
+    # Only names of about the same length: difflib would take seconds for all names of a large model.
+    alike = [known for known in dict.fromkeys(names) if abs(len(known) - len(name)) <= max(2, len(name) // 8)]
+    close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def _price(tensor: Tensor, number: int) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 from ..costs.weighing import Costs
 from ..graph import Graph
 
-_MOST_SHARE: Final = 0.01
+_MOST_SHARE: Final = 0.1
 """Of the time of the whole model: more is not cheap."""
 
 _MOST_NODES: Final = 256
@@ -20,7 +20,13 @@ _MOST_WEIGHTS: Final = 1 << 20
 
 
 def cheap_nodes(
-    graph: Graph, costs: Costs, run_s: Mapping[int, float], s_per_byte: float, kept: Collection[int]
+    graph: Graph,
+    costs: Costs,
+    run_s: Mapping[int, float],
+    s_per_byte: float,
+    *,
+    kept: Collection[int],
+    avoided: Collection[int],
 ) -> frozenset[int]:
     """Nodes that are cheaper to run, with all that they depend on, than to send what they write.
 
@@ -33,6 +39,7 @@ def cheap_nodes(
         run_s: seconds that each flowing node takes.
         s_per_byte: seconds that a byte takes from one part to another.
         kept: nodes that must stand in one part alone.
+        avoided: nodes that must not send what they write: worth it at any price.
     """
     most = _MOST_SHARE * sum(run_s.values())
     cones: dict[int, frozenset[int]] = {}
@@ -46,7 +53,7 @@ def cheap_nodes(
         is_light = sum(graph.weights[name].bytes for name in weights) <= _MOST_WEIGHTS
         if len(cone) <= _MOST_NODES and is_light and sum(run_s[n] for n in cone) <= most:
             cones[node] = cone
-    return _worth_it(graph, costs, run_s, s_per_byte, cones)
+    return _worth_it(graph, costs, run_s, s_per_byte, cones, avoided)
 
 
 def _worth_it(
@@ -55,13 +62,15 @@ def _worth_it(
     run_s: Mapping[int, float],
     s_per_byte: float,
     cones: dict[int, frozenset[int]],
+    avoided: Collection[int],
 ) -> frozenset[int]:
     """The cones of those nodes whose output other nodes read, where that is dearer to send than the cone is to run."""
     chosen: frozenset[int] = frozenset()
     for node, cone in cones.items():
         readers = {reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ())}
         sent = sum(costs.tensor_bytes[name][0] for name in graph.nodes[node].writes)
-        if readers - cones.keys() and sum(run_s[n] for n in cone) < sent * s_per_byte:
+        is_dear = node in avoided or sum(run_s[n] for n in cone) < sent * s_per_byte
+        if readers - cones.keys() and is_dear:
             chosen |= cone
     return chosen
 

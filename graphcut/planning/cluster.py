@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Raises:
             ValueError: a number that must be positive is not.
         """
-        if not (self.bytes_per_s > 0 and self.latency_s >= 0):
-            raise ValueError(f"the line between {' and '.join(self.between)} must carry something")
+        ends = " and ".join(self.between)
+        if not 0 < self.bytes_per_s < inf:
+            raise ValueError(f"the line between {ends} can't carry {self.bytes_per_s:g} bytes a second")
+        if not 0 <= self.latency_s < inf:
+            raise ValueError(f"the line between {ends} can't have a latency of {self.latency_s:g} s")
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -66,6 +70,11 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise ValueError(f"a line ends at {stranger!r}, which is no device")
             if line.between[0] == line.between[1]:
                 raise ValueError(f"a line goes from {line.between[0]!r} to itself")
+        ends, times = (
+            Counter(frozenset(line.between) for line in self.lines).most_common(1)[0] if self.lines else ((), 0)
+        )
+        if times > 1:
+            raise ValueError(f"{times} lines go between {' and '.join(sorted(ends))}")
 
     @cached_property
     def line_between(self) -> dict[frozenset[str], Line]:
@@ -89,26 +98,41 @@ def read_cluster(path: str | Path) -> Cluster:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
     hint = "docs/PLANNING.md shows a cluster file"
     try:
-        return msgspec.convert(_with_sizes(msgspec.toml.decode(text)), type=Cluster)
+        return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=Cluster)
+    except UsageError as error:
+        raise RecordError(f"{path}: {error}", hint=error.hint) from None
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {with_place(error)}", hint=hint) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not TOML: {error}", hint=hint) from None
 
 
-def _with_sizes(found: Any) -> Any:  # noqa: ANN401 - whatever stands in the file; msgspec looks at it next
-    """Sizes in words as numbers: the value of each key that speaks of bytes."""
+def _with_sizes(found: Any, place: str) -> Any:  # noqa: ANN401 - whatever stands in the file; msgspec looks at it next
+    """Sizes in words as numbers: the value of each key that speaks of bytes. `place` is where in the file we are."""
     if isinstance(found, list):
-        return [_with_sizes(value) for value in found]
+        return [_with_sizes(value, f"{place}[{i}]") for i, value in enumerate(found)]
     if not isinstance(found, dict):
         return found
-    return {
-        key: parse_bytes(value) if isinstance(value, str) and "bytes" in key else _with_sizes(value)
-        for key, value in found.items()
-    }
+    made = {}
+    for key, value in found.items():
+        where = f"{place}.{key}".lstrip(".")
+        made[key] = _size(value, where) if "bytes" in key else _with_sizes(value, where)
+    return made
+
+
+def _size(value: object, place: str) -> object:
+    """A size in words (`4GB`, `125MB/s`) or a whole number with a point in it, as a number."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_bytes(value.removesuffix("/s") if place.endswith("_per_s") else value)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}", hint=error.hint) from None

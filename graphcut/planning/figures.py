@@ -9,6 +9,8 @@ import msgspec
 from ..costs.device import Device
 from ..costs.weighing import Costs, peak_bytes
 from ..graph import Block, Partition
+from .cluster import Cluster
+from .lines import moving_s
 from .written import Written
 
 
@@ -25,7 +27,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         received_bytes: what other parts send it, each tensor once.
         sent_bytes: what it sends, each tensor once.
         run_s: seconds that its device computes.
-        busy_s: the same with what it receives and sends, over its device's line to the router.
+        busy_s: the same with what it receives and sends.
         intensity: FLOPs for each byte of weights and activations that it touches.
     """
 
@@ -48,6 +50,7 @@ def figures_of(
     written: Written,
     devices: Sequence[Device],
     seconds: Callable[[Device], Sequence[float]],
+    cluster: Cluster | None = None,
 ) -> tuple[Figures, ...]:
     """What each part of `found` takes on its device.
 
@@ -57,6 +60,7 @@ def figures_of(
         written: what they take on disk.
         devices: the device of each part.
         seconds: what it takes on a device for each flowing node.
+        cluster: what lines there are besides those to the router.
     """
     graph = costs.model.graph
     place = {node: i for i, node in enumerate(graph.flow)}
@@ -64,11 +68,13 @@ def figures_of(
     for i, (_, users) in enumerate(written.shared):
         for node in users:
             shares.setdefault(node, []).append(i)
+    crossing = found.wiring.crossing
+    moved = ((costs.tensor_bytes[t][0], source, readers) for t, (source, readers) in crossing.items())
+    moving = moving_s(moved, devices, cluster)
     made = []
     for number, (block, device) in enumerate(zip(found.blocks, devices, strict=True)):
         nodes = sorted({*block.nodes, *(node for node in block.replicas if node in place)})
         places = [place[node] for node in nodes]
-        crossing = found.wiring.crossing
         received = sum(costs.tensor_bytes[t][0] for t, (_, readers) in crossing.items() if number in readers)
         sent = sum(costs.tensor_bytes[t][0] for t, (source, _) in crossing.items() if source == number)
         per_node = seconds(device)
@@ -86,7 +92,7 @@ def figures_of(
                 received_bytes=received,
                 sent_bytes=sent,
                 run_s=run_s,
-                busy_s=run_s + (received + sent) / device.line_bytes_per_s + (received > 0) * device.latency_s,
+                busy_s=run_s + moving[number],
                 intensity=flops / touched if touched else 0.0,
             )
         )

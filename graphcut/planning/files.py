@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -16,10 +17,11 @@ from ..model import Model
 from ..placing import replacing
 from ..records import with_place
 from ..structure import graph_digest
+from .at import guess
 from .figures import Figures
 from .goals import Goal, Limits
 from .outcomes import Outcome
-from .plans import Plan
+from .plans import Plan, check_limits
 
 FORMAT: Final = "graphcut.plan/1"
 
@@ -119,6 +121,10 @@ def read_plan(path: str | Path) -> PlanFile:
         ) from None
     hint = "plan again, or use the graphcut that wrote it"
     try:
+        found = msgspec.json.decode(raw)
+        version = found.get("format") if isinstance(found, dict) else None
+        if isinstance(version, str) and version != FORMAT:
+            raise RecordError(f"{path}: its format is {version!r}, and this graphcut reads {FORMAT!r}", hint=hint)
         return msgspec.json.decode(raw, type=PlanFile)
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {with_place(error)}", hint=hint) from None
@@ -131,13 +137,14 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
 
     Raises:
         UsageError: it is for another model, or what was edited can't be.
+        PlanError: it does not keep its own limits.
         RecordError: it does not fit the format.
     """
     record, model = read_plan(path), analysis.model
     if record.graph != graph_digest(model.proto):
         raise UsageError(
             f"{path} was made for {record.model}, and is no plan for {model.path.name}: the graphs differ",
-            hint=f"plan again: graphcut plan {model.path}",
+            hint=f"plan again: `graphcut plan {shlex.quote(str(model.path))} --num-splits {len(record.parts)}`",
         )
     rows = [
         sorted({*_places(model.graph, part.nodes, path), *_places(model.graph, part.repeats, path)})
@@ -145,7 +152,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     ]
     _check(model.graph, record.parts, rows, path)
     devices = tuple(part.device for part in record.parts if part.device is not None)
-    return Plan(
+    made = Plan(
         record.goal,
         model.graph,
         tuple(map(tuple, rows)),
@@ -153,12 +160,17 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         limits=record.limits,
         dims=record.dims,
     )
+    check_limits(made)
+    return made
 
 
 def _places(graph: Graph, names: Sequence[str], path: str | Path) -> list[int]:
     for name in names:
         if name not in graph.by_name:
-            raise UsageError(f"{path} names the node {name!r}, which the model does not have", hint="plan again")
+            raise UsageError(
+                f"{path} names the node {name!r}, which the model does not have",
+                hint=f"{guess(graph, name)}names stand in the model as they are written",
+            )
     return [graph.by_name[name] for name in names]
 
 
@@ -168,7 +180,8 @@ def _check(graph: Graph, parts: Sequence[PlannedPart], rows: Sequence[Sequence[i
     for i, part in enumerate(parts):
         for name in part.nodes:
             if name in homes:
-                raise UsageError(f"{path}: node {name!r} stands in parts {homes[name]} and {i}", hint="name it once")
+                where = f"twice in part {i}" if homes[name] == i else f"in parts {homes[name]} and {i}"
+                raise UsageError(f"{path}: node {name!r} stands {where}", hint="name it once")
             homes[name] = i
         strange = next((name for name in part.repeats if homes.get(name, i) >= i), None)
         if strange is not None:

@@ -41,41 +41,46 @@ class CompleteLadder(Ladder):
     @cached_property
     def peak(self) -> Floats:
         """Most bytes alive, at any one time, of what a part writes itself; its groups run in order."""
-        columns = [self._peak_above(low) for low in range(len(self.rungs))]
-        return np.stack(columns, axis=1)
+        table = np.zeros((self.height, self.height))
+        holders = np.ascontiguousarray(self.rungs.T)
+        for low in range(self.height):
+            table[low:, low] = self._peak_above(low, holders)
+        return table
 
-    def _peak_above(self, low: int) -> Floats:
-        """The peaks of the parts between one rung and each that is above it."""
-        load, rungs = self.load, self.rungs
-        inside = rungs & ~rungs[low]
-        alive = np.zeros(len(rungs))
-        peak = np.zeros(len(rungs))
-        for group in np.flatnonzero(~rungs[low]).tolist():
-            here = inside[:, group]
-            alive += here * float(load.tensor_bytes[self._born[group]].sum())
-            np.maximum(peak, (alive + float(load.inner[group])) * here, out=peak)
-            for tensor in self._dying[group]:
-                writer = int(load.writer[tensor])
-                if not rungs[low, writer]:
-                    alive -= (inside[:, writer] & self._is_read[:, tensor]) * float(load.tensor_bytes[tensor])
+    def _peak_above(self, low: int, holders: Bools) -> Floats:
+        """The peaks of the parts between one rung and each from there on; `holders` is `rungs`, turned over."""
+        inside = self.rungs[low]
+        alive = np.zeros(self.height - low)
+        peak = np.zeros(self.height - low)
+        for group in np.flatnonzero(~inside).tolist():
+            here = holders[group, low:]
+            alive += here * self._born[group]
+            np.maximum(peak, (alive + float(self.load.inner[group])) * here, out=peak)
+            for writer, gone in self._dying[group]:
+                if not inside[writer]:
+                    alive -= gone[low:]
         return peak
 
     @cached_property
-    def _born(self) -> list[Ints]:
-        return [np.flatnonzero(self.load.writer == group) for group in range(self.load.groups)]
-
-    @cached_property
-    def _dying(self) -> list[list[int]]:
-        """For each group the tensors that nobody needs after it, once all their readers stand in the part."""
+    def _born(self) -> list[float]:
+        """Bytes that each group writes."""
         load = self.load
-        last = last_readers(load, np.arange(load.groups))
-        return [np.flatnonzero((last == group) & ~load.is_output).tolist() for group in range(load.groups)]
+        sums: list[float] = np.bincount(load.writer, weights=load.tensor_bytes, minlength=load.groups).tolist()
+        return sums
 
     @cached_property
-    def _is_read(self) -> Bools:
-        """Whether all readers of a tensor stand below a rung; rungs times tensors."""
-        edges = self.load.readers
-        return np.asarray(_touched(self.rungs, edges) == np.bincount(edges.thing, minlength=edges.number))
+    def _dying(self) -> list[list[tuple[int, Floats]]]:
+        """For each group what nobody needs after it: who wrote it, and its bytes at the rungs above all its readers."""
+        load = self.load
+        edges = load.readers
+        is_read = _touched(self.rungs, edges) == np.bincount(edges.thing, minlength=edges.number)
+        last = last_readers(load, np.arange(load.groups))
+        found: list[dict[int, Floats]] = [{} for _ in range(load.groups)]
+        for tensor in np.flatnonzero(~load.is_output).tolist():
+            writer, rows = int(load.writer[tensor]), found[int(last[tensor])]
+            gone = (self.rungs[:, writer] & is_read[:, tensor]) * float(load.tensor_bytes[tensor])
+            rows[writer] = rows[writer] + gone if writer in rows else gone
+        return [list(rows.items()) for rows in found]
 
     def _below_sums(self, numbers: Floats) -> Floats:
         return np.asarray(self.rungs.astype(np.float64) @ numbers)

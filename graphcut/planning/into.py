@@ -46,6 +46,10 @@ def plan_into(task: Task, goal: Into, device: Device, seconds: Sequence[float], 
     """
     if goal.parts < 1:
         raise UsageError(f"a model can't be cut into {goal.parts} parts", hint="ask for 1 or more")
+    if goal.parts > len(task.groups):
+        raise _impossible(task, goal)
+    if stranger := next((part for part in task.pins.values() if part >= goal.parts), None):
+        raise UsageError(f"there is no part {stranger}", hint=f"parts are counted from 0, up to {goal.parts - 1}")
     load = task.load([_work(task, goal.by, seconds)])
     free = Kind((device,), np.inf, 0.0, 0.0)
     kind = Kind((device,), np.inf, 1 / device.line_bytes_per_s, device.latency_s) if goal.by == "time" else free
@@ -105,15 +109,8 @@ def _bound(load: Workload, goal: Into) -> float:
     """No division does better: a share of everything, and what one group takes alone."""
     if goal.by == "bytes":
         everything = float(load.held.sum() + load.shared.sum())
-        return max(everything / goal.parts, float(heaviest_alone(load))) + load.part_bytes
+        return max(everything / goal.parts, float(load.alone.max(initial=0))) + load.part_bytes
     return max(float(load.work[0].sum()) / goal.parts, float(load.work[0].max(initial=0.0)))
-
-
-def heaviest_alone(load: Workload) -> int:
-    """What the group takes that takes most, with all that it shares."""
-    alone = load.held.copy()
-    np.add.at(alone, load.sharers.group, load.shared[load.sharers.thing])
-    return int(alone.max(initial=0))
 
 
 def _impossible(task: Task, goal: Into) -> PlanError:
@@ -124,6 +121,8 @@ def _impossible(task: Task, goal: Into) -> PlanError:
             hint="leave a pin out, or ask for more parts",
         )
     hint = "ask for fewer parts"
+    if task.limits.avoid:
+        hint += ", or avoid less"
     if task.analysis.repeat is not None and not task.limits.inside_layers:
         hint += ", or let layers be cut with --inside-layers"
     return PlanError(f"the model can be cut into {count(groups, 'part')} at most, not into {goal.parts}", hint=hint)

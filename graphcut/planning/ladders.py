@@ -68,6 +68,13 @@ class Ladder(ABC):
     def _shared_sums(self, numbers: Floats) -> Floats:
         """Sums over the things that some group between two rungs needs."""
 
+    @cached_property
+    def peak_roof(self) -> Floats:
+        """No less than `peak`, and found at once: all that a part writes, and the most that a group takes."""
+        load = self.load
+        written = np.bincount(load.writer, weights=load.tensor_bytes, minlength=load.groups)
+        return self._between(np.asarray(written, dtype=np.float64)) + float(load.inner.max(initial=0))
+
     def work(self, kind: int) -> Floats:
         """Seconds that a kind of device takes for the groups between two rungs, and for what they share."""
         own, shared = self._between(self.load.work[kind]), self.load.shared_work[kind]

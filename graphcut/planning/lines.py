@@ -6,7 +6,7 @@ lower bound; here the plan gets its true figures, and devices change places whil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations
 
@@ -15,10 +15,13 @@ import numpy as np
 from ..costs.device import Device
 from .cluster import Cluster
 from .goals import Across
-from .outcomes import Choice, Outcome
+from .outcomes import Choice, Outcome, is_same
 from .prefixes import prefix_ladder
 from .prices import Kind, memory_bytes
 from .workload import Workload
+
+Moved = tuple[int, int, Sequence[int]]
+"""A tensor that crosses: its bytes, the part that writes it, the other parts that read it."""
 
 
 def settle(choice: Choice, load: Workload, kinds: Sequence[Kind], goal: Across) -> Choice:
@@ -32,13 +35,14 @@ def settle(choice: Choice, load: Workload, kinds: Sequence[Kind], goal: Across) 
     table = memory_bytes(ladder, ("activations", "inputs", "cache"))
     needed = [float(table[i + 1, i]) for i in range(len(parts))]
     steps = range(len(parts))
+    crossing = list(moved(load, parts))
     tables = {d.name: ladder.work(number) for number, kind in enumerate(kinds) for d in kind.devices}
     work = {name: [float(table[i + 1, i]) for i in steps] for name, table in tables.items()}
 
     def value(devices: Sequence[Device]) -> float:
         if any(d.memory_bytes is not None and d.memory_bytes < need for d, need in zip(devices, needed, strict=True)):
             return np.inf
-        busy = busy_on_lines(load, parts, devices, goal.cluster)
+        busy = moving_s(crossing, devices, goal.cluster)
         return _value(goal, [busy[i] + work[devices[i].name][i] for i in steps])
 
     best, least = choice.devices, value(choice.devices)
@@ -51,38 +55,52 @@ def settle(choice: Choice, load: Workload, kinds: Sequence[Kind], goal: Across) 
                 break
     outcome = choice.outcome
     if goal.objective in {"throughput", "latency", "decode"}:
-        reached = least if goal.objective != "decode" else 1 / least if least else np.inf
         bound = outcome.value if found.is_optimal else outcome.bound
-        outcome = Outcome(outcome.objective, reached, bound, outcome.unit, is_optimal=reached == bound)
+        if goal.objective == "decode":
+            reached = 1 / least if least else np.inf
+            is_optimal = is_same(1 / reached if reached else np.inf, 1 / bound if bound else np.inf)
+        else:
+            reached, is_optimal = least, is_same(least, bound)
+        outcome = Outcome(outcome.objective, reached, reached if is_optimal else bound, outcome.unit, is_optimal)
     return replace(choice, devices=best, outcome=outcome)
 
 
-def busy_on_lines(
-    load: Workload, parts: Sequence[Sequence[int]], devices: Sequence[Device], cluster: Cluster
-) -> list[float]:
+def moving_s(tensors: Iterable[Moved], devices: Sequence[Device], cluster: Cluster | None) -> list[float]:
     """Seconds that each part's device sends and receives.
 
     A tensor is sent once over the router, however many devices there read it, and once over each direct line; each
     reader receives it once. The latency counts once for a part that receives anything: the worst of its ways.
+
+    Args:
+        tensors: what crosses.
+        devices: the device of each part.
+        cluster: what lines there are besides those to the router.
     """
-    home = {group: i for i, part in enumerate(parts) for group in part}
-    busy = [0.0] * len(parts)
-    late = [0.0] * len(parts)
-    readers: list[set[int]] = [set() for _ in range(load.readers.number)]
-    for tensor, group in zip(load.readers.thing.tolist(), load.readers.group.tolist(), strict=True):
-        readers[tensor].add(home[group])
-    for tensor, source in enumerate(home[group] for group in load.writer.tolist()):
-        number = int(load.tensor_bytes[tensor])
+    lines = {} if cluster is None else cluster.line_between
+    busy = [0.0] * len(devices)
+    late = [0.0] * len(devices)
+    for number, source, readers in tensors:
         over_router = False
-        for target in readers[tensor] - {source}:
-            line = cluster.line_between.get(frozenset((devices[source].name, devices[target].name)))
+        for target in readers:
+            line = lines.get(frozenset((devices[source].name, devices[target].name)))
             over_router = over_router or line is None
             busy[target] += number / (devices[target].line_bytes_per_s if line is None else line.bytes_per_s)
             busy[source] += 0.0 if line is None else number / line.bytes_per_s
             latency = devices[target].latency_s if line is None else line.latency_s
-            late[target] = max(late[target], latency)
+            late[target] = max(late[target], latency if number else 0.0)
         busy[source] += number / devices[source].line_bytes_per_s * over_router
     return [seconds + latency for seconds, latency in zip(busy, late, strict=True)]
+
+
+def moved(load: Workload, parts: Sequence[Sequence[int]]) -> Iterator[Moved]:
+    """The tensors of a workload that cross between parts."""
+    home = {group: i for i, part in enumerate(parts) for group in part}
+    readers: list[set[int]] = [set() for _ in range(load.readers.number)]
+    for tensor, group in zip(load.readers.thing.tolist(), load.readers.group.tolist(), strict=True):
+        readers[tensor].add(home[group])
+    for tensor, writer in enumerate(load.writer.tolist()):
+        if others := readers[tensor] - {home[writer]}:
+            yield int(load.tensor_bytes[tensor]), home[writer], sorted(others)
 
 
 def _value(goal: Across, busy: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ from .workload import Floats
 _SAME: Final = 1e-6
 """Shares of a value by which it may differ from a bound and yet be it: the exact solver knows no better."""
 
-Unit = Literal["s", "bytes", "parts", "layers", "flops", "tokens/s"]
+Unit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s"]
 
 
 class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def gap(self) -> float:
         """How far the value may be from the best there is: 0 for optimal, 0.02 for at most 2 % worse."""
         worse, better = (self.bound, self.value) if self.unit == "tokens/s" else (self.value, self.bound)
-        if worse == better or self.is_optimal:
+        if worse <= better or self.is_optimal:
             return 0.0
         return worse / better - 1 if better > 0 else float("inf")
 
@@ -66,8 +66,13 @@ class Choice:
     front: tuple[tuple[float, float], ...] = ()
 
 
+def is_same(value: float, bound: float) -> bool:
+    """Is a value no worse than a bound, as far as numbers can tell?"""
+    return value <= bound * (1 + _SAME)
+
+
 def outcome_of(objective: str, found: Found, bound: float, unit: Unit) -> Outcome:
     """The outcome of a search whose first rank is the objective; what comes of a complete ladder is its own bound."""
     value = found.ranks[0]
-    is_optimal = found.is_optimal or value <= bound * (1 + _SAME)
+    is_optimal = found.is_optimal or is_same(value, bound)
     return Outcome(objective, value, value if is_optimal else bound, unit, is_optimal)

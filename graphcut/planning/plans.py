@@ -15,11 +15,12 @@ from ..costs.device import Device, run_s
 from ..costs.matching import Coverage, apply_table, cover
 from ..costs.tables import Table
 from ..costs.weighing import Costs, weigh
-from ..errors import PlanError
+from ..errors import PlanError, UsageError
 from ..graph import Graph, Partition, partition
 from .across import plan_across
 from .at import find_nodes, rows_at
 from .cheap import cheap_nodes
+from .cluster import Cluster
 from .figures import Figures, figures_of
 from .goals import Across, At, Goal, Heads, Into, Limits, Within
 from .heads import rows_of_heads
@@ -77,6 +78,22 @@ class Plan:
         """The parts as blocks of nodes, and the links between them."""
         return partition(self.graph, self.rows)
 
+    @property
+    def reached(self) -> float | None:
+        """What the finished plan comes to, recomputing included, in the unit of `outcome`; None for what is no time."""
+        busy = [figures.busy_s for figures in self.figures]
+        match self.goal:
+            case Into(by="time"):
+                return max(busy, default=None)
+            case Across(objective="throughput"):
+                return max(busy, default=None)
+            case Across(objective="latency"):
+                return sum(busy)
+            case Across(objective="decode", in_flight=in_flight) if busy:
+                return 1 / max(sum(busy) / in_flight, *busy)
+            case _:
+                return None
+
 
 def plan(
     analysis: Analysis,
@@ -109,25 +126,40 @@ def plan(
     if isinstance(goal, At):
         rows = tuple(rows_at(model.graph, model.tensors, model.tensor_bytes, goal))
         made = Plan(goal, model.graph, rows, limits=limits, dims=model.dims)
-        _check_limits(made)
+        check_limits(made)
         return made
     costs = costs or weigh(model, usual_dims(analysis, goal))
+    if table is not None and not cover(table, costs)[1].matched:
+        raise UsageError(
+            f"the cost model matched no node of {model.path.name}",
+            hint=f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows",
+        )
     study = _Study(analysis, goal, limits, costs, table)
     return study.heads(goal) if isinstance(goal, Heads) else study.planned(goal, prove_s)
 
 
-def usual_dims(analysis: Analysis, goal: Goal, profile: Profile | None = None, tokens: int = 512) -> Mapping[str, int]:
-    """The sizes that a goal is planned for, on top of those that the model was opened with.
+def usual_dims(
+    analysis: Analysis, goal: Goal, profile: Profile | None = None, tokens: int | None = None
+) -> Mapping[str, int]:
+    """The sizes that a goal is planned for, on top of those that the model was opened with: see `decoder_dims`.
 
-    Of a decoder those of a profile: without one, a prompt, and for the objective `decode` one token after so many.
+    For the objective `decode` those of one token, if no profile is named.
+    """
+    is_decoding = isinstance(goal, Across) and goal.objective == "decode"
+    if is_decoding and profile is None and decoder_symbols(analysis.model) is not None:
+        profile = "decode"
+    return decoder_dims(analysis, profile, tokens)
+
+
+def decoder_dims(analysis: Analysis, profile: Profile | None = None, tokens: int | None = None) -> Mapping[str, int]:
+    """Sizes for a decoder: of a prompt of 512 tokens, or as the profile and the number say. Nothing for other models.
 
     Raises:
-        UsageError: a profile is asked for, and the model is no decoder.
+        UsageError: a profile or a number is given, and the model is no decoder.
     """
-    if profile is None and decoder_symbols(analysis.model) is None:
+    if profile is None and tokens is None and decoder_symbols(analysis.model) is None:
         return {}
-    is_decoding = isinstance(goal, Across) and goal.objective == "decode"
-    return profile_dims(analysis.model, profile or ("decode" if is_decoding else "prefill"), tokens)
+    return profile_dims(analysis.model, profile or "prefill", 512 if tokens is None else tokens)
 
 
 def with_figures(analysis: Analysis, made: Plan, costs: Costs, table: Table | None = None) -> Plan:
@@ -148,6 +180,10 @@ class _Study:
     @property
     def graph(self) -> Graph:
         return self.analysis.model.graph
+
+    @property
+    def cluster(self) -> Cluster | None:
+        return self.goal.cluster if isinstance(self.goal, Across) else None
 
     @cached_property
     def written(self) -> Written:
@@ -180,7 +216,7 @@ class _Study:
 
     def heads(self, goal: Heads) -> Plan:
         rows = rows_of_heads(self.graph, goal)
-        _check_limits(Plan(goal, self.graph, rows, limits=self.limits))
+        check_limits(Plan(goal, self.graph, rows, limits=self.limits))
         devices = (ANY_DEVICE,) * len(rows)
         rows, recomputed = self._with_replicas(rows, devices)
         made = Plan(goal, self.graph, rows, devices=devices, limits=self.limits, recomputed=recomputed)
@@ -188,7 +224,7 @@ class _Study:
 
     def with_figures(self, made: Plan) -> Plan:
         devices = made.devices or (ANY_DEVICE,) * len(made.rows)
-        figures = figures_of(made.partition, self.costs, self.written, devices, self.seconds)
+        figures = figures_of(made.partition, self.costs, self.written, devices, self.seconds, self.cluster)
         coverage = None if self.table is None else cover(self.table, self.costs)[1]
         return replace(
             made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, figures=figures
@@ -196,35 +232,50 @@ class _Study:
 
     def best(self, goal: Into | Within | Across, prove_s: float) -> tuple[Task, Choice]:
         """The task and its best plan. For a budget layers are cut where that takes fewer parts, or is the only way."""
-        task = self._task(goal, self.limits)
         if not isinstance(goal, Within) or self.limits.inside_layers or self.analysis.repeat is None:
-            return task, self._chosen(task, goal, prove_s)
-        finer = self._task(goal, changed(self.limits, inside_layers=True))
+            return self._possible(goal, self.limits, prove_s)
+        inside = changed(self.limits, inside_layers=True)
         try:
-            whole = self._chosen(task, goal, prove_s)
+            task, whole = self._possible(goal, self.limits, prove_s)
         except PlanError:
-            return finer, self._chosen(finer, goal, prove_s)
-        if whole.outcome.value <= fewest_parts(finer, goal):
+            return self._possible(goal, inside, prove_s)
+        if whole.outcome.value <= fewest_parts(self._task(goal, inside), goal):
             return task, whole
-        cut = self._chosen(finer, goal, prove_s)
+        finer, cut = self._possible(goal, inside, prove_s)
         return (finer, cut) if cut.outcome.value < whole.outcome.value else (task, whole)
 
-    def _task(self, goal: Into | Within | Across, limits: Limits) -> Task:
+    def _possible(self, goal: Into | Within | Across, limits: Limits, prove_s: float) -> tuple[Task, Choice]:
+        """The task and its best plan; where that is impossible with cheap values in all parts, without them."""
+        task = self._task(goal, limits)
+        try:
+            return task, self._chosen(task, goal, prove_s)
+        except PlanError:
+            if not task.cheap:
+                raise
+        plain = self._task(goal, limits, with_cheap=False)
+        return plain, self._chosen(plain, goal, prove_s)
+
+    def _task(self, goal: Into | Within | Across, limits: Limits, *, with_cheap: bool = True) -> Task:
         """What is planned; what every part may compute for itself is left out of it."""
         cheap = frozenset[int]()
-        if limits.recompute == "auto":
+        if with_cheap and limits.recompute == "auto":
             devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
             slowest = min(devices, key=lambda device: device.flops_per_s)
             run = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
             s_per_byte = 2 / max(device.line_bytes_per_s for device in devices)
-            cheap = cheap_nodes(self.graph, self.costs, run, s_per_byte, self._single(limits))
+            cheap = cheap_nodes(
+                self.graph, self.costs, run, s_per_byte, kept=self._single(limits), avoided=self._avoided(limits)
+            )
         whole_layers = not limits.inside_layers
         return task_of(self.analysis, self.costs, limits, self.written, whole_layers=whole_layers, cheap=cheap)
 
     def _single(self, limits: Limits) -> frozenset[int]:
-        """Nodes that stand in one part alone: they touch a cache, or a limit speaks of them."""
-        named = find_nodes(self.graph, (*limits.avoid, *(pattern for pattern, _ in limits.pins)))
+        """Nodes that stand in one part alone: they touch a cache, or are pinned."""
+        named = find_nodes(self.graph, [pattern for pattern, _ in limits.pins])
         return frozenset(named.union(*(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
+
+    def _avoided(self, limits: Limits) -> set[int]:
+        return find_nodes(self.graph, limits.avoid) if limits.avoid else set()
 
     def _chosen(self, task: Task, goal: Into | Within | Across, prove_s: float) -> Choice:
         match goal:
@@ -251,6 +302,7 @@ class _Study:
         if self.limits.recompute == "never":
             return rows, ()
         kept = self._single(self.limits)
+        unsent = frozenset(name for node in self._avoided(self.limits) for name in self.graph.nodes[node].writes)
         sizes = {name: number for name, (number, _) in self.costs.tensor_bytes.items()}
         refused: set[int] = set()
 
@@ -258,11 +310,12 @@ class _Study:
             device, before = devices[part], devices[part - 1]
             run = dict(zip(self.graph.flow, self.seconds(device), strict=True))
             sending = 0.0 if part in refused else 1 / device.line_bytes_per_s + 1 / before.line_bytes_per_s
-            return Prices(run, sending, sizes)
+            return Prices(run, sending, sizes, unsent)
 
         while True:
             made, found = recompute(self.graph, rows, cache(prices), kept)
-            figures = figures_of(partition(self.graph, made), self.costs, self.written, devices, self.seconds)
+            blocks = partition(self.graph, made)
+            figures = figures_of(blocks, self.costs, self.written, devices, self.seconds, self.cluster)
             over = {r.part for r in found if not self._fits(devices[r.part], figures[r.part])} - refused
             if not over:
                 return made, found
@@ -277,8 +330,12 @@ class _Study:
         return device.memory_bytes is None or needed <= device.memory_bytes
 
 
-def _check_limits(made: Plan) -> None:
-    """Goals that name places leave nothing to choose: limits hold, or they don't."""
+def check_limits(made: Plan) -> None:
+    """Pins and what to avoid, for a plan that leaves nothing to choose: it names places, or was edited.
+
+    Raises:
+        PlanError: a limit does not hold.
+    """
     graph, limits = made.graph, made.limits
     home = {node: part for part, row in enumerate(made.rows) for node in row}
     for pattern, part in limits.pins:

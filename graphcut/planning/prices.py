@@ -89,6 +89,16 @@ def memory_bytes(ladder: Ladder, counting: Collection[Counted]) -> Floats:
     return np.where(ladder.fits, held, np.inf)
 
 
+def fits_in(ladder: Ladder, counting: Collection[Counted], memory: Sequence[float]) -> list[Bools]:
+    """For each of some sizes of memory, which parts fit it. The peak is looked at only where it decides."""
+    needed = memory_bytes(ladder, [what for what in counting if what != "activations"])
+    if "activations" in counting:
+        roof = needed + ladder.peak_roof
+        if any(((needed <= size) & (roof > size)).any() for size in memory):
+            needed = needed + ladder.peak
+    return [np.asarray(needed <= size) for size in memory]
+
+
 def allowed_by(ladder: Ladder, pins: Mapping[int, int]) -> Callable[[int], Bools] | None:
     """For a number of parts, which rungs can be reached with so many when pinned groups stand in theirs."""
     if not pins:

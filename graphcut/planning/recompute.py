@@ -29,7 +29,7 @@ class Recomputed:
 
     Attributes:
         part: the part.
-        nodes: the nodes it repeats, in topological order.
+        nodes: the nodes it repeats, in topological order; one that nobody else needs then only moves to it.
         tensors: what need not be sent to it any more.
         saved_bytes: bytes that it receives less; what the repeated nodes read is taken off.
         cost_s: seconds that it runs longer.
@@ -50,11 +50,17 @@ class Prices:
         run_s: seconds that each flowing node takes on a part's device.
         s_per_byte: seconds that a byte takes to get there.
         tensor_bytes: bytes of each activation.
+        unsent: tensors that must not be sent, at any price.
     """
 
     run_s: Mapping[int, float]
     s_per_byte: float
     tensor_bytes: Mapping[str, int]
+    unsent: frozenset[str] = frozenset()
+
+    def send_s(self, name: str) -> float:
+        """Seconds that a tensor takes to get there."""
+        return self.tensor_bytes[name] * self.s_per_byte
 
 
 def recompute(
@@ -84,8 +90,10 @@ def recompute(
         found.append(Recomputed(part, chosen, gone, saved, sum(cost.run_s[node] for node in chosen)))
         made[part].update(chosen)
     blocks = partition(graph, made).blocks if found else ()
-    if not blocks or any(not block.nodes for block in blocks):
+    if not blocks:
         return tuple(rows), ()
+    if emptied := [node for row, block in zip(rows, blocks, strict=True) if not block.nodes for node in row]:
+        return recompute(graph, rows, prices, kept.union(emptied))  # a part must keep something of its own
     flowing = set(graph.flow)
     return tuple(tuple(sorted(flowing & {*b.nodes, *b.replicas})) for b in blocks), tuple(found)
 
@@ -118,9 +126,12 @@ def _candidates(
     can be reached, no best choice goes. One pass, from the last node back.
     """
     bit = {name: 1 << i for i, name in enumerate(needed)}
-    worth = cache(
-        lambda mask: sum(prices.tensor_bytes[name] for name in needed if mask & bit[name]) * prices.s_per_byte
-    )
+
+    @cache
+    def worth(mask: int) -> float:
+        names = [name for name in needed if mask & bit[name]]
+        return inf if prices.unsent.intersection(names) else sum(map(prices.send_s, names))
+
     way: dict[int, float] = {}
     reached: dict[int, int] = {}
     found: dict[int, int] = {}
@@ -162,7 +173,7 @@ def _late_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], pr
         writer = candidates.get(graph.producer.get(name, -1), _SOURCE)
         if writer == _SOURCE and name in given:
             continue  # an input of the model that the part is fed anyway
-        arcs.append((writer, vertices, _grains(prices.tensor_bytes[name] * prices.s_per_byte)))
+        arcs.append((writer, vertices, -1 if name in prices.unsent else _grains(prices.send_s(name))))
         arcs += [(vertices, reader, -1) for reader in sorted(vertices_reading)]
         vertices += 1
     arcs += [(_SOURCE, vertex, _grains(prices.run_s[node])) for node, vertex in candidates.items()]

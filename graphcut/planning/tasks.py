@@ -13,6 +13,7 @@ from ..analysis import Analysis
 from ..costs.weighing import Costs
 from ..errors import PlanError, UsageError
 from ..graph import Graph
+from ..units import count
 from .at import find_nodes
 from .contraction import contract
 from .goals import Counted, Limits
@@ -59,6 +60,12 @@ class Task:
         for node in reversed(self.cheap):
             found[node] = frozenset[int]().union(*(found[reader] for reader in _readers(self.graph, node)))
         return found
+
+    def called(self, group: int) -> str:
+        """A group, as a person would speak of it."""
+        nodes = self.groups[group]
+        name = self.graph.nodes[nodes[-1]].name
+        return f"node {name!r}" if len(nodes) == 1 else f"the segment of {count(len(nodes), 'node')} up to {name!r}"
 
     def rows(self, parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         """The nodes of each part, from its groups; a cheap node stands in the first part that needs it."""
@@ -153,13 +160,20 @@ class Task:
     def _cheap_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes
         given = sum(self.written.border[name] for name in names if name in self.graph.writes)
-        held = sum(self.costs.tensor_bytes[name][0] for name in names) if "activations" in counting else 0
+        kept = [name for name in names if any(reader in self.home for reader in self.graph.readers.get(name, ()))]
+        held = sum(self.costs.tensor_bytes[name][0] for name in kept) if "activations" in counting else 0
         return self.written.nodes[node] + given + held
 
     @cached_property
     def _inner(self) -> Ints:
         leaving = {name for name, *_ in self._crossing}
-        return np.array([self._inner_of(group, leaving) for group in self.groups], dtype=np.int64)
+        found = [self._inner_of(group, leaving) for group in self.groups]
+        # What the cheap nodes take while they run, beyond what they hand on: it can't be more than this before a group.
+        kept = {name for node in self.cheap for name in self.graph.nodes[node].writes}
+        kept = {name for name in kept if any(reader in self.home for reader in self.graph.readers.get(name, ()))}
+        least = self._inner_of(self.cheap, kept)
+        users = frozenset[int]().union(*(self.users[node] for node in self.cheap))
+        return np.array([max(n, least) if i in users else n for i, n in enumerate(found)], dtype=np.int64)
 
     def _inner_of(self, group: Sequence[int], leaving: Collection[str]) -> int:
         """Most bytes alive, while a group runs, of what it writes and no other group reads."""
@@ -195,7 +209,7 @@ def task_of(
         PlanError: two pins can't both hold.
     """
     graph = analysis.model.graph
-    together = [*_awkward(analysis), *_caches(graph, costs), *_avoided(graph, limits)]
+    together = [*_awkward(analysis), *_caches(graph, costs), *_avoided(graph, limits, cheap)]
     if whole_layers and analysis.repeat is not None:
         together += analysis.repeat.blocks
     kept = [node for node in graph.flow if node not in cheap]
@@ -230,8 +244,9 @@ def _caches(graph: Graph, costs: Costs) -> Iterable[Sequence[int]]:
             yield writer, *graph.readers.get(cache.past, ())
 
 
-def _avoided(graph: Graph, limits: Limits) -> Iterable[Sequence[int]]:
-    for node in sorted(find_nodes(graph, limits.avoid)) if limits.avoid else ():
+def _avoided(graph: Graph, limits: Limits, cheap: Collection[int]) -> Iterable[Sequence[int]]:
+    """Writers and readers of what must not cross; what each part computes for itself does not."""
+    for node in sorted(find_nodes(graph, limits.avoid).difference(cheap)) if limits.avoid else ():
         yield node, *(reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ()))
 
 

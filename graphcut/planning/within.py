@@ -8,10 +8,9 @@ import numpy as np
 
 from ..costs.device import Device
 from ..errors import PlanError, UsageError
-from ..units import count, size
+from ..units import size
 from .certificate import Question
 from .goals import Within
-from .into import heaviest_alone
 from .ladders import Ladder
 from .outcomes import Choice, outcome_of
 from .paths import Climb, Term, climb_table, least_greatest
@@ -91,25 +90,13 @@ def _impossible(task: Task, goal: Within, load: Workload, smallest: float) -> Pl
             f"parts of {size(goal.memory_bytes)} are possible, but not with these pins", hint="leave a pin out"
         )
     hint = f"the smallest budget that works is --memory {int(smallest)} ({size(int(smallest))})"
-    group = _heaviest(load)
-    needed = int(heaviest_alone(load) + load.part_bytes)
+    group = int(load.alone.argmax())
+    needed = int(load.alone[group]) + load.part_bytes
     if needed <= goal.memory_bytes:
         return PlanError(f"no part fits into {size(goal.memory_bytes)} with what it is fed and gives out", hint=hint)
     if len(task.groups[group]) == 1:
         pieces = -(-needed // goal.memory_bytes)
         hint += f"; to keep yours, its weights would have to be divided into {pieces} nodes in the model itself"
     return PlanError(
-        f"{_words(task, group)} alone needs {size(needed)}, and a part may take {size(goal.memory_bytes)}", hint=hint
+        f"{task.called(group)} alone needs {size(needed)}, and a part may take {size(goal.memory_bytes)}", hint=hint
     )
-
-
-def _heaviest(load: Workload) -> int:
-    alone = load.held.copy()
-    np.add.at(alone, load.sharers.group, load.shared[load.sharers.thing])
-    return int(alone.argmax())
-
-
-def _words(task: Task, group: int) -> str:
-    nodes = task.groups[group]
-    name = task.graph.nodes[nodes[-1]].name
-    return f"node {name!r}" if len(nodes) == 1 else f"the segment of {count(len(nodes), 'node')} up to {name!r}"

@@ -87,6 +87,13 @@ class Workload:
         return int(self.work.shape[1])
 
     @cached_property
+    def alone(self) -> Ints:
+        """Bytes that each group takes with all that it shares with others; what it does while it runs left out."""
+        found = self.held.copy()
+        np.add.at(found, self.sharers.group, self.shared[self.sharers.thing])
+        return found
+
+    @cached_property
     def edges(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         """For each group the groups it depends on, and the groups that depend on it."""
         source = np.concatenate([self.writer[self.readers.thing], np.array(self.before, dtype=np.int64)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..model import Model
 from ..scopes import functions_called, is_external, tensors_in_function, tensors_within
-from ..weights import PADDING_SHARE
+from ..weights import FIRST_HOLE, PADDING_SHARE
 from ..wiring import Tensor
 
 if TYPE_CHECKING:
@@ -72,11 +72,13 @@ def _node_bytes(model: Model, node: NodeProto) -> int:
 
 def _data_bytes(model: Model, tensor: TensorProto) -> int:
     """What a tensor takes in the data file of its part, and what naming the place there may add."""
-    return _padded(model.range_of(tensor).length) + _REFERENCE if is_external(tensor) else 0
+    return _padded(model, model.range_of(tensor).length) + _REFERENCE if is_external(tensor) else 0
 
 
-def _padded(length: int) -> int:
-    return length + -(-length // PADDING_SHARE)
+def _padded(model: Model, length: int) -> int:
+    """With its share of the holes in a data file, which stand before runs of a MiB or more only."""
+    has_holes = any(number >= FIRST_HOLE for _, number in model.data.values())
+    return length + -(-length // PADDING_SHARE) * has_holes
 
 
 def _weights(
@@ -97,7 +99,7 @@ def _weights(
         message = _entry(tensor) + inputs.get(tensor.name, 0) + notes.get(tensor.name, 0)
         if is_external(tensor):
             span = model.range_of(tensor)
-            values.setdefault(span, (_padded(span.length), {}))[1].update(dict.fromkeys(needed))
+            values.setdefault(span, (_padded(model, span.length), {}))[1].update(dict.fromkeys(needed))
             message += _REFERENCE
         yield message, tuple(needed)
     for number, users in values.values():

@@ -1,0 +1,355 @@
+"""Plans on disk: what is saved is replayed, what is edited is done or refused, and nothing is taken for a plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import graphcut
+from graphcut import (
+    Across,
+    Analysis,
+    At,
+    Cluster,
+    Device,
+    Heads,
+    Into,
+    Limits,
+    Line,
+    PlanError,
+    RecordError,
+    UsageError,
+    Within,
+    demos,
+    replay,
+    save_plan,
+)
+from graphcut.planning.goals import Goal
+
+from conftest import floats, model_of
+
+Plan = graphcut.Plan
+
+
+def weighing() -> onnx.ModelProto:
+    """x → Mul → a → Relu → b → Neg → c → Sub → d → Add(a) → y, and a constant that `Sub` reads."""
+    weight = numpy_helper.from_array(np.ones((1, 1000), np.float32), "w")
+    nodes = [
+        helper.make_node(
+            "Constant", [], ["one"], name="constant", value=numpy_helper.from_array(np.array(1, np.float32))
+        ),
+        helper.make_node("Mul", ["x", "w"], ["a"], name="mul"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Neg", ["b"], ["c"], name="neg"),
+        helper.make_node("Sub", ["c", "one"], ["d"], name="sub"),
+        helper.make_node("Add", ["d", "a"], ["y"], name="add"),
+    ]
+    return model_of(nodes, [floats("x", 1, 1000)], [floats("y", 1, 1000)], [weight])
+
+
+@pytest.fixture
+def analysis(tmp_path: Path) -> Analysis:
+    onnx.save(weighing(), tmp_path / "model.onnx")
+    return graphcut.analyze(graphcut.load(tmp_path / "model.onnx"))
+
+
+@pytest.fixture(scope="session")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """Of three layers, for reading only."""
+    path = tmp_path_factory.mktemp("decoder") / "llm.onnx"
+    demos.write("llm", path, hidden=16, layers=3, heads=2, kv_heads=1, vocab=32)
+    return graphcut.analyze(graphcut.load(path))
+
+
+@pytest.fixture
+def saved(analysis: Analysis, tmp_path: Path) -> Path:
+    """`mul`, `relu` | `neg`, `sub`, `add`."""
+    made = graphcut.plan(analysis, At(("relu",)))
+    save_plan(made, analysis.model, tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def edited(path: Path, change: Callable[[Any], object]) -> Path:
+    record = json.loads(path.read_text(encoding="utf-8"))
+    change(record)
+    path.write_text(json.dumps(record), encoding="utf-8")
+    return path
+
+
+def names(made: Plan) -> list[list[str]]:
+    return [[made.graph.nodes[i].name for i in row] for row in made.rows]
+
+
+# What is saved is replayed
+
+TWO = Cluster(
+    devices=(Device(name="a", memory_bytes=10**8), Device(name="größe", flops_per_s=3e11)),
+    lines=(Line(between=("a", "größe"), bytes_per_s=5e8),),
+)
+GOALS: Mapping[str, Goal] = {
+    "at": At(("/model/layers.1/add_1",)),
+    "into": Into(3),
+    "layers": Into(3, "layers"),
+    "within": Within(30_000),
+    "counted": Within(20_000_000, ("activations", "cache")),
+    "across": Across(TWO),
+    "decode": Across(TWO, "decode", 4),
+    "heads": Heads((("logits",),)),
+}
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_a_saved_plan_is_replayed_part_by_part(decoder: Analysis, tmp_path: Path, name: str) -> None:
+    made = graphcut.plan(decoder, GOALS[name], limits=Limits(inside_layers=True))
+    save_plan(made, decoder.model, tmp_path / "plan.json")
+    again = replay(decoder, tmp_path / "plan.json")
+    assert (again.goal, again.limits, again.rows, again.devices) == (made.goal, made.limits, made.rows, made.devices)
+    assert again.dims == made.dims
+    assert again.partition == made.partition
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_the_same_plan_is_saved_as_the_same_bytes(decoder: Analysis, tmp_path: Path, name: str) -> None:
+    for file in ("first.json", "second.json"):
+        save_plan(graphcut.plan(decoder, GOALS[name]), decoder.model, tmp_path / file)
+    assert (tmp_path / "first.json").read_bytes() == (tmp_path / "second.json").read_bytes()
+
+
+def test_what_is_replayed_is_saved_as_it_was(decoder: Analysis, tmp_path: Path) -> None:
+    """But for how good it was and what it was predicted to take: whoever edited it may have changed that."""
+    save_plan(graphcut.plan(decoder, Into(3)), decoder.model, tmp_path / "first.json")
+    save_plan(replay(decoder, tmp_path / "first.json"), decoder.model, tmp_path / "second.json")
+    first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("first", "second"))
+    for record in (first, second):
+        del record["outcome"]
+        for part in record["parts"]:
+            del part["predicted"]
+    assert second == first
+
+
+def test_a_plan_file_says_what_it_is_for(saved: Path, analysis: Analysis) -> None:
+    record = json.loads(saved.read_text())
+    assert record["format"] == "graphcut.plan/1"
+    assert record["model"] == "model.onnx"
+    assert record["goal"] == {"type": "At", "nodes": ["relu"]}
+    assert [part["nodes"] for part in record["parts"]] == [["mul", "relu"], ["neg", "sub", "add"]]
+    assert names(replay(analysis, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
+
+
+def test_a_part_lists_what_it_repeats_apart_from_what_is_its_own(decoder: Analysis, tmp_path: Path) -> None:
+    made = graphcut.plan(decoder, Into(3, "layers"))
+    assert made.recomputed, "the rotary table is cheaper to compute than to send"
+    save_plan(made, decoder.model, tmp_path / "plan.json")
+    parts = json.loads((tmp_path / "plan.json").read_text())["parts"]
+    own = [name for part in parts for name in part["nodes"]]
+    assert sorted(own) == sorted(decoder.model.graph.nodes[i].name for i in decoder.model.graph.flow)
+    for found in made.recomputed:
+        repeated = {made.graph.nodes[i].name for i in found.nodes}
+        assert repeated == set(parts[found.part]["repeats"])
+
+
+def test_a_plan_is_replaced_whole_or_not_at_all(
+    saved: Path, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = saved.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(graphcut.GraphcutError, match="No space left on device"):
+        save_plan(graphcut.plan(analysis, At(("mul",))), analysis.model, saved)
+    monkeypatch.undo()
+    assert saved.read_bytes() == before
+    assert {file.name for file in saved.parent.iterdir()} == {"plan.json", "model.onnx"}
+
+
+def test_a_replayed_plan_cuts_to_the_same_bytes(decoder: Analysis, tmp_path: Path) -> None:
+    made = graphcut.plan(decoder, Into(3, "layers"))
+    save_plan(made, decoder.model, tmp_path / "plan.json")
+    first = graphcut.split(decoder.model, made, tmp_path / "first")
+    second = graphcut.split(decoder.model, replay(decoder, tmp_path / "plan.json"), tmp_path / "second")
+    for file in first.root.iterdir():
+        assert file.read_bytes() == (second.root / file.name).read_bytes(), file.name
+
+
+# What is edited is done
+
+
+def test_a_node_that_is_moved_goes_there(saved: Path, analysis: Analysis) -> None:
+    edited(saved, lambda plan: plan["parts"][1]["nodes"].append(plan["parts"][0]["nodes"].pop()))
+    assert names(replay(analysis, saved)) == [["mul"], ["relu", "neg", "sub", "add"]]
+
+
+def test_the_names_of_a_part_may_stand_in_any_order(saved: Path, analysis: Analysis) -> None:
+    edited(saved, lambda plan: plan["parts"][1]["nodes"].reverse())
+    assert names(replay(analysis, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
+
+
+def test_a_part_may_be_divided(saved: Path, analysis: Analysis) -> None:
+    def divide(plan: Any) -> None:  # noqa: ANN401 - JSON
+        plan["parts"][1]["nodes"].remove("add")
+        plan["parts"].append({"nodes": ["add"]})
+
+    assert names(replay(analysis, edited(saved, divide))) == [["mul", "relu"], ["neg", "sub"], ["add"]]
+
+
+def test_a_part_may_be_told_to_repeat_a_node(saved: Path, analysis: Analysis) -> None:
+    made = replay(analysis, edited(saved, lambda plan: plan["parts"][1].update(repeats=["mul", "mul"])))
+    assert names(made) == [["mul", "relu"], ["mul", "neg", "sub", "add"]]
+    assert set(made.partition.wiring.crossing) == {"b"}
+
+
+def test_what_a_plan_predicts_need_not_stand_in_it(saved: Path, analysis: Analysis) -> None:
+    for part in (0, 1):
+        edited(saved, lambda plan, part=part: plan["parts"][part].pop("predicted"))  # type: ignore[misc]
+    assert names(replay(analysis, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
+
+
+# What can't be is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda parts: parts[1]["nodes"].append("mul"), r"node 'mul' stands in parts 0 and 1"),
+        (lambda parts: parts[0]["nodes"].append("mul"), r"node 'mul' stands twice in part 0"),
+        (lambda parts: parts[0]["nodes"].remove("relu"), r"node 'relu' stands in no part"),
+        (lambda parts: parts.clear(), r"node 'mul' stands in no part"),
+        (lambda parts: parts[0]["nodes"].append("constant"), r"'constant' is a constant, which every part has"),
+        (lambda parts: parts.append({"nodes": []}), r"part 2 has no nodes"),
+        (lambda parts: parts[0].update(repeats=["neg"]), r"part 0 repeats 'neg', which no part before it holds"),
+        (lambda parts: parts[1].update(repeats=["neg"]), r"part 1 repeats 'neg', which no part before it holds"),
+        (
+            lambda parts: parts.reverse(),
+            r"these parts can't run in this order: part 0 reads 'b' before any part writes it",
+        ),
+    ],
+    ids=["twice", "twice in one", "missing", "no parts", "constant", "empty", "repeats later", "own", "order"],
+)
+def test_an_edit_that_can_not_be_is_refused_by_name(
+    saved: Path, analysis: Analysis, change: Callable[[Any], object], said: str
+) -> None:
+    edited(saved, lambda plan: change(plan["parts"]))
+    with pytest.raises(UsageError) as caught:
+        replay(analysis, saved)
+    assert re.fullmatch(f"{re.escape(str(saved))}: {said}", str(caught.value)), caught.value
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("field", ["nodes", "repeats"])
+def test_a_name_that_no_node_bears_is_refused_with_the_one_that_was_meant(
+    saved: Path, analysis: Analysis, field: str
+) -> None:
+    edited(saved, lambda plan: plan["parts"][1][field].append("rleu"))
+    with pytest.raises(UsageError) as caught:
+        replay(analysis, saved)
+    assert str(caught.value) == f"{saved} names the node 'rleu', which the model does not have"
+    assert "'relu'" in caught.value.hint
+
+
+def test_a_node_in_an_impossible_place_is_told_with_the_tensor(saved: Path, analysis: Analysis) -> None:
+    edited(saved, lambda plan: plan["parts"][0]["nodes"].append(plan["parts"][1]["nodes"].pop()))
+    with pytest.raises(UsageError) as caught:
+        replay(analysis, saved)
+    assert "part 0 reads 'd'" in str(caught.value)
+
+
+def test_an_edit_that_breaks_the_budget_is_refused_when_it_is_cut(decoder: Analysis, tmp_path: Path) -> None:
+    save_plan(graphcut.plan(decoder, Within(30_000)), decoder.model, tmp_path / "plan.json")
+
+    def together(plan: Any) -> None:  # noqa: ANN401 - JSON
+        plan["parts"] = [{"nodes": [name for part in plan["parts"] for name in part["nodes"]]}]
+
+    edited(tmp_path / "plan.json", together)
+    with pytest.raises(PlanError) as caught:
+        graphcut.split(decoder.model, replay(decoder, tmp_path / "plan.json"), tmp_path / "out")
+    assert re.fullmatch(r"part-0\.onnx takes [\d,]+ bytes, and the plan allows 30,000", str(caught.value))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_edit_that_breaks_a_pin_is_refused(decoder: Analysis, tmp_path: Path) -> None:
+    last = "/lm_head/MatMul"
+    made = graphcut.plan(decoder, Into(2), limits=Limits(pins=((last, 1),)))
+    save_plan(made, decoder.model, tmp_path / "plan.json")
+
+    def together(plan: Any) -> None:  # noqa: ANN401 - JSON
+        plan["parts"] = [{"nodes": [name for part in plan["parts"] for name in part["nodes"]]}]
+
+    with pytest.raises(PlanError, match="pinned to part 1"):
+        replay(decoder, edited(tmp_path / "plan.json", together))
+
+
+# What is no plan, or another's
+
+
+def test_a_plan_for_another_model_is_refused_by_its_name(saved: Path, decoder: Analysis) -> None:
+    with pytest.raises(UsageError) as caught:
+        replay(decoder, saved)
+    assert str(caught.value) == f"{saved} was made for model.onnx, and is no plan for llm.onnx: the graphs differ"
+    assert caught.value.hint
+
+
+def test_a_plan_holds_for_a_model_of_the_same_graph(saved: Path, tmp_path: Path) -> None:
+    """Other weights, another name."""
+    proto = weighing()
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((1, 1000), np.float32), "w"))
+    onnx.save(proto, tmp_path / "finetuned.onnx")
+    tuned = graphcut.analyze(graphcut.load(tmp_path / "finetuned.onnx"))
+    assert names(replay(tuned, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
+
+
+def test_a_plan_that_is_not_there_is_the_users_slip(analysis: Analysis, tmp_path: Path) -> None:
+    for place, why in ((tmp_path / "no.json", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(UsageError) as caught:
+            replay(analysis, place)
+        assert str(caught.value) == f"{place} can't be read: {why}"
+        assert caught.value.hint == "`graphcut plan MODEL ... -o FILE` writes one"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"hello", b'{"format": "graphcut.plan/1", ', b"\xff\xfe"],
+    ids=lambda raw: repr(raw[:9]),
+)
+def test_what_is_not_json_is_no_plan(analysis: Analysis, tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "plan.json").write_bytes(raw)
+    with pytest.raises(RecordError, match=r"plan\.json is no plan: "):
+        replay(analysis, tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda plan: plan.update(note="mine"), "Object contains unknown field `note`"),
+        (lambda plan: plan["parts"][1].update(note=1), r"parts\[1\]: Object contains unknown field `note`"),
+        (lambda plan: plan["parts"][0].update(nodes="mul"), r"parts\[0\]\.nodes: Expected `array`, got `str`"),
+        (lambda plan: plan["parts"][0]["nodes"].append(7), r"parts\[0\]\.nodes\[2\]: Expected `str`, got `int`"),
+        (lambda plan: plan["goal"].update(type="Foo"), r"goal\.type: Invalid value 'Foo'"),
+        (lambda plan: plan.pop("parts"), "Object missing required field `parts`"),
+        (lambda plan: plan.pop("format"), "Object missing required field `format`"),
+    ],
+    ids=["field", "field of a part", "type", "type inside", "goal", "no parts", "no format"],
+)
+def test_what_does_not_fit_is_told_with_its_place(
+    saved: Path, analysis: Analysis, change: Callable[[Any], object], said: str
+) -> None:
+    edited(saved, change)
+    with pytest.raises(RecordError) as caught:
+        replay(analysis, saved)
+    assert re.fullmatch(f"{re.escape(str(saved))}: {said}", str(caught.value)), caught.value
+    assert caught.value.hint == "plan again, or use the graphcut that wrote it"
+
+
+def test_a_later_format_is_refused_in_words(saved: Path, analysis: Analysis) -> None:
+    edited(saved, lambda plan: plan.update(format="graphcut.plan/2"))
+    with pytest.raises(RecordError, match=r"'graphcut\.plan/2'.*graphcut\.plan/1|newer"):
+        replay(analysis, saved)
