@@ -17,7 +17,8 @@ from .errors import ModelError, UsageError
 from .graph import Graph
 from .reading import check_text, read_graph, values_bytes
 from .scopes import FunctionKey, is_external, key_of, nodes_within, tensors_in, tensors_in_function
-from .shapes import infer_bound, infer_tensors, name_open_sizes
+from .shapes import infer_tensors
+from .sizes import infer_bound, name_open_sizes
 from .skeleton import read_skeleton
 from .units import count
 from .weights import Range, check_inside, find_data

@@ -17,6 +17,7 @@ FLOORS = (
     {"wiring", "weights", "units", "placing", "records"},
     {"skeleton", "scopes", "graph", "cascade"},
     {"reading", "shapes", "structure", "running", "demos"},
+    {"sizes"},
     {"model"},
     {"repeats", "feeding", "costs"},
     {"analysis", "verifying"},
@@ -24,6 +25,7 @@ FLOORS = (
     {"splitting"},
     {"merging", "measuring", "drawing"},
     {"__init__"},
+    {"asking"},
     {"cli"},
     {"__main__"},
 )
@@ -32,6 +34,7 @@ ONNX_ROOMS = {
     "model",
     "reading",
     "shapes",
+    "sizes",
     "structure",
     "splitting",
     "merging",
@@ -91,7 +94,7 @@ def test_each_dear_import_stands_in_its_rooms_alone(path: Path) -> None:
     room = room_of(path)
     assert "onnx" not in used or room in ONNX_ROOMS
     assert "networkx" not in used or room == "analysis"
-    assert not used & {"typer", "rich"} or room in {"cli", "drawing"}
+    assert not used & {"typer", "rich"} or room in {"asking", "cli", "drawing"}
 
 
 def test_no_module_bears_the_name_of_a_function_it_exports() -> None:

@@ -18,7 +18,9 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 import graphcut
 import graphcut.demos
 from graphcut import At, Cascade, Model, ModelError, Tensor, load, shapes
-from graphcut.shapes import describe, infer_bound, type_of, word_from_ort
+from graphcut import sizes as sizes_room
+from graphcut.shapes import describe, type_of, word_from_ort
+from graphcut.sizes import infer_bound
 from graphcut.wiring import BITS, Dim
 
 from conftest import Draw, floats, model_of
@@ -701,7 +703,7 @@ def masked(layers: int) -> ModelProto:
 def test_what_spreads_from_one_open_size_is_settled_however_many_inherit_it(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shapes, "_FEW", few)
+    monkeypatch.setattr(sizes_room, "_FEW", few)
     model = masked(12)
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 1
     names = {name for step in model.graph.node for name in step.output}
@@ -740,7 +742,7 @@ def test_a_size_computed_from_symbols_is_named_only_where_it_is_one(
     assert said(opened(model).border, "r") == [f"int64[{named}]"]
 
 
-NUMBERS = shapes._primes(10_007, 12)
+NUMBERS = sizes_room._primes(10_007, 12)
 NEAR = range(-64, 65)
 
 

@@ -16,10 +16,11 @@ from ..graph import Graph
 from ..model import Model
 from ..reading import values_bytes
 from ..scopes import functions_called, tensors_in_function, tensors_within
-from ..shapes import infer_bound
+from ..shapes import tensor_of
+from ..sizes import infer_bound
 from ..wiring import Dim, Tensor
 from .caches import Cache, bound_dims, find_caches
-from .flops.counting import Scope, constant_value, count_node, has_insides, infer_nodes, small_values, tensor_of
+from .flops.counting import Scope, constant_value, count_node, has_insides, infer_nodes, small_values
 from .flops.operation import Operation, axis, elements, rows
 from .formula import Formula, product
 

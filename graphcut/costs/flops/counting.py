@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Final
 
 import onnx
@@ -17,7 +16,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnx.numpy_helper import to_array
 
 from ...scopes import FunctionKey, bodies, captures, domain, function_key, has_bodies, is_external
-from ...shapes import describe, type_of
+from ...shapes import describe, tensor_of, type_of
 from ...wiring import Tensor
 from ..formula import UNKNOWN, ZERO, Formula
 from . import attention, elements, products
@@ -96,16 +95,6 @@ def has_insides(node: NodeProto, op: str, scope: Scope) -> bool:
     if scope.functions and function_key(node) in scope.functions:
         return True
     return op not in RULES and op not in elements.MOVING and has_bodies(node)
-
-
-def tensor_of(values: TensorProto) -> Tensor:
-    """The type of an initializer or constant."""
-    return Tensor(name=values.name, dtype=_word(values.data_type), shape=tuple(values.dims))
-
-
-@cache
-def _word(data_type: int) -> str:
-    return describe("", onnx.helper.make_tensor_type_proto(data_type, ())).dtype
 
 
 def small_values(tensors: Iterable[TensorProto]) -> dict[str, TensorProto]:
