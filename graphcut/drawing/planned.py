@@ -21,6 +21,7 @@ from .lanes import lanes
 from .tables import table
 
 _MOST_NAMES = 6
+_NOTABLE = 0.001
 
 
 def draw_plan(made: Plan, model: Model, console: Console, *, explain: bool) -> RenderableType:
@@ -67,19 +68,32 @@ def _wanted(goal: Goal) -> str:
 def _outcome_lines(made: Plan) -> Iterable[str]:
     if made.outcome is None:
         return
-    yield _outcome(made.outcome)
+    yield _outcome(made.outcome, made.reached)
     if made.unlimited is not None:
         free = made.unlimited
-        yield f"without --pin and --avoid: {quantity(free.value, free.unit)}"
+        given = " and ".join(w for w, v in (("--pin", made.limits.pins), ("--avoid", made.limits.avoid)) if v)
+        yield f"without {given}: {quantity(free.value, free.unit)}"
 
 
-def _outcome(outcome: Outcome) -> str:
+def _outcome(outcome: Outcome, reached: float | None) -> str:
+    """How good the division is, and what it comes to once parts recompute."""
+    text = _division(outcome)
+    if reached is None or abs(reached - outcome.value) <= _NOTABLE * abs(outcome.value):
+        return text
+    return f"{text}; {quantity(reached, outcome.unit)} once parts recompute"
+
+
+def _division(outcome: Outcome) -> str:
     value = f"{outcome.objective}: {quantity(outcome.value, outcome.unit)}"
     if outcome.is_optimal:
-        return f"{value}; no cut does better (proven)"
+        return f"{value}; no other division does better (proven)"
     side = "at most" if outcome.unit == "tokens/s" else "at least"
-    gap = f", a gap of {outcome.gap:.1%}" if outcome.unit != "parts" and outcome.gap != float("inf") else ""
-    return f"{value}; any cut needs {side} {quantity(outcome.bound, outcome.unit)}{gap}"
+    gap = (
+        f", a gap of {outcome.gap:.1%}"
+        if outcome.unit not in {"parts", "devices"} and outcome.gap != float("inf")
+        else ""
+    )
+    return f"{value}; any division takes {side} {quantity(outcome.bound, outcome.unit)}{gap}"
 
 
 def quantity(value: float, unit: Unit) -> str:
@@ -89,12 +103,12 @@ def quantity(value: float, unit: Unit) -> str:
             return duration(value)
         case "bytes":
             return size(round(value))
-        case "parts" | "layers":
+        case "parts" | "devices" | "layers":
             return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
         case "flops":
             return f"{operations(value)}FLOP"
         case "tokens/s":
-            return f"{value:.3g} tokens/s"
+            return f"{value:,.0f} tokens/s" if value >= 100 else f"{value:.3g} tokens/s"
 
 
 def _parts(made: Plan, model: Model, width: int) -> RichTable:
@@ -192,7 +206,7 @@ def coverage_lines(coverage: Coverage) -> Iterable[str]:
     if coverage.unmatched:
         yield f"{count(len(coverage.unmatched), 'row')} of the cost model matched no node: {_first(coverage.unmatched)}"
     if coverage.uncovered:
-        yield f"the cost model covers {count(len(coverage.uncovered), 'node')} not: {_first(coverage.uncovered)}"
+        yield f"the cost model does not cover {count(len(coverage.uncovered), 'node')}: {_first(coverage.uncovered)}"
 
 
 def _first(names: Sequence[str]) -> str:
