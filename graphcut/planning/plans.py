@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import pairwise
+from math import inf
 from typing import Final, assert_never
 
 from msgspec.structs import replace as changed
@@ -31,6 +33,9 @@ from .recompute import Prices, Recomputed, recompute
 from .tasks import Task, task_of
 from .within import fewest_parts, plan_within
 from .written import Written, written_bytes
+
+_SLACK: Final = 1e-9
+"""Times that are the same but for the order of additions."""
 
 ANY_DEVICE: Final = Device(name="any")
 """What a part is thought to run on where no cluster is given: a small computer in a wired network."""
@@ -199,7 +204,8 @@ class _Study:
 
     def planned(self, goal: Into | Within | Across, prove_s: float) -> Plan:
         task, choice = self.best(goal, prove_s)
-        rows, recomputed = self._with_replicas(task.rows(choice.found.parts), choice.devices)
+        most_s = _slowest(goal, choice)
+        rows, recomputed = self._with_replicas(task.rows(choice.found.parts), choice.devices, task.cheap, most_s)
         made = Plan(
             goal,
             self.graph,
@@ -218,7 +224,7 @@ class _Study:
         rows = rows_of_heads(self.graph, goal)
         check_limits(Plan(goal, self.graph, rows, limits=self.limits))
         devices = (ANY_DEVICE,) * len(rows)
-        rows, recomputed = self._with_replicas(rows, devices)
+        rows, recomputed = self._with_replicas(rows, devices, (), inf)
         made = Plan(goal, self.graph, rows, devices=devices, limits=self.limits, recomputed=recomputed)
         return self.with_figures(made)
 
@@ -296,30 +302,38 @@ class _Study:
         return _Study(self.analysis, goal, free, self.costs, self.table).best(goal, 0.0)[1].outcome
 
     def _with_replicas(
-        self, rows: tuple[tuple[int, ...], ...], devices: Sequence[Device]
+        self, rows: tuple[tuple[int, ...], ...], devices: Sequence[Device], cheap: Sequence[int], most_s: float
     ) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
-        """The rows with what parts recompute, as far as their memory allows."""
+        """The rows with what parts recompute, as far as their memory allows and no part gets slower than `most_s`.
+
+        A part that would be too slow repeats no more than the `cheap` nodes, which it was planned to compute.
+        """
         if self.limits.recompute == "never":
             return rows, ()
         kept = self._single(self.limits)
         unsent = frozenset(name for node in self._avoided(self.limits) for name in self.graph.nodes[node].writes)
         sizes = {name: number for name, (number, _) in self.costs.tensor_bytes.items()}
-        refused: set[int] = set()
+        repeatable: dict[int, frozenset[int]] = {}
 
         def prices(part: int) -> Prices:
             device, before = devices[part], devices[part - 1]
             run = dict(zip(self.graph.flow, self.seconds(device), strict=True))
-            sending = 0.0 if part in refused else 1 / device.line_bytes_per_s + 1 / before.line_bytes_per_s
-            return Prices(run, sending, sizes, unsent)
+            sending = 1 / device.line_bytes_per_s + 1 / before.line_bytes_per_s
+            return Prices(run, sending, sizes, unsent, repeatable.get(part))
 
         while True:
             made, found = recompute(self.graph, rows, cache(prices), kept)
             blocks = partition(self.graph, made)
             figures = figures_of(blocks, self.costs, self.written, devices, self.seconds, self.cluster)
-            over = {r.part for r in found if not self._fits(devices[r.part], figures[r.part])} - refused
-            if not over:
+            narrowed = dict(repeatable)
+            for part in (entry.part for entry in found):
+                if not self._fits(devices[part], figures[part]):
+                    narrowed[part] = frozenset(cheap if part not in repeatable else ())
+                elif figures[part].busy_s > most_s * (1 + _SLACK):
+                    narrowed.setdefault(part, frozenset(cheap))
+            if narrowed == repeatable:
                 return made, found
-            refused |= over
+            repeatable.update(narrowed)
 
     def _fits(self, device: Device, part: Figures) -> bool:
         """Has a part that recomputes still room? Never says yes where it has not."""
@@ -328,6 +342,16 @@ class _Study:
             return part.written_bytes + counted <= self.goal.memory_bytes
         needed = part.written_bytes + part.activation_bytes + part.cache_bytes
         return device.memory_bytes is None or needed <= device.memory_bytes
+
+
+def _slowest(goal: Goal, choice: Choice) -> float:
+    """Seconds of the part that was planned to be the slowest; `inf` where the plan was not for time."""
+    if not (isinstance(goal, Into) and goal.by == "time") and not (
+        isinstance(goal, Across) and goal.objective != "bytes"
+    ):
+        return inf
+    climb = choice.found.climb
+    return max(float(t[high, low]) for t, (low, high) in zip(choice.costs, pairwise(climb.rungs), strict=True))
 
 
 def check_limits(made: Plan) -> None:

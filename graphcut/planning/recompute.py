@@ -51,12 +51,14 @@ class Prices:
         s_per_byte: seconds that a byte takes to get there.
         tensor_bytes: bytes of each activation.
         unsent: tensors that must not be sent, at any price.
+        repeatable: the nodes that may be repeated; None for any.
     """
 
     run_s: Mapping[int, float]
     s_per_byte: float
     tensor_bytes: Mapping[str, int]
     unsent: frozenset[str] = frozenset()
+    repeatable: frozenset[int] | None = None
 
     def send_s(self, name: str) -> float:
         """Seconds that a tensor takes to get there."""
@@ -109,7 +111,12 @@ def _repeated(graph: Graph, row: Sequence[int], prices: Prices, may_repeat: Call
     inside = set(row)
     needed = [name for name in _received(graph, inside) if name in graph.producer]
     held = {weight for node in row for weight in graph.nodes[node].weights}
-    candidates = _candidates(graph, needed, prices, lambda node: may_repeat(node) and _is_light(graph, node, held))
+
+    def may(node: int) -> bool:
+        is_named = prices.repeatable is None or node in prices.repeatable
+        return is_named and may_repeat(node) and _is_light(graph, node, held)
+
+    candidates = _candidates(graph, needed, prices, may)
     if not candidates:
         return ()
     late = _late_side(graph, inside, candidates, prices)
