@@ -113,10 +113,14 @@ def _explain(error: BaseException) -> int:  # noqa: PLR0911 - one for each kind 
 
 def _open(place: Path) -> Cascade:
     from .cascade import open_cascade
+    from .things import is_plan
 
     if place.suffix == ".onnx" and place.is_file():
         hint = f"`graphcut analyze {shlex.quote(str(place))}` shows where it can be cut"
         raise UsageError(f"{place} is a model, not a cascade", hint=hint)
+    if is_plan(place):
+        hint = f"`graphcut split MODEL --plan {shlex.quote(str(place))}` makes one"
+        raise UsageError(f"{place} is a plan, not a cascade", hint=hint)
     return open_cascade(place)
 
 
@@ -213,7 +217,8 @@ def analyze(
 ) -> None:
     """Show where a model can be cut, and what it costs there."""
     from .analysis import analyze as look
-    from .drawing.terminal import cheapest, draw_analysis, draw_cut_points, most_even
+    from .drawing.scenes import scene_of_analysis
+    from .drawing.terminal import cheapest, draw_cut_points, draw_scene
 
     analysis = look(_load(model, dim))
     if as_json:
@@ -225,9 +230,10 @@ def analyze(
         for line in draw_cut_points(cheapest(points, cuts) if cuts else points):
             sys.stdout.write(f"{line}\n")
     else:
-        _print(lambda console: draw_analysis(analysis, console))
-        if (place := most_even(analysis)) is not None:
-            _say_next(f"graphcut split {shlex.quote(str(model))} --at-nodes {shlex.quote(place.node)}")
+        scene = scene_of_analysis(analysis)
+        _print(lambda console: draw_scene(scene, console))
+        if scene.following:
+            _say_next(scene.following)
 
 
 def _planned(wish: Wish, opened: Model) -> Plan:
@@ -250,14 +256,14 @@ def _planned(wish: Wish, opened: Model) -> Plan:
     return make(analysis, wish.goal, limits=wish.limits, costs=costs, table=table, prove_s=wish.prove_s)
 
 
-def _check_goal_file(output: Path | None, *, force: bool) -> None:
+def _check_goal_file(output: Path | None, *, force: bool, option: str = "-o") -> None:
     """What can be known of a file to write before the work is done."""
     if output is None:
         return
     if output.exists() and not force:
-        raise UsageError(f"{output} stands there already", hint="choose another name with -o, or add --force")
+        raise UsageError(f"{output} stands there already", hint=f"choose another name with {option}, or add --force")
     if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent}", hint="make it first, or choose another with -o")
+        raise UsageError(f"there is no folder {output.parent}", hint=f"make it first, or choose another with {option}")
 
 
 @app.command()
@@ -308,6 +314,9 @@ def split(
         ),
     ] = "copy",
     dim: Dims = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw what was cut into an .html file, too.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Say what would be written, and write nothing.")
     ] = False,
@@ -319,6 +328,9 @@ def split(
     from .splitting import describe, prepare, write
     from .units import size
 
+    _check_goal_file(report, force=force, option="--report")
+    if report is not None and report.suffix not in {".html", ".htm"}:
+        raise UsageError(f"{report} would hold a page, and is not called like one", hint="name an .html file")
     opened = _load(model, dim)
     cut = prepare(opened, _planned(wish, opened), output, weights=weights)
     if dry_run and as_json:
@@ -331,11 +343,14 @@ def split(
             sys.stdout.write(f"{line}\n")
         sys.stdout.write(f"{size(cut.bytes_to_write)} would be written; nothing was\n")
         return
-    with _progress(cut, quiet=quiet or as_json) as report:
-        cascade = write(cut, force=force, progress=report)
-    for note in () if quiet or as_json else (*opened.notes, *_notes_on_sizes(opened)):
-        _say(f"note: {note}")
-    _show(cascade, as_json=as_json, quiet=quiet)
+    with _progress(cut, quiet=quiet or as_json) as told:
+        cascade = write(cut, force=force, progress=told)
+    if report is not None:
+        from .drawing.html import html_of
+        from .drawing.scenes import scene_of_cascade
+
+        _put_text(html_of(scene_of_cascade(cascade, opened)), report)
+    _show(cascade, opened, as_json=as_json, quiet=quiet)
     if not (quiet or as_json):
         _say_next(f"graphcut verify {shlex.quote(str(_shortest(cascade)))}")
 
@@ -434,9 +449,118 @@ def verify(
 
 
 @app.command()
-def show(place: CascadePlace, as_json: AsJson = False) -> None:
-    """Show the parts of a cascade, and which tensor goes from where to where."""
-    _show(_open(place), as_json=as_json, quiet=False)
+def show(
+    place: Annotated[
+        Path, typer.Argument(metavar="THING", help="A model, a plan, the folder of a cascade or its manifest.")
+    ],
+    to: Annotated[
+        Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"],
+        typer.Option(help="As what: on screen, a page, a picture, text for others, LinguaLinked's maps."),
+    ] = "terminal",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to; stdout without it, for what is text."),
+    ] = None,
+    part: Annotated[
+        int | None, typer.Option(metavar="K", min=0, help="The nodes of one part of a cascade, with --to dot.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The model of a plan or a cascade, if it moved.")
+    ] = None,
+    dim: Dims = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a model, a plan or a cascade: its parts, what crosses, and where cutting is cheap."""
+    if part is not None and to != "dot":
+        raise UsageError("--part shows the nodes of a part, and only DOT can", hint="add --to dot")
+    if to == "terminal" and output is not None and not as_json:
+        raise UsageError("a picture for the terminal goes to stdout", hint="leave -o out, or choose a --to")
+    if to != "lingualinked":
+        _check_goal_file(output, force=force)
+    if as_json or to == "json":
+        from .drawing.json import dumps
+
+        _put_text(dumps(_record_at(place, dim)) + "\n", output)
+    elif to == "lingualinked":
+        from .exporting.lingualinked import export_lingualinked
+
+        if output is None:
+            raise UsageError("LinguaLinked's maps are a folder of files", hint="name it with -o DIR")
+        for file in export_lingualinked(_open(place), output, force=force):
+            _say(f"wrote {file}")
+    elif to == "terminal":
+        from .drawing.terminal import draw_scene
+        from .things import scene_at
+
+        scene = scene_at(place, model=model, dims=_dims(dim))
+        _print(lambda console: draw_scene(scene, console, explain=True))
+        if scene.following:
+            _say_next(scene.following)
+    else:
+        _put_text(_drawn_at(place, to, part, model, _dims(dim)), output)
+
+
+def _record_at(place: Path, dim: Sequence[str] | None) -> dict[str, Any]:
+    """Everything that there is to say of a thing."""
+    from .analysis import analyze as look
+    from .drawing import json as pen
+    from .things import is_plan
+
+    if place.suffix == ".onnx":
+        return pen.analysis_record(look(_load(place, dim)))
+    if is_plan(place):
+        from .planning.files import read_plan
+
+        return pen.builtins(read_plan(place))
+    return pen.cascade_record(_open(place))
+
+
+def _drawn_at(
+    place: Path,
+    to: Literal["html", "svg", "dot", "mermaid"],
+    part: int | None,
+    model: Path | None,
+    dims: dict[str, int],
+) -> str:
+    from .things import scene_at
+
+    if part is not None:
+        from .drawing.dot import dot_of_part
+
+        return dot_of_part(_open(place), part)
+    scene = scene_at(place, model=model, dims=dims)
+    if to in {"dot", "mermaid"} and not scene.cards:
+        raise UsageError(f"{place} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
+    match to:
+        case "html":
+            from .drawing.html import html_of
+
+            return html_of(scene)
+        case "svg":
+            from .drawing.svg.sheet import svg_of
+
+            return svg_of(scene)
+        case "dot":
+            from .drawing.dot import dot_of
+
+            return dot_of(scene)
+        case "mermaid":
+            from .drawing.mermaid import mermaid_of
+
+            return mermaid_of(scene)
+
+
+def _put_text(text: str, output: Path | None) -> None:
+    """Into a file, or onto stdout."""
+    if output is None:
+        sys.stdout.write(text)
+        return
+    from .placing import replacing
+
+    with replacing(output) as new:
+        new.write_text(text, encoding="utf-8")
+    _say(f"wrote {output}")
 
 
 @app.command()
@@ -480,13 +604,17 @@ def run(
 def _load(path: Path, dim: Sequence[str] | None) -> Model:
     from .model import load
 
+    return load(path, dims=_dims(dim))
+
+
+def _dims(dim: Sequence[str] | None) -> dict[str, int]:
     dims: dict[str, int] = {}
     for text in dim or ():
         name, found, number = text.rpartition("=")
         if not (found and name and number.isascii() and number.isdigit()):
             raise UsageError(f"--dim {text} does not say NAME=N", hint="write it like --dim seq=128")
         dims[name] = int(number)
-    return load(path, dims=dims)
+    return dims
 
 
 def _notes_on_sizes(model: Model) -> list[str]:
@@ -494,8 +622,9 @@ def _notes_on_sizes(model: Model) -> list[str]:
     return [f"sizes count {', '.join(unbound)} as 1; bind them with --dim NAME=N"] if unbound else []
 
 
-def _show(cascade: Cascade, *, as_json: bool, quiet: bool) -> None:
-    from .drawing.terminal import draw_cascade
+def _show(cascade: Cascade, model: Model, *, as_json: bool, quiet: bool) -> None:
+    from .drawing.scenes import scene_of_cascade
+    from .drawing.terminal import draw_scene
 
     if as_json:
         from .drawing.json import cascade_record
@@ -504,7 +633,8 @@ def _show(cascade: Cascade, *, as_json: bool, quiet: bool) -> None:
     elif quiet:
         sys.stdout.write(f"{cascade.path}\n")
     else:
-        _print(lambda console: draw_cascade(cascade, console))
+        scene = scene_of_cascade(cascade, model)
+        _print(lambda console: draw_scene(scene, console))
 
 
 def _shortest(cascade: Cascade) -> Path:

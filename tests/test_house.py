@@ -23,9 +23,9 @@ FLOORS = (
     {"analysis", "verifying"},
     {"planning"},
     {"splitting"},
-    {"merging", "measuring", "drawing"},
+    {"merging", "measuring", "drawing", "exporting"},
     {"__init__"},
-    {"asking"},
+    {"asking", "things"},
     {"cli"},
     {"__main__"},
 )

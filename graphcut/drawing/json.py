@@ -26,6 +26,12 @@ def dumps(record: Mapping[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
 
 
+def builtins(record: msgspec.Struct) -> dict[str, Any]:
+    """A record as it stands in its file."""
+    made: dict[str, Any] = msgspec.to_builtins(record)
+    return made
+
+
 def analysis_record(analysis: Analysis) -> dict[str, Any]:
     """`graphcut.analysis/1`: the model's interface, key nodes, segments with their maps, every cut point, repeats."""
     model, graph = analysis.model, analysis.model.graph

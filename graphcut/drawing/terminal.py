@@ -1,58 +1,241 @@
-"""The terminal pen: an analysis, a cascade or a report on one screen, with rich.
+"""The terminal pen: a scene on one screen, with rich; and what verifying found.
 
-Names from a model go into `Text`, never into markup: a node called `[red]` is shown as it is.
+Names from a model go into `Text`, never into markup: a node called `[red]` is shown as it is. Whatever does not print,
+an escape or a line end, is spelt out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ..analysis import Analysis, CutPoint
+from ..analysis import CutPoint
 from ..cascade import Cascade
-from ..model import Model
-from ..units import count, size
-from ..wiring import Tensor
+from ..units import duration, size
 from .glyphs import Glyphs, glyphs_for
-from .lanes import MOST_ROWS, lanes, total
-from .tables import table
+from .lanes import MOST_ROWS, lanes
+from .scene import Scene, Valley
+from .scenes import best_places
+from .sentences import flop, numbers_words, sized, structure_words
+from .strips import strip
+from .tables import Column, table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.numerical import Compared
     from ..verifying.reports import Report
 
-_MOST_PLACES: Final = 8
+_BAR: Final = 10
 
 
-def draw_analysis(analysis: Analysis, console: Console) -> RenderableType:
-    """Where a model can be cut, on one screen."""
-    model = analysis.model
-    signs = glyphs_for(console)
-    best = spread(analysis, _MOST_PLACES)
-    lines: list[RenderableType] = [_model_line(model), *(Text(f"note: {note}", style="yellow") for note in model.notes)]
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row(Text("inputs", style="dim"), _tensor_list(model.tensors[name] for name in model.graph.reads))
-    facts.add_row(Text("outputs", style="dim"), _tensor_list(model.tensors[name] for name in model.graph.writes))
-    if analysis.repeat is not None:
-        facts.add_row(
-            Text("repeats", style="dim"), Text(str(analysis.repeat).replace("\N{MULTIPLICATION SIGN}", signs.times))
-        )
-    facts.add_row(Text("key nodes", style="dim"), Text(_key_line(analysis)))
-    if free := _open_symbols(model):
-        facts.add_row(Text("open", style="dim"), Text(f"{free} (sizes count them as 1; bind them with --dim)"))
-    lines.append(facts)
-    if len(analysis.profile) > 1:
-        lines += [Text(), *_profile(analysis, best, console.width, signs)]
-    if best:
-        lines += [Text(), _cut_table(best, console.width, signs)]
-    else:
-        lines.append(Text("no place to cut: fewer than two nodes depend on an input"))
-    return Group(*lines)
+def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
+    """A scene on one screen; with `explain`, why each cut is where it is. What to try next is for the caller to say."""
+    return _Trimmed(Group(*_Screen(scene, glyphs_for(console), console.width).lines(explain=explain)))
+
+
+@dataclass(frozen=True)
+class _Trimmed:
+    """Something without the blanks at the ends of its lines, which other programs would have to read past."""
+
+    shown: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self.shown, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            yield from line[:-1]
+            if line:
+                yield Segment(line[-1].text.rstrip(), line[-1].style)
+            yield Segment.line()
+
+
+@dataclass(frozen=True)
+class _Screen:
+    """A scene, and what it is drawn with."""
+
+    scene: Scene
+    signs: Glyphs
+    width: int
+
+    def lines(self, *, explain: bool) -> Iterable[RenderableType]:
+        """Everything, from top to bottom; pieces with something in them stand apart."""
+        yield self.head()
+        yield self.signs.text(self.scene.sentence)
+        pieces = [self.details(), self.parts(), self.lanes(), self.profile(), self.places(), self.others()]
+        for piece in (*pieces, self.reasons() if explain else [], self.checks()):
+            if piece:
+                yield Text()
+                yield from piece
+        for note in self.scene.notes:
+            yield self.signs.text(f"note: {note}", "yellow")
+
+    def head(self) -> Text:
+        line = self.signs.text(self.scene.title, "bold")
+        facts = dict(self.scene.facts)
+        dims = facts.pop("dims", "")
+        if said := ", ".join(f"{value} {word}" for word, value in facts.items()):
+            line.append(f"  {self.signs.spelt(said)}", "not bold")
+        if dims:
+            line.append(f"  {self.signs.spelt(dims)}", "not bold dim")
+        return line
+
+    def details(self) -> list[RenderableType]:
+        if not self.scene.details:
+            return []
+        grid = Table.grid(padding=(0, 2))
+        for word, value in self.scene.details:
+            grid.add_row(self.signs.text(word, "dim"), self.signs.text(value))
+        return [grid]
+
+    # Parts
+
+    def parts(self) -> list[RenderableType]:
+        return [table(list(self.columns()), width=self.width, signs=self.signs)] if self.scene.cards else []
+
+    def columns(self) -> Iterable[Column]:
+        """What is known of the parts, column by column; what says least stays away first."""
+        cards = self.scene.cards
+        is_planned = all(card.busy_s is not None for card in cards)
+        yield Column("part", [Text(card.name, style="bold") for card in cards], fewest=12)
+        if any(card.device for card in cards):
+            yield Column("device", [Text(card.device, style="dim") for card in cards], fewest=16)
+        if any(card.content for card in cards):
+            yield Column("contains", [Text(card.content) for card in cards], fewest=22)
+        yield Column("nodes", [f"{card.nodes:,}" for card in cards], spare=1 if is_planned else 0)
+        if not is_planned:
+            yield Column("weights", [size(card.weight_bytes) for card in cards])
+        if any(card.need_bytes != card.weight_bytes for card in cards):
+            yield Column("needs", [size(card.need_bytes) for card in cards])
+        if any(card.budget_bytes for card in cards):
+            yield Column(self.budget_title(), self.budget_bars())
+        if is_planned:
+            yield from self.figures()
+        else:
+            yield Column("reads", [str(len(card.reads)) for card in cards], spare=5)
+            yield Column("writes", [str(len(card.writes)) for card in cards], spare=4)
+            yield Column("sends on", [self.moved(*self.scene.sent(i)) for i in range(len(cards))])
+        if any(card.last for card in cards):
+            is_told = all(card.content for card in cards)
+            lasts = [Text(card.last, style="dim") for card in cards]
+            yield Column("up to", lasts, fewest=10, spare=9 if is_told else 0)
+
+    def figures(self) -> Iterable[Column]:
+        cards = self.scene.cards
+        if all(card.activation_bytes is not None for card in cards):
+            yield Column("activations", [size(card.activation_bytes or 0) for card in cards], spare=3)
+        if all(card.flops is not None for card in cards):
+            yield Column("work", [flop(card.flops or 0) for card in cards], spare=4)
+        if all(card.intensity is not None for card in cards):
+            yield Column("FLOP/B", [f"{card.intensity or 0:.3g}" for card in cards], spare=8)
+        yield Column("receives", [self.moved(*self.scene.received(i)) for i in range(len(cards))], spare=2)
+        times = [card.busy_s or 0.0 for card in cards]
+        yield Column("time", [duration(time) for time in times])
+        if len(cards) > 1:
+            longest = max(times) or 1.0
+            bars = [Text(self.bar(time / longest, _BAR), style="cyan") for time in times]
+            yield Column("balance", bars, spare=7)
+
+    def moved(self, number: int, is_exact: bool) -> str:  # noqa: FBT001 - a pair, as the scene gives it
+        return sized(number, is_exact=is_exact) if number or not is_exact else "-"
+
+    def bar(self, share: float, room: int) -> str:
+        """A line of that share of `room`; what is there at all is seen."""
+        return self.signs.bar * max(round(share * room), int(share > 0))
+
+    def budget_title(self) -> str:
+        budgets = {card.budget_bytes for card in self.scene.cards}
+        return f"of {size(budget)}" if len(budgets) == 1 and (budget := budgets.pop()) else "of its budget"
+
+    def budget_bars(self) -> list[Text]:
+        """What each part needs of what it may, with a tick at its budget. What is over goes beyond the tick."""
+        shares = [card.need_bytes / card.budget_bytes if card.budget_bytes else 0.0 for card in self.scene.cards]
+        tick = round(_BAR / max(1.0, *shares))
+        return [
+            self.budget_bar(share, tick) if card.budget_bytes else Text("no limit", style="dim")
+            for card, share in zip(self.scene.cards, shares, strict=True)
+        ]
+
+    def budget_bar(self, share: float, tick: int) -> Text:
+        bar = self.bar(share, tick)
+        is_over = share > 1
+        # A part that is over is drawn beyond the tick, by however little it is.
+        beyond = self.signs.bar * max(1, len(bar) - tick) if is_over else ""
+        style = "red" if is_over else "cyan"
+        return Text.assemble((bar[:tick].ljust(tick), style), (self.signs.tick, "bold"), (beyond, style))
+
+    # What crosses
+
+    def lanes(self) -> list[RenderableType]:
+        if not self.scene.cards:
+            return []
+        return [*lanes(self.scene, self.signs, self.width), *map(self.signs.text, self.scene.recomputed)]
+
+    def profile(self) -> list[RenderableType]:
+        profile = self.scene.profile
+        if profile is None or len(profile.alive) < 2:
+            return []
+        if self.scene.cards:
+            return list(strip(profile, profile.cuts, "cut", self.signs, self.width))
+        marks = [place.position - 1 for place in best_places(profile)]
+        return list(strip(profile, marks, "the places below", self.signs, self.width))
+
+    def places(self) -> list[RenderableType]:
+        """Where to cut a model that is not cut."""
+        if self.scene.cards or self.scene.profile is None:
+            return []
+        places = best_places(self.scene.profile)
+        return [table(list(_place_columns(places)), width=self.width, signs=self.signs)] if places else []
+
+    # What there is to say
+
+    def others(self) -> list[RenderableType]:
+        if not self.scene.others:
+            return []
+        head = Text("plans worth having: time between two requests, and of one request", "bold")
+        return [
+            head,
+            *(
+                self.signs.text(
+                    f"  {duration(other.period_s):8}  {duration(other.latency_s):8}"
+                    f"{'  this one' if other.is_chosen else ''}".rstrip()
+                )
+                for other in self.scene.others
+            ),
+        ]
+
+    def reasons(self) -> list[RenderableType]:
+        lines: list[RenderableType] = []
+        for reason in self.scene.reasons:
+            head, *rest = reason.split("\n")
+            lines += [self.signs.text(head, "bold"), *(self.signs.text(f"  {line}") for line in rest)]
+        return lines
+
+    def checks(self) -> list[RenderableType]:
+        return [
+            self.signs.text(
+                f"{_sign(self.signs, check.is_good)} {check.what}: {check.result}",
+                "red" if check.is_good is False else "",
+            )
+            for check in self.scene.checks
+        ]
+
+
+def _place_columns(places: Sequence[Valley]) -> Iterable[Column]:
+    names = [Text(place.node, style="bold" if place.is_key else "") for place in places]
+    yield Column("cut after", names, fewest=12)
+    yield Column("crossing", [sized(place.bytes, is_exact=place.is_exact) for place in places])
+    yield Column("tensors", [str(place.tensors) for place in places])
+    yield Column("weights before", [size(place.weights_before) for place in places])
+    yield Column("after", [size(place.weights_after) for place in places])
+    yield Column("module", [Text(place.module, style="dim") for place in places], fewest=6)
+
+
+# Lines for other programs
 
 
 def draw_cut_points(points: Sequence[CutPoint]) -> Iterable[str]:
@@ -73,194 +256,58 @@ def draw_cut_points(points: Sequence[CutPoint]) -> Iterable[str]:
         )
 
 
-def draw_cascade(cascade: Cascade, console: Console) -> RenderableType:
-    """The parts, and which tensor goes from where to where."""
-    signs = glyphs_for(console)
-    rows = []
-    for i, part in enumerate(cascade.parts):
-        sent = [tensor for tensor, (source, _) in cascade.wiring.crossing.items() if source == i]
-        numbers = f"{part.nodes:,}", size(part.weight_bytes), str(len(part.reads)), str(len(part.writes))
-        rows.append((Text(part.file, style="bold"), *numbers, _sum(cascade, sent, signs) if sent else "-"))
-    titles = "part", "nodes", "weights", "reads", "writes", "sends on"
-    parts = table(titles, rows, width=console.width, names={0: 12})
-    wiring = cascade.wiring
-    sizes = {name: _sum(cascade, [name], signs) for name in wiring.crossing}
-    picture = lanes(wiring, len(cascade.parts), cascade.tensors, sizes, signs, console.width)
-    return Group(_cascade_line(cascade, signs), Text(), parts, Text(), *picture)
-
-
-def draw_report(report: Report, cascade: Cascade, console: Console) -> RenderableType:
-    """What verifying found; the answer in the first line."""
-    signs = glyphs_for(console)
-    proof = report.proof
-    lines: list[RenderableType] = []
-    if not report.same:
-        lines.append(Text(f"{signs.no} the cascade does not do what the model does", style="bold red"))
-    elif report.runs:
-        what = "the same bits" if report.is_identical else "the same within what is allowed"
-        lines.append(Text(f"{signs.yes} the cascade does what the model does: {what}", style="bold green"))
-    else:
-        lines.append(Text(f"{signs.yes} the parts, stitched together, are the model", style="bold green"))
-    lines.append(_proof_line(report, signs))
-    lines += [Text(f"  {sentence}", style="red") for sentence in proof.objections[:MOST_ROWS]]
-    if report.runs:
-        lines.append(_runs_line(report, signs))
-    elif report.refusal:
-        lines.append(Text(f"{signs.more} not run: the model itself refuses the inputs that were made up for it"))
-        lines.append(Text(f"  {report.refusal}\n  feed it with --inputs FILE.npz", style="dim"))
-    if report.failure:
-        lines.append(Text(f"  the cascade refuses what the model takes: {report.failure}", style="red"))
-    if (worst := report.first_difference) is not None:
-        lines += _difference_lines(worst, cascade)
-    if report.is_random:
-        lines.append(Text("  random nodes have a part in some tensors: there only the proof counts", style="dim"))
-    if report.reason:
-        lines.append(Text(f"  {report.reason}", style="dim"))
-    return Group(*lines)
-
-
-def _proof_line(report: Report, signs: Glyphs) -> Text:
-    proof = report.proof
-    text = f"structure: {count(proof.nodes, 'node')} found again, {size(proof.weight_bytes)} of large weights compared"
-    if proof.replicas:
-        text += f", {count(proof.replicas, 'replica')}"
-    return Text(f"{signs.yes if proof.holds else signs.no} {text}")
-
-
-def _runs_line(report: Report, signs: Glyphs) -> Text:
-    tensors = sum(len(run) for run in report.runs)
-    same = sum(tensor.is_identical for run in report.runs for tensor in run)
-    sign = signs.yes if report.first_difference is None and not report.failure else signs.no
-    return Text(f"{sign} numbers: {count(len(report.runs), 'run')}, {same} of {count(tensors, 'tensor')} bit-identical")
-
-
-def _difference_lines(worst: Compared, cascade: Cascade) -> list[RenderableType]:
-    kind = "output" if worst.is_output else "crossing tensor"
-    return [
-        Text(
-            f"  the first {kind} that differs: {worst.tensor!r}, made by {cascade.parts[worst.part].file}", style="red"
-        ),
-        Text(
-            f"  max abs {worst.max_abs:.3g} (allowed {worst.allowed:.3g}), max rel {worst.max_rel:.3g}, "
-            f"{worst.max_ulps:,} ulps",
-            style="red",
-        ),
-    ]
-
-
 def cheapest(points: Sequence[CutPoint], number: int) -> list[CutPoint]:
     """The `number` cheapest places, in order; of equal ones those that divide the weights most evenly."""
     ranked = sorted(points, key=lambda p: (p.bytes, abs(p.weights_before - p.weights_after), p.position))
     return sorted(ranked[:number], key=lambda p: p.position)
 
 
-def spread(analysis: Analysis, number: int) -> list[CutPoint]:
-    """For each of `number` equal shares of the model the cheapest place to cut; of equal ones the first.
-
-    Nodes and weights count alike: a share of the weights alone says nothing where the nodes make them.
-    """
-    best: dict[int, CutPoint] = {}
-    nodes, weights = len(analysis.profile), analysis.model.weight_bytes + 1
-    for point in analysis.cut_points:
-        share = int(number * (point.position / nodes + point.weights_before / weights) / 2)
-        if share not in best or point.bytes < best[share].bytes:
-            best[share] = point
-    return [best[share] for share in sorted(best)]
+# Verifying
 
 
-def most_even(analysis: Analysis) -> CutPoint | None:
-    """Of the places that the picture lists, the one that divides the weights most evenly."""
-    places = spread(analysis, _MOST_PLACES)
-    return min(places, key=lambda p: (abs(p.weights_before - p.weights_after), p.bytes), default=None)
+def draw_report(report: Report, cascade: Cascade, console: Console) -> RenderableType:
+    """What verifying found; the answer in the first line."""
+    signs = glyphs_for(console)
+    proof = report.proof
+    lines = [_answer(report, signs), signs.text(f"{_sign(signs, proof.holds)} structure: {structure_words(report)}")]
+    lines += [signs.text(f"  {sentence}", "red") for sentence in proof.objections[:MOST_ROWS]]
+    if report.runs:
+        is_good = report.first_difference is None and not report.failure
+        lines.append(signs.text(f"{_sign(signs, is_good)} numbers: {numbers_words(report)}"))
+    elif report.refusal:
+        lines.append(Text(f"{signs.more} not run: the model itself refuses the inputs that were made up for it"))
+        lines += [signs.text(f"  {report.refusal}", "dim"), Text("  feed it with --inputs FILE.npz", style="dim")]
+    if report.failure:
+        lines.append(signs.text(f"  the cascade refuses what the model takes: {report.failure}", "red"))
+    if (worst := report.first_difference) is not None:
+        lines += _difference_lines(worst, cascade, signs)
+    if report.is_random:
+        lines.append(Text("  random nodes have a part in some tensors: there only the proof counts", style="dim"))
+    if report.reason:
+        lines.append(signs.text(f"  {report.reason}", "dim"))
+    return Group(*lines)
 
 
-def _model_line(model: Model) -> Text:
-    line = Text(model.path.name, style="bold")
-    constants = len(model.graph.nodes) - len(model.graph.flow)
-    facts = count(len(model.graph.flow), "node")
-    if constants:
-        facts += f" and {count(constants, 'constant')}"
-    line.append(f"  {facts}, {size(model.weight_bytes)} weights", style="not bold")
-    if model.dims:
-        line.append("  " + ", ".join(f"{name}={number}" for name, number in model.dims.items()), style="not bold dim")
-    return line
+def _answer(report: Report, signs: Glyphs) -> Text:
+    if not report.same:
+        return Text(f"{signs.no} the cascade does not do what the model does", style="bold red")
+    if report.runs:
+        what = "the same bits" if report.is_identical else "the same within what is allowed"
+        return Text(f"{signs.yes} the cascade does what the model does: {what}", style="bold green")
+    return Text(f"{signs.yes} the parts, stitched together, are the model", style="bold green")
 
 
-def _tensor_list(tensors: Iterable[Tensor]) -> Text:
-    shown = list(tensors)
-    text = Text(", ".join(f"{tensor.name} {tensor}" for tensor in shown[:3]))
-    if len(shown) > 3:
-        text.append(f", and {len(shown) - 3} more", style="dim")
-    return text
+def _sign(signs: Glyphs, is_good: bool | None) -> str:  # noqa: FBT001 - a claim, and nothing else
+    return signs.more if is_good is None else signs.yes if is_good else signs.no
 
 
-def _key_line(analysis: Analysis) -> str:
-    wiring = analysis.segments.wiring
-    residual = {tensor for row in wiring.residual.values() for tensors in row.values() for tensor in tensors}
-    return (
-        f"{count(len(analysis.key_nodes), 'key node')}, {count(len(analysis.segments.blocks), 'segment')}; "
-        f"{count(len(residual), 'tensor')} {_verb('skip', residual)} over a segment"
-    )
-
-
-def _verb(word: str, of: Sized) -> str:
-    """What one thing does, or several do: skips, crosses; skip, cross."""
-    return word if len(of) != 1 else f"{word}es" if word.endswith("s") else f"{word}s"
-
-
-def _open_symbols(model: Model) -> str:
-    return ", ".join(symbol for symbol in model.symbols if symbol not in model.dims)
-
-
-def _profile(analysis: Analysis, marks: Sequence[CutPoint], width: int, signs: Glyphs) -> list[Text]:
-    """The lowest bytes alive per column, four rows high, with the the places below marked."""
-    profile = analysis.profile[:-1]
-    columns = min(len(profile), max(20, min(width, 120) - 12))
-    edges = [len(profile) * i // columns for i in range(columns + 1)]
-    lowest = [min(profile[a:b]) for a, b in pairwise(edges)]
-    top = max(lowest) or 1
-    steps = len(signs.levels) - 1
-    rows = []
-    for row in range(3, -1, -1):
-        label = size(top) if row == 3 else ("" if row else "0 B")
-        bars = "".join(signs.levels[max(0, min(steps, round(v / top * 4 * steps) - row * steps))] for v in lowest)
-        rows.append(Text(f"{label:>10}  ", style="dim").append(bars, style="not dim blue"))
-    under = {next(c for c in range(columns) if edges[c] <= p.position - 1 < edges[c + 1]) for p in marks}
-    rows.append(Text(" " * 12 + "".join(signs.cut if c in under else " " for c in range(columns)), style="yellow"))
-    head = Text("cut profile", style="bold").append(
-        "  bytes alive, lowest per column; the places below marked", "not bold dim"
-    )
-    return [head, *rows]
-
-
-def _cut_table(points: Sequence[CutPoint], width: int, signs: Glyphs) -> Table:
-    rows = [
+def _difference_lines(worst: Compared, cascade: Cascade, signs: Glyphs) -> list[Text]:
+    kind = "output" if worst.is_output else "crossing tensor"
+    lines = (
+        f"  the first {kind} that differs: {worst.tensor!r}, made by {cascade.parts[worst.part].file}",
         (
-            Text(point.node, style="bold" if point.is_key else ""),
-            f"{'' if point.is_exact else signs.least}{size(point.bytes)}",
-            str(len(point.crossing)),
-            size(point.weights_before),
-            size(point.weights_after),
-            Text(point.module, style="dim"),
-        )
-        for point in points
-    ]
-    titles = "cut after", "crossing", "tensors", "weights before", "after", "module"
-    return table(titles, rows, width=width, names={5: 6, 0: 12})
-
-
-def _cascade_line(cascade: Cascade, signs: Glyphs) -> Text:
-    manifest = cascade.manifest
-    line = Text(cascade.source.name, style="bold")
-    how = "beside the model's weights" if manifest.weights == "share" else "each with its own weights"
-    line.append(f"  cut into {count(len(cascade.parts), 'part')}, {how}", style="not bold")
-    crossing = list(cascade.wiring.crossing)
-    if crossing:
-        far = {tensor for row in cascade.wiring.residual.values() for names in row.values() for tensor in names}
-        line.append(f"; {count(len(crossing), 'tensor')} {_verb('cross', crossing)}, {_sum(cascade, crossing, signs)}")
-        line.append(f"; {len(far)} of them {_verb('skip', far)} a part" if far else "")
-    return line
-
-
-def _sum(cascade: Cascade, tensors: Sequence[str], signs: Glyphs) -> str:
-    return total((cascade.tensors[name] for name in tensors), cascade.manifest.dims, signs)
+            f"  max abs {worst.max_abs:.3g} (allowed {worst.allowed:.3g}), max rel {worst.max_rel:.3g}, "
+            f"{worst.max_ulps:,} ulps"
+        ),
+    )
+    return [signs.text(line, "red") for line in lines]

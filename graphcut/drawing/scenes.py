@@ -1,0 +1,418 @@
+"""From a product to its scene: what there is to see of an analysis, a plan, a cascade."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..analysis import Analysis
+from ..cascade import MANIFEST, Cascade, Part
+from ..costs.device import Device
+from ..costs.weighing import peak_bytes
+from ..errors import CascadeError
+from ..graph import Block, Graph
+from ..model import Model
+from ..planning.across import COUNTING
+from ..planning.goals import Across, Counted, Limits, Within
+from ..planning.plans import Plan
+from ..units import count, size
+from ..wiring import Tensor, Unit, Wiring
+from .contents import contents
+from .profiles import Sizes, profile_of, spread
+from .scene import Bus, Card, Lane, Other, Profile, Scene, Valley
+from .sentences import (
+    answer,
+    answer_where,
+    checks,
+    flop,
+    open_sizes,
+    outcomes,
+    plan_notes,
+    reasonings,
+    recomputings,
+    verdict,
+    wanted,
+)
+
+if TYPE_CHECKING:  # it loads ONNX Runtime
+    from ..verifying.reports import Report
+
+_MOST_PLACES: Final = 8
+_MOST_TENSORS: Final = 3
+_SAME: Final = 1e-6
+"""Shares of a time by which it may differ from another and yet be it."""
+
+
+def scene_of_analysis(analysis: Analysis) -> Scene:
+    """What there is to see of a model: where it can be cut, and what that costs there. There are no parts."""
+    model = analysis.model
+    graph = model.graph
+    profile = profile_of(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, analysis.repeat)
+    place = most_even(best_places(profile))
+    following = "" if place is None else f"graphcut split {_quoted(model.path)} --at-nodes {shlex.quote(place.node)}"
+    return Scene(
+        title=model.path.name,
+        sentence=answer_where(place, len(profile.valleys)),
+        facts=tuple(_facts(model, model.dims)),
+        cards=(),
+        lanes=(),
+        buses=(),
+        profile=profile,
+        checks=(),
+        recomputed=(),
+        reasons=(),
+        notes=(*model.notes, *open_sizes(model, model.dims)),
+        following=following,
+        details=tuple(_analysis_details(analysis)),
+    )
+
+
+def scene_of_plan(made: Plan, analysis: Analysis) -> Scene:
+    """What there is to see of a plan for the analysed model. What to do next only its owner knows: nothing is said.
+
+    A plan that names places has no figures: its parts need what the weights take that they read.
+    """
+    model = analysis.model
+    blocks = made.partition.blocks
+    sizes = model.tensor_bytes if made.costs is None else made.costs.tensor_bytes
+    homes = [block.nodes for block in blocks]
+    lanes = tuple(_lanes(blocks, made.partition.wiring, model.border, sizes))
+    columns = _columns(made.partition.wiring, len(blocks))
+    words = contents(model.graph, homes)
+    holders = Counter(node for block in blocks for node in block.replicas)
+    cards = (_plan_card(made, i, words[i], columns[i], holders) for i in range(len(blocks)))
+    return _answered(
+        Scene(
+            title=model.path.name,
+            sentence="",
+            facts=tuple(_facts(model, made.dims, None if made.costs is None else sum(made.costs.flops))),
+            cards=tuple(cards),
+            lanes=lanes,
+            buses=_buses(lanes),
+            profile=profile_of(model.graph, homes, sizes, analysis.key_nodes),
+            checks=(),
+            recomputed=tuple(recomputings(made.recomputed)),
+            reasons=tuple(reasonings(made.reasons)),
+            notes=tuple(plan_notes(made, model)),
+            following="",
+            details=(("goal", wanted(made.goal)), *_limits(made.limits), *outcomes(made)),
+            others=tuple(_others(made)),
+        )
+    )
+
+
+def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Report | None = None) -> Scene:
+    """What there is to see of a cascade.
+
+    Without the model there is no profile, contents of parts are empty, a flowing node that one part alone repeats is
+    not counted among the replicas, and sizes are those that the manifest tells.
+
+    Args:
+        cascade: the cascade.
+        model: the model that was cut, if at hand, opened with the dims of the manifest.
+        report: what verifying found, if it was verified.
+
+    Raises:
+        CascadeError: the cascade was not cut from `model`.
+    """
+    parts, manifest = cascade.parts, cascade.manifest
+    homes = _homes(cascade, model) if model is not None else [()] * len(parts)
+    sizes = {name: tensor.bytes_for(manifest.dims) for name, tensor in cascade.tensors.items()}
+    if model is not None:
+        sizes = {**sizes, **model.tensor_bytes}
+    lanes = tuple(_lanes(parts, cascade.wiring, cascade.tensors, sizes))
+    columns = _columns(cascade.wiring, len(parts))
+    words = contents(model.graph, homes) if model is not None else [""] * len(parts)
+    is_shared = manifest.weights == "share"
+    dims = [("dims", _dims(manifest.dims))] if manifest.dims else []
+    ends = [model.graph.nodes[home[-1]].name if model is not None and home else "" for home in homes]
+    cards = map(partial(_cascade_card, cascade), parts, _copies(cascade, model), words, columns, ends)
+    profile = None
+    if model is not None:
+        profile = profile_of(model.graph, homes, sizes, Analysis(model).key_nodes)
+    return _answered(
+        Scene(
+            title=cascade.source.name,
+            sentence=verdict(report),
+            facts=tuple(_facts(model, manifest.dims) if model is not None else dims),
+            cards=tuple(cards),
+            lanes=lanes,
+            buses=_buses(lanes),
+            profile=profile,
+            checks=checks(report),
+            recomputed=(),
+            reasons=(),
+            notes=tuple(open_sizes(model, manifest.dims)) if model is not None else (),
+            following=_after(cascade, report),
+            details=(("weights", "all parts refer to those of the model"),) if is_shared else (),
+        )
+    )
+
+
+def best_places(profile: Profile) -> list[Valley]:
+    """For each eighth of the model the cheapest place to cut."""
+    total = profile.weights[-1] if profile.weights else 0
+    return spread(profile.valleys, len(profile.nodes), total, _MOST_PLACES)
+
+
+def most_even(places: Sequence[Valley]) -> Valley | None:
+    """Of some places the one that divides the weights most evenly; None where there is none."""
+    return min(places, key=lambda place: (abs(place.weights_before - place.weights_after), place.bytes), default=None)
+
+
+# Heads
+
+
+def _facts(model: Model, dims: Mapping[str, int], flops: int | None = None) -> Iterable[tuple[str, str]]:
+    flowing, all_nodes = len(model.graph.flow), len(model.graph.nodes)
+    yield "node" if flowing == 1 else "nodes", f"{flowing:,}"
+    if constants := all_nodes - flowing:
+        yield "constant" if constants == 1 else "constants", f"{constants:,}"
+    yield "weights", size(model.weight_bytes)
+    if flops is not None:
+        yield "per run", flop(flops)
+    if dims:
+        yield "dims", _dims(dims)
+
+
+def _dims(dims: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={number}" for name, number in dims.items())
+
+
+def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
+    model = analysis.model
+    yield "inputs", _tensor_list([model.tensors[name] for name in model.graph.reads])
+    yield "outputs", _tensor_list([model.tensors[name] for name in model.graph.writes])
+    if analysis.repeat is not None:
+        yield "repeats", str(analysis.repeat)
+    wiring = analysis.segments.wiring
+    residual = {tensor for row in wiring.residual.values() for tensors in row.values() for tensor in tensors}
+    keys, segments = count(len(analysis.key_nodes), "key node"), count(len(analysis.segments.blocks), "segment")
+    skipping = f"{count(len(residual), 'tensor')} {'skips' if len(residual) == 1 else 'skip'} over a segment"
+    yield "key nodes", f"{keys}, {segments}; {skipping}"
+
+
+def _tensor_list(tensors: Sequence[Tensor]) -> str:
+    text = ", ".join(f"{tensor.name} {tensor}" for tensor in tensors[:_MOST_TENSORS])
+    more = len(tensors) - _MOST_TENSORS
+    return f"{text}, and {more} more" if more > 0 else text
+
+
+def _limits(limits: Limits) -> Iterable[tuple[str, str]]:
+    pinned = [f"{node} in p{part}" for node, part in limits.pins]
+    if found := [*pinned, *(f"nothing of {name} crosses" for name in limits.avoid)]:
+        yield "limits", ", ".join(found)
+
+
+def _answered(scene: Scene) -> Scene:
+    """A scene with parts and the answer, before what stood there: the verdict."""
+    return replace(scene, sentence=answer(scene.cards, scene.lanes, scene.crossing, scene.sentence))
+
+
+def _others(made: Plan) -> Iterable[Other]:
+    """The plans of the front; the chosen one is marked."""
+    if len(made.front) > 1:
+        chosen = _chosen(made)
+        for i, (period, latency) in enumerate(made.front):
+            yield Other(period, latency, i == chosen)
+
+
+def _chosen(made: Plan) -> int | None:
+    """The first plan of the front that is as good as the one that was chosen; None where that is not among them."""
+    if made.outcome is None or not isinstance(made.goal, Across):
+        return None
+    for i, pair in enumerate(made.front):
+        value = _worth(made.goal, *pair)
+        if value is not None and abs(value - made.outcome.value) <= _SAME * made.outcome.value:
+            return i
+    return None
+
+
+def _worth(goal: Across, period_s: float, latency_s: float) -> float | None:
+    """What a plan of the front comes to; None where its two times do not tell."""
+    match goal.objective:
+        case "throughput":
+            return period_s
+        case "latency":
+            return latency_s
+        case "decode":
+            return 1 / max(latency_s / goal.in_flight, period_s)
+        case "bytes" | "devices":
+            return None
+
+
+# Cards
+
+
+def _plan_card(made: Plan, part: int, content: str, column: int, holders: Mapping[int, int]) -> Card:
+    """The card of a part; `holders` tells how many parts compute a node for themselves."""
+    block, graph = made.partition.blocks[part], made.graph
+    device = made.devices[part] if isinstance(made.goal, Across) else None
+    figures = made.figures[part] if made.figures else None
+    weight_bytes = sum(graph.weights[name].bytes for name in block.weights)
+    return Card(
+        name=f"p{part}",
+        device=device.name if device is not None else "",
+        content=content,
+        nodes=len(block.nodes) + len(block.replicas),
+        replicas=sum(not graph.nodes[node].is_constant or holders[node] > 1 for node in block.replicas),
+        weight_bytes=weight_bytes,
+        need_bytes=weight_bytes if figures is None else figures.written_bytes + _counted_bytes(made, block),
+        budget_bytes=_budget(made, device),
+        activation_bytes=figures.activation_bytes if figures else None,
+        flops=figures.flops if figures else None,
+        busy_s=figures.busy_s if figures else None,
+        reads=block.reads,
+        writes=block.writes,
+        column=column,
+        intensity=figures.intensity if figures else None,
+        last=graph.nodes[max(block.nodes)].name if block.nodes else "",
+    )
+
+
+def _budget(made: Plan, device: Device | None) -> int | None:
+    if isinstance(made.goal, Within):
+        return made.goal.memory_bytes
+    return None if device is None else device.memory_bytes
+
+
+def _counted_bytes(made: Plan, block: Block) -> int:
+    """What the goal counts of a part besides its files, as the planner counts it."""
+    counting: Sequence[Counted] = ()
+    if isinstance(made.goal, Within):
+        counting = made.goal.counting
+    elif isinstance(made.goal, Across):
+        counting = COUNTING
+    if not counting or made.costs is None:
+        return 0
+    sizes, graph = made.costs.tensor_bytes, made.graph
+    pasts = {cache.past for cache in made.costs.caches}
+    presents = {cache.present for cache in made.costs.caches}
+    nodes = sorted({*block.nodes, *(node for node in block.replicas if not graph.nodes[node].is_constant)})
+    own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
+    caches = [*pasts.intersection(block.reads), *presents.intersection(block.writes)]
+    parts: dict[Counted, Callable[[], int]] = {
+        "inputs": lambda: sum(sizes[name][0] for name in block.reads if name not in pasts),
+        "cache": lambda: sum(sizes[name][0] for name in caches),
+        "activations": lambda: peak_bytes(graph, nodes, own, writes=block.writes),
+    }
+    return sum(parts[what]() for what in counting)
+
+
+def _cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, column: int, last: str) -> Card:
+    # Shared weights lie in the files of the model, which no part needs as a whole.
+    data = part.weight_bytes if cascade.manifest.weights == "share" else sum(part.data.values())
+    return Card(
+        name=part.file,
+        device="",
+        content=content,
+        nodes=part.nodes,
+        replicas=replicas,
+        weight_bytes=part.weight_bytes,
+        need_bytes=data + cascade.file(part).stat().st_size,
+        budget_bytes=None,
+        activation_bytes=None,
+        flops=None,
+        busy_s=None,
+        reads=part.reads,
+        writes=part.writes,
+        column=column,
+        last=last,
+    )
+
+
+def _copies(cascade: Cascade, model: Model | None) -> Iterable[int]:
+    """For each part how many of its nodes stand in others too."""
+    holders = Counter(name for part in cascade.parts for name in part.replicas)
+    flowing = set() if model is None else {model.graph.nodes[node].name for node in model.graph.flow}
+    for part in cascade.parts:
+        yield sum(holders[name] > 1 or name in flowing for name in part.replicas)
+
+
+def _homes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
+    """For each part the nodes whose home it is: all that what it gives out depends on, up to what it is fed.
+
+    Raises:
+        CascadeError: the parts do not hold each node of the model once.
+    """
+    graph = model.graph
+    homes = [_home(graph, part) for part in cascade.parts]
+    if sorted(node for home in homes for node in home) != list(graph.flow):
+        raise CascadeError(
+            f"{cascade.path.parent} was not cut from {model.path}: its parts hold other nodes",
+            hint="name the model it was cut from, or split again",
+        )
+    return homes
+
+
+def _home(graph: Graph, part: Part) -> tuple[int, ...]:
+    fed, copied = set(part.reads), set(part.replicas)
+    found: set[int] = set()
+    wanted = list(part.writes)
+    while wanted:
+        name = wanted.pop()
+        node = graph.producer.get(name)
+        if node is not None and node not in found and name not in fed and not graph.nodes[node].is_constant:
+            found.add(node)
+            wanted.extend(graph.nodes[node].reads)
+    return tuple(sorted(node for node in found if graph.nodes[node].name not in copied))
+
+
+def _after(cascade: Cascade, report: Report | None) -> str:
+    """The command to try next: verify it; once that is done, the whole picture."""
+    place = _quoted(cascade.path.parent if cascade.path.name == MANIFEST else cascade.path)
+    if report is None:
+        return f"graphcut verify {place}"
+    return f"graphcut show {place} --to html -o report.html" if report.same else ""
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+# What crosses
+
+
+def _lanes(units: Sequence[Unit], wiring: Wiring, tensors: Mapping[str, Tensor], sizes: Sizes) -> Iterable[Lane]:
+    """The tensors that cross, in the order they are made."""
+    crossing = wiring.crossing
+    for unit in units:
+        for name in unit.writes:
+            if name in crossing:
+                source, readers = crossing[name]
+                number, is_exact = sizes[name]
+                yield Lane(name, str(tensors[name]), number, is_exact, source, tuple(sorted(readers)))
+
+
+def _buses(lanes: Sequence[Lane]) -> tuple[Bus, ...]:
+    """The lanes of the same ends together."""
+    alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for i, lane in enumerate(lanes):
+        alike.setdefault((lane.source, lane.readers), []).append(i)
+    return tuple(
+        Bus(
+            source=source,
+            readers=readers,
+            lanes=tuple(places),
+            bytes=sum(lanes[i].bytes for i in places),
+            is_exact=all(lanes[i].is_exact for i in places),
+        )
+        for (source, readers), places in alike.items()
+    )
+
+
+def _columns(wiring: Wiring, parts: int) -> list[int]:
+    """For each part how many must run before it, one after another: the longest path in the links."""
+    sources: list[set[int]] = [set() for _ in range(parts)]
+    for source, readers in wiring.crossing.values():
+        for reader in readers:
+            sources[reader].add(source)
+    columns: list[int] = []
+    for found in sources:  # parts stand in an order in which they can run
+        columns.append(max((columns[source] + 1 for source in found), default=0))
+    return columns

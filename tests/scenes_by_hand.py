@@ -1,0 +1,198 @@
+"""Scenes made by hand: what pens have to draw, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from graphcut.drawing.scene import Bus, Card, Check, Lane, Profile, Scene, Valley
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+HOSTILE = '</text><script>alert("1")</script>&amp;\n\\N{x} [red] #quot; `a` ]]> \x00\u202e\ud800 %%{init}%% end'
+"""A name that means something in every grammar we write."""
+
+
+def card(place: int, *, column: int | None = None, **changes: object) -> Card:
+    """The part at that place of a chain."""
+    usual = Card(
+        name=f"part-{place}.onnx",
+        device="",
+        content="",
+        nodes=100 + place,
+        replicas=0,
+        weight_bytes=3 * GIB,
+        need_bytes=3 * GIB + place * 100 * MIB,
+        budget_bytes=None,
+        activation_bytes=None,
+        flops=None,
+        busy_s=None,
+        reads=("x",),
+        writes=("y",),
+        column=place if column is None else column,
+    )
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def lane(tensor: str, source: int, *readers: int, size: int = 4 * MIB, is_exact: bool = True) -> Lane:
+    """A tensor that goes from one part to others."""
+    return Lane(tensor, "float16[1,512,4096]", size, is_exact, source, readers)
+
+
+def buses_of(lanes: Sequence[Lane]) -> tuple[Bus, ...]:
+    """Lanes with the same ends as one."""
+    groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for place, one in enumerate(lanes):
+        groups.setdefault((one.source, one.readers), []).append(place)
+    return tuple(
+        Bus(
+            source,
+            readers,
+            tuple(places),
+            sum(lanes[i].bytes for i in places),
+            all(lanes[i].is_exact for i in places),
+        )
+        for (source, readers), places in groups.items()
+    )
+
+
+def scene(cards: Iterable[Card], lanes: Iterable[Lane] = (), **changes: object) -> Scene:
+    """A scene of these parts and tensors."""
+    lanes = tuple(lanes)
+    usual = Scene(
+        title="model.onnx",
+        sentence="Cut into some parts.",
+        facts=(),
+        cards=tuple(cards),
+        lanes=lanes,
+        buses=buses_of(lanes),
+        profile=None,
+        checks=(),
+        recomputed=(),
+        reasons=(),
+        notes=(),
+        following="",
+    )
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def profile(nodes: int, parts: int) -> Profile:
+    """A decoder's profile: low between its layers, high inside."""
+    alive = tuple(4864 * KIB + abs(i % 22 - 11) ** 3 * 20 * KIB for i in range(nodes))
+    keys = tuple(i for i in range(1, nodes - 1) if alive[i - 1] > alive[i] < alive[i + 1])
+    valleys = tuple(
+        Valley(f"/model/layers.{i}/add", i + 1, alive[i], True, 4, i * MIB, (nodes - i) * MIB, True, f"layers.{i}")
+        for i in keys
+    )
+    return Profile(
+        nodes=tuple(f"/model/layers.{i}/add" for i in range(nodes)),
+        ops=("Add",) * nodes,
+        alive=alive,
+        near=tuple(number - 768 * KIB for number in alive),
+        tensors=(4,) * nodes,
+        weights=tuple(i * MIB for i in range(nodes)),
+        keys=keys,
+        parts=tuple(i * parts // nodes for i in range(nodes)) if parts else (),
+        valleys=valleys,
+    )
+
+
+def decoder(parts: int, *, nodes: int = 1491) -> Scene:
+    """A Llama-like decoder over that many devices: a chain, and three tensors that every part reads."""
+    later = tuple(range(1, parts))
+    names = ("/model/Where_2_output_0", "/model/rotary_emb/Cast_1_output_0", "/model/rotary_emb/Cast_2_output_0")
+    shared = [lane(name, 0, *later, size=size * KIB) for name, size in zip(names, (512, 128, 128), strict=True)]
+    steps = [lane(f"/model/layers.{7 + 9 * i}/Add_1_output_0", i, i + 1) for i in range(parts - 1)]
+    cards = [
+        card(
+            i,
+            device=f"node{i // 4}:gpu{i % 4}",
+            content=f"layers {2 * i}-{2 * i + 1}" if i else "embedding, layers 0-1",
+            budget_bytes=int(3.2 * GIB),
+            flops=(200 + 10 * (i % 5)) * 10**9,
+            busy_s=0.012 + 0.001 * (i % 3),
+        )
+        for i in range(parts)
+    ]
+    return scene(
+        cards,
+        (*(shared if parts > 1 else ()), *steps),
+        title="llama-3-8b-fp16.onnx",
+        sentence=f"Cut into {parts} parts. The largest, part-{parts - 1}.onnx, needs 3.3 GiB of a 3.2 GiB budget. "
+        "At most 4.75 MiB crosses a boundary in one run; 3 tensors (768 KiB) skip over parts.",
+        facts=(("nodes", "1,491"), ("weights", "15 GiB"), ("dims", "batch=1, seq=512")),
+        profile=profile(nodes, parts),
+        checks=(Check("structure", "1,491 nodes found again", True), Check("numbers", "not run", None)),
+    )
+
+
+def heads() -> Scene:
+    """A trunk and three heads, one of them fed by the middle of the trunk too."""
+    cards = [
+        card(0, content="stem, stages 0-1"),
+        card(1, content="stage 2"),
+        card(2, column=2, content="depth"),
+        card(3, column=2, content="class"),
+        card(4, column=2, content="boxes"),
+    ]
+    lanes = [
+        lane("/stem/out", 0, 1),
+        lane("/stage1/out", 0, 1, 2, size=700 * KIB),
+        lane("/stage2/out", 1, 2, 3, 4, size=300 * KIB),
+    ]
+    return scene(cards, lanes, title="multitask.onnx", sentence="Cut into 5 parts: a trunk and its heads.")
+
+
+def fork() -> Scene:
+    """A trunk and three heads that all read the same."""
+    cards = [card(0), *(card(i, column=1, content=f"head {i}") for i in (1, 2, 3))]
+    lanes = [lane("/trunk", 0, 1, 2, 3), lane("/mask", 0, 1, size=90 * KIB), lane("/own", 0, 3, size=9)]
+    return scene(cards, lanes, title="fork.onnx", sentence="Cut into 4 parts: a trunk and its heads.")
+
+
+def towers() -> Scene:
+    """Two towers, one deeper than the other, that meet at the end."""
+    cards = [
+        card(0, content="text, lower half"),
+        card(1, content="text, upper half"),
+        card(2, column=0, content="vision"),
+        card(3, column=2, content="projection"),
+    ]
+    lanes = [lane("/text/a", 0, 1), lane("/text/b", 1, 3, size=3 * KIB), lane("/vision/a", 2, 3, size=9 * KIB)]
+    return scene(cards, lanes, title="clip.onnx", sentence="Cut into 4 parts.")
+
+
+def tangle(parts: int) -> Scene:
+    """Every part sends to every later one, alone and together."""
+    pairs = [(a, b) for a in range(parts) for b in range(a + 1, parts)]
+    lanes = [lane(f"/t/{a}/{b}", a, b, size=(a + 1) * (b + 1) * KIB, is_exact=a % 2 == 0) for a, b in pairs]
+    lanes += [lane(f"/all/{a}", a, *range(a + 1, parts)) for a in range(parts - 2)]
+    return scene([card(i, replicas=i) for i in range(parts)], lanes, title="tangle.onnx")
+
+
+def wide(parts: int) -> Scene:
+    """Parts side by side that one feeds and one gathers."""
+    cards = [card(0), *(card(i, column=1) for i in range(1, parts - 1)), card(parts - 1, column=2)]
+    lanes = [lane("/in", 0, *range(1, parts - 1))]
+    lanes += [lane(f"/out/{i}", i, parts - 1, size=i * KIB) for i in range(1, parts - 1)]
+    return scene(cards, lanes, title="wide.onnx")
+
+
+def hostile() -> Scene:
+    """Names that want to be something else."""
+    cards = [card(i, name=HOSTILE, device=HOSTILE * 3, content=HOSTILE, budget_bytes=GIB) for i in range(3)]
+    lanes = [lane(HOSTILE, 0, 1), lane("名前" * 60 + "👩‍👩‍👧", 0, 1, 2), lane("", 1, 2)]
+    return scene(
+        cards,
+        [replace(one, type=HOSTILE) for one in lanes],
+        title=HOSTILE,
+        sentence=HOSTILE,
+        facts=((HOSTILE, HOSTILE),),
+        checks=(Check(HOSTILE, HOSTILE, False),),
+        recomputed=(HOSTILE,),
+        profile=replace(profile(60, 3), valleys=()),
+    )
+
+
+def uncut(nodes: int = 400) -> Scene:
+    """An analysis: nothing is cut."""
+    return scene((), title="model.onnx", sentence="There are many places to cut.", profile=profile(nodes, 0))

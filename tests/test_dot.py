@@ -1,0 +1,151 @@
+"""The DOT pen: parts with their devices, the nodes of one part, and names that stay names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+import graphcut
+from graphcut import At, Cascade, UsageError
+from graphcut.drawing.dot import MOST_EDGES, dot_of, dot_of_part
+from graphcut.drawing.scene import Scene
+
+from conftest import floats, model_of
+from scenes_by_hand import HOSTILE, KIB, card, decoder, fork, hostile, lane, scene, tangle, uncut
+
+STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+STATEMENT = re.compile(
+    r"""digraph\ S\ \{ | subgraph\ cluster_\d+\ \{ | \} | (rankdir|label)=\w+
+      | (graph|node|edge)\ \[[\w=.\ ]*\] | \w+(\ ->\ \w+)?(\ \[[\w=.\ S]*\])?""",
+    re.VERBOSE,
+)
+
+
+def outside_strings(text: str) -> list[str]:
+    """The lines with every quoted string as an S."""
+    return [line.strip() for line in STRING.sub("S", text).splitlines()]
+
+
+def strings(text: str) -> list[str]:
+    """The quoted strings, as Graphviz understands them."""
+    found = []
+    for raw in STRING.findall(text):
+        lines = re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], raw)
+        found.append(lines.replace("&amp;", "&"))
+    return found
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: decoder(1), lambda: decoder(9), fork, hostile, uncut, lambda: tangle(7), lambda: scene(())]
+)
+def test_what_is_written_is_dot(make: Callable[[], Scene]) -> None:
+    text = dot_of(make())
+    assert [line for line in outside_strings(text) if not STATEMENT.fullmatch(line)] == []
+    bare = " ".join(outside_strings(text))
+    assert bare.count("{") == bare.count("}")
+
+
+def test_two_parts_to_the_letter() -> None:
+    cards = [card(0, need_bytes=5 * KIB, content="embedding"), card(1, need_bytes=9 * KIB, budget_bytes=8 * KIB)]
+    drawn = scene(cards, [lane("a", 0, 1, size=2 * KIB), lane("b", 0, 1, size=KIB, is_exact=False)])
+    body = dot_of(drawn).split("label=", 1)[1].splitlines()
+    assert body == [
+        '"Cut into some parts."',
+        r'  p0 [label="part-0.onnx\nembedding\n5 KiB\n100 nodes"]',
+        r'  p1 [label="part-1.onnx\n9 KiB of 8 KiB\n101 nodes" color="#c22a22"]',
+        r'  p0 -> p1 [label="≥ 3 KiB\n2 tensors" color="#1f5fbf" fontcolor="#1f5fbf"]',
+        "}",
+    ]
+
+
+def test_each_device_has_a_cluster_around_its_parts() -> None:
+    cards = [card(0, device="phone"), card(1, device="laptop"), card(2, device="phone"), card(3)]
+    lines = outside_strings(dot_of(scene(cards)))
+    start = lines.index("subgraph cluster_0 {")
+    assert [line.split(" ")[0] for line in lines[start:]] == [
+        "subgraph", "label=S", "p0", "p2", "}", "subgraph", "label=S", "p1", "}", "p3", "}",
+    ]  # fmt: skip
+    assert [words for words in strings(dot_of(scene(cards))) if words in {"phone", "laptop"}] == ["phone", "laptop"]
+
+
+def test_what_several_parts_read_branches_at_a_point_and_is_counted_once() -> None:
+    text = dot_of(scene([card(i) for i in range(3)], [lane("mask", 0, 1, 2, size=7)]))
+    edges = [line for line in outside_strings(text) if "->" in line]
+    assert [line.split(" [")[0] for line in edges] == ["p0 -> b0", "b0 -> p1", "b0 -> p2"]
+    assert all("style=dashed" in line for line in edges)
+    assert strings(text).count("7 B\n1 tensor") == 1
+
+
+def test_names_are_escaped_and_come_out_as_they_were() -> None:
+    shown = HOSTILE
+    for letter in "\n\x00\u202e\ud800":
+        shown = shown.replace(letter, "\ufffd")
+    first = strings(dot_of(replace(hostile(), facts=())))[0]
+    assert first == shown
+
+
+def test_a_name_may_end_with_a_backslash() -> None:
+    assert strings(dot_of(scene([card(0, name="\\")])))[-1].startswith("\\\n")
+
+
+@pytest.fixture
+def cascade(tmp_path: Path) -> Cascade:
+    """x → Relu a; then many nodes read a, and a constant is added."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Exp", ["a"], ["b"], name="exp"),
+        helper.make_node("Constant", [], ["one"], name="one", value_float=1.0),
+        helper.make_node("Add", ["b", "one"], ["c"], name="add"),
+        *(helper.make_node("Mul", ["a", f"m{i}" if i else "c"], [f"m{i + 1}"], name=f"mul{i}") for i in range(5)),
+        helper.make_node("Identity", ["m5"], ["y"], name="end"),
+    ]
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of(nodes, [floats("x", 4)], [floats("y", 4)]), path)
+    model = graphcut.load(path)
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("relu",))))
+
+
+def test_the_nodes_of_a_small_part_to_the_letter(cascade: Cascade) -> None:
+    assert dot_of_part(cascade, 0).split("label=", 1)[1].splitlines() == [
+        f'"{cascade.parts[0].file}: 1 node"',
+        r'  n0 [label="Relu\nrelu"]',
+        r'  i0 [shape=ellipse style=filled fillcolor=gray92 label="x\nfloat32[4]"]',
+        "  i0 -> n0",
+        r'  o1 [shape=ellipse style=filled fillcolor=gray92 label="a\nfloat32[4]"]',
+        "  n0 -> o1",
+        "}",
+    ]
+
+
+def test_a_tensor_that_many_nodes_read_is_written_beside_each(cascade: Cascade) -> None:
+    text = dot_of_part(cascade, 1)
+    edges = [line.split(" -> ") for line in outside_strings(text) if "->" in line]
+    beside = [source for source, _ in edges if source.startswith("t")]
+    assert len(beside) == len(set(beside)) == 6 > MOST_EDGES
+    assert strings(text).count("a") == 6
+    assert not any(source.startswith("i") for source, _ in edges)
+
+
+def test_constants_are_not_drawn_and_counted(cascade: Cascade) -> None:
+    text = dot_of_part(cascade, 1)
+    assert strings(text)[1] == f"{cascade.parts[1].file}: 8 nodes and 1 constant (not drawn)"
+    assert not any("Constant" in words for words in strings(text))
+
+
+def test_what_is_written_for_a_part_is_dot(cascade: Cascade) -> None:
+    for part in (0, 1):
+        lines = outside_strings(dot_of_part(cascade, part))
+        assert [line for line in lines if not STATEMENT.fullmatch(line)] == []
+
+
+@pytest.mark.parametrize("part", [-1, 2])
+def test_a_part_that_is_not_there_is_refused(cascade: Cascade, part: int) -> None:
+    with pytest.raises(UsageError, match=rf"there is no part {part}: .* has 2 parts") as error:
+        dot_of_part(cascade, part)
+    assert error.value.hint == "choose from 0 to 1"

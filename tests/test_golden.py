@@ -1,0 +1,23 @@
+"""Every pen draws what it drew; `scripts/golden` renews the files when a picture has become better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from golden_cases import CASES
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize(("name", "make"), CASES, ids=[name for name, _ in CASES])
+def test_the_picture_is_as_it_was(name: str, make: Callable[[], str]) -> None:
+    path = GOLDEN / name
+    assert path.is_file(), f"scripts/golden makes {name}"
+    assert make() == path.read_text(encoding="utf-8"), f"{name} changed: look at it, and renew it with scripts/golden"
+
+
+def test_every_file_has_its_case() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in CASES} | {"README.md"}
