@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..costs.matching import Coverage
 from ..model import Model
@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..verifying.reports import Report
 
 _MOST_NAMES = 6
+
+_HARDLY: Final = 0.95
+"""A slowest part that takes this share of the time of the whole model is no gain."""
 
 
 def sized(number: int, *, is_exact: bool) -> str:
@@ -260,6 +263,12 @@ def plan_notes(made: Plan, model: Model) -> Iterable[str]:
             f"times are for a device of {flop(device.flops_per_s)}/s and {operations(device.bytes_per_s)}B/s "
             f"with a line of {operations(device.line_bytes_per_s)}B/s; --cluster FILE takes yours"
         )
+        whole_s = sum(figures.run_s for figures in made.figures)
+        if len(made.rows) > 1 and max(figures.busy_s for figures in made.figures) >= _HARDLY * whole_s:
+            yield (
+                f"dividing hardly pays here: one device needs {duration(whole_s)} for all of it, and sending takes "
+                "longer than what it saves"
+            )
     yield from open_sizes(model, made.dims)
     if made.costs is not None and made.costs.uncounted:
         listed = ", ".join(f"{op} ({number})" for op, number in made.costs.uncounted.items())
