@@ -240,15 +240,18 @@ def _planned(wish: Wish, opened: Model) -> Plan:
     from .analysis import analyze as look
     from .costs.tables import read_table
     from .costs.weighing import weigh
-    from .planning.files import replay
+    from .planning.files import replay, with_outcome
     from .planning.goals import At
     from .planning.plans import plan as make
     from .planning.plans import usual_dims, with_figures
 
     analysis = look(opened)
     if wish.goal is None:
-        made = replay(analysis, cast("Path", wish.replayed))
-        return made if isinstance(made.goal, At) else with_figures(analysis, made, weigh(opened, made.dims))
+        file = cast("Path", wish.replayed)
+        made = replay(analysis, file)
+        if isinstance(made.goal, At):
+            return made
+        return with_outcome(with_figures(analysis, made, weigh(opened, made.dims)), file)
     if isinstance(wish.goal, At):
         return make(analysis, wish.goal, limits=wish.limits)
     costs = weigh(opened, usual_dims(analysis, wish.goal, wish.profile, wish.tokens))

@@ -52,7 +52,7 @@ def _scene_of_plan(place: Path, model: Path | None) -> Scene:
     from .costs.weighing import weigh
     from .drawing.scenes import scene_of_plan
     from .model import load
-    from .planning.files import read_plan, replay
+    from .planning.files import read_plan, replay, with_outcome
     from .planning.plans import with_figures
 
     name = read_plan(place).model
@@ -63,7 +63,8 @@ def _scene_of_plan(place: Path, model: Path | None) -> Scene:
         )
     analysis = analyze(load(found))
     made = replay(analysis, place)
-    return scene_of_plan(with_figures(analysis, made, weigh(analysis.model, made.dims)), analysis)
+    made = with_outcome(with_figures(analysis, made, weigh(analysis.model, made.dims)), place)
+    return scene_of_plan(made, analysis)
 
 
 def _scene_of_cascade(place: Path, model: Path | None) -> Scene:

@@ -24,6 +24,7 @@ from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_o
 from graphcut.drawing.svg import svg_of
 from graphcut.drawing.terminal import draw_scene
 from graphcut.exporting.lingualinked import export_lingualinked
+from graphcut.planning.files import with_outcome
 from graphcut.planning.plans import with_figures
 
 __all__ = ["say"]
@@ -60,7 +61,8 @@ class House:
         if thing == "cascade":
             return scene_of_cascade(self.opened(), model)
         made = graphcut.replay(analysis, self.plan)
-        return scene_of_plan(with_figures(analysis, made, graphcut.weigh(model, made.dims)), analysis)
+        made = with_figures(analysis, made, graphcut.weigh(model, made.dims))
+        return scene_of_plan(with_outcome(made, self.plan), analysis)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -162,6 +163,16 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     )
     check_limits(made)
     return made
+
+
+def with_outcome(made: Plan, path: str | Path) -> Plan:
+    """A replayed plan, with its figures, and how good it was: for parts that take what they were predicted to take.
+
+    Where they don't, somebody has edited the file, and what was proven of the plan does not hold of this one.
+    """
+    record = read_plan(path)
+    is_as_planned = bool(made.figures) and made.figures == tuple(part.predicted for part in record.parts)
+    return replace(made, outcome=record.outcome) if is_as_planned else made
 
 
 def _places(graph: Graph, names: Sequence[str], path: str | Path) -> list[int]:
