@@ -283,7 +283,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show the best cut for a goal: parts, what crosses, what it costs, and how good it is at best."""
-    from .drawing.planned import draw_plan
+    from .analysis import analyze as look
+    from .drawing.scenes import scene_of_plan
+    from .drawing.terminal import draw_scene
     from .planning.files import save_plan
 
     _check_goal_file(output, force=force)
@@ -296,7 +298,8 @@ def plan(
 
         _print_json(plan_record(made, opened))
         return
-    _print(lambda console: draw_plan(made, opened, console, explain=explain))
+    scene = scene_of_plan(made, look(opened))
+    _print(lambda console: draw_scene(scene, console, explain=explain))
     if output is not None:
         _say(f"wrote {output}")
         _say_next(f"graphcut split {shlex.quote(str(model))} --plan {shlex.quote(str(output))}")

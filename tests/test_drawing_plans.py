@@ -17,8 +17,9 @@ import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Plan, Within, demos
 from graphcut.drawing.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
 from graphcut.drawing.json import dumps, plan_record
-from graphcut.drawing.planned import draw_plan
+from graphcut.drawing.scenes import scene_of_plan
 from graphcut.drawing.sentences import quantity
+from graphcut.drawing.terminal import draw_scene
 from graphcut.drawing.weighed import draw_table
 from graphcut.planning.goals import Goal
 from graphcut.planning.outcomes import Unit
@@ -81,7 +82,7 @@ def printed(shown: RenderableType, at: Console) -> str:
 
 
 def drawn(made: Plan, analysis: Analysis, at: Console, *, explain: bool = True) -> str:
-    return printed(draw_plan(made, analysis.model, at, explain=explain), at)
+    return printed(draw_scene(scene_of_plan(made, analysis), at, explain=explain), at)
 
 
 # Widths
