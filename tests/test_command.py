@@ -30,7 +30,7 @@ from graphcut import cli, demos
 
 from conftest import floats, model_of
 
-COMMANDS = ("demo", "analyze", "plan", "split", "cost-model", "verify", "show", "merge", "run")
+COMMANDS = ("demo", "analyze", "plan", "split", "cost-model", "verify", "merge", "run", "show")
 MIDDLE = "/model/layers.1/add_1"
 SMALL: Mapping[str, Any] = {"hidden": 16, "layers": 3, "heads": 2, "kv_heads": 1, "vocab": 32}
 SCRIPT = Path(sys.executable).with_name("graphcut")

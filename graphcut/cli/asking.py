@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
-from .errors import UsageError
+from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from .planning.goals import Counted, Goal, Limits
+    from ..planning.goals import Counted, Goal, Limits
 
 
 class Wish(NamedTuple):
@@ -94,7 +94,7 @@ def _wish(
     ] = None,
 ) -> Wish:
     """Both `plan` and `split` ask with these words."""
-    from .planning.goals import Limits
+    from ..planning.goals import Limits
 
     goals = {
         "--at-nodes": at_nodes,
@@ -171,9 +171,9 @@ def _goal(
     in_flight: int | None,
     heads: str | None,
 ) -> Goal | None:
-    from .planning.cluster import read_cluster
-    from .planning.goals import Across, At, Heads, Into, Within
-    from .units import parse_bytes
+    from ..planning.cluster import read_cluster
+    from ..planning.goals import Across, At, Heads, Into, Within
+    from ..units import parse_bytes
 
     if at_nodes is not None:
         return At(_names(at_nodes))
@@ -191,7 +191,7 @@ def _goal(
 def _counted(texts: Sequence[str]) -> tuple[Counted, ...]:
     from typing import get_args
 
-    from .planning.goals import Counted
+    from ..planning.goals import Counted
 
     words = get_args(Counted)
     names = _names(texts)
@@ -209,7 +209,7 @@ def _pinned(text: str) -> tuple[str, int]:
 
 def _cost_model(name: str | None) -> Path | None:
     """A file, or one of the tables that graphcut ships, by its name."""
-    from .costs.tables import shipped_tables
+    from ..costs.tables import shipped_tables
 
     return None if name is None else shipped_tables().get(name, Path(name))
 
