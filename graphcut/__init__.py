@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from .pictured import Pictured
+
 if TYPE_CHECKING:
     from .analysis import Analysis, CutPoint, analyze, to_networkx
     from .cascade import Cascade, Manifest, Part, open_cascade
@@ -123,6 +125,15 @@ def __getattr__(name: str) -> object:
         if name in names:
             return getattr(import_module(f".{home}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _draw(product: object) -> str | None:
+    from .notebook import picture_of
+
+    return picture_of(product)
+
+
+Pictured.draw = _draw
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .graph import Graph, Partition, partition
 from .model import Model
+from .pictured import Pictured
 from .repeats import Repeat, find_repeat, inputs_first
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class CutPoint:
 
 
 @dataclass(frozen=True)
-class Analysis:
+class Analysis(Pictured):
     """What can be said about cutting a model; everything is computed when first asked for.
 
     Attributes:

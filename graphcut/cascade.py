@@ -5,6 +5,7 @@ The format is specified in docs/MANIFEST.md.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from .errors import CascadeError, GraphcutError, RecordError
+from .pictured import Pictured
 from .records import with_place
 from .wiring import Tensor, Wiring, wire
 
@@ -34,7 +36,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         replicas: names of the nodes that it computes for itself though other parts may too: constant nodes, and
             flowing nodes that have their home in another part.
         weight_bytes: what the weights that it reads take.
+        largest_weight_bytes: what the largest of them takes.
+        activation_bytes: the most that lives at once of what it is fed, computes and gives out, for the manifest's
+            `dims`; at least, where symbols have no number there or sizes depend on values.
+        device: the device it was planned for; None where no cluster was given.
         graph: digest of its graph, weights left out.
+        sha256: digest of the file's bytes, which needs no reader of ONNX.
         data: the files that hold its weights, relative to the manifest, and their sizes in bytes.
     """
 
@@ -44,8 +51,40 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     nodes: int
     replicas: tuple[str, ...]
     weight_bytes: int
+    largest_weight_bytes: int
+    activation_bytes: int
+    device: str | None
     graph: str
+    sha256: str
     data: dict[str, int]
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device that parts were planned for.
+
+    Attributes:
+        name: what parts call it.
+        memory_bytes: what its parts may use, weights and activations together; None for no limit.
+        provider: the execution provider that ONNX Runtime runs its parts with.
+    """
+
+    name: str
+    memory_bytes: int | None
+    provider: str
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An output that is the model's input at its next step, such as a decoder's cache of keys.
+
+    Attributes:
+        past: the input.
+        present: the output that becomes it.
+        axis: the axis along which it grows with every token; None where its size stays.
+    """
+
+    past: str
+    present: str
+    axis: int | None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +113,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         optional: those of them that may be left out, since the model has a default for them.
         writes: the model's outputs, in its order.
         tensors: all of these, and every tensor that one part hands to another.
+        states: outputs that come back as inputs, in the order of these inputs.
+        devices: what the parts were planned for, in the order of the parts.
         parts: in an order in which they can run.
     """
 
@@ -85,11 +126,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     optional: tuple[str, ...]
     writes: tuple[str, ...]
     tensors: tuple[Tensor, ...]
+    states: tuple[State, ...]
+    devices: tuple[Host, ...]
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True)
-class Cascade:
+class Cascade(Pictured):
     """A cascade on disk.
 
     Attributes:
@@ -128,6 +171,11 @@ class Cascade:
     def source(self) -> Path:
         """Where the model that was cut lay, seen from here."""
         return self.root / self.manifest.source.file
+
+
+def digest_of(raw: bytes) -> str:
+    """The SHA-256 of a part's file, as the manifest writes it."""
+    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
 def save_manifest(manifest: Manifest, path: Path) -> None:
@@ -176,6 +224,13 @@ def _contradictions(manifest: Manifest, wiring: Wiring) -> Iterator[str]:
     strange = set(manifest.optional) - set(manifest.reads)
     if strange:
         yield f"`optional` names {min(strange)!r}, which is no input"
+    for state in manifest.states:
+        if state.past not in manifest.reads or state.present not in manifest.writes:
+            yield f"`states` pairs {state.past!r} with {state.present!r}, which are not an input and an output"
+    known = {host.name for host in manifest.devices}
+    for part in manifest.parts:
+        if part.device is not None and part.device not in known:
+            yield f"{part.file} is for {part.device!r}, which `devices` does not list"
 
 
 def _nothing_here(path: Path) -> str:

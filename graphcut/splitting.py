@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from .cascade import FORMAT, MANIFEST, Cascade, Manifest, Part, Source, open_cascade, read_manifest, save_manifest
+from .cascade import (
+    FORMAT,
+    MANIFEST,
+    Cascade,
+    Host,
+    Manifest,
+    Part,
+    Source,
+    State,
+    digest_of,
+    open_cascade,
+    read_manifest,
+    save_manifest,
+)
+from .costs.caches import find_caches, growing_axis
+from .costs.device import Device
+from .costs.weighing import peak_bytes
 from .errors import GraphcutError, ModelError, PlanError, UsageError
 from .graph import Block
 from .model import Model, all_tensors
 from .placing import put_files, put_folder, scratch_folder
-from .planning.goals import Within
+from .planning.goals import Across, Within
 from .planning.plans import Plan
 from .scopes import functions_called, is_external
 from .shapes import describe as describe_type
@@ -47,6 +64,11 @@ class PartFile:
     block: Block
     layout: Layout | None
     data: Mapping[str, int]
+
+    @cached_property
+    def raw(self) -> bytes:
+        """The message as it will stand in the file: the same bytes for the same content."""
+        return self.model.SerializeToString(deterministic=True)
 
     @property
     def bytes(self) -> int:
@@ -321,10 +343,9 @@ def _write_files(cut: Cut, folder: Path, progress: Progress | None) -> None:
                     progress(name, moved, total)
 
             write_data(part.layout, folder / data_name, progress=report)
-        raw = part.model.SerializeToString(deterministic=True)
-        (folder / part.name).write_bytes(raw)
+        (folder / part.name).write_bytes(part.raw)
         if progress is not None:
-            progress(part.name, len(raw), total)
+            progress(part.name, len(part.raw), total)
     save_manifest(_manifest(cut), folder / cut.manifest_name)
 
 
@@ -353,19 +374,43 @@ def _manifest(cut: Cut) -> Manifest:
         optional=tuple(name for name in model.graph.reads if name in model.graph.weights),
         writes=model.graph.writes,
         tensors=tuple(model.border[name] for name in border),
-        parts=tuple(_part(model, part) for part in cut.parts),
+        states=tuple(_states(model)),
+        devices=tuple(
+            Host(name=device.name, memory_bytes=device.memory_bytes, provider=device.provider)
+            for device in dict.fromkeys(_devices(cut.plan))
+        ),
+        parts=tuple(_part(cut, i) for i in range(len(cut.parts))),
     )
 
 
-def _part(model: Model, part: PartFile) -> Part:
+def _devices(plan: Plan) -> Sequence[Device]:
+    """The device of each part; none where the plan only imagined one to count times on."""
+    return plan.devices if isinstance(plan.goal, Across) else ()
+
+
+def _states(model: Model) -> Iterator[State]:
+    for cache in find_caches(model):
+        yield State(past=cache.past, present=cache.present, axis=growing_axis(model, cache))
+
+
+def _part(cut: Cut, place: int) -> Part:
+    model, part = cut.source, cut.parts[place]
+    devices = _devices(cut.plan)
+    weights = [model.graph.weights[name].bytes for name in part.block.weights]
+    flow = set(model.graph.flow)
+    nodes = sorted({*part.block.nodes, *(i for i in part.block.replicas if i in flow)})
     return Part(
         file=part.name,
         reads=part.block.reads,
         writes=part.block.writes,
         nodes=len(part.model.graph.node),
         replicas=tuple(model.graph.nodes[i].name for i in part.block.replicas),
-        weight_bytes=sum(model.graph.weights[name].bytes for name in part.block.weights),
+        weight_bytes=sum(weights),
+        largest_weight_bytes=max(weights, default=0),
+        activation_bytes=peak_bytes(model.graph, nodes, model.tensor_bytes, writes=part.block.writes),
+        device=devices[place].name if devices else None,
         graph=graph_digest(part.model),
+        sha256=digest_of(part.raw),
         data=dict(part.data),
     )
 

@@ -86,8 +86,11 @@ def profile(nodes: int, parts: int) -> Profile:
     return Profile(
         nodes=tuple(f"/model/layers.{i}/add" for i in range(nodes)),
         ops=("Add",) * nodes,
+        modules=tuple(f"model/layers.{i}" for i in range(nodes)),
         alive=alive,
         near=tuple(number - 768 * KIB for number in alive),
+        exact=(True,) * nodes,
+        near_exact=(True,) * nodes,
         tensors=(4,) * nodes,
         weights=tuple(i * MIB for i in range(nodes)),
         keys=keys,

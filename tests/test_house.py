@@ -13,7 +13,7 @@ import graphcut
 
 HOUSE = Path(graphcut.__file__).parent
 FLOORS = (
-    {"errors"},
+    {"errors", "pictured"},
     {"wiring", "weights", "units", "placing", "records"},
     {"skeleton", "scopes", "graph", "cascade"},
     {"reading", "shapes", "structure", "running", "demos"},
@@ -24,8 +24,9 @@ FLOORS = (
     {"planning"},
     {"splitting"},
     {"merging", "measuring", "drawing", "exporting"},
-    {"__init__"},
     {"things"},
+    {"notebook"},
+    {"__init__"},
     {"cli"},
     {"__main__"},
 )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcut import Cascade, CascadeError, GraphcutError, Link, Manifest, Part, RecordError, Tensor, open_cascade
-from graphcut.cascade import FORMAT, MANIFEST, Source, save_manifest
+from graphcut.cascade import FORMAT, MANIFEST, Host, Source, State, save_manifest
 
 AGAIN = "split the model again, or use the graphcut that wrote it"
 
@@ -25,7 +25,11 @@ PARTS = (
         nodes=3,
         replicas=("k",),
         weight_bytes=20,
+        largest_weight_bytes=12,
+        activation_bytes=64,
+        device="edge",
         graph="sha256:00",
+        sha256="sha256:aa",
         data={"part-0.onnx.data": 20},
     ),
     Part(
@@ -35,7 +39,11 @@ PARTS = (
         nodes=1,
         replicas=(),
         weight_bytes=0,
+        largest_weight_bytes=0,
+        activation_bytes=16,
+        device=None,
         graph="sha256:11",
+        sha256="sha256:bb",
         data={},
     ),
     Part(
@@ -45,7 +53,11 @@ PARTS = (
         nodes=2,
         replicas=("k",),
         weight_bytes=20,
+        largest_weight_bytes=20,
+        activation_bytes=32,
+        device="edge",
         graph="sha256:22",
+        sha256="sha256:cc",
         data={"part-0.onnx.data": 20},
     ),
 )
@@ -58,6 +70,8 @@ THREE = Manifest(
     optional=(),
     writes=("y",),
     tensors=tuple(Tensor(name=name, dtype="float32", shape=("n", None, 4)) for name in ("x", "a", "skip", "b", "y")),
+    states=(State(past="x", present="y", axis=1),),
+    devices=(Host(name="edge", memory_bytes=100, provider="CPUExecutionProvider"),),
     parts=PARTS,
 )
 
@@ -173,7 +187,11 @@ def manifests(draw: st.DrawFn) -> Manifest:
         nodes=draw(st.integers(0, 10**6)),
         replicas=names,
         weight_bytes=draw(st.integers(0, 2**63)),
+        largest_weight_bytes=draw(st.integers(0, 2**63)),
+        activation_bytes=draw(st.integers(0, 2**63)),
+        device=draw(st.one_of(st.none(), NAMES)),
         graph=draw(NAMES),
+        sha256=draw(NAMES),
         data=draw(SIZES),
     )
     return Manifest(
@@ -185,6 +203,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         optional=names[1:],
         writes=names,
         tensors=tuple(Tensor(name=name, dtype="float32", shape=shape) for name in names),
+        states=(State(past=names[0], present=names[-1], axis=draw(st.one_of(st.none(), st.integers(0, 9)))),),
+        devices=(Host(name=draw(NAMES), memory_bytes=draw(st.one_of(st.none(), st.integers(1, 2**62))), provider="x"),),
         parts=(part,),
     )
 

@@ -52,8 +52,11 @@ C = Lane("c", "float32[n,4]", 32, True, 1, (2,))
 CHAIN = Profile(
     nodes=("relu", "exp", "neg", "add"),
     ops=("Relu", "Exp", "Neg", "Add"),
+    modules=("", "", "", ""),
     alive=(32, 64, 64, 0),
     near=(0, 32, 32, 0),
+    exact=(True, True, True, True),
+    near_exact=(True, True, True, True),
     tensors=(1, 2, 2, 0),
     weights=(0, 0, 0, 0),
     keys=(0,),
@@ -88,6 +91,7 @@ def test_the_scene_of_a_model(chain: Path) -> None:
             ("outputs", "y float32[n,4]"),
             ("key nodes", "1 key node, 1 segment; 0 tensors skip over a segment"),
         ),
+        model=str(chain),
     )
 
 
@@ -113,6 +117,7 @@ def test_the_scene_of_a_plan(chain: Path) -> None:
         notes=(),
         following="",
         details=(("goal", "cut after the places named"),),
+        model=str(chain),
     )
     assert scene.crossing == (Crossing(64, True, 2), Crossing(64, True, 2))
     assert scene.profile is not None
@@ -157,6 +162,7 @@ def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
             Check("numbers", "2 runs, 8 of 8 tensors bit-identical", is_good=True),
         ),
         following=f"graphcut show {tmp_path / 'parts'} --to html -o report.html",
+        model=str(chain),
     )
 
 

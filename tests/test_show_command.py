@@ -24,8 +24,6 @@ from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_o
 from graphcut.drawing.svg import svg_of
 from graphcut.drawing.terminal import draw_scene
 from graphcut.exporting.lingualinked import export_lingualinked
-from graphcut.planning.files import with_outcome
-from graphcut.planning.plans import with_figures
 
 __all__ = ["say"]
 
@@ -60,9 +58,7 @@ class House:
             return scene_of_analysis(analysis)
         if thing == "cascade":
             return scene_of_cascade(self.opened(), model)
-        made = graphcut.replay(analysis, self.plan)
-        made = with_figures(analysis, made, graphcut.weigh(model, made.dims))
-        return scene_of_plan(with_outcome(made, self.plan), analysis)
+        return scene_of_plan(graphcut.replay(analysis, self.plan), analysis)
 
 
 @pytest.fixture(scope="session")

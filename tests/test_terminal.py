@@ -209,9 +209,22 @@ def test_of_very_many_those_that_pass_over_parts_are_shown() -> None:
 
 
 def profile(alive: Sequence[int], keys: Sequence[int] = (), parts: Sequence[int] = ()) -> Profile:
-    nothing = (0,) * len(alive)
+    nothing, sure = (0,) * len(alive), (True,) * len(alive)
     names = tuple(f"n{i}" for i in range(len(alive)))
-    return Profile(names, names, tuple(alive), nothing, nothing, nothing, tuple(keys), tuple(parts), ())
+    return Profile(
+        nodes=names,
+        ops=names,
+        modules=("",) * len(alive),
+        alive=tuple(alive),
+        near=nothing,
+        exact=sure,
+        near_exact=sure,
+        tensors=nothing,
+        weights=nothing,
+        keys=tuple(keys),
+        parts=tuple(parts),
+        valleys=(),
+    )
 
 
 def test_a_profile_shows_the_lowest_of_each_column_in_eighths() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from ..errors import UsageError
+from ..placing import scratch_folder
 from .asking import Wish, asking
 from .telling import print_, print_json, progress, put_text, say, say_next
 from .words import AsJson, Dims, Force, ModelFile, Quiet, app, check_goal_file, load, shortest
@@ -18,8 +21,10 @@ from .words import AsJson, Dims, Force, ModelFile, Quiet, app, check_goal_file, 
 if TYPE_CHECKING:
     from ..cascade import Cascade
     from ..costs.tables import Table
+    from ..drawing.scene import Scene
     from ..model import Model
     from ..planning.plans import Plan
+    from ..splitting import Cut
 
 
 @app.command()
@@ -98,18 +103,14 @@ def _planned(wish: Wish, opened: Model) -> Plan:
     from ..analysis import analyze as look
     from ..costs.tables import read_table
     from ..costs.weighing import weigh
-    from ..planning.files import replay, with_outcome
+    from ..planning.files import replay
     from ..planning.goals import At
     from ..planning.plans import plan as make
-    from ..planning.plans import usual_dims, with_figures
+    from ..planning.plans import usual_dims
 
     analysis = look(opened)
     if wish.goal is None:
-        file = cast("Path", wish.replayed)
-        made = replay(analysis, file)
-        if isinstance(made.goal, At):
-            return made
-        return with_outcome(with_figures(analysis, made, weigh(opened, made.dims)), file)
+        return replay(analysis, cast("Path", wish.replayed))
     if isinstance(wish.goal, At):
         return make(analysis, wish.goal, limits=wish.limits)
     costs = weigh(opened, usual_dims(analysis, wish.goal, wish.profile, wish.tokens))
@@ -182,9 +183,9 @@ def split(
     from ..splitting import describe, prepare, write
     from ..units import size
 
-    check_goal_file(report, force=force, option="--report")
-    if report is not None and report.suffix not in {".html", ".htm"}:
-        raise UsageError(f"{report} would hold a page, and is not called like one", hint="name an .html file")
+    folder = _folder(model, output, weights)
+    if report is not None:
+        _check_report(report, folder, force=force)
     opened = load(model, dim)
     cut = prepare(opened, _planned(wish, opened), output, weights=weights)
     if dry_run and as_json:
@@ -197,20 +198,64 @@ def split(
             sys.stdout.write(f"{line}\n")
         sys.stdout.write(f"{size(cut.bytes_to_write)} would be written; nothing was\n")
         return
-    with progress(cut, quiet=quiet or as_json) as told:
+    in_the_way = report if weights == "copy" else None
+    with progress(cut, quiet=quiet or as_json) as told, _out_of_the_way(in_the_way, folder):
         cascade = write(cut, force=force, progress=told)
     if report is not None:
         from ..drawing.html import html_of
-        from ..drawing.scenes import scene_of_cascade
 
-        put_text(html_of(scene_of_cascade(cascade, opened)), report)
-    _show(cascade, opened, as_json=as_json, quiet=quiet)
+        put_text(html_of(_scene(cut, cascade)), report)
+    _show(cut, cascade, as_json=as_json, quiet=quiet)
     if not (quiet or as_json):
         say_next(f"graphcut verify {shlex.quote(str(shortest(cascade)))}")
 
 
-def _show(cascade: Cascade, model: Model, *, as_json: bool, quiet: bool) -> None:
-    from ..drawing.scenes import scene_of_cascade
+def _folder(model: Path, output: Path | None, weights: Literal["copy", "share"]) -> Path:
+    """Where the parts of a model go, as `prepare` does it."""
+    if output is not None:
+        return output
+    return model.with_name(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else model.parent
+
+
+def _check_report(report: Path, folder: Path, *, force: bool) -> None:
+    """A page can be written, once the parts stand in `folder`; it may lie there, too."""
+    page, goal = report.parent.resolve() / report.name, folder.resolve()
+    if page == goal or page in goal.parents:
+        raise UsageError(
+            f"{report} can't be the page and hold the parts", hint=f"name a page in it: --report {folder}/report.html"
+        )
+    if report.suffix not in {".html", ".htm"}:
+        raise UsageError(f"{report} would hold a page, and is not called like one", hint="name an .html file")
+    if page.parent != goal or goal.exists():
+        check_goal_file(report, force=force, option="--report")
+
+
+@contextmanager
+def _out_of_the_way(report: Path | None, folder: Path) -> Iterator[None]:
+    """A page that lies in `folder` and is to be replaced lies beside it meanwhile, and back in it if that fails.
+
+    The folder is replaced as a whole, and only where its manifest lists all that lies in it; a page it doesn't.
+    """
+    if report is None or not report.is_file() or report.parent.resolve() != folder.resolve():
+        yield
+        return
+    with scratch_folder(folder.resolve().parent, report.name) as scratch:
+        os.replace(report, scratch / "old")
+        try:
+            yield
+        except BaseException:
+            os.replace(scratch / "old", report)
+            raise
+
+
+def _scene(cut: Cut, cascade: Cascade) -> Scene:
+    from ..analysis import analyze as look
+    from ..drawing.scenes import scene_of_split
+
+    return scene_of_split(cascade, cut.plan, look(cut.source))
+
+
+def _show(cut: Cut, cascade: Cascade, *, as_json: bool, quiet: bool) -> None:
     from ..drawing.terminal import draw_scene
 
     if as_json:
@@ -220,7 +265,7 @@ def _show(cascade: Cascade, model: Model, *, as_json: bool, quiet: bool) -> None
     elif quiet:
         sys.stdout.write(f"{cascade.path}\n")
     else:
-        scene = scene_of_cascade(cascade, model)
+        scene = _scene(cut, cascade)
         print_(lambda console: draw_scene(scene, console))
 
 

@@ -1,16 +1,18 @@
-"""Pictures of a model, a plan or a cascade: show."""
+"""Pictures of a model, a plan or a cascade, and what changed between two of them: show."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from ..errors import UsageError
 from .telling import print_, put_text, say, say_next
-from .words import AsJson, Dims, Force, app, check_goal_file, dims, load, open_
+from .words import AsJson, Dims, Force, app, check_goal_file, dims, open_
+
+To = Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]
 
 
 @app.command()
@@ -18,9 +20,14 @@ def show(
     place: Annotated[
         Path, typer.Argument(metavar="THING", help="A model, a plan, the folder of a cascade or its manifest.")
     ],
+    other: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[THING]", help="Another plan or cascade of the same model: what changed from the first."
+        ),
+    ] = None,
     to: Annotated[
-        Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"],
-        typer.Option(help="As what: on screen, a page, a picture, text for others, LinguaLinked's maps."),
+        To, typer.Option(help="As what: on screen, a page, a picture, text for others, LinguaLinked's maps.")
     ] = "terminal",
     output: Annotated[
         Path | None,
@@ -36,81 +43,94 @@ def show(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model, a plan or a cascade: its parts, what crosses, and where cutting is cheap."""
-    if part is not None and to != "dot":
-        raise UsageError("--part shows the nodes of a part, and only DOT can", hint="add --to dot")
-    if to == "terminal" and output is not None and not as_json:
-        raise UsageError("a picture for the terminal goes to stdout", hint="leave -o out, or choose a --to")
+    """Show a model, a plan or a cascade: its parts, what crosses, and where cutting is cheap. Of two, what changed."""
+    to = "json" if as_json else to
+    _check_words(place, other, to, output, part, model, dim is not None)
     if to != "lingualinked":
         check_goal_file(output, force=force)
-    if as_json or to == "json":
-        from ..drawing.json import dumps
-
-        put_text(dumps(_record_at(place, dim)) + "\n", output)
+    sizes = dims(dim)
+    if other is not None:
+        _show_changes(place, other, to, output, model, sizes)
     elif to == "lingualinked":
-        from ..exporting.lingualinked import export_lingualinked
-
-        if output is None:
-            raise UsageError("LinguaLinked's maps are a folder of files", hint="name it with -o DIR")
-        for file in export_lingualinked(open_(place), output, force=force):
-            say(f"wrote {file}")
+        _export(place, output, model, sizes, force=force)
     elif to == "terminal":
-        from ..drawing.terminal import draw_scene
-        from ..things import scene_at
+        _show_on_terminal(place, model, sizes)
+    elif to == "json":
+        from ..drawing.json import dumps
+        from ..things import record_at
 
-        scene = scene_at(place, model=model, dims=dims(dim))
-        print_(lambda console: draw_scene(scene, console, explain=True))
-        if scene.following:
-            say_next(scene.following)
-    else:
-        put_text(_drawn_at(place, to, part, model, dims(dim)), output)
-
-
-def _record_at(place: Path, dim: Sequence[str] | None) -> dict[str, Any]:
-    """Everything that there is to say of a thing."""
-    from ..analysis import analyze as look
-    from ..drawing import json as pen
-    from ..things import is_plan
-
-    if place.suffix == ".onnx":
-        return pen.analysis_record(look(load(place, dim)))
-    if is_plan(place):
-        from ..planning.files import read_plan
-
-        return pen.builtins(read_plan(place))
-    return pen.cascade_record(open_(place))
-
-
-def _drawn_at(
-    place: Path,
-    to: Literal["html", "svg", "dot", "mermaid"],
-    part: int | None,
-    model: Path | None,
-    dims: dict[str, int],
-) -> str:
-    from ..things import scene_at
-
-    if part is not None:
+        put_text(dumps(record_at(place, dims=sizes)) + "\n", output)
+    elif part is not None:
         from ..drawing.dot import dot_of_part
 
-        return dot_of_part(open_(place), part)
-    scene = scene_at(place, model=model, dims=dims)
-    if to in {"dot", "mermaid"} and not scene.cards:
-        raise UsageError(f"{place} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
-    match to:
-        case "html":
-            from ..drawing.html import html_of
+        put_text(dot_of_part(open_(place), part), output)
+    else:
+        from ..things import drawn_at
 
-            return html_of(scene)
-        case "svg":
-            from ..drawing.svg.sheet import svg_of
+        put_text(drawn_at(place, to, model=model, dims=sizes), output)
 
-            return svg_of(scene)
-        case "dot":
-            from ..drawing.dot import dot_of
 
-            return dot_of(scene)
-        case "mermaid":
-            from ..drawing.mermaid import mermaid_of
+def _check_words(
+    place: Path, other: Path | None, to: To, output: Path | None, part: int | None, model: Path | None, is_sized: bool
+) -> None:
+    """Words that would do nothing, or contradict each other."""
+    from ..things import is_model
 
-            return mermaid_of(scene)
+    if part is not None and to != "dot":
+        raise UsageError("--part shows the nodes of a part, and only DOT can", hint="add --to dot")
+    if to == "terminal" and output is not None:
+        raise UsageError("a picture for the terminal goes to stdout", hint="leave -o out, or choose a --to")
+    if other is not None and to not in {"terminal", "json"}:
+        raise UsageError(
+            f"what changed between two things is told on the terminal or as JSON, not as {to}",
+            hint="leave --to out or use --json, or name one thing",
+        )
+    if other is not None:
+        return
+    if model is not None and (to == "json" or part is not None):
+        what = "the JSON of a thing is" if to == "json" else "the nodes of a part are"
+        raise UsageError(f"--model adds nothing here: {what} read from its own files", hint="leave --model out")
+    if is_sized and (part is not None or (to == "json" and not is_model(place))):
+        what = "the nodes of a part are drawn without sizes" if part is not None else f"{place} is told as it stands"
+        raise UsageError(f"--dim changes nothing here: {what}", hint="leave --dim out")
+
+
+def _show_on_terminal(place: Path, model: Path | None, sizes: Mapping[str, int]) -> None:
+    from ..drawing.terminal import draw_scene
+    from ..things import scene_at
+
+    scene = scene_at(place, model=model, dims=sizes)
+    print_(lambda console: draw_scene(scene, console, explain=True))
+    if scene.following:
+        say_next(scene.following)
+
+
+def _show_changes(
+    place: Path, other: Path, to: To, output: Path | None, model: Path | None, sizes: Mapping[str, int]
+) -> None:
+    from ..drawing.changes import changes_between, changes_record, draw_changes
+    from ..drawing.json import dumps
+    from ..things import scene_at
+
+    scenes = [scene_at(thing, model=model, dims=sizes) for thing in (place, other)]
+    for thing, scene in zip((place, other), scenes, strict=True):
+        if not scene.cards:
+            raise UsageError(f"{thing} is not cut: there are no parts to compare", hint="name two plans or cascades")
+    changes = changes_between(*scenes)
+    if to == "json":
+        put_text(dumps(changes_record(changes)) + "\n", output)
+    else:
+        print_(lambda _: draw_changes(changes))
+
+
+def _export(place: Path, folder: Path | None, model: Path | None, sizes: Mapping[str, int], *, force: bool) -> None:
+    from ..exporting.lingualinked import export_lingualinked
+    from ..things import source_of, with_dims
+
+    if folder is None:
+        raise UsageError("LinguaLinked's maps are a folder of files", hint="name it with -o DIR")
+    cascade = with_dims(open_(place), sizes)
+    source = None if model is None else source_of(cascade, model)
+    tensor_bytes = None if source is None else source.tensor_bytes
+    for file in export_lingualinked(cascade, folder, sizes=tensor_bytes, force=force):
+        say(f"wrote {file}")

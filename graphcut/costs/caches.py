@@ -265,6 +265,14 @@ def _comes_back(past: Tensor, present: Tensor, known: set[str]) -> bool:
     )
 
 
+def growing_axis(model: Model, cache: Cache) -> int | None:
+    """The axis along which a cache grows; None where it keeps its size, or nothing tells."""
+    past, present = model.tensors[cache.past], model.tensors[cache.present]
+    grown = _growth(past, present)
+    pairs = list(zip(past.shape or (), present.shape or (), strict=True)) if past.shape and present.shape else []
+    return pairs.index(grown) if grown in pairs and grown[0] != grown[1] else None
+
+
 def _growth(past: Tensor, present: Tensor) -> tuple[Dim, Dim]:
     """The sizes, before and after, of the axis along which a cache grows; `None` where nothing tells."""
     if past.shape is None or present.shape is None:

@@ -24,6 +24,9 @@ _SLIGHT: Final = 0.1
 _LARGE: Final = 0.2
 """What has a larger share of all nodes, and holds numbered modules, is called by these: `layers 0-7`, not `model`."""
 
+Look = tuple[str, int]
+"""What is looked at of a node: its module, and bytes of the weights that it reads, each weight once in a row."""
+
 _Step = tuple[str, int | None]
 _Path = tuple[_Step, ...]
 _Kind = tuple[tuple[str, ...], str]
@@ -32,18 +35,30 @@ _Kind = tuple[tuple[str, ...], str]
 
 def contents(graph: Graph, rows: Sequence[Sequence[int]]) -> tuple[str, ...]:
     """For each part what its nodes are, in a few words; empty where nothing tells."""
-    speaker = _Speaker(graph, rows)
+    return spoken([list(_looks(graph, row)) for row in rows])
+
+
+def _looks(graph: Graph, row: Sequence[int]) -> Iterable[Look]:
+    seen: set[str] = set()
+    for i in row:
+        node = graph.nodes[i]
+        yield node.module, sum(graph.weights[name].bytes for name in node.weights if name not in seen)
+        seen.update(node.weights)
+
+
+def spoken(rows: Sequence[Sequence[Look]]) -> tuple[str, ...]:
+    """For each row of nodes what they are, in a few words; empty where nothing tells."""
+    speaker = _Speaker(rows)
     return tuple(speaker.words(row) for row in rows)
 
 
 @dataclass(frozen=True)
 class _Speaker:
-    graph: Graph
-    rows: Sequence[Sequence[int]]
+    rows: Sequence[Sequence[Look]]
 
     @cached_property
     def paths(self) -> Mapping[str, _Path]:
-        modules = dict.fromkeys(self.graph.nodes[node].module for row in self.rows for node in row)
+        modules = dict.fromkeys(module for row in self.rows for module, _ in row)
         return {module: _path(module) for module in modules}
 
     @cached_property
@@ -53,7 +68,7 @@ class _Speaker:
         parts: dict[tuple[str, ...], set[int]] = defaultdict(set)
         nodes = Counter[tuple[str, ...]]()
         for i, row in enumerate(self.rows):
-            for module, times in Counter(self.graph.nodes[node].module for node in row).items():
+            for module, times in Counter(module for module, _ in row).items():
                 names = tuple(name for name, _ in self.paths[module])
                 for depth in range(1, len(names) + 1):
                     nodes[names[:depth]] += times
@@ -88,20 +103,17 @@ class _Speaker:
                 found[around, name] = f"{more}{_known(name)}"
         return found
 
-    def words(self, row: Sequence[int]) -> str:
+    def words(self, row: Sequence[Look]) -> str:
         sizes: dict[_Kind, list[float]] = {}
         numbers: dict[_Kind, set[int]] = defaultdict(set)
-        seen: set[str] = set()
-        for i in row:
-            node = self.graph.nodes[i]
-            found = self.kinds[node.module]
+        for module, weight_bytes in row:
+            found = self.kinds[module]
             if found is None:
                 continue
             kind, number = found
             size = sizes.setdefault(kind, [0, 0])
             size[0] += 1
-            size[1] += sum(self.graph.weights[name].bytes for name in node.weights if name not in seen)
-            seen.update(node.weights)
+            size[1] += weight_bytes
             if number is not None:
                 numbers[kind].add(number)
         return ", ".join(_phrase(self.called[kind], sorted(numbers[kind])) for kind in _heavy(sizes))

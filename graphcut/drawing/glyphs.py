@@ -72,7 +72,17 @@ ASCII: Final = Glyphs(
     levels=" .:-=+*#@",
     more="...",
     least=">= ",
-    spelling=str.maketrans({"≥": ">=", "…": "...", "✓": "ok", "✗": "NO", "µ": "u", "\N{MULTIPLICATION SIGN}": "x"}),
+    spelling=str.maketrans(
+        {
+            "≥": ">=",
+            "…": "...",
+            "✓": "ok",
+            "✗": "NO",
+            "µ": "u",
+            "\N{MULTIPLICATION SIGN}": "x",
+            "\N{RIGHTWARDS ARROW}": "->",
+        }
+    ),
 )
 
 

@@ -99,6 +99,7 @@ def _data(scene: Scene) -> str:
     """The scene as JSON that can stand inside a script element: `<` is spelt out, so nothing in it can end one."""
     record = {
         "title": scene.title,
+        "model": scene.model or scene.title,
         "cards": [_card(card, scene, place) for place, card in enumerate(scene.cards)],
         "lanes": [_lane(lane) for lane in scene.lanes],
         "buses": [_bus(bus) for bus in scene.buses],

@@ -122,14 +122,15 @@ def _line(row: _Row, step: int, signs: Glyphs) -> Text:
 
 def _words(row: _Row, signs: Glyphs) -> Text:
     """`p0 ──> p1-p63`: who makes it, and who reads it."""
-    readers = list(_ranges(row.readers))
+    readers = list(ranges(row.readers))
     if len(readers) > _MOST_RANGES:
         readers = [*readers[:2], f"{len(row.readers)} parts, up to {readers[-1]}"]
     sign = signs.far if row.is_far else signs.near
     return Text(f"p{row.source} {sign * 2}> {', '.join(readers)}", style=_style(row))
 
 
-def _ranges(numbers: Sequence[int]) -> Iterable[str]:
+def ranges(numbers: Sequence[int]) -> Iterable[str]:
+    """Places of parts, ascending, with neighbours together: `p1-p3`, `p5`."""
     for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         found = [number for _, number in run]
         yield f"p{found[0]}-p{found[-1]}" if len(found) > 1 else f"p{found[0]}"

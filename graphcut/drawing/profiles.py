@@ -34,11 +34,15 @@ def profile_of(
     key_nodes = frozenset(keys)
     homes = {node: part for part, row in enumerate(rows) for node in row}
     far = along.passing(homes) if len(rows) > 1 else along.long_lived(repeat)
+    near = {name: span for name, span in along.spans.items() if name not in far}
     return Profile(
         nodes=tuple(graph.nodes[node].name for node in order),
         ops=tuple(graph.nodes[node].op for node in order),
+        modules=tuple(graph.nodes[node].module for node in order),
         alive=tuple(along.alive),
-        near=tuple(along.alive_of({name: span for name, span in along.spans.items() if name not in far})),
+        near=tuple(along.alive_of(near)),
+        exact=tuple(number == 0 for number in along.unknown),
+        near_exact=tuple(number == 0 for number in along.unknown_of(near)),
         tensors=tuple(along.sums((first, last, 1) for first, last in along.spans.values())),
         weights=tuple(along.weights_before),
         keys=tuple(sorted(place[node] for node in key_nodes)),
@@ -95,7 +99,10 @@ class _Along:
     @cached_property
     def unknown(self) -> list[int]:
         """How many tensors are alive after each node whose size is not known."""
-        return self.sums((first, last, not self.sizes[name][1]) for name, (first, last) in self.spans.items())
+        return self.unknown_of(self.spans)
+
+    def unknown_of(self, spans: Mapping[str, tuple[int, int]]) -> list[int]:
+        return self.sums((first, last, not self.sizes[name][1]) for name, (first, last) in spans.items())
 
     def alive_of(self, spans: Mapping[str, tuple[int, int]]) -> list[int]:
         return self.sums((first, last, self.sizes[name][0]) for name, (first, last) in spans.items())

@@ -158,11 +158,14 @@ class Profile:
     Attributes:
         nodes: their names.
         ops: their operators.
+        modules: paths of the modules that they came from; empty where nothing tells.
         alive: bytes alive after each: what would cross if one cut there, and nothing were recomputed.
         near: the same without the long-lived tensors: what a cut costs when these are left out. A tensor is long-lived
             where it passes over a part, from the home of the node that makes it to the home of one that reads it; where
             nothing is cut, over a block that the model repeats; where it repeats nothing, over more than an eighth of
             the nodes, and two at least.
+        exact: `alive` is all; else it is "at least".
+        near_exact: `near` is all; else it is "at least".
         tensors: how many tensors are alive after each.
         weights: bytes of weights that the nodes up to each read, each weight once.
         keys: the places of the key nodes, ascending.
@@ -172,8 +175,11 @@ class Profile:
 
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
+    modules: tuple[str, ...]
     alive: tuple[int, ...]
     near: tuple[int, ...]
+    exact: tuple[bool, ...]
+    near_exact: tuple[bool, ...]
     tensors: tuple[int, ...]
     weights: tuple[int, ...]
     keys: tuple[int, ...]
@@ -236,6 +242,7 @@ class Scene:
         following: the command to try next; empty where there is none.
         details: what stands below the facts, as pairs of words and their value, which may be long.
         others: other plans worth having, and this one; the shortest time between two requests first.
+        model: where the model lies, as a command line names it; empty where that is not known.
     """
 
     title: str
@@ -252,6 +259,7 @@ class Scene:
     following: str
     details: tuple[tuple[str, str], ...] = ()
     others: tuple[Other, ...] = ()
+    model: str = ""
 
     @property
     def crossing(self) -> tuple[Crossing, ...]:

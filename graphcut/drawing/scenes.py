@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..analysis import Analysis
-from ..cascade import MANIFEST, Cascade, Part
-from ..costs.device import Device
-from ..costs.weighing import peak_bytes
-from ..errors import CascadeError
-from ..graph import Block, Graph
+from ..cascade import MANIFEST, Cascade
 from ..model import Model
-from ..planning.across import COUNTING
-from ..planning.goals import Across, Counted, Limits, Within
+from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
 from ..units import count, size
 from ..wiring import Tensor, Unit, Wiring
+from .cards import cascade_card, copies, counted_bytes, file_bytes, homes_of, plan_card
 from .contents import contents
 from .profiles import Sizes, profile_of, spread
-from .scene import Bus, Card, Lane, Other, Profile, Scene, Valley
+from .scene import Bus, Lane, Other, Profile, Scene, Valley
 from .sentences import (
     answer,
     answer_where,
@@ -54,7 +50,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     graph = model.graph
     profile = profile_of(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, analysis.repeat)
     place = most_even(best_places(profile))
-    following = "" if place is None else f"graphcut split {_quoted(model.path)} --at-nodes {shlex.quote(place.node)}"
+    following = "" if place is None else _cutting(model.path, place.node)
     return Scene(
         title=model.path.name,
         sentence=answer_where(place, len(profile.valleys)),
@@ -69,6 +65,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         notes=(*model.notes, *open_sizes(model, model.dims)),
         following=following,
         details=tuple(_analysis_details(analysis)),
+        model=str(model.path),
     )
 
 
@@ -77,6 +74,37 @@ def scene_of_plan(made: Plan, analysis: Analysis) -> Scene:
 
     A plan that names places has no figures: its parts need what the weights take that they read.
     """
+    return _scene_of_parts(made, analysis, [f"p{i}" for i in range(len(made.rows))])
+
+
+def scene_of_split(cascade: Cascade, made: Plan, analysis: Analysis) -> Scene:
+    """What there is to see of a cascade that was cut as planned: all that the plan says, of the files that it became.
+
+    Args:
+        cascade: the cascade.
+        made: the plan that it was cut by.
+        analysis: of the model that was cut.
+    """
+    planned = _scene_of_parts(made, analysis, [part.file for part in cascade.parts])
+    rows = zip(cascade.parts, planned.cards, made.partition.blocks, strict=True)
+    cards = (
+        replace(card, nodes=part.nodes, need_bytes=file_bytes(cascade, part) + counted_bytes(made, block))
+        for part, card, block in rows
+    )
+    # Who named the places need not be told so.
+    details = planned.details[1:] if isinstance(made.goal, At) else planned.details
+    scene = replace(
+        planned,
+        sentence="",
+        cards=tuple(cards),
+        following=_after(cascade, None),
+        details=(*details, *_storage(cascade)),
+    )
+    return _answered(scene)
+
+
+def _scene_of_parts(made: Plan, analysis: Analysis, names: Sequence[str]) -> Scene:
+    """What there is to see of a plan whose parts are called so."""
     model = analysis.model
     blocks = made.partition.blocks
     sizes = model.tensor_bytes if made.costs is None else made.costs.tensor_bytes
@@ -85,7 +113,7 @@ def scene_of_plan(made: Plan, analysis: Analysis) -> Scene:
     columns = _columns(made.partition.wiring, len(blocks))
     words = contents(model.graph, homes)
     holders = Counter(node for block in blocks for node in block.replicas)
-    cards = (_plan_card(made, i, words[i], columns[i], holders) for i in range(len(blocks)))
+    cards = (plan_card(made, i, names[i], words[i], columns[i], holders) for i in range(len(blocks)))
     return _answered(
         Scene(
             title=model.path.name,
@@ -96,12 +124,13 @@ def scene_of_plan(made: Plan, analysis: Analysis) -> Scene:
             buses=_buses(lanes),
             profile=profile_of(model.graph, homes, sizes, analysis.key_nodes),
             checks=(),
-            recomputed=tuple(recomputings(made.recomputed)),
-            reasons=tuple(reasonings(made.reasons)),
+            recomputed=tuple(recomputings(made.recomputed, names)),
+            reasons=tuple(reasonings(made.reasons, names)),
             notes=tuple(plan_notes(made, model)),
             following="",
-            details=(("goal", wanted(made.goal)), *_limits(made.limits), *outcomes(made)),
+            details=(("goal", wanted(made.goal)), *_limits(made.limits, names), *outcomes(made)),
             others=tuple(_others(made)),
+            model=str(model.path),
         )
     )
 
@@ -121,17 +150,16 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Repor
         CascadeError: the cascade was not cut from `model`.
     """
     parts, manifest = cascade.parts, cascade.manifest
-    homes = _homes(cascade, model) if model is not None else [()] * len(parts)
+    homes = homes_of(cascade, model) if model is not None else [()] * len(parts)
     sizes = {name: tensor.bytes_for(manifest.dims) for name, tensor in cascade.tensors.items()}
     if model is not None:
         sizes = {**sizes, **model.tensor_bytes}
     lanes = tuple(_lanes(parts, cascade.wiring, cascade.tensors, sizes))
     columns = _columns(cascade.wiring, len(parts))
     words = contents(model.graph, homes) if model is not None else [""] * len(parts)
-    is_shared = manifest.weights == "share"
     dims = [("dims", _dims(manifest.dims))] if manifest.dims else []
     ends = [model.graph.nodes[home[-1]].name if model is not None and home else "" for home in homes]
-    cards = map(partial(_cascade_card, cascade), parts, _copies(cascade, model), words, columns, ends)
+    cards = map(partial(cascade_card, cascade), parts, copies(cascade, model), words, columns, ends)
     profile = None
     if model is not None:
         profile = profile_of(model.graph, homes, sizes, Analysis(model).key_nodes)
@@ -149,7 +177,8 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Repor
             reasons=(),
             notes=tuple(open_sizes(model, manifest.dims)) if model is not None else (),
             following=_after(cascade, report),
-            details=(("weights", "all parts refer to those of the model"),) if is_shared else (),
+            details=tuple(_storage(cascade)),
+            model="" if model is None else str(model.path),
         )
     )
 
@@ -203,8 +232,13 @@ def _tensor_list(tensors: Sequence[Tensor]) -> str:
     return f"{text}, and {more} more" if more > 0 else text
 
 
-def _limits(limits: Limits) -> Iterable[tuple[str, str]]:
-    pinned = [f"{node} in p{part}" for node, part in limits.pins]
+def _storage(cascade: Cascade) -> Iterable[tuple[str, str]]:
+    if cascade.manifest.weights == "share":
+        yield "weights", "all parts refer to those of the model"
+
+
+def _limits(limits: Limits, names: Sequence[str]) -> Iterable[tuple[str, str]]:
+    pinned = [f"{node} in {names[part]}" for node, part in limits.pins]
     if found := [*pinned, *(f"nothing of {name} crosses" for name in limits.avoid)]:
         yield "limits", ", ".join(found)
 
@@ -246,129 +280,18 @@ def _worth(goal: Across, period_s: float, latency_s: float) -> float | None:
             return None
 
 
-# Cards
-
-
-def _plan_card(made: Plan, part: int, content: str, column: int, holders: Mapping[int, int]) -> Card:
-    """The card of a part; `holders` tells how many parts compute a node for themselves."""
-    block, graph = made.partition.blocks[part], made.graph
-    device = made.devices[part] if isinstance(made.goal, Across) else None
-    figures = made.figures[part] if made.figures else None
-    weight_bytes = sum(graph.weights[name].bytes for name in block.weights)
-    return Card(
-        name=f"p{part}",
-        device=device.name if device is not None else "",
-        content=content,
-        nodes=len(block.nodes) + len(block.replicas),
-        replicas=sum(not graph.nodes[node].is_constant or holders[node] > 1 for node in block.replicas),
-        weight_bytes=weight_bytes,
-        need_bytes=weight_bytes if figures is None else figures.written_bytes + _counted_bytes(made, block),
-        budget_bytes=_budget(made, device),
-        activation_bytes=figures.activation_bytes if figures else None,
-        flops=figures.flops if figures else None,
-        busy_s=figures.busy_s if figures else None,
-        reads=block.reads,
-        writes=block.writes,
-        column=column,
-        intensity=figures.intensity if figures else None,
-        last=graph.nodes[max(block.nodes)].name if block.nodes else "",
-    )
-
-
-def _budget(made: Plan, device: Device | None) -> int | None:
-    if isinstance(made.goal, Within):
-        return made.goal.memory_bytes
-    return None if device is None else device.memory_bytes
-
-
-def _counted_bytes(made: Plan, block: Block) -> int:
-    """What the goal counts of a part besides its files, as the planner counts it."""
-    counting: Sequence[Counted] = ()
-    if isinstance(made.goal, Within):
-        counting = made.goal.counting
-    elif isinstance(made.goal, Across):
-        counting = COUNTING
-    if not counting or made.costs is None:
-        return 0
-    sizes, graph = made.costs.tensor_bytes, made.graph
-    pasts = {cache.past for cache in made.costs.caches}
-    presents = {cache.present for cache in made.costs.caches}
-    nodes = sorted({*block.nodes, *(node for node in block.replicas if not graph.nodes[node].is_constant)})
-    own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
-    caches = [*pasts.intersection(block.reads), *presents.intersection(block.writes)]
-    parts: dict[Counted, Callable[[], int]] = {
-        "inputs": lambda: sum(sizes[name][0] for name in block.reads if name not in pasts),
-        "cache": lambda: sum(sizes[name][0] for name in caches),
-        "activations": lambda: peak_bytes(graph, nodes, own, writes=block.writes),
-    }
-    return sum(parts[what]() for what in counting)
-
-
-def _cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, column: int, last: str) -> Card:
-    # Shared weights lie in the files of the model, which no part needs as a whole.
-    data = part.weight_bytes if cascade.manifest.weights == "share" else sum(part.data.values())
-    return Card(
-        name=part.file,
-        device="",
-        content=content,
-        nodes=part.nodes,
-        replicas=replicas,
-        weight_bytes=part.weight_bytes,
-        need_bytes=data + cascade.file(part).stat().st_size,
-        budget_bytes=None,
-        activation_bytes=None,
-        flops=None,
-        busy_s=None,
-        reads=part.reads,
-        writes=part.writes,
-        column=column,
-        last=last,
-    )
-
-
-def _copies(cascade: Cascade, model: Model | None) -> Iterable[int]:
-    """For each part how many of its nodes stand in others too."""
-    holders = Counter(name for part in cascade.parts for name in part.replicas)
-    flowing = set() if model is None else {model.graph.nodes[node].name for node in model.graph.flow}
-    for part in cascade.parts:
-        yield sum(holders[name] > 1 or name in flowing for name in part.replicas)
-
-
-def _homes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
-    """For each part the nodes whose home it is: all that what it gives out depends on, up to what it is fed.
-
-    Raises:
-        CascadeError: the parts do not hold each node of the model once.
-    """
-    graph = model.graph
-    homes = [_home(graph, part) for part in cascade.parts]
-    if sorted(node for home in homes for node in home) != list(graph.flow):
-        raise CascadeError(
-            f"{cascade.path.parent} was not cut from {model.path}: its parts hold other nodes",
-            hint="name the model it was cut from, or split again",
-        )
-    return homes
-
-
-def _home(graph: Graph, part: Part) -> tuple[int, ...]:
-    fed, copied = set(part.reads), set(part.replicas)
-    found: set[int] = set()
-    wanted = list(part.writes)
-    while wanted:
-        name = wanted.pop()
-        node = graph.producer.get(name)
-        if node is not None and node not in found and name not in fed and not graph.nodes[node].is_constant:
-            found.add(node)
-            wanted.extend(graph.nodes[node].reads)
-    return tuple(sorted(node for node in found if graph.nodes[node].name not in copied))
-
-
 def _after(cascade: Cascade, report: Report | None) -> str:
     """The command to try next: verify it; once that is done, the whole picture."""
     place = _quoted(cascade.path.parent if cascade.path.name == MANIFEST else cascade.path)
     if report is None:
         return f"graphcut verify {place}"
     return f"graphcut show {place} --to html -o report.html" if report.same else ""
+
+
+def _cutting(model: Path, node: str) -> str:
+    """The command that cuts after a node. Commas stand between names there: a name with one is quoted twice."""
+    name = f'"{node.replace(chr(34), chr(34) * 2)}"' if {",", '"'}.intersection(node) else node
+    return f"graphcut split {_quoted(model)} --at-nodes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
 
 
 def _quoted(path: Path) -> str:

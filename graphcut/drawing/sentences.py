@@ -221,33 +221,37 @@ def flop(number: float) -> str:
     return f"{operations(number)}FLOP"
 
 
-def recomputings(found: Sequence[Recomputed]) -> Iterable[str]:
-    """What parts compute instead of receiving it; parts that do the same share a sentence."""
+def recomputings(found: Sequence[Recomputed], names: Sequence[str]) -> Iterable[str]:
+    """What parts, called `names`, compute instead of receiving it; parts that do the same share a sentence."""
     alike: dict[tuple[object, ...], list[Recomputed]] = {}
     for one in found:
         alike.setdefault((one.nodes, one.tensors, one.saved_bytes, one.cost_s), []).append(one)
     for rows in alike.values():
-        one, parts = rows[0], ", ".join(f"p{row.part}" for row in rows)
+        one, parts = rows[0], ", ".join(names[row.part] for row in rows)
         yield (
             f"{parts} {'computes' if len(rows) == 1 else 'each compute'} {_first(one.tensors)} instead of receiving "
             f"{size(one.saved_bytes)}: {count(len(one.nodes), 'node')} again, {duration(one.cost_s)}"
         )
 
 
-def reasonings(reasons: Sequence[Reason]) -> Iterable[str]:
-    """Why each cut is where it is: a line with the place, one with the reason, one for each next best place."""
+def reasonings(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str]:
+    """Why each cut between parts called `names` is where it is.
+
+    A line with the place, one with the reason, one for each next best place.
+    """
     for i, reason in enumerate(reasons):
         others = [
             f"next best after {printable(place.after)}: {_compared(place, reason.place)}" for place in reason.others
         ]
-        yield "\n".join((f"cut {i} after {printable(reason.place.after)}", f"{_why(reason, i)}", *others))
+        why = _why(reason, i, names[reason.dearest])
+        yield "\n".join((f"cut {i} after {printable(reason.place.after)}", why, *others))
 
 
-def _why(reason: Reason, bar: int) -> str:
+def _why(reason: Reason, bar: int, dearest: str) -> str:
     sent = f"{size(reason.place.crossing_bytes)} cross here"
     if reason.dearest in {bar, bar + 1}:
-        return f"{sent}; p{reason.dearest} beside it decides the whole: moving the cut would make that worse"
-    return f"{sent}; p{reason.dearest} decides the whole, and is not touched by this cut"
+        return f"{sent}; {dearest} beside it decides the whole: moving the cut would make that worse"
+    return f"{sent}; {dearest} decides the whole, and is not touched by this cut"
 
 
 def _compared(place: Place, own: Place) -> str:

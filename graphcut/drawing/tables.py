@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +17,22 @@ from .glyphs import Glyphs
 _GAP: Final = 2
 _FEWEST: Final = 6
 """Letters of a name that are left at worst."""
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """Something without the blanks at the ends of its lines, which other programs would have to read past."""
+
+    shown: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self.shown, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            yield from line[:-1]
+            if line:
+                yield Segment(line[-1].text.rstrip(), line[-1].style)
+            yield Segment.line()
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.segment import Segment
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +23,7 @@ from .scene import Scene, Valley
 from .scenes import best_places
 from .sentences import flop, numbers_words, sized, structure_words
 from .strips import strip
-from .tables import Column, table
+from .tables import Column, Trimmed, table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.numerical import Compared
@@ -35,23 +34,7 @@ _BAR: Final = 10
 
 def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
     """A scene on one screen; with `explain`, why each cut is where it is. What to try next is for the caller to say."""
-    return _Trimmed(Group(*_Screen(scene, glyphs_for(console), console.width).lines(explain=explain)))
-
-
-@dataclass(frozen=True)
-class _Trimmed:
-    """Something without the blanks at the ends of its lines, which other programs would have to read past."""
-
-    shown: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in console.render_lines(self.shown, options, pad=False):
-            while line and not line[-1].text.strip():
-                line.pop()
-            yield from line[:-1]
-            if line:
-                yield Segment(line[-1].text.rstrip(), line[-1].style)
-            yield Segment.line()
+    return Trimmed(Group(*_Screen(scene, glyphs_for(console), console.width).lines(explain=explain)))
 
 
 @dataclass(frozen=True)

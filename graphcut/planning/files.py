@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace as changed
 
 from ..analysis import Analysis
 from ..costs.device import Device
+from ..costs.matching import Coverage
+from ..costs.weighing import weigh
 from ..errors import GraphcutError, RecordError, UsageError
 from ..graph import Graph, partition
 from ..model import Model
@@ -20,11 +24,29 @@ from ..records import with_place
 from ..structure import graph_digest
 from .at import guess
 from .figures import Figures
-from .goals import Goal, Limits
+from .goals import At, Goal, Limits
 from .outcomes import Outcome
-from .plans import Plan, check_limits
+from .plans import Plan, check_limits, with_figures
+from .reasons import Reason
+from .recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
+
+
+class Again(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a part computes instead of receiving it: see `Recomputed`.
+
+    Attributes:
+        nodes: the names of the nodes that it runs for that. One that no other part needs is its own, not repeated.
+        tensors: what need not be sent to it.
+        saved_bytes: bytes that it receives less.
+        cost_s: seconds that it runs longer.
+    """
+
+    nodes: tuple[str, ...]
+    tensors: tuple[str, ...]
+    saved_bytes: int
+    cost_s: float
 
 
 class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,13 +56,15 @@ class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         nodes: the names of its nodes.
         repeats: the names of nodes of other parts that it computes for itself as well.
         device: what runs it; None where the plan is for no devices.
-        predicted: what it takes, as it was planned; for reading only, a replay computes it anew.
+        predicted: what it takes, as it was planned; of parts that were edited a replay computes it anew.
+        recomputed: what is saved by nodes that other parts run, too; the same holds of it.
     """
 
     nodes: tuple[str, ...]
     repeats: tuple[str, ...] = ()
     device: Device | None = None
     predicted: Figures | None = None
+    recomputed: Again | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,8 +76,14 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         graph: digest of its graph, weights left out.
         goal: what was wanted.
         limits: what constrained it.
-        dims: the numbers that sizes were evaluated for.
-        outcome: how good the plan was.
+        dims: the numbers that sizes were evaluated for, in the order in which they are told.
+        planned: digest of all of the above and of what stands in the parts, as they were planned. Where it no longer
+            fits, somebody has edited the file, and what follows does not hold of this plan.
+        outcome: how good the plan is.
+        unlimited: the same without pins and what to avoid.
+        front: other plans worth having: seconds between two requests, and of one.
+        reasons: why each cut is where it is.
+        coverage: what of a cost model fitted the model, where one was given.
         parts: in an order in which they can run. To move a node, move its name.
     """
 
@@ -63,8 +93,20 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     goal: Goal
     limits: Limits
     dims: dict[str, int]
+    planned: str = ""
     outcome: Outcome | None
+    unlimited: Outcome | None = None
+    front: tuple[tuple[float, float], ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    coverage: Coverage | None = None
     parts: tuple[PlannedPart, ...]
+
+    @property
+    def digest(self) -> str:
+        """What `planned` is for a plan that nobody edited. In which order a part names its nodes means nothing."""
+        parts = [(sorted(part.nodes), sorted(part.repeats), part.device) for part in self.parts]
+        said = (self.model, self.graph, self.goal, self.limits, self.dims, parts)
+        return f"sha256:{hashlib.sha256(msgspec.json.encode(said, order='deterministic')).hexdigest()}"
 
 
 def save_plan(made: Plan, model: Model, path: str | Path) -> None:
@@ -74,20 +116,6 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
         GraphcutError: the disk refuses.
     """
     path = Path(path)
-    nodes = made.graph.nodes
-    seen: set[int] = set()
-    parts = []
-    for i, row in enumerate(made.rows):
-        own = [node for node in row if node not in seen]
-        parts.append(
-            PlannedPart(
-                nodes=tuple(nodes[node].name for node in own),
-                repeats=tuple(nodes[node].name for node in row if node in seen),
-                device=made.devices[i] if made.devices else None,
-                predicted=made.figures[i] if made.figures else None,
-            )
-        )
-        seen.update(own)
     record = PlanFile(
         format=FORMAT,
         model=model.path.name,
@@ -96,14 +124,42 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
         limits=made.limits,
         dims=dict(made.dims),
         outcome=made.outcome,
-        parts=tuple(parts),
+        unlimited=made.unlimited,
+        front=made.front,
+        reasons=made.reasons,
+        coverage=made.coverage,
+        parts=tuple(_parts(made)),
     )
-    text = msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=1) + b"\n"
+    record = changed(record, planned=record.digest)
+    text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"  # dims stay in their order
     try:
         with replacing(path) as new:
             new.write_bytes(text)
     except OSError as error:
         raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint="nothing was changed") from error
+
+
+def _parts(made: Plan) -> Iterator[PlannedPart]:
+    nodes = made.graph.nodes
+    again = {
+        one.part: Again(
+            nodes=tuple(nodes[node].name for node in one.nodes),
+            tensors=one.tensors,
+            saved_bytes=one.saved_bytes,
+            cost_s=one.cost_s,
+        )
+        for one in made.recomputed
+    }
+    seen: set[int] = set()
+    for i, row in enumerate(made.rows):
+        yield PlannedPart(
+            nodes=tuple(nodes[node].name for node in row if node not in seen),
+            repeats=tuple(nodes[node].name for node in row if node in seen),
+            device=made.devices[i] if made.devices else None,
+            predicted=made.figures[i] if made.figures else None,
+            recomputed=again.get(i),
+        )
+        seen.update(row)
 
 
 def read_plan(path: str | Path) -> PlanFile:
@@ -136,6 +192,9 @@ def read_plan(path: str | Path) -> PlanFile:
 def replay(analysis: Analysis, path: str | Path) -> Plan:
     """The plan that stands in a file, for the model it was made for.
 
+    How good it is, and why, was found when it was planned, and is said again. Where somebody has edited the file that
+    does not hold any more: what the parts take is computed anew then, and the rest is not known.
+
     Raises:
         UsageError: it is for another model, or what was edited can't be.
         PlanError: it does not keep its own limits.
@@ -160,19 +219,38 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         devices=devices if len(devices) == len(rows) else (),
         limits=record.limits,
         dims=record.dims,
+        model=model,
     )
     check_limits(made)
-    return made
+    if isinstance(made.goal, At):
+        return made
+    made = with_figures(analysis, made, weigh(model, made.dims))
+    return _as_planned(made, record, path) if record.planned == record.digest else made
 
 
-def with_outcome(made: Plan, path: str | Path) -> Plan:
-    """A replayed plan, with its figures, and how good it was: for parts that take what they were predicted to take.
-
-    Where they don't, somebody has edited the file, and what was proven of the plan does not hold of this one.
-    """
-    record = read_plan(path)
-    is_as_planned = bool(made.figures) and made.figures == tuple(part.predicted for part in record.parts)
-    return replace(made, outcome=record.outcome) if is_as_planned else made
+def _as_planned(made: Plan, record: PlanFile, path: str | Path) -> Plan:
+    """A plan with what its file says of it."""
+    figures = tuple(part.predicted for part in record.parts if part.predicted is not None)
+    return replace(
+        made,
+        figures=figures if len(figures) == len(record.parts) else made.figures,
+        outcome=record.outcome,
+        unlimited=record.unlimited,
+        front=record.front,
+        reasons=record.reasons,
+        coverage=record.coverage,
+        recomputed=tuple(
+            Recomputed(
+                part=i,
+                nodes=tuple(_places(made.graph, again.nodes, path)),
+                tensors=again.tensors,
+                saved_bytes=again.saved_bytes,
+                cost_s=again.cost_s,
+            )
+            for i, part in enumerate(record.parts)
+            if (again := part.recomputed) is not None
+        ),
+    )
 
 
 def _places(graph: Graph, names: Sequence[str], path: str | Path) -> list[int]:

@@ -19,6 +19,8 @@ from ..costs.tables import Table
 from ..costs.weighing import Costs, weigh
 from ..errors import PlanError, UsageError
 from ..graph import Graph, Partition, partition
+from ..model import Model
+from ..pictured import Pictured
 from .across import plan_across
 from .at import find_nodes, rows_at
 from .cheap import cheap_nodes
@@ -29,7 +31,7 @@ from .heads import rows_of_heads
 from .into import plan_into
 from .outcomes import Choice, Outcome
 from .reasons import Reason, reasons
-from .recompute import Prices, Recomputed, recompute
+from .recompute import Prices, Recomputed, recompute, repeated
 from .tasks import Task, task_of
 from .within import fewest_parts, plan_within
 from .written import Written, written_bytes
@@ -42,7 +44,7 @@ ANY_DEVICE: Final = Device(name="any")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Pictured):
     """An order of the nodes with bars in it.
 
     Attributes:
@@ -61,6 +63,7 @@ class Plan:
         recomputed: what parts compute for themselves instead of receiving it.
         figures: what each part takes; empty for goals that name places.
         reasons: why each cut is where it is.
+        model: the model that is cut, so that a notebook can draw it; None for a plan that was put together by hand.
     """
 
     goal: Goal
@@ -77,6 +80,7 @@ class Plan:
     recomputed: tuple[Recomputed, ...] = ()
     figures: tuple[Figures, ...] = ()
     reasons: tuple[Reason, ...] = ()
+    model: Model | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def partition(self) -> Partition:
@@ -130,7 +134,7 @@ def plan(
         )
     if isinstance(goal, At):
         rows = tuple(rows_at(model.graph, model.tensors, model.tensor_bytes, goal))
-        made = Plan(goal, model.graph, rows, limits=limits, dims=model.dims)
+        made = Plan(goal, model.graph, rows, limits=limits, dims=model.dims, model=model)
         check_limits(made)
         return made
     costs = costs or weigh(model, usual_dims(analysis, goal))
@@ -168,8 +172,9 @@ def decoder_dims(analysis: Analysis, profile: Profile | None = None, tokens: int
 
 
 def with_figures(analysis: Analysis, made: Plan, costs: Costs, table: Table | None = None) -> Plan:
-    """A plan that has no figures (it names places, or was replayed) with those of its parts."""
-    return _Study(analysis, made.goal, made.limits, costs, table).with_figures(made)
+    """A plan that has no figures (it names places, or was edited) with those of its parts, and what they recompute."""
+    study = _Study(analysis, made.goal, made.limits, costs, table)
+    return study.with_recomputed(study.with_figures(made))
 
 
 @dataclass(frozen=True)
@@ -217,6 +222,7 @@ class _Study:
             front=choice.front,
             recomputed=recomputed,
             reasons=reasons(choice, task),
+            model=self.analysis.model,
         )
         return self.with_figures(made)
 
@@ -225,7 +231,10 @@ class _Study:
         check_limits(Plan(goal, self.graph, rows, limits=self.limits))
         devices = (ANY_DEVICE,) * len(rows)
         rows, recomputed = self._with_replicas(rows, devices, (), inf)
-        made = Plan(goal, self.graph, rows, devices=devices, limits=self.limits, recomputed=recomputed)
+        model = self.analysis.model
+        made = Plan(
+            goal, self.graph, rows, devices=devices, limits=self.limits, recomputed=recomputed, model=model
+        )
         return self.with_figures(made)
 
     def with_figures(self, made: Plan) -> Plan:
@@ -235,6 +244,10 @@ class _Study:
         return replace(
             made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, figures=figures
         )
+
+    def with_recomputed(self, made: Plan) -> Plan:
+        """What its rows say that parts compute for themselves."""
+        return replace(made, recomputed=repeated(self.graph, made.rows, cache(self._pricing(made.devices))))
 
     def best(self, goal: Into | Within | Across, prove_s: float) -> tuple[Task, Choice]:
         """The task and its best plan. For a budget layers are cut where that takes fewer parts, or is the only way."""
@@ -311,18 +324,9 @@ class _Study:
         if self.limits.recompute == "never":
             return rows, ()
         kept = self._single(self.limits)
-        unsent = frozenset(name for node in self._avoided(self.limits) for name in self.graph.nodes[node].writes)
-        sizes = {name: number for name, (number, _) in self.costs.tensor_bytes.items()}
         repeatable: dict[int, frozenset[int]] = {}
-
-        def prices(part: int) -> Prices:
-            device, before = devices[part], devices[part - 1]
-            run = dict(zip(self.graph.flow, self.seconds(device), strict=True))
-            sending = 1 / device.line_bytes_per_s + 1 / before.line_bytes_per_s
-            return Prices(run, sending, sizes, unsent, repeatable.get(part))
-
         while True:
-            made, found = recompute(self.graph, rows, cache(prices), kept)
+            made, found = recompute(self.graph, rows, cache(self._pricing(devices, repeatable)), kept)
             blocks = partition(self.graph, made)
             figures = figures_of(blocks, self.costs, self.written, devices, self.seconds, self.cluster)
             narrowed = dict(repeatable)
@@ -334,6 +338,21 @@ class _Study:
             if narrowed == repeatable:
                 return made, found
             repeatable.update(narrowed)
+
+    def _pricing(
+        self, devices: Sequence[Device], repeatable: Mapping[int, frozenset[int]] | None = None
+    ) -> Callable[[int], Prices]:
+        """For each part what it costs to repeat and to be sent; `repeatable` tells what some may repeat at most."""
+        unsent = frozenset(name for node in self._avoided(self.limits) for name in self.graph.nodes[node].writes)
+        sizes = {name: number for name, (number, _) in self.costs.tensor_bytes.items()}
+
+        def prices(part: int) -> Prices:
+            device, before = devices[part], devices[part - 1]
+            run = dict(zip(self.graph.flow, self.seconds(device), strict=True))
+            sending = 1 / device.line_bytes_per_s + 1 / before.line_bytes_per_s
+            return Prices(run, sending, sizes, unsent, (repeatable or {}).get(part))
+
+        return prices
 
     def _fits(self, device: Device, part: Figures) -> bool:
         """Has a part that recomputes still room? Never says yes where it has not."""

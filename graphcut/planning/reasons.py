@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from .outcomes import Choice
@@ -16,8 +16,7 @@ from .workload import Floats
 _MOST: Final = 2
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A place for a cut, all other cuts of the plan left where they are.
 
     Attributes:
@@ -32,8 +31,7 @@ class Place:
     crossing_bytes: int
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One cut.
 
     Attributes:

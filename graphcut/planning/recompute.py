@@ -85,11 +85,7 @@ def recompute(
         chosen = _repeated(graph, rows[part], prices(part), lambda n, p=part: home[n] < p and n not in kept)  # type: ignore[misc]
         if not chosen:
             continue
-        cost = prices(part)
-        before, after = _received(graph, set(rows[part])), _received(graph, {*rows[part], *chosen})
-        saved = sum(cost.tensor_bytes[name] for name in before) - sum(cost.tensor_bytes[name] for name in after)
-        gone = tuple(name for name in before if name not in after)
-        found.append(Recomputed(part, chosen, gone, saved, sum(cost.run_s[node] for node in chosen)))
+        found.append(_saved(graph, part, set(rows[part]), chosen, prices(part)))
         made[part].update(chosen)
     blocks = partition(graph, made).blocks if found else ()
     if not blocks:
@@ -98,6 +94,31 @@ def recompute(
         return recompute(graph, rows, prices, kept.union(emptied))  # a part must keep something of its own
     flowing = set(graph.flow)
     return tuple(tuple(sorted(flowing & {*b.nodes, *b.replicas})) for b in blocks), tuple(found)
+
+
+def repeated(graph: Graph, rows: Sequence[tuple[int, ...]], prices: Callable[[int], Prices]) -> tuple[Recomputed, ...]:
+    """What parts compute for themselves in rows where that stands already: nodes whose home is an earlier row.
+
+    Args:
+        graph: the graph.
+        rows: the nodes of each part; the first row that holds a node is its home.
+        prices: what it costs for each part.
+    """
+    home: dict[int, int] = {}
+    found = []
+    for part, row in enumerate(rows):
+        again = tuple(node for node in row if home.setdefault(node, part) < part)
+        if again:
+            found.append(_saved(graph, part, set(row).difference(again), again, prices(part)))
+    return tuple(found)
+
+
+def _saved(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], cost: Prices) -> Recomputed:
+    """What comes of a part that computes the chosen nodes besides its own."""
+    before, after = _received(graph, own), _received(graph, {*own, *chosen})
+    saved = sum(cost.tensor_bytes[name] for name in before) - sum(cost.tensor_bytes[name] for name in after)
+    gone = tuple(name for name in before if name not in after)
+    return Recomputed(part, chosen, gone, saved, sum(cost.run_s[node] for node in chosen))
 
 
 def _received(graph: Graph, nodes: set[int]) -> dict[str, None]:

@@ -33,7 +33,7 @@ def run(cascade: Cascade, feeds: Mapping[str, object], *, policy: Policy | None 
 
 def steps(cascade: Cascade, feeds: Mapping[str, object], *, policy: Policy) -> Iterator[dict[str, Value]]:
     """All that is held before the first part and after each part: what a later part reads, or is an output."""
-    held = _opened(cascade, feeds)
+    held = opened(cascade, feeds)
     last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads}
     outputs = set(cascade.manifest.writes)
     yield dict(held)
@@ -43,7 +43,12 @@ def steps(cascade: Cascade, feeds: Mapping[str, object], *, policy: Policy) -> I
         yield dict(held)
 
 
-def _opened(cascade: Cascade, feeds: Mapping[str, object]) -> dict[str, Value]:
+def opened(cascade: Cascade, feeds: Mapping[str, object]) -> dict[str, Value]:
+    """What a user feeds, as values.
+
+    Raises:
+        RunError: an input is missing, unknown or of the wrong type.
+    """
     manifest = cascade.manifest
     for name in feeds:
         if name not in manifest.reads:

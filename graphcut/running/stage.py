@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import onnxruntime as ort
 
-from ..cascade import Cascade, Part
+from ..cascade import Cascade, Part, digest_of
 from ..errors import RunError
 from .values import Value, Values, owned, to_array, to_value, travels_as_ort_value
+
+_CPU: Final = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,17 @@ class Policy:
         prepacked: copy weights into the layout that is fastest. Without it they stay on disk and are mapped; results
             may then differ in the last bits from those of a prepacked session.
         threads: for one operator; 0 leaves it to ONNX Runtime.
+        arena: keep freed memory for the next run. Without it, what a part leaves behind goes back at once.
+        provider: the execution provider; None for that of the part's device, or else the processor.
+        options: what this provider is told, in its own words.
     """
 
     optimized: bool = True
     prepacked: bool = True
     threads: int = 0
+    arena: bool = True
+    provider: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def session_options(policy: Policy) -> ort.SessionOptions:
@@ -38,6 +48,7 @@ def session_options(policy: Policy) -> ort.SessionOptions:
     options.intra_op_num_threads = policy.threads
     # Threads of one session that spin while another one works make a cascade two to four times slower.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.enable_cpu_mem_arena = policy.arena
     if not policy.prepacked:
         options.add_session_config_entry("session.disable_prepacking", "1")
     return options
@@ -50,15 +61,16 @@ class Stage:
         """Load `part`.
 
         Raises:
-            RunError: ONNX Runtime refuses the file.
+            RunError: the file is not what the manifest says, or ONNX Runtime refuses it.
         """
         self.part = part
         self._tensors = {name: cascade.tensors[name] for name in (*part.reads, *part.writes)}
         self._is_all_numbers = all(map(travels_as_ort_value, self._tensors.values()))
         file = cascade.file(part)
+        check_unchanged(cascade, part)
         try:
             self._session = ort.InferenceSession(
-                os.fspath(file), session_options(policy), providers=["CPUExecutionProvider"]
+                os.fspath(file), session_options(policy), providers=_providers(cascade, part, policy)
             )
         except Exception as error:
             raise RunError(
@@ -85,6 +97,36 @@ class Stage:
         made = self._session.run(list(self.part.writes), arrays)
         pairs = zip(self.part.writes, map(owned, made), strict=True)
         return {name: to_value(value, tensors[name]) for name, value in pairs}
+
+
+def check_unchanged(cascade: Cascade, part: Part) -> None:
+    """A part's file is the one that was written when the model was cut.
+
+    Raises:
+        RunError: it is not, or can't be read.
+    """
+    file = cascade.file(part)
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise RunError(f"{file} can't be read: {error.strerror}", hint="copy the whole cascade again") from None
+    if digest_of(raw) != part.sha256:
+        raise RunError(
+            f"{file} was changed after the model was cut", hint="copy it again, or split the model again"
+        ) from None
+
+
+def _providers(cascade: Cascade, part: Part, policy: Policy) -> list[tuple[str, dict[str, str]]]:
+    planned = next((host.provider for host in cascade.manifest.devices if host.name == part.device), _CPU)
+    provider = policy.provider or planned
+    known = ort.get_available_providers()
+    if provider not in known:
+        raise RunError(
+            f"{part.file} is to run with {provider}, which this ONNX Runtime does not have",
+            hint=f"it has {', '.join(known)}; choose one with --provider, or install the ONNX Runtime of that device",
+        )
+    chosen = [(provider, dict(policy.options))]
+    return chosen if provider == _CPU else [*chosen, (_CPU, {})]
 
 
 def tidy(error: Exception) -> str:

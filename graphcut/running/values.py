@@ -110,3 +110,11 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
 def ml_dtypes_word(dtype: str) -> str:
     """What ml_dtypes calls a type that numpy lacks: `float8e4m3fn` is its `float8_e4m3fn`."""
     return dtype.replace("float8", "float8_") if dtype.startswith("float8") else dtype
+
+
+def zeros(tensor: Tensor, shape: tuple[int, ...]) -> Value:
+    """A tensor of the type of `tensor` that is all zeros."""
+    if tensor.dtype in CARRIED_AS:
+        bits, number = CARRIED_AS[tensor.dtype]
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(shape, bits), number)
+    return ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, tensor.dtype))

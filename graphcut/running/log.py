@@ -1,0 +1,117 @@
+"""What happened while a cascade ran: how long parts took and waited, who died, what moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .crew import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One part at work for one request.
+
+    Attributes:
+        worker: who.
+        part: the place of the part.
+        request: the number of the request.
+        began_s: when, on the clock of the crew.
+        seconds: how long.
+    """
+
+    worker: int
+    part: int
+    request: int
+    began_s: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a part took, all requests together.
+
+    Attributes:
+        times: how often it ran.
+        seconds: how long it ran.
+        usual_s: what it takes now: half the last time, half what was usual before.
+    """
+
+    times: int = 0
+    seconds: float = 0.0
+    usual_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Log:
+    """Everything that is noted of a run.
+
+    Attributes:
+        parts: how many parts there are.
+        workers: how many workers there are.
+        is_tracing: keep every span, not only their sums.
+        tallies: what each part took on each worker, by part and worker.
+        busy_s: how long each worker worked.
+        spans: what ran when; empty without tracing.
+        delivered_s: when each request was answered.
+        arrived_s: when each request came in.
+        failures: how many requests failed.
+        deaths: who died, why, and when.
+        moves: which bounds came into force, and when.
+    """
+
+    parts: int
+    workers: int
+    is_tracing: bool = False
+    tallies: dict[tuple[int, int], Tally] = field(default_factory=dict)
+    busy_s: list[float] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    arrived_s: list[float] = field(default_factory=list)
+    delivered_s: list[float] = field(default_factory=list)
+    failures: int = 0
+    deaths: list[tuple[int, str, float]] = field(default_factory=list)
+    moves: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """A sum for each worker."""
+        self.busy_s = [0.0] * self.workers
+
+    def arrived(self, request: int, now_s: float) -> None:  # noqa: ARG002 - requests arrive in order
+        """A request came in."""
+        self.arrived_s.append(now_s)
+
+    def delivered(self, request: int, now_s: float, *, failed: bool) -> None:  # noqa: ARG002 - and leave in order
+        """A request was answered."""
+        self.delivered_s.append(now_s)
+        self.failures += failed
+
+    def started(self, worker: int, step: Step, now_s: float) -> None:
+        """A step was handed to a worker."""
+
+    def done(self, worker: int, step: Step, seconds: Sequence[float], now_s: float) -> None:
+        """A step was done; it ended just now."""
+        self.busy_s[worker] += sum(seconds)
+        began_s = now_s - sum(seconds)
+        for part, took in zip(step.parts, seconds, strict=True):
+            tally = self.tallies.setdefault((part, worker), Tally())
+            tally.usual_s = took if not tally.times else (tally.usual_s + took) / 2
+            tally.times += 1
+            tally.seconds += took
+            if self.is_tracing:
+                self.spans.append(Span(worker, part, step.request, began_s, took))
+            began_s += took
+
+    def usual_s(self, worker: int, parts: Sequence[int]) -> float | None:
+        """What a step usually takes there; None where a part of it never ran there."""
+        tallies = [self.tallies.get((part, worker)) for part in parts]
+        if any(tally is None for tally in tallies):
+            return None
+        return sum(tally.usual_s for tally in tallies if tally is not None)
+
+    def died(self, worker: int, why: str, now_s: float) -> None:
+        """A worker ended."""
+        self.deaths.append((worker, why, now_s))
+
+    def moved(self, bounds: Sequence[int], now_s: float) -> None:
+        """Parts changed hands."""
+        self.moves.append((tuple(bounds), now_s))
