@@ -26,13 +26,20 @@ if TYPE_CHECKING:
     from .measuring.measured import Measured, measure
     from .merging import merge
     from .model import Model, load
-    from .planning.cluster import Cluster, Line, read_cluster
+    from .planning.cluster import Cluster, Failure, Fault, Line, World, read_cluster, read_world
     from .planning.files import replay, save_plan
     from .planning.goals import Across, At, Heads, Into, Limits, Within
     from .planning.plans import Plan, plan
-    from .running.sequential import run
+    from .running.decoding import Generation, generate
+    from .running.log import Log
+    from .running.pipelined import Pipeline, stream
+    from .running.runner import Runner, run
     from .running.stage import Policy
+    from .simulating.playing import simulate
+    from .simulating.records import Simulated
+    from .simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
     from .splitting import split
+    from .spreading import ModelSplitter
     from .verifying.reports import Report, verify
     from .wiring import Link, Tensor, Wiring
 
@@ -50,6 +57,9 @@ __all__ = [
     "Costs",
     "CutPoint",
     "Device",
+    "Failure",
+    "Fault",
+    "Generation",
     "Graph",
     "GraphcutError",
     "Heads",
@@ -57,25 +67,33 @@ __all__ = [
     "Limits",
     "Line",
     "Link",
+    "Log",
     "Manifest",
     "Measured",
     "Model",
     "ModelError",
+    "ModelSplitter",
     "Node",
     "Part",
     "Partition",
+    "Pipeline",
     "Plan",
     "PlanError",
     "Policy",
     "RecordError",
     "Report",
     "RunError",
+    "Runner",
+    "Scenario",
+    "Simulated",
     "Table",
     "Tensor",
     "UsageError",
     "Wiring",
     "Within",
+    "World",
     "analyze",
+    "generate",
     "load",
     "measure",
     "merge",
@@ -83,11 +101,16 @@ __all__ = [
     "plan",
     "read_cluster",
     "read_table",
+    "read_world",
     "replay",
     "run",
     "save_plan",
     "save_table",
+    "scenario_of_cascade",
+    "scenario_of_plan",
+    "simulate",
     "split",
+    "stream",
     "table_of",
     "to_networkx",
     "verify",
@@ -106,13 +129,20 @@ _HOMES: Final = {
     "measuring.measured": ("Measured", "measure"),
     "merging": ("merge",),
     "model": ("Model", "load"),
-    "planning.cluster": ("Cluster", "Line", "read_cluster"),
+    "planning.cluster": ("Cluster", "Failure", "Fault", "Line", "World", "read_cluster", "read_world"),
     "planning.files": ("replay", "save_plan"),
     "planning.goals": ("Across", "At", "Heads", "Into", "Limits", "Within"),
     "planning.plans": ("Plan", "plan"),
-    "running.sequential": ("run",),
+    "running.decoding": ("Generation", "generate"),
+    "running.log": ("Log",),
+    "running.pipelined": ("Pipeline", "stream"),
+    "running.runner": ("Runner", "run"),
     "running.stage": ("Policy",),
+    "simulating.playing": ("simulate",),
+    "simulating.records": ("Simulated",),
+    "simulating.scenario": ("Scenario", "scenario_of_cascade", "scenario_of_plan"),
     "splitting": ("split",),
+    "spreading": ("ModelSplitter",),
     "verifying.reports": ("Report", "verify"),
     "wiring": ("Link", "Tensor", "Wiring"),
 }

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from .along import Along
 from .graph import Graph, Partition, partition
 from .model import Model
 from .pictured import Pictured
@@ -84,7 +83,7 @@ class Analysis(Pictured):
 
         Inputs of the model are not counted, since every part can be fed them; nor are outputs that nobody reads later.
         """
-        return tuple(alive for alive, _ in self._alive)
+        return tuple(self._along.alive)
 
     @cached_property
     def cut_points(self) -> tuple[CutPoint, ...]:
@@ -93,7 +92,23 @@ class Analysis(Pictured):
         Neighbours that cost the same are all listed, as far as each has a node of its own whose name means it. A cut
         `At` the node of a place costs what is said here, or less where nodes that stand earlier are free to go late.
         """
-        return tuple(self._cut_points_at(_valleys(self.profile)))
+        along, graph, keys = self._along, self.model.graph, set(self.key_nodes)
+        places = along.low_places
+        crossings = along.crossing(place for place, _ in places)
+        return tuple(
+            CutPoint(
+                node=graph.nodes[node].name,
+                position=place + 1,
+                crossing=crossing,
+                bytes=along.alive[place],
+                is_exact=along.unknown[place] == 0,
+                weights_before=along.weights_before[place],
+                weights_after=along.weights_after[place],
+                is_key=node in keys,
+                module=graph.nodes[node].module,
+            )
+            for (place, node), crossing in zip(places, crossings, strict=True)
+        )
 
     @cached_property
     def repeat(self) -> Repeat | None:
@@ -101,80 +116,12 @@ class Analysis(Pictured):
         graph = self.model.graph
         order = inputs_first(graph)
         labels = dict(zip(graph.flow, _labels(self.model), strict=True))
-        alive = [number for number, _ in _alive_along(self.model, _spans(graph, order), len(order))]
+        alive = Along(graph, order, self.model.tensor_bytes).alive
         return find_repeat(graph, order, [labels[node] for node in order], alive)
 
     @cached_property
-    def _spans(self) -> Mapping[str, tuple[int, int]]:
-        return _spans(self.model.graph, self.model.graph.flow)
-
-    @cached_property
-    def _alive(self) -> list[tuple[int, bool]]:
-        return _alive_along(self.model, self._spans, len(self.model.graph.flow))
-
-    def _cut_points_at(self, places: list[int]) -> list[CutPoint]:
-        graph = self.model.graph
-        before, after = self._weights_around
-        begins: dict[int, list[str]] = {}
-        ends: dict[int, list[str]] = {}
-        for tensor, (first, last) in self._spans.items():
-            begins.setdefault(first, []).append(tensor)
-            ends.setdefault(last, []).append(tensor)
-        alive: dict[str, None] = {}
-        wanted, keys = set(places), set(self.key_nodes)
-        named: set[int] = set()
-        found = []
-        for i in range(len(graph.flow)):
-            for tensor in ends.get(i, ()):
-                alive.pop(tensor, None)
-            alive.update(dict.fromkeys(begins.get(i, ())))
-            node = self._name_giver(i, alive) if i in wanted else None
-            # Of the places that a node could name, it names the first.
-            if node is not None and node not in named:
-                named.add(node)
-                number, is_exact = self._alive[i]
-                found.append(
-                    CutPoint(
-                        node=graph.nodes[node].name,
-                        position=i + 1,
-                        crossing=tuple(alive),
-                        bytes=number,
-                        is_exact=is_exact,
-                        weights_before=before[i],
-                        weights_after=after[i],
-                        is_key=node in keys,
-                        module=graph.nodes[node].module,
-                    )
-                )
-        return found
-
-    def _name_giver(self, place: int, alive: Iterable[str]) -> int | None:
-        """A node before the place all of whose readers stand after it: the last one, where that is one of them.
-
-        Only the name of such a node means this place, or a cheaper one; an output that nobody reads on means another.
-        """
-        graph = self.model.graph
-        last = graph.flow[place]
-        if any(tensor in graph.readers for tensor in graph.nodes[last].writes):
-            return last
-        writers = {graph.producer[tensor] for tensor in alive}
-        fit = [node for node in writers if all(reader > last for reader in _readers_of(graph, node))]
-        return max(fit, default=None)
-
-    @cached_property
-    def _weights_around(self) -> tuple[list[int], list[int]]:
-        """Bytes of weights that the nodes up to each place read, and that the nodes after it read."""
-        graph = self.model.graph
-        needs = [self._weights_of(node) for node in graph.flow]
-        before = _running_totals(needs, graph)
-        after = _running_totals(needs[::-1], graph)[::-1]
-        return before, [*after[1:], 0]
-
-    def _weights_of(self, node: int) -> tuple[str, ...]:
-        graph = self.model.graph
-        own = graph.nodes[node]
-        replicas = graph.constants_for(own.constants) if own.constants else ()
-        return (*own.weights, *(name for n in replicas for name in graph.nodes[n].weights))
+    def _along(self) -> Along:
+        return Along(self.model.graph, self.model.graph.flow, self.model.tensor_bytes)
 
 
 def analyze(model: Model) -> Analysis:
@@ -207,56 +154,6 @@ def _reader_count(graph: Graph, node: int) -> int:
 
 def _readers_of(graph: Graph, node: int) -> set[int]:
     return {reader for tensor in graph.nodes[node].writes for reader in graph.readers.get(tensor, ())}
-
-
-def _spans(graph: Graph, order: Sequence[int]) -> dict[str, tuple[int, int]]:
-    """For each tensor that is read: the places in `order` of its writer and of its last reader."""
-    place = {node: i for i, node in enumerate(order)}
-    return {
-        tensor: (place[graph.producer[tensor]], max(map(place.__getitem__, readers)))
-        for tensor, readers in graph.readers.items()
-        if tensor in graph.producer
-    }
-
-
-def _alive_along(model: Model, spans: Mapping[str, tuple[int, int]], places: int) -> list[tuple[int, bool]]:
-    """Bytes alive after each place of an order, and whether that is all: else it is "at least"."""
-    change = [0] * (places + 1)
-    opened = [0] * (places + 1)
-    for tensor, (first, last) in spans.items():
-        number, is_exact = model.tensor_bytes[tensor]
-        change[first] += number
-        change[last] -= number
-        opened[first] += not is_exact
-        opened[last] -= not is_exact
-    sums = zip(accumulate(change[:-1]), accumulate(opened[:-1]), strict=True)
-    return [(number, unknown == 0) for number, unknown in sums]
-
-
-def _valleys(profile: tuple[int, ...]) -> list[int]:
-    """The places of all runs of equal values that lie lower than both neighbours; the place at the end is no cut."""
-    found: list[int] = []
-    start = 0
-    for i in range(1, len(profile)):
-        if profile[i] == profile[start] and i < len(profile) - 1:
-            continue
-        falls = start == 0 or profile[start - 1] > profile[start]
-        rises = profile[i] > profile[start] or i == len(profile) - 1
-        if falls and rises:
-            found.extend(range(start, i))
-        start = i
-    return found
-
-
-def _running_totals(needs: list[tuple[str, ...]], graph: Graph) -> list[int]:
-    seen: set[str] = set()
-    total = 0
-    totals = []
-    for names in needs:
-        total += sum(graph.weights[name].bytes for name in dict.fromkeys(names) if name not in seen)
-        seen.update(names)
-        totals.append(total)
-    return totals
 
 
 def _labels(model: Model) -> tuple[int, ...]:

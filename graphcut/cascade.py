@@ -18,7 +18,7 @@ import msgspec
 from .errors import CascadeError, GraphcutError, RecordError
 from .pictured import Pictured
 from .records import with_place
-from .wiring import Tensor, Wiring, wire
+from .wiring import Dim, Tensor, Wiring, wire
 
 FORMAT: Final = "graphcut.cascade/1"
 MANIFEST: Final = "cascade.json"
@@ -79,12 +79,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         past: the input.
         present: the output that becomes it.
-        axis: the axis along which it grows with every token; None where its size stays.
+        axis: the axis along which its tokens stand; None where it has none, as in a recurrent network.
+        start: its shape at the first step of a sequence, when it is all zeros: 0 along `axis`, but for a buffer of one
+            size that fills up; a symbol for what the inputs decide, such as the batch. None where nothing tells.
     """
 
     past: str
     present: str
     axis: int | None
+    start: tuple[Dim, ...] | None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

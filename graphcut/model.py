@@ -16,6 +16,7 @@ from onnx import FunctionProto, ModelProto, TensorProto
 from .errors import ModelError, UsageError
 from .graph import Graph
 from .reading import check_text, read_graph, values_bytes
+from .running.states import check_pairs
 from .scopes import FunctionKey, is_external, key_of, nodes_within, tensors_in, tensors_in_function
 from .shapes import infer_tensors
 from .sizes import infer_bound, name_open_sizes
@@ -39,6 +40,7 @@ class Model:
         dropped: the names of nodes whose results nobody wants.
         unused: the names of weights and functions that none of the others uses; left out too.
         notes: what a person should know about how the model was read, one sentence each.
+        states: outputs that become inputs at the next step, by these inputs, as the user named them.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class Model:
     dropped: tuple[str, ...]
     unused: tuple[str, ...]
     notes: tuple[str, ...]
+    states: Mapping[str, str]
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -98,17 +101,19 @@ class Model:
         return sum(weight.bytes for weight in self.graph.weights.values())
 
 
-def load(path: str | Path, *, dims: Mapping[str, int] | None = None) -> Model:
+def load(path: str | Path, *, dims: Mapping[str, int] | None = None, states: Mapping[str, str] | None = None) -> Model:
     """Open the model at `path`. Costs what its graph costs: the values of large weights are not read.
 
     Args:
         path: an .onnx file; its external data lie beside it, or below.
         dims: numbers for symbolic dimensions, such as `{"batch": 1, "seq": 16}`. They serve sizes and costs; the model
             and its parts stay as dynamic as they are.
+        states: outputs that become inputs at the next step, by these inputs, where neither names nor operators tell.
 
     Raises:
         ModelError: the file can't be read or is no valid model, or its weights are missing or refused.
-        UsageError: `dims` names a symbol that the model does not have, or a negative number.
+        UsageError: `dims` names a symbol that the model does not have, or a negative number; `states` names an input or
+            output that it does not have.
     """
     path = Path(path)
     proto = _parse(path)
@@ -121,7 +126,9 @@ def load(path: str | Path, *, dims: Mapping[str, int] | None = None) -> Model:
     if proto.training_info:
         notes = (*notes, "training_info binds weights of the whole model; parts are made without it")
     _check_dims(path, dims or {}, _symbols_in(proto))
-    return Model(path, proto, graph, MappingProxyType(dict(dims or {})), data, dropped, unused, notes)
+    check_pairs(states or {}, graph.reads, graph.writes)
+    numbers, pairs = MappingProxyType(dict(dims or {})), MappingProxyType(dict(states or {}))
+    return Model(path, proto, graph, numbers, data, dropped, unused, notes, pairs)
 
 
 def _check_dims(path: Path, dims: Mapping[str, int], symbols: AbstractSet[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a notebook asks of a product: its picture. Products stand far below the pens, which are lent to them from above."""
+"""What a notebook asks of a product: its picture. Products stand far below the pens, which are lent from above."""
 
 from __future__ import annotations
 

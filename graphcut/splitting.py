@@ -26,7 +26,7 @@ from .cascade import (
     read_manifest,
     save_manifest,
 )
-from .costs.caches import find_caches, growing_axis
+from .costs.caches import find_caches, head_sizes, token_axis
 from .costs.device import Device
 from .costs.weighing import peak_bytes
 from .errors import GraphcutError, ModelError, PlanError, UsageError
@@ -35,6 +35,7 @@ from .model import Model, all_tensors
 from .placing import put_files, put_folder, scratch_folder
 from .planning.goals import Across, Within
 from .planning.plans import Plan
+from .running.states import start_of
 from .scopes import functions_called, is_external
 from .shapes import describe as describe_type
 from .shapes import type_of
@@ -390,7 +391,9 @@ def _devices(plan: Plan) -> Sequence[Device]:
 
 def _states(model: Model) -> Iterator[State]:
     for cache in find_caches(model):
-        yield State(past=cache.past, present=cache.present, axis=growing_axis(model, cache))
+        axis = token_axis(model, cache)
+        start = start_of(model.border[cache.past], model.border[cache.present], axis, head_sizes(model))
+        yield State(past=cache.past, present=cache.present, axis=axis, start=start)
 
 
 def _part(cut: Cut, place: int) -> Part:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .cascade import Cascade
     from .drawing.scene import Scene
     from .model import Model
+    from .planning.cluster import World
+    from .simulating.scenario import Scenario
 
 Pen = Literal["html", "svg", "dot", "mermaid"]
 """What draws a scene as text."""
@@ -113,6 +115,39 @@ def record_at(place: Path, *, dims: Mapping[str, int] | None = None) -> dict[str
     return pen.cascade_record(open_cascade(place))
 
 
+def scenario_at(place: Path, world: World | None, *, model: Path | None = None) -> Scenario:
+    """What there is to simulate of `place`.
+
+    Args:
+        place: a plan file, or the folder or manifest of a cascade.
+        world: the cluster it is in; None for the one that a plan was made for.
+        model: the model that a plan belongs to, where it has moved.
+
+    Raises:
+        UsageError: the model of a plan is not there, or there is no world, or not all devices are in it.
+        GraphcutError: what stands there can't be opened.
+    """
+    from .simulating.scenario import scenario_of_cascade, scenario_of_plan
+
+    _check_exists(place)
+    if is_model(place):
+        raise UsageError(f"{place} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
+    if is_plan(place):
+        from .analysis import analyze
+        from .planning.files import replay
+
+        opened = _planned_model(place, model)
+        return scenario_of_plan(replay(analyze(opened), place), opened, world)
+    if world is None:
+        raise UsageError(
+            f"{place} is a cascade, and does not say what its devices can do",
+            hint="name a file that lists devices with --cluster",
+        )
+    from .cascade import open_cascade
+
+    return scenario_of_cascade(open_cascade(place), world)
+
+
 def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:
     """A cascade whose sizes are counted for these numbers, on top of those that it keeps; its files stay as they are.
 
@@ -205,7 +240,7 @@ def _planned_model(place: Path, named: Path | None) -> Model:
         model = load(path)
         if graph_digest(model.proto) == record.graph:
             return model
-    what = f"{found[0]} has another graph" if found else "which does not lie beside it"
+    what = f"{found[0]} is another model of that name" if found else "which does not lie beside it"
     raise UsageError(
-        f"{place} is a plan for {record.model}{';' if found else ','} {what}", hint="name it with --model FILE"
+        f"{place} is a plan for {record.model}, {'and ' if found else ''}{what}", hint="name it with --model FILE"
     )

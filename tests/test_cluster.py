@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphcut import Cluster, Device, GraphcutError, Line, RecordError, UsageError, read_cluster
+from graphcut.planning.cluster import Failure, Fault, read_world
 
 Read = Callable[[str], Cluster]
 
@@ -228,3 +229,99 @@ def test_a_direct_line_counts_instead_of_the_router_in_both_directions(pair: Clu
 
 def test_a_line_waits_a_tenth_of_a_millisecond_where_nothing_is_said(read: Read) -> None:
     assert read(f"{LINE}bytes_per_s = 1").lines[0].latency_s == 1e-4
+
+
+# What goes wrong
+
+
+FAULTY = f"""{PAIR}
+[[lines]]
+between = ["a", "b"]
+bytes_per_s = 1000
+
+[[faults]]
+device = "a"
+jitter_s = 0.5
+loss = 0.25
+mean_up_s = 3600
+mean_down_s = 60
+
+[[faults]]
+between = ["b", "a"]
+loss = 0.5
+
+[[failures]]
+device = "b"
+at_s = 10
+for_s = 2.5
+
+[[failures]]
+device = "a"
+at_s = 20
+"""
+
+
+def test_what_goes_wrong_stands_in_the_same_file(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(FAULTY, encoding="utf-8")
+    a = Fault(device="a", jitter_s=0.5, loss=0.25, mean_up_s=3600.0, mean_down_s=60.0)
+    line = Fault(between=("b", "a"), loss=0.5)
+    world = read_world(tmp_path / "cluster.toml")
+    assert world.faults == (a, line)
+    assert world.failures == (Failure(device="b", at_s=10.0, for_s=2.5), Failure(device="a", at_s=20.0))
+    assert world.fault_of == {frozenset("a"): a, frozenset("ab"): line}
+
+
+def test_planning_reads_the_same_file_without_what_goes_wrong(read: Read) -> None:
+    """So that a plan, and its file, are the same whatever is simulated."""
+    found = read(FAULTY)
+    assert type(found) is Cluster
+    assert found == read(FAULTY.partition("[[faults]]")[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[faults]]\ndevice = "c"', ": 'c' is to fail, which is no device"),
+        ('[[failures]]\ndevice = "c"\nat_s = 1', ": 'c' is to fail, which is no device"),
+        ('[[faults]]\nbetween = ["a", "b"]', ": a fault is said of a line between a and b, and there is none"),
+        ('[[faults]]\ndevice = "a"\n[[faults]]\ndevice = "a"', ": 2 faults are said of a"),
+        (
+            "[[faults]]\nloss = 0.5",
+            ": faults[0]: a fault is that of a `device`, or of the line `between` two, and of one of them only",
+        ),
+        (
+            '[[faults]]\ndevice = "a"\nloss = 1',
+            ": faults[0]: loss of device 'a' can't be 1: it is 0 or more, and less than 1",
+        ),
+        (
+            '[[faults]]\ndevice = "a"\njitter_s = nan',
+            ": faults[0]: jitter_s of device 'a' can't be nan: it is 0 or more, and finite",
+        ),
+        (
+            '[[faults]]\ndevice = "a"\nmean_up_s = 5',
+            ": faults[0]: mean_up_s and mean_down_s of device 'a' belong together",
+        ),
+        (
+            '[[faults]]\ndevice = "a"\nmean_up_s = 5\nmean_down_s = 0',
+            ": faults[0]: mean_up_s and mean_down_s of device 'a' are above 0, and finite",
+        ),
+        (
+            '[[faults]]\nbetween = ["a", "b"]\nmean_up_s = 5\nmean_down_s = 1',
+            (
+                ": faults[0]: the line between a and b can't fail as a device does: "
+                "only devices have mean_up_s and mean_down_s"
+            ),
+        ),
+        (
+            '[[failures]]\ndevice = "a"\nat_s = -1',
+            ": failures[0]: 'a' can't fail at -1 s: that is 0 or more, and finite",
+        ),
+        (
+            '[[failures]]\ndevice = "a"\nat_s = 1\nfor_s = 0',
+            ": failures[0]: 'a' can't fail for 0 s: that is above 0, and finite",
+        ),
+        ('[[faults]]\ndevice = "a"\nlost = 0.5', ": faults[0]: Object contains unknown field `lost`"),
+    ],
+)
+def test_a_fault_that_can_not_be_is_refused(refusal: Callable[[str], str], text: str, said: str) -> None:
+    assert refusal(f"{PAIR}{text}") == said

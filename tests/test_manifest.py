@@ -70,7 +70,7 @@ THREE = Manifest(
     optional=(),
     writes=("y",),
     tensors=tuple(Tensor(name=name, dtype="float32", shape=("n", None, 4)) for name in ("x", "a", "skip", "b", "y")),
-    states=(State(past="x", present="y", axis=1),),
+    states=(State(past="x", present="y", axis=1, start=("batch", 0)),),
     devices=(Host(name="edge", memory_bytes=100, provider="CPUExecutionProvider"),),
     parts=PARTS,
 )
@@ -203,7 +203,14 @@ def manifests(draw: st.DrawFn) -> Manifest:
         optional=names[1:],
         writes=names,
         tensors=tuple(Tensor(name=name, dtype="float32", shape=shape) for name in names),
-        states=(State(past=names[0], present=names[-1], axis=draw(st.one_of(st.none(), st.integers(0, 9)))),),
+        states=(
+            State(
+                past=names[0],
+                present=names[-1],
+                axis=draw(st.one_of(st.none(), st.integers(0, 9))),
+                start=draw(st.one_of(st.none(), st.lists(dims).map(tuple))),
+            ),
+        ),
         devices=(Host(name=draw(NAMES), memory_bytes=draw(st.one_of(st.none(), st.integers(1, 2**62))), provider="x"),),
         parts=(part,),
     )

@@ -24,7 +24,7 @@ from graphcut.planning.cheap import cheap_nodes
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.goals import Across, Into, Limits
 from graphcut.planning.plans import plan
-from graphcut.planning.recompute import Prices, Recomputed, recompute
+from graphcut.planning.recompute import Prices, Recomputed, recompute, repeated
 
 from conftest import Draw, floats, model_of
 
@@ -214,6 +214,16 @@ def test_a_node_that_only_its_copy_was_needed_of_moves() -> None:
     rows, found = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
     assert rows == ((1,), (0, 2))
     assert [entry.nodes for entry in found] == [(0,)]
+
+
+def test_what_rows_repeat_already_is_told_with_what_it_saves() -> None:
+    """The last part makes `a` and `b` again, of an input that it is not fed else: two tensors of 10 for one."""
+    graph = graph_of(node("a", "x"), node("b", "a"), node("c", "a"), node("d", "b", "a", "c"))
+    prices = flat(graph, run_s=3.0)
+    assert repeated(graph, ((0, 1), (2,), (0, 1, 3)), lambda _: prices) == (
+        Recomputed(part=2, nodes=(0, 1), tensors=("b", "a"), saved_bytes=2 * 10 - 10, cost_s=2 * 3.0),
+    )
+    assert repeated(graph, ((0, 1), (2,), (3,)), lambda _: prices) == ()
 
 
 def test_a_part_that_would_be_left_empty_keeps_its_nodes() -> None:

@@ -486,6 +486,20 @@ def test_a_command_to_copy_is_one_command_whatever_the_name(show: Show) -> None:
 
 
 @in_browser
+def test_a_command_to_copy_names_the_model_where_it_lies_and_one_node_whatever_its_commas(show: Show) -> None:
+    names = ("a,b", 'say "hi"', "a, \n")
+    commands = ("'\"a,b\"'", '\'"say ""hi"""\'', r"""$'"a, \n"'""")
+    page = show(
+        scene([], model="my models/it's.onnx", profile=replace(profile(3, 0), nodes=names, valleys=(), keys=()))
+    )
+    page.evaluate("document.querySelector('#profile canvas').focus()")
+    page.press("Home")
+    for command in commands:
+        assert texts(page, "#panel code") == [f"""graphcut split 'my models/it'"'"'s.onnx' --at-nodes={command}"""]
+        page.press("ArrowRight")
+
+
+@in_browser
 def test_names_are_told_apart_however_they_share_their_beginnings(show: Show) -> None:
     names = ("", "👩a", "👩b", "👩‍👩‍👧", "👩‍👩‍👧x", "x", "xx", "x")
     page = show(scene([], profile=replace(profile(8, 0), nodes=names, valleys=(), keys=())))
@@ -599,3 +613,62 @@ def test_the_page_writes_sizes_times_and_counts_as_everything_else_does(show: Sh
         ]
         for one in cards
     ]
+
+
+# Links into the page
+
+
+@in_browser
+def test_a_link_pins_what_it_names(show: Show) -> None:
+    page = show(replace(decoder(4), lanes=(lane("a b#/%", 0, 1),)))
+    for link, title in (
+        ("#part=2", "part-2.onnx"),
+        ("#tensor=a%20b%23%2F%25", "a b#/%"),
+        ("#node=%2Fmodel%2Flayers.700%2Fadd", "/model/layers.700/add"),
+        ("#node=/model/layers.9/add", "/model/layers.9/add"),
+        ("#at=1234", "/model/layers.1233/add"),
+    ):
+        page.evaluate(f"location.hash = {link!r}")
+        page.wait_for(f"document.querySelector('#panel h2').textContent.startsWith({title!r})")
+    # What names nothing leaves things as they are.
+    for link in ("#part=4", "#part=x", "#tensor=none", "#node=none", "#at=0", "#at=99999", "#node=%", "#other=1", "#"):
+        page.evaluate(
+            f"new Promise((done) => {{ onhashchange = done; location.hash = 'x'; location.hash = {link!r}; }})"
+        )
+        assert panel(page)["title"] == "/model/layers.1233/add"
+
+
+@in_browser
+def test_what_is_pinned_can_be_sent_as_a_link(show: Show) -> None:
+    nodes = ("twin", "twin", "a b#/%", "", "\ud800")
+    page = show(scene([card(0), card(1)], [lane("a b", 0, 1)], profile=replace(profile(5, 2), nodes=nodes)))
+    assert page.evaluate("location.hash") == ""
+    for selector, link in (("[data-kind=card]", "#part=0"), ("[data-kind=lane]", "#tensor=a%20b")):
+        page.evaluate(f"document.querySelector({selector!r}).dispatchEvent(new Event('click'))")
+        assert page.evaluate("location.hash") == link
+    page.evaluate("document.querySelector('#profile canvas').focus()")
+    page.press("Home")
+    for link in ("#node=twin", "#at=2", "#node=a%20b%23%2F%25", "#at=4", "#node=%EF%BF%BD"):
+        assert page.evaluate("location.hash") == link
+        page.press("ArrowRight")
+    page.press("Escape")
+    assert page.evaluate("location.hash") == ""
+
+
+# Sizes that are not known
+
+
+@in_browser
+def test_the_profile_says_where_a_size_is_only_the_least(show: Show) -> None:
+    usual = profile(6, 0)
+    shown = replace(usual, exact=(False, True, True, False, False, True), near_exact=(True,) * 6, valleys=())
+    page = show(scene([], profile=shown))
+    said = []
+    for place in range(6):
+        page.evaluate(f"location.hash = '#at={place + 1}'")
+        page.wait_for(f"document.querySelector('#panel dl').textContent.includes('{place + 1} of 6')")
+        said.append(panel(page)["a cut here sends"].startswith("≥ "))
+        assert not panel(page)["without residual"].startswith("≥ ")
+    assert said == [True, False, False, True, True, False]
+    assert "where ≥ is said, more may be alive" in texts(page, "#profile .lead")[0]
+    assert "≥" not in texts(show(uncut(6)), "#profile .lead")[0]

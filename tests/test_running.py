@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -15,6 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, Part, Policy, RunError
+from graphcut.cascade import digest_of
 from graphcut.running.sequential import steps
 from graphcut.running.stage import Stage, session_options
 
@@ -216,11 +218,19 @@ def test_a_value_that_the_model_refuses_is_an_error_of_its_part(tmp_path: Path) 
     assert "\n" not in str(caught.value)
 
 
-def test_a_part_that_does_not_load_is_an_error_that_names_it(cascade: Cascade) -> None:
-    file = cascade.file(cascade.parts[1])
-    file.write_bytes(b"nonsense")
-    with pytest.raises(RunError, match=r"part-1\.onnx can't be loaded: ") as caught:
+def test_a_part_that_was_changed_after_the_split_is_an_error_that_names_it(cascade: Cascade) -> None:
+    cascade.file(cascade.parts[1]).write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=r"part-1\.onnx was changed after the model was cut") as caught:
         graphcut.run(cascade, {"x": X})
+    assert caught.value.hint == "copy it again, or split the model again"
+
+
+def test_a_part_that_does_not_load_is_an_error_that_names_it(cascade: Cascade) -> None:
+    cascade.file(cascade.parts[1]).write_bytes(b"nonsense")
+    part = msgspec.structs.replace(cascade.parts[1], sha256=digest_of(b"nonsense"))
+    manifest = msgspec.structs.replace(cascade.manifest, parts=(cascade.parts[0], part, cascade.parts[2]))
+    with pytest.raises(RunError, match=r"part-1\.onnx can't be loaded: ") as caught:
+        graphcut.run(Cascade(cascade.path, manifest), {"x": X})
     assert caught.value.hint == "`graphcut verify` checks a cascade"
     assert "\n" not in str(caught.value)
 
@@ -326,3 +336,14 @@ def test_bfloat16_is_fed_as_its_bits_or_as_ml_dtypes(tmp_path: Path) -> None:
     for fed in (typed, typed.view(np.uint16)):
         found = graphcut.run(cascade, {"x": fed})["y"]
         assert (found.dtype, found.view(ml_dtypes.bfloat16).tolist()) == (np.uint16, [-1, 2])
+
+
+def test_a_scalar_of_bfloat16_stays_a_scalar(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], name="widen", to=TensorProto.FLOAT),
+        helper.make_node("Neg", ["a"], ["y"], name="neg"),
+    ]
+    scalar = helper.make_tensor_value_info("x", TensorProto.BFLOAT16, [])
+    cascade = cut_proto(tmp_path, model_of(nodes, [scalar], [floats("y")]), "widen")
+    one = np.array(0x3F80, np.uint16)  # 1.0: sign 0, exponent 127, mantissa 0
+    np.testing.assert_array_equal(graphcut.run(cascade, {"x": one})["y"], np.array(-1, np.float32), strict=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 from onnx import ModelProto, helper
 
 import graphcut
-from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, demos
+from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
 from graphcut.drawing.contents import contents
 from graphcut.drawing.scene import Bus, Card, Check, Crossing, Lane, Profile, Scene, Valley
 from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
@@ -93,6 +95,24 @@ def test_the_scene_of_a_model(chain: Path) -> None:
         ),
         model=str(chain),
     )
+
+
+@pytest.mark.parametrize("name", ["relu", "a,b", 'say "hi", you', "-x", "it's $(rm)"])
+def test_the_command_to_try_next_cuts_there_whatever_the_names(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell reads it, and the command after that."""
+    path = tmp_path / "my models" / "it's.onnx"
+    path.parent.mkdir()
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name=name), helper.make_node("Exp", ["a"], ["y"], name="last")]
+    onnx.save(model_of(nodes, [floats("x", 4)], [floats("y", 4)]), path)
+    following = scene_of_analysis(graphcut.analyze(graphcut.load(path))).following
+    monkeypatch.setattr("sys.argv", shlex.split(following))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code in {0, None}
+    first, _ = graphcut.open_cascade(path.with_name("it's.parts")).parts
+    assert first.writes == ("a",)
 
 
 def test_the_scene_of_a_plan(chain: Path) -> None:
@@ -369,6 +389,51 @@ def test_a_module_that_several_parts_share_is_called_by_what_is_in_it(opened: Ca
     assert contents(model.graph, [[0], [1, 2]]) == ("boxes", "logits, depth")
     bottom = opened(model_in([*["down.0"] * 10, "bottom/conv.0", "bottom/conv.1"]))
     assert contents(bottom.graph, [range(11), [11]]) == ("down 0", "bottom")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        # Two nodes a layer: the middle one is cut in two.
+        ([range(3), range(3, 6)], ("layer 0, start of 1", "layer 2, end of 1")),
+        ([range(1), range(1, 2), range(2, 6)], ("start of layer 0", "end of layer 0", "layers 1-2")),
+        ([range(1), range(1, 3), range(3, 6)], ("start of layer 0", "end of layer 0, start of 1", "layer 2, end of 1")),
+        ([range(2), range(2, 6)], ("layer 0", "layers 1-2")),
+    ],
+)
+def test_a_divided_layer_is_said_to_be_divided(
+    opened: Callable[[ModelProto], Model], rows: Sequence[Sequence[int]], said: Sequence[str]
+) -> None:
+    model = opened(model_in([f"model/layers.{i}/{what}" for i in range(3) for what in ("attention", "mlp")]))
+    assert contents(model.graph, rows) == said
+
+
+def test_what_lies_astray_does_not_divide_a_layer(opened: Callable[[ModelProto], Model]) -> None:
+    """One node of twenty stands with the next layer."""
+    model = opened(model_in([*["layers.0"] * 20, *["layers.1"] * 20]))
+    assert contents(model.graph, [range(19), range(19, 40)]) == ("layer 0", "layer 1")
+
+
+def test_the_head_is_named_however_slight_it_is(opened: Callable[[ModelProto], Model]) -> None:
+    """A person looks for it; others of one node in thirty are passed over. `d` is no word, but part of a path."""
+    model = opened(model_in([*["layers.0"] * 14, *["layers.1"] * 14, "norm", "lm_head"]))
+    assert contents(model.graph, [range(30)]) == ("layers 0-1, head",)
+    assert contents(opened(model_in(["d.0", "d.1", "up"])).graph, [range(3)]) == ("d.0-1, up",)
+
+
+def test_a_profile_says_where_sizes_are_only_the_least(opened: Callable[[ModelProto], Model]) -> None:
+    """How many elements are not nought is not known before a run; what follows of them is not either."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("NonZero", ["a"], ["b"], name="nonzero"),
+        helper.make_node("Cast", ["b"], ["c"], name="cast", to=1),
+        helper.make_node("ReduceSum", ["c"], ["y"], name="sum", keepdims=0),
+    ]
+    model = opened(model_of(nodes, [floats("x", 4)], [floats("y")]))
+    profile = scene_of_analysis(graphcut.analyze(model)).profile
+    assert profile is not None
+    assert profile.nodes == ("relu", "nonzero", "cast", "sum")
+    assert profile.exact == (True, False, False, True)
 
 
 def model_in(modules: Sequence[str]) -> ModelProto:

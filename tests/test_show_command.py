@@ -1,4 +1,4 @@
-"""`graphcut show` and `split --report`: every thing through every pen, and what is said where that can't be."""
+"""`graphcut show`: every thing through every pen, and what is said where that can't be."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from msgspec.structs import replace as changed
+from onnx import helper, numpy_helper
 from rich.console import Console
 from test_command import Said, Say, holdings, say
 
@@ -23,9 +27,11 @@ from graphcut.drawing.scene import Scene
 from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.svg import svg_of
 from graphcut.drawing.terminal import draw_scene
-from graphcut.exporting.lingualinked import export_lingualinked
+from graphcut.exporting.lingualinked import SIZES, export_lingualinked
 
-__all__ = ["say"]
+from conftest import floats, model_of
+
+__all__ = ["CUTS", "PENS", "house", "orphan", "printed", "say"]
 
 CUTS = ("/model/layers.0/add_1", "/model/layers.1/add_1")
 THINGS = ("model", "plan", "cascade")
@@ -73,10 +79,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     return House(path, home / "plan.json", cascade.root)
 
 
-def printed(scene: Scene) -> list[str]:
+def printed(scene: Scene, *, explain: bool = True) -> list[str]:
     """What the terminal's pen draws where nothing limits its width."""
     console = Console(file=io.StringIO(), width=10_000, color_system=None)
-    console.print(draw_scene(scene, console, explain=True))
+    console.print(draw_scene(scene, console, explain=explain))
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -122,6 +128,81 @@ def test_dims_size_the_picture_of_a_model(say: Say, house: House) -> None:
     assert say("show", house.model, "--to", "svg", *words).out == expected != svg_of(house.scene("model"))
 
 
+def test_dims_size_the_picture_of_a_cascade(say: Say, house: House, orphan: Path) -> None:
+    """With its model or without: as if it had been cut with them."""
+    dims = {"batch": 1, "seq": 16, "past": 0, "total": 16}
+    words = [word for name, number in dims.items() for word in ("--dim", f"{name}={number}")]
+    for place, model in ((house.cascade, graphcut.load(house.model, dims=dims)), (orphan, None)):
+        found = graphcut.open_cascade(place)
+        sized = replace(found, manifest=changed(found.manifest, dims=dims))
+        assert say("show", place, "--to", "svg", *words).out == svg_of(scene_of_cascade(sized, model))
+    assert all(lane.is_exact for lane in scene_of_cascade(sized).lanes)
+
+
+@pytest.mark.parametrize("thing", ["model", "cascade"])
+def test_a_dim_that_there_is_not_is_refused(say: Say, house: House, thing: str) -> None:
+    said = say("show", house.place(thing), "--dim", "sequence=3")
+    assert said.code == 2
+    assert "'sequence'" in said.complaint[0]
+    assert "seq" in said.complaint[1]
+
+
+def test_the_figures_of_a_plan_are_not_for_other_dims(say: Say, house: House) -> None:
+    said = say("show", house.plan, "--dim", "seq=3")
+    assert (said.code, *said.complaint) == (
+        2,
+        f"the figures of {house.plan} hold for the sizes that it was planned for",
+        "plan again with other --dim",
+    )
+
+
+@pytest.mark.parametrize("words", [("plan", "--json"), ("cascade", "--json"), ("cascade", "--to", "dot", "--part", 0)])
+def test_dims_that_would_change_nothing_are_refused(say: Say, house: House, words: tuple[str, ...]) -> None:
+    said = say("show", house.place(words[0]), *words[1:], "--dim", "seq=3")
+    assert said.code == 2
+    assert said.complaint[0].startswith("--dim changes nothing here: ")
+    assert said.complaint[1] == "leave --dim out"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("model", "--json"), ("plan", "--json"), ("cascade", "--to", "json"), ("cascade", "--to", "dot", "--part", 0)],
+)
+def test_a_model_that_would_change_nothing_is_refused(say: Say, house: House, words: tuple[str, ...]) -> None:
+    said = say("show", house.place(words[0]), *words[1:], "--model", house.model)
+    assert said.code == 2
+    assert said.complaint[0].startswith("--model adds nothing here: ")
+    assert said.complaint[1] == "leave --model out"
+
+
+def test_a_model_belongs_to_no_other_model(say: Say, house: House) -> None:
+    said = say("show", house.model, "--model", house.model)
+    assert (said.code, said.complaint[0]) == (2, f"{house.model} is a model itself, and belongs to no other")
+
+
+# What a plan said
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        ("--num-splits", 3),
+        ("--num-splits", 3, "--dim", "seq=16", "--tokens", 16),
+        ("--memory", "30kB"),
+        ("--at-nodes", CUTS[0]),
+        ("--at-nodes", CUTS[0], "--dim", "seq=16", "--dim", "batch=1", "--dim", "total=16", "--dim", "past=0"),
+    ],
+)
+def test_a_saved_plan_is_shown_as_it_was_explained(
+    say: Say, house: House, tmp_path: Path, goal: tuple[object, ...]
+) -> None:
+    plan = house.model.with_name(f"{tmp_path.name}.json")
+    told = say("plan", house.model, *goal, "--explain", "-o", plan)
+    assert told.code == 0
+    assert say("show", plan).out == told.out
+    assert goal[0] == "--at-nodes" or "next best after" in told.out
+
+
 # JSON
 
 
@@ -165,6 +246,30 @@ def test_the_maps_of_lingualinked_are_the_files_that_the_function_writes(
     assert holdings(tmp_path / "told") == holdings(tmp_path / "given")
     for name in names:
         assert (tmp_path / "told" / name).read_bytes() == (tmp_path / "given" / name).read_bytes()
+
+
+def test_maps_are_sized_by_dims_and_by_the_model(say: Say, tmp_path: Path) -> None:
+    """The first half of `n` rows crosses. How many these are stands in no shape: the model has to compute it."""
+    weights = [numpy_helper.from_array(np.array([i], np.int64), name) for i, name in ((2, "two"), (0, "zero"))]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["rows"], name="shape", start=0, end=1),
+        helper.make_node("Div", ["rows", "two"], ["middle"], name="div"),
+        helper.make_node("Slice", ["x", "zero", "middle"], ["half"], name="slice"),
+        helper.make_node("Relu", ["half"], ["y"], name="relu"),
+    ]
+    path = tmp_path / "half.onnx"
+    onnx.save(model_of(nodes, [floats("x", "n", 4)], [floats("y", None, 4)], weights), path)
+    model = graphcut.load(path)
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.At(("slice",))))
+    words = ("show", cascade.root, "--to", "lingualinked", "--dim", "n=8", "-o")
+    assert say(*words, tmp_path / "bare").code == 0
+    assert not (tmp_path / "bare" / SIZES).exists()
+    assert say(*words, tmp_path / "maps", "--model", path).code == 0
+    half = 8 // 2 * 4 * 4
+    assert json.loads((tmp_path / "maps" / SIZES).read_text(encoding="utf-8")) == {
+        "0": {"seq": {"1": [half]}, "res": {}},
+        "1": {"seq": {"0": [half]}, "res": {}},
+    }
 
 
 def test_maps_that_lie_there_are_replaced_with_force_alone(say: Say, house: House, tmp_path: Path) -> None:
@@ -283,6 +388,41 @@ def test_a_plan_whose_model_has_moved_is_shown_with_it(
     assert say("show", plan, "--to", "svg", "--model", house.model).out == svg_of(house.scene("plan"))
 
 
+def test_a_plan_finds_its_model_where_one_stands(
+    say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "far").mkdir()
+    plan = Path(shutil.copy(house.plan, tmp_path / "far"))
+    monkeypatch.chdir(house.model.parent)
+    expected = svg_of(house.scene("plan"))
+    assert say("show", plan, "--to", "svg").out == expected
+
+
+def test_a_model_of_the_same_name_is_not_taken_for_that_of_a_plan(
+    say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "here").mkdir()
+    plan = Path(shutil.copy(house.plan, tmp_path / "far"))
+    demos.write("llm", tmp_path / "here" / "llm.onnx", hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
+    monkeypatch.chdir(tmp_path / "here")
+    said = say("show", plan)
+    assert (said.code, *said.complaint) == (
+        2,
+        f"{plan} is a plan for llm.onnx, and llm.onnx is another model of that name",
+        "name it with --model FILE",
+    )
+
+
+def test_a_model_beside_a_plan_that_is_another_does_not_hide_its_own(
+    say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Path(shutil.copy(house.plan, tmp_path))
+    demos.write("multitask", tmp_path / "llm.onnx")
+    monkeypatch.chdir(house.model.parent)
+    assert say("show", plan, "--to", "svg").out == svg_of(house.scene("plan"))
+
+
 def test_a_plan_for_another_model_is_refused(say: Say, house: House, tmp_path: Path) -> None:
     other = tmp_path / "other.onnx"
     demos.write("llm", other, hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
@@ -379,37 +519,3 @@ def test_a_pen_that_there_is_not_is_misuse(say: Say, house: House) -> None:
     said = say("show", house.model, "--to", "pdf")
     assert said.code == 2
     assert "pdf" in said.complaint[0]
-
-
-# A report beside a split
-
-
-def test_a_split_draws_its_report(say: Say, house: House, tmp_path: Path) -> None:
-    parts, page = tmp_path / "parts", tmp_path / "report.html"
-    said = say("split", house.model, "--at-nodes", ",".join(CUTS), "-o", parts, "--report", page)
-    assert said.code == 0
-    scene = scene_of_cascade(graphcut.open_cascade(parts), graphcut.load(house.model))
-    assert page.read_text(encoding="utf-8") == html_of(scene)
-    assert f"wrote {page}\n" in said.err
-
-
-@pytest.mark.parametrize("name", ["there.html", "none/report.html"])
-def test_a_report_that_can_not_be_written_stops_a_split_before_it_begins(
-    say: Say, house: House, tmp_path: Path, name: str
-) -> None:
-    (tmp_path / "there.html").write_text("mine", encoding="utf-8")
-    said = say(
-        "split", house.model, "--at-nodes", ",".join(CUTS), "-o", tmp_path / "parts", "--report", tmp_path / name
-    )
-    assert said.code == 2
-    assert said.complaint[0].startswith(
-        {"there.html": str(tmp_path / name), "none/report.html": "there is no folder"}[name]
-    )
-    assert holdings(tmp_path) == {"there.html"}
-    assert (tmp_path / "there.html").read_text(encoding="utf-8") == "mine"
-
-
-def test_a_dry_run_draws_no_report(say: Say, house: House, tmp_path: Path) -> None:
-    words = ("-o", tmp_path / "parts", "--report", tmp_path / "report.html", "--dry-run")
-    assert say("split", house.model, "--at-nodes", CUTS[0], *words).code == 0
-    assert holdings(tmp_path) == set()

@@ -392,3 +392,34 @@ def test_a_comb_draws_each_piece_once() -> None:
 def test_only_text_that_cannot_be_measured_is_told_its_width() -> None:
     assert "textLength" not in svg_of(scene([card(0, busy_s=5e-6)], sentence="Cut. ✓ same outputs as the original."))
     assert 'textLength="' in svg_of(scene([card(0, content="名前")]))
+
+
+def test_reasons_and_notes_stand_below_the_pictures_in_few_words() -> None:
+    """Of a reason the place and why; the next best places are left to the screen."""
+    said = " ".join(
+        words_of(
+            scene(
+                [card(0), card(1)],
+                [lane("t", 0, 1)],
+                reasons=("cut 0 after a\n4 MiB cross here; p0 decides\nnext best after b: +1.0%, 5 MiB cross there",),
+                notes=("sizes count seq as 1",),
+            )
+        )
+    )
+    assert "cut 0 after a: 4 MiB cross here; p0 decides" in said
+    assert "next best" not in said
+    assert "sizes count seq as 1" in said
+
+
+def test_a_profile_of_sizes_that_are_not_known_is_entitled_so() -> None:
+    def title(is_exact: bool) -> list[str]:  # noqa: FBT001 - a claim, and nothing else
+        shown = scene((), profile=replace(profile(9, 0), exact=(True,) * 8 + (is_exact,)))
+        return [said for said in words_of(shown) if said.startswith("Cut profile")]
+
+    assert title(is_exact=True) == ["Cut profile: bytes alive after each node"]
+    assert title(is_exact=False) == ["Cut profile: at least these bytes are alive after each node"]
+
+
+def test_readers_of_a_bus_are_named_without_the_endings_of_their_files() -> None:
+    said = words_of(wide(7))
+    assert any(text.endswith("part-1 to part-5") for text in said)

@@ -16,10 +16,10 @@ import typer
 
 from .. import __version__
 from ..errors import GraphcutError, PlanError, UsageError
-from . import cutting, proving, running, showing
+from . import benching, cutting, generating, proving, running, showing, simulating
 from .words import app
 
-__all__ = ["cutting", "main", "proving", "running", "showing"]
+__all__ = ["benching", "cutting", "generating", "main", "proving", "running", "showing", "simulating"]
 
 _INTERRUPTED: Final = 130
 

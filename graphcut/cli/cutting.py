@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..placing import scratch_folder
 from .asking import Wish, asking
 from .telling import print_, print_json, progress, put_text, say, say_next
-from .words import AsJson, Dims, Force, ModelFile, Quiet, app, check_goal_file, load, shortest
+from .words import AsJson, Dims, Force, ModelFile, Quiet, States, app, check_goal_file, load, shortest
 
 if TYPE_CHECKING:
     from ..cascade import Cascade
@@ -128,6 +128,7 @@ def plan(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Why each cut is where it is.")] = False,
     dim: Dims = None,
+    state: States = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -138,7 +139,7 @@ def plan(
     from ..planning.files import save_plan
 
     check_goal_file(output, force=force)
-    opened = load(model, dim)
+    opened = load(model, dim, state)
     made = _planned(wish, opened)
     if output is not None:
         save_plan(made, opened, output)
@@ -169,6 +170,7 @@ def split(
         ),
     ] = "copy",
     dim: Dims = None,
+    state: States = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw what was cut into an .html file, too.")
     ] = None,
@@ -186,7 +188,7 @@ def split(
     folder = _folder(model, output, weights)
     if report is not None:
         _check_report(report, folder, force=force)
-    opened = load(model, dim)
+    opened = load(model, dim, state)
     cut = prepare(opened, _planned(wish, opened), output, weights=weights)
     if dry_run and as_json:
         from ..drawing.json import cut_record

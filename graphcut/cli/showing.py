@@ -112,11 +112,7 @@ def _show_changes(
     from ..drawing.json import dumps
     from ..things import scene_at
 
-    scenes = [scene_at(thing, model=model, dims=sizes) for thing in (place, other)]
-    for thing, scene in zip((place, other), scenes, strict=True):
-        if not scene.cards:
-            raise UsageError(f"{thing} is not cut: there are no parts to compare", hint="name two plans or cascades")
-    changes = changes_between(*scenes)
+    changes = changes_between(*(scene_at(thing, model=model, dims=sizes) for thing in (place, other)))
     if to == "json":
         put_text(dumps(changes_record(changes)) + "\n", output)
     else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from ..errors import UsageError
 
@@ -15,7 +16,20 @@ if TYPE_CHECKING:
     from ..cascade import Cascade
     from ..model import Model
 
+_ORDER: Final = (
+    *("demo", "analyze", "plan", "split", "verify", "show"),
+    *("run", "generate", "bench", "simulate", "merge", "cost-model"),
+)
+"""Commands as one comes to need them."""
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer has no public name for its type
+        return sorted(self.commands, key=_ORDER.index)
+
+
 app = typer.Typer(
+    cls=_InOrder,
     name="graphcut",
     help="Cut an ONNX model into parts that together do what it did, and prove it.",
     pretty_exceptions_enable=False,
@@ -29,6 +43,12 @@ Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=N", help="A number for a symbolic dimension, for sizes only. Repeatable."),
 ]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state", metavar="INPUT=OUTPUT", help="An output that becomes that input at the next step. Repeatable."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Everything, as JSON on stdout.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace what stands there already.")]
 Inputs = Annotated[
@@ -38,11 +58,12 @@ Inputs = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and what was asked for.")]
 
 
-def load(path: Path, dim: Sequence[str] | None) -> Model:
+def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
     """The model that a command line names."""
     from ..model import load
+    from ..running.states import pairs_in
 
-    return load(path, dims=dims(dim))
+    return load(path, dims=dims(dim), states=pairs_in(state or ()))
 
 
 def dims(dim: Sequence[str] | None) -> dict[str, int]:

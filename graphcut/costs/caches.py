@@ -8,7 +8,7 @@ NeMo.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..graph import Graph
 from ..model import Model
 from ..wiring import Dim, Tensor
+from .state_slots import routes_from
 
 Profile = Literal["prefill", "decode"]
 
@@ -28,6 +29,9 @@ _AFTER: Final = frozenset({"present", "out", "output", "new", "next", "updated",
 _KEPT: Final = frozenset({"present", "past", "cache", "caches", "kv"})
 _SIDES: Final = _BEFORE | _AFTER | {"in", "input", "old", "prev", "previous", "kv"}
 _SHORT: Final = {"k": "key", "keys": "key", "v": "value", "values": "value"}
+
+_RECURRENT_RANK: Final = 3
+"""Layers, batch, width."""
 
 _TOKENS: Final = re.compile(r"^(decoder_)?(input_ids|inputs_embeds|position_ids|tokens|input_tokens)$")
 _MASK: Final = re.compile(r"^(decoder_)?attention_mask$")
@@ -66,25 +70,67 @@ class DecoderSymbols:
 
 
 def find_caches(model: Model) -> tuple[Cache, ...]:
-    """The inputs that come back as outputs, in the order of the inputs.
+    """The inputs that come back as outputs, in the order of the inputs: a cache of keys or values, a recurrent state.
 
-    An input and an output pair up when their names are the same but for the words that tell before from after, and are
-    so for no other; both must be plain tensors of one dtype and of one rank of three or more, and of one size along
-    every axis but, at most, one along which it grows.
+    1. Those that the user named with the model (`Model.states`).
+    2. By name: an input and an output pair up when their names are the same but for the words that tell before from
+       after, and are so for no other; both must be plain tensors of one dtype and of one rank of three or more, and of
+       one size along every axis but, at most, one along which it grows.
+    3. By structure: following an input through operators that keep a state (`state_slots`) leads to an output of the
+       same kind, and to no other.
     """
+    named = [(past, present) for past, present in model.states.items()]
+    named += _pairs_by_name(model, {name for pair in named for name in pair})
+    named += _pairs_by_structure(model, {name for pair in named for name in pair})
+    return tuple(
+        Cache(past, present, _layer(past))
+        for past, present in sorted(named, key=lambda pair: model.graph.place_of_input[pair[0]])
+    )
+
+
+def _layer(past: str) -> int | None:
+    return next((int(word) for word in _key(past) if word.isdigit()), None)
+
+
+def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
     graph, tensors = model.graph, model.tensors
-    before = _by_key((name for name in graph.reads if _words(name) & _BEFORE), tensors)
+    before = _by_key((name for name in graph.reads if _words(name) & _BEFORE and name not in taken), tensors)
     # An output that is called `output` and no more is none; one called `present` and no more may be.
-    after = _by_key((n for n in graph.writes if _words(n) & (_AFTER if _key(n) else _KEPT)), tensors)
-    known = {dim for name in graph.reads for dim in tensors[name].shape or () if isinstance(dim, str)}
-    pairs = [
-        Cache(past[0], present[0], next((int(word) for word in key if word.isdigit()), None))
+    outputs = [name for name in graph.writes if name not in taken]
+    after = _by_key((n for n in outputs if _words(n) & (_AFTER if _key(n) else _KEPT)), tensors)
+    known = _known_symbols(model)
+    return [
+        (past[0], present[0])
         for key, past in before.items()
         if len(past) == len(present := after.get(key, [])) == 1
         and past[0] != present[0]
         and _comes_back(tensors[past[0]], tensors[present[0]], known)
     ]
-    return tuple(sorted(pairs, key=lambda cache: graph.place_of_input[cache.past]))
+
+
+def _pairs_by_structure(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
+    """Each input that becomes one output alone, which no other becomes."""
+    tensors, known = model.tensors, _known_symbols(model)
+    found: dict[str, list[str]] = {}
+    for past in model.graph.reads:
+        if past not in taken and past not in model.graph.weights:
+            ends = [name for name in routes_from(model, past) if name not in taken]
+            alike = [name for name in ends if _is_fed_back(tensors[past], tensors[name], known)]
+            if len(alike) == 1:
+                found.setdefault(alike[0], []).append(past)
+    return [(pasts[0], present) for present, pasts in found.items() if len(pasts) == 1]
+
+
+def _is_fed_back(past: Tensor, present: Tensor, known: set[str]) -> bool:
+    """As for names; but what is put together from pieces of fixed sizes would not fit at the next step."""
+    return _comes_back(past, present, known) and not any(
+        isinstance(a, int) and isinstance(b, int) and a != b
+        for a, b in zip(past.shape or (), present.shape or (), strict=False)
+    )
+
+
+def _known_symbols(model: Model) -> set[str]:
+    return {dim for name in model.graph.reads for dim in model.tensors[name].shape or () if isinstance(dim, str)}
 
 
 def nodes_touching(graph: Graph, cache: Cache) -> tuple[int, ...]:
@@ -152,7 +198,7 @@ def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     * the width of a cache that onnxruntime-genai calls `kv_cache_dim`: that of a head of the attention that reads it;
     * symbols that are sums and products of others, as torch's exporter writes them (`past + seq`).
     """
-    bound = {**_head_sizes(model), **dims}
+    bound = {**head_sizes(model), **dims}
     sizes = _sizes(model)
     if sizes is not None and all(isinstance(dim, int) or dim in bound for dim in (sizes.past, sizes.seq)):
         total = _number(sizes.past, bound, 0) + _number(sizes.seq, bound, 0)
@@ -176,7 +222,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(model: Model) -> _Sizes | None:
-    caches = find_caches(model)
+    caches = [cache for cache in find_caches(model) if _holds_tokens(model, cache)]
     if not caches:
         return None
     grown = [_growth(model.tensors[cache.past], model.tensors[cache.present]) for cache in caches]
@@ -188,12 +234,18 @@ def _sizes(model: Model) -> _Sizes | None:
     return _Sizes(batch or masked or first[0], seq, past, present, total)
 
 
+def _holds_tokens(model: Model, cache: Cache) -> bool:
+    """Is it no recurrent state, whose size has nothing to do with how many tokens there are?"""
+    past, present = model.tensors[cache.past], model.tensors[cache.present]
+    return _growth(past, present) != (None, None) or past.shape is None or len(past.shape) > _RECURRENT_RANK
+
+
 def _number(dim: Dim, dims: Mapping[str, int], otherwise: int) -> int:
     """What a size is: fixed, bound by the user, or `otherwise`."""
     return dim if isinstance(dim, int) else dims.get(dim, otherwise) if isinstance(dim, str) else otherwise
 
 
-def _head_sizes(model: Model) -> dict[str, int]:
+def head_sizes(model: Model) -> dict[str, int]:
     """The widths of caches that have a symbol, from the attention nodes that read them."""
     found: dict[str, int] = {}
     for cache in find_caches(model):
@@ -265,12 +317,24 @@ def _comes_back(past: Tensor, present: Tensor, known: set[str]) -> bool:
     )
 
 
-def growing_axis(model: Model, cache: Cache) -> int | None:
-    """The axis along which a cache grows; None where it keeps its size, or nothing tells."""
+def token_axis(model: Model, cache: Cache) -> int | None:
+    """The axis of a cache along which its tokens stand; None where it has none, or nothing tells.
+
+    By its sizes, which differ there from what it was before; by the operator that keeps it; for a buffer of a fixed
+    size by a mask of the same size.
+    """
     past, present = model.tensors[cache.past], model.tensors[cache.present]
     grown = _growth(past, present)
-    pairs = list(zip(past.shape or (), present.shape or (), strict=True)) if past.shape and present.shape else []
-    return pairs.index(grown) if grown in pairs and grown[0] != grown[1] else None
+    if past.shape is None:
+        return None
+    if present.shape is not None and grown[0] != grown[1]:
+        return list(zip(past.shape, present.shape, strict=True)).index(grown)
+    told = routes_from(model, cache.past).get(cache.present)
+    if told is not None and told.axis is not None:
+        return told.axis % len(past.shape)
+    _, total = _first_sizes(model, _MASK)
+    places = [place for place, size in enumerate(past.shape) if isinstance(size, int) and size == total]
+    return places[0] if len(places) == 1 else None
 
 
 def _growth(past: Tensor, present: Tensor) -> tuple[Dim, Dim]:
@@ -278,7 +342,7 @@ def _growth(past: Tensor, present: Tensor) -> tuple[Dim, Dim]:
     if past.shape is None or present.shape is None:
         return None, None
     axes = [pair for pair in zip(past.shape, present.shape, strict=True) if isinstance(pair[0], str)]
-    grown = [pair for pair in axes if pair[0] != pair[1]]
+    grown = [pair for pair in axes if pair[0] != pair[1] and not isinstance(pair[1], int)]
     named = [pair for pair in axes if re.search("past|cache|len|seq|total", str(pair[0]))]
     return next(iter([pair for pair in grown if pair in named] or grown or named), (None, None))
 

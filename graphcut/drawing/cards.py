@@ -85,7 +85,7 @@ def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, colu
     """The card of a part of a cascade, of which nothing but its files is known."""
     return Card(
         name=part.file,
-        device="",
+        device=part.device or "",
         content=content,
         nodes=part.nodes,
         replicas=replicas,

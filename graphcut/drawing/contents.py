@@ -21,6 +21,9 @@ _MOST: Final = 3
 _SLIGHT: Final = 0.1
 """What has a smaller share of a part's nodes, and of its weights, is not spoken of: a mask, a norm."""
 
+_SHORT: Final = 1
+"""A name of one letter is no word: it is written as in a path, `d.0-3`."""
+
 _LARGE: Final = 0.2
 """What has a larger share of all nodes, and holds numbered modules, is called by these: `layers 0-7`, not `model`."""
 
@@ -49,7 +52,7 @@ def _looks(graph: Graph, row: Sequence[int]) -> Iterable[Look]:
 def spoken(rows: Sequence[Sequence[Look]]) -> tuple[str, ...]:
     """For each row of nodes what they are, in a few words; empty where nothing tells."""
     speaker = _Speaker(rows)
-    return tuple(speaker.words(row) for row in rows)
+    return tuple(map(speaker.words, range(len(rows))))
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,28 @@ class _Speaker:
                 found[around, name] = f"{more}{_known(name)}"
         return found
 
-    def words(self, row: Sequence[Look]) -> str:
+    @cached_property
+    def holders(self) -> Mapping[tuple[_Kind, int], Sequence[int]]:
+        """For each numbered module the rows that hold more of it than a slight share, of its nodes or its weights."""
+        sizes: dict[tuple[_Kind, int], dict[int, list[int]]] = defaultdict(dict)
+        for place, row in enumerate(self.rows):
+            for module, weight_bytes in row:
+                kind, number = self.kinds[module] or (None, None)
+                if kind is not None and number is not None:
+                    size = sizes[kind, number].setdefault(place, [0, 0])
+                    size[0] += 1
+                    size[1] += weight_bytes
+        found = {}
+        for one, rows in sizes.items():
+            nodes, weights = (max(1, sum(size[i] for size in rows.values())) for i in (0, 1))
+            found[one] = [r for r, size in rows.items() if max(size[0] / nodes, size[1] / weights) >= _SLIGHT]
+        return found
+
+    def words(self, place: int) -> str:
+        """What the nodes of a row are."""
         sizes: dict[_Kind, list[float]] = {}
         numbers: dict[_Kind, set[int]] = defaultdict(set)
-        for module, weight_bytes in row:
+        for module, weight_bytes in self.rows[place]:
             found = self.kinds[module]
             if found is None:
                 continue
@@ -116,25 +137,49 @@ class _Speaker:
             size[1] += weight_bytes
             if number is not None:
                 numbers[kind].add(number)
-        return ", ".join(_phrase(self.called[kind], sorted(numbers[kind])) for kind in _heavy(sizes))
+        known = [kind for kind in sizes if _known(kind[1]) != kind[1]]
+        return ", ".join(
+            _phrase(self.called[kind], list(self._pieces(place, kind, numbers[kind]))) for kind in _heavy(sizes, known)
+        )
+
+    def _pieces(self, place: int, kind: _Kind, numbers: Iterable[int]) -> Iterable[tuple[int, str]]:
+        """The numbers of a kind that a row holds; with a word for which piece it is, where others hold some of it too.
+
+        What is slight is not spoken of, as long as there is more.
+        """
+        found = [(number, self.holders[kind, number]) for number in sorted(numbers)]
+        for number, holders in [one for one in found if place in one[1]] or found:
+            if len(holders) < 2 or place not in holders:
+                yield number, ""
+            else:
+                yield number, "start" if place == holders[0] else "end" if place == holders[-1] else "middle"
 
 
-def _heavy(sizes: Mapping[_Kind, Sequence[float]]) -> Iterable[_Kind]:
-    """The kinds that a part consists of, in their order."""
+def _heavy(sizes: Mapping[_Kind, Sequence[float]], known: Sequence[_Kind]) -> Iterable[_Kind]:
+    """The kinds that a part consists of, in their order; and those that a person looks for, however slight they are."""
     nodes, weights = (max(1, sum(size[i] for size in sizes.values())) for i in (0, 1))
     shares = {kind: max(size[0] / nodes, size[1] / weights) for kind, size in sizes.items()}
     ranked = sorted(shares, key=lambda kind: -shares[kind])[:_MOST]
-    chosen = {kind for kind in ranked if shares[kind] >= _SLIGHT} or ranked[:1]
-    return [kind for kind in sizes if kind in chosen]
+    chosen = {kind for kind in ranked if shares[kind] >= _SLIGHT} or set(ranked[:1])
+    return [kind for kind in sizes if kind in chosen or kind in known]
 
 
-def _phrase(name: str, numbers: Sequence[int]) -> str:
-    """A name with its numbers: `layers 0-7`, `layer 3`, `down 0-1, 3`, `layer1.0-1`."""
-    if not numbers:
+def _phrase(name: str, pieces: Sequence[tuple[int, str]]) -> str:
+    """A name with its numbers: `layers 0-7`, `layer 3`, `down 0-1, 3`, `layer1.0-1`; `layers 0-6, start of 7`."""
+    if not pieces:
         return name
+    whole = [number for number, piece in pieces if not piece]
+    said = [_numbered(name, whole)] if whole else []
+    for number, piece in pieces:
+        if piece:
+            said.append(f"{piece} of {number if said else _numbered(name, [number])}")
+    return ", ".join(said)
+
+
+def _numbered(name: str, numbers: Sequence[int]) -> str:
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
     ranges = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
-    if name[-1:].isdigit():
+    if name[-1:].isdigit() or len(name) <= _SHORT:
         return f"{name}.{ranges}"
     is_one = len(numbers) == 1 and name.endswith("s") and not name.endswith("ss")
     return f"{name[:-1] if is_one else name} {ranges}"

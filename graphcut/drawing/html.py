@@ -200,6 +200,8 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "ops": [operators[operator] for operator in profile.ops],
         "alive": profile.alive,
         "far": [alive - near for alive, near in zip(profile.alive, profile.near, strict=True)],
+        "exactRuns": _runs(profile.exact),
+        "nearExactRuns": _runs(profile.near_exact),
         "tensors": profile.tensors,
         "weightSteps": _steps(profile.weights),
         "keys": profile.keys,
@@ -213,6 +215,12 @@ def _common(before: str, after: str) -> str:
     """What both names begin with."""
     same = (i for i, (left, right) in enumerate(zip(before, after, strict=False)) if left != right)
     return after[: next(same, min(len(before), len(after)))]
+
+
+def _runs(claims: Sequence[bool]) -> list[int]:
+    """How many hold, how many do not, how many hold, and so on."""
+    runs = [(holds, sum(1 for _ in run)) for holds, run in groupby(claims)]
+    return [length for _, length in ([(True, 0), *runs] if runs and not runs[0][0] else runs)]
 
 
 def _steps(sums: Iterable[int]) -> list[int]:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, pairwise
 
+from ..along import Along, Sizes
 from ..graph import Graph
 from ..repeats import Repeat
 from .scene import Profile, Valley
-
-Sizes = Mapping[str, tuple[int, bool]]
-"""Bytes of tensors by name, and whether that is all: else it is "at least"."""
 
 
 def profile_of(
@@ -29,11 +24,11 @@ def profile_of(
         repeat: what the graph repeats, for a graph that is not cut.
     """
     order = [node for row in rows for node in row]
-    along = _Along(graph, order, sizes)
+    along = Along(graph, order, sizes)
     place = along.place
     key_nodes = frozenset(keys)
     homes = {node: part for part, row in enumerate(rows) for node in row}
-    far = along.passing(homes) if len(rows) > 1 else along.long_lived(repeat)
+    far = _passing(along, homes) if len(rows) > 1 else _long_lived(along, repeat)
     near = {name: span for name, span in along.spans.items() if name not in far}
     return Profile(
         nodes=tuple(graph.nodes[node].name for node in order),
@@ -47,7 +42,7 @@ def profile_of(
         weights=tuple(along.weights_before),
         keys=tuple(sorted(place[node] for node in key_nodes)),
         parts=tuple(homes[node] for node in order) if len(rows) > 1 else (),
-        valleys=tuple(along.valleys(key_nodes)),
+        valleys=tuple(_valleys(along, key_nodes)),
     )
 
 
@@ -70,149 +65,34 @@ def spread(valleys: Sequence[Valley], nodes: int, weight_bytes: int, number: int
     return [best[share] for share in sorted(best)]
 
 
-@dataclass(frozen=True)
-class _Along:
-    """An order of the nodes, and what lies along it."""
-
-    graph: Graph
-    order: Sequence[int]
-    sizes: Sizes
-
-    @cached_property
-    def place(self) -> Mapping[int, int]:
-        return {node: i for i, node in enumerate(self.order)}
-
-    @cached_property
-    def spans(self) -> Mapping[str, tuple[int, int]]:
-        """For each tensor that is read, the places of its writer and of its last reader."""
-        place, producer = self.place, self.graph.producer
-        return {
-            tensor: (place[producer[tensor]], max(map(place.__getitem__, readers)))
-            for tensor, readers in self.graph.readers.items()
-            if tensor in producer
-        }
-
-    @cached_property
-    def alive(self) -> list[int]:
-        return self.alive_of(self.spans)
-
-    @cached_property
-    def unknown(self) -> list[int]:
-        """How many tensors are alive after each node whose size is not known."""
-        return self.unknown_of(self.spans)
-
-    def unknown_of(self, spans: Mapping[str, tuple[int, int]]) -> list[int]:
-        return self.sums((first, last, not self.sizes[name][1]) for name, (first, last) in spans.items())
-
-    def alive_of(self, spans: Mapping[str, tuple[int, int]]) -> list[int]:
-        return self.sums((first, last, self.sizes[name][0]) for name, (first, last) in spans.items())
-
-    def sums(self, spans: Iterable[tuple[int, int, int]]) -> list[int]:
-        """After each node the sum over the spans, each with a number, that lie across."""
-        change = [0] * (len(self.order) + 1)
-        for first, last, number in spans:
-            change[first] += number
-            change[last] -= number
-        return list(accumulate(change[:-1]))
-
-    def passing(self, unit: Mapping[int, int]) -> AbstractSet[str]:
-        """The tensors that pass over a unit, from that of their writer to that of a reader."""
-        readers, producer = self.graph.readers, self.graph.producer
-        return {name for name in self.spans if max(map(unit.__getitem__, readers[name])) > unit[producer[name]] + 1}
-
-    def long_lived(self, repeat: Repeat | None) -> AbstractSet[str]:
-        """The tensors that pass over a block of `repeat`, or without one over very many nodes."""
-        if repeat is not None:
-            return self.passing(_blocks(self.graph, repeat))
-        fewest = max(1, len(self.order) / 8)
-        return {name for name, (first, last) in self.spans.items() if last - first - 1 > fewest}
-
-    @cached_property
-    def weights_before(self) -> list[int]:
-        return self._totals(self.order)
-
-    @cached_property
-    def weights_after(self) -> list[int]:
-        return [*self._totals(self.order[::-1])[-2::-1], 0]
-
-    def _totals(self, order: Sequence[int]) -> list[int]:
-        """Bytes of weights that the nodes up to each read, each weight once."""
-        graph = self.graph
-        seen: set[str] = set()
-        total, totals = 0, []
-        for node in order:
-            for name in self._weights_of[node]:
-                if name not in seen:
-                    seen.add(name)
-                    total += graph.weights[name].bytes
-            totals.append(total)
-        return totals
-
-    @cached_property
-    def _weights_of(self) -> Mapping[int, Sequence[str]]:
-        """The weights that each node reads, those of the constant nodes before it included."""
-        nodes, constants_for = self.graph.nodes, self.graph.constants_for
-        return {
-            n: (*nodes[n].weights, *(name for c in constants_for(nodes[n].constants) for name in nodes[c].weights))
-            if nodes[n].constants
-            else nodes[n].weights
-            for n in self.order
-        }
-
-    def valleys(self, keys: AbstractSet[int]) -> Iterable[Valley]:
-        """The places of `_low_places` that a node has a name for; of the places that one could name, the first."""
-        graph = self.graph
-        wanted = set(_low_places(self.alive))
-        crossing = self.sums((first, last, 1) for first, last in self.spans.values())
-        named: set[int] = set()
-        for i, node in self._named(wanted):
-            if node in named:
-                continue
-            named.add(node)
-            yield Valley(
-                node=graph.nodes[node].name,
-                position=i + 1,
-                bytes=self.alive[i],
-                is_exact=self.unknown[i] == 0,
-                tensors=crossing[i],
-                weights_before=self.weights_before[i],
-                weights_after=self.weights_after[i],
-                is_key=node in keys,
-                module=graph.nodes[node].module,
-            )
-
-    def _named(self, wanted: AbstractSet[int]) -> Iterable[tuple[int, int]]:
-        """The places, ascending, and the node whose name in `--at-nodes` means each; without those that none means.
-
-        A node's name means a place where all its readers stand after it: the last node before it, where anybody reads
-        that, else the last of those whose readers all do.
-        """
-        graph, place = self.graph, self.place
-        waiting: dict[int, int] = {}  # nodes whose outputs are read, and the place of the first that reads one
-        for i, node in enumerate(self.order):
-            readers = [place[r] for tensor in graph.nodes[node].writes for r in graph.readers.get(tensor, ())]
-            if readers:
-                waiting[i] = min(readers)
-            if i not in wanted:
-                continue
-            while waiting:
-                last, first_read = next(reversed(waiting.items()))
-                if first_read > i:
-                    yield i, self.order[last]
-                    break
-                del waiting[last]
+def _valleys(along: Along, keys: AbstractSet[int]) -> Iterable[Valley]:
+    crossing = along.sums((first, last, 1) for first, last in along.spans.values())
+    for place, node in along.low_places:
+        yield Valley(
+            node=along.graph.nodes[node].name,
+            position=place + 1,
+            bytes=along.alive[place],
+            is_exact=along.unknown[place] == 0,
+            tensors=crossing[place],
+            weights_before=along.weights_before[place],
+            weights_after=along.weights_after[place],
+            is_key=node in keys,
+            module=along.graph.nodes[node].module,
+        )
 
 
-def _low_places(alive: Sequence[int]) -> Iterable[int]:
-    """The places of all runs of equal values that lie lower than both neighbours; the place at the end is no cut."""
-    starts = [0, *(i for i, (one, two) in enumerate(pairwise(alive), 1) if one != two)]
-    end = len(alive) - 1
-    values = [alive[start] for start in starts] if alive else []
-    for k, (start, stop) in enumerate(pairwise([*starts, len(alive)])):
-        falls = k == 0 or values[k - 1] > values[k]
-        rises = stop >= end or values[k + 1] > values[k]
-        if falls and rises and start < end:
-            yield from range(start, min(stop, end))
+def _passing(along: Along, unit: Mapping[int, int]) -> AbstractSet[str]:
+    """The tensors that pass over a unit, from that of their writer to that of a reader."""
+    readers, producer = along.graph.readers, along.graph.producer
+    return {name for name in along.spans if max(map(unit.__getitem__, readers[name])) > unit[producer[name]] + 1}
+
+
+def _long_lived(along: Along, repeat: Repeat | None) -> AbstractSet[str]:
+    """The tensors that pass over a block of `repeat`, or without one over very many nodes."""
+    if repeat is not None:
+        return _passing(along, _blocks(along.graph, repeat))
+    fewest = max(1, len(along.order) / 8)
+    return {name for name, (first, last) in along.spans.items() if last - first - 1 > fewest}
 
 
 def _blocks(graph: Graph, repeat: Repeat) -> Mapping[int, int]:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ..along import Sizes
 from ..analysis import Analysis
 from ..cascade import MANIFEST, Cascade
 from ..model import Model
@@ -19,12 +20,13 @@ from ..units import count, size
 from ..wiring import Tensor, Unit, Wiring
 from .cards import cascade_card, copies, counted_bytes, file_bytes, homes_of, plan_card
 from .contents import contents
-from .profiles import Sizes, profile_of, spread
+from .profiles import profile_of, spread
 from .scene import Bus, Lane, Other, Profile, Scene, Valley
 from .sentences import (
     answer,
     answer_where,
     checks,
+    divided_states,
     flop,
     open_sizes,
     outcomes,
@@ -107,7 +109,7 @@ def _scene_of_parts(made: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
     """What there is to see of a plan whose parts are called so."""
     model = analysis.model
     blocks = made.partition.blocks
-    sizes = model.tensor_bytes if made.costs is None else made.costs.tensor_bytes
+    sizes = _planned_bytes(made, model)
     homes = [block.nodes for block in blocks]
     lanes = tuple(_lanes(blocks, made.partition.wiring, model.border, sizes))
     columns = _columns(made.partition.wiring, len(blocks))
@@ -133,6 +135,13 @@ def _scene_of_parts(made: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
             model=str(model.path),
         )
     )
+
+
+def _planned_bytes(made: Plan, model: Model) -> Sizes:
+    """Bytes of each tensor for the dims of the plan, whatever the model was opened with."""
+    if made.costs is not None:
+        return made.costs.tensor_bytes
+    return (model if model.dims == made.dims else replace(model, dims=made.dims)).tensor_bytes
 
 
 def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Report | None = None) -> Scene:
@@ -175,7 +184,10 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Repor
             checks=checks(report),
             recomputed=(),
             reasons=(),
-            notes=tuple(open_sizes(model, manifest.dims)) if model is not None else (),
+            notes=(
+                *(open_sizes(model, manifest.dims) if model is not None else ()),
+                *divided_states(parts, manifest.states),
+            ),
             following=_after(cascade, report),
             details=tuple(_storage(cascade)),
             model="" if model is None else str(model.path),

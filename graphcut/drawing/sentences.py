@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ..costs.caches import find_caches
 from ..costs.matching import Coverage
 from ..model import Model
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
@@ -12,6 +13,7 @@ from ..planning.outcomes import Outcome, Unit
 from ..planning.plans import Plan
 from ..planning.reasons import Place, Reason
 from ..planning.recompute import Recomputed
+from ..running.states import Holder, Pair, sent_states
 from ..units import count, duration, operations, size
 from .scene import Card, Check, Crossing, Lane, Valley
 
@@ -277,9 +279,18 @@ def plan_notes(made: Plan, model: Model) -> Iterable[str]:
     if made.costs is not None and made.costs.uncounted:
         listed = ", ".join(f"{op} ({number})" for op, number in made.costs.uncounted.items())
         yield f"no FLOPs are known for {listed}; they count as 0"
+    caches = made.costs.caches if made.costs is not None else find_caches(model)
+    yield from divided_states(made.partition.blocks, caches)
     if made.coverage is not None:
         yield "figures of the cost model count as they are, for the sizes that it was made for"
         yield from _coverage(made.coverage)
+
+
+def divided_states(parts: Sequence[Holder], states: Iterable[Pair]) -> Iterable[str]:
+    """Which states of a decoder a cut separates from what they become."""
+    if sent := [f"{state.past} from {state.present}" for state in sent_states(parts, states)]:
+        what = "a state is" if len(sent) == 1 else f"{count(len(sent), 'state')} are"
+        yield f"{what} sent from part to part at each step, since a cut separates {_first(sent)}"
 
 
 def open_sizes(model: Model, dims: Iterable[str]) -> Iterable[str]:

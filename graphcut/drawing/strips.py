@@ -52,7 +52,8 @@ def strip(profile: Profile, marks: Sequence[int], meaning: str, signs: Glyphs, w
     columns = min(places, max(20, min(width, _WIDEST) - _MARGIN))
     found = _Strip(profile, [places * i // columns for i in range(columns + 1)])
     head = Text("cut profile", style="bold")
-    legend = f"  bytes alive, lowest per column   {signs.cut} {meaning}"
+    least = "" if all(profile.exact) else signs.least
+    legend = f"  {least}bytes alive, lowest per column   {signs.cut} {meaning}"
     if profile.keys:
         legend += f"   {signs.key} key node"
     return [head.append(legend, "not bold dim"), *_bars(found, signs), _marks(found, marks, signs), *_parts(found)]

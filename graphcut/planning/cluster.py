@@ -1,4 +1,4 @@
-"""The machines that parts can run on, and the lines between them: `cluster.toml`."""
+"""The machines that parts can run on, the lines between them, and what goes wrong with either: `cluster.toml`."""
 
 from __future__ import annotations
 
@@ -89,8 +89,122 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return target.latency_s + sent_bytes / source.line_bytes_per_s + sent_bytes / target.line_bytes_per_s
 
 
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is always a little wrong with a device or with a direct line. Planning does not count it; simulating does.
+
+    Attributes:
+        device: the name of the device, where it is about one and its line to the router.
+        between: the names of the two devices, where it is about a direct line.
+        jitter_s: what a message takes on top of the latency, on average; exponentially distributed.
+        loss: the share of messages that get lost, and are sent again after a while.
+        mean_up_s: how long the device works from a repair to its next failure, on average; exponentially distributed.
+            None where it does not fail.
+        mean_down_s: how long a repair takes, on average; exponentially distributed.
+    """
+
+    device: str | None = None
+    between: tuple[str, str] | None = None
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    mean_up_s: float | None = None
+    mean_down_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be.
+
+        Raises:
+            ValueError: it is about nothing or about two things, or a number is out of its range.
+        """
+        if (self.device is None) == (self.between is None):
+            raise ValueError("a fault is that of a `device`, or of the line `between` two, and of one of them only")
+        what = f"device {self.device!r}" if self.between is None else f"the line between {' and '.join(self.between)}"
+        if not 0 <= self.jitter_s < inf:
+            raise ValueError(f"jitter_s of {what} can't be {self.jitter_s:g}: it is 0 or more, and finite")
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss of {what} can't be {self.loss:g}: it is 0 or more, and less than 1")
+        if (self.mean_up_s is None) != (self.mean_down_s is None):
+            raise ValueError(f"mean_up_s and mean_down_s of {what} belong together")
+        if self.mean_up_s is None or self.mean_down_s is None:
+            return
+        if self.between is not None:
+            raise ValueError(f"{what} can't fail as a device does: only devices have mean_up_s and mean_down_s")
+        if not (0 < self.mean_up_s < inf and 0 < self.mean_down_s < inf):
+            raise ValueError(f"mean_up_s and mean_down_s of {what} are above 0, and finite")
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device fails at a time that is known.
+
+    Attributes:
+        device: its name.
+        at_s: when, from the beginning.
+        for_s: how long until it is back, as it was but with nothing loaded; None where it never is.
+    """
+
+    device: str
+    at_s: float
+    for_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be.
+
+        Raises:
+            ValueError: a time is negative, or takes no time.
+        """
+        if not 0 <= self.at_s < inf:
+            raise ValueError(f"{self.device!r} can't fail at {self.at_s:g} s: that is 0 or more, and finite")
+        if self.for_s is not None and not 0 < self.for_s < inf:
+            raise ValueError(f"{self.device!r} can't fail for {self.for_s:g} s: that is above 0, and finite")
+
+
+class World(Cluster, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A cluster, and what goes wrong there.
+
+    Attributes:
+        faults: what is always a little wrong.
+        failures: which devices fail at known times.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be.
+
+        Raises:
+            ValueError: as for a cluster; or something unknown has a fault, or something has two, or fails.
+        """
+        super().__post_init__()
+        known = {device.name for device in self.devices}
+        named = [*(fault.device for fault in self.faults), *(failure.device for failure in self.failures)]
+        if stranger := next((name for name in named if name is not None and name not in known), None):
+            raise ValueError(f"{stranger!r} is to fail, which is no device")
+        faulty = [frozenset(fault.between) for fault in self.faults if fault.between is not None]
+        if ends := next((ends for ends in faulty if ends not in self.line_between), None):
+            raise ValueError(f"a fault is said of a line between {' and '.join(sorted(ends))}, and there is none")
+        told = Counter([*faulty, *(frozenset((f.device,)) for f in self.faults if f.device is not None)])
+        if told and (most := told.most_common(1)[0])[1] > 1:
+            raise ValueError(f"{most[1]} faults are said of {' and '.join(sorted(most[0]))}")
+
+    @cached_property
+    def fault_of(self) -> dict[frozenset[str], Fault]:
+        """The fault of a device, or of the line between two, by their names."""
+        return {frozenset(fault.between or (fault.device or "",)): fault for fault in self.faults}
+
+
 def read_cluster(path: str | Path) -> Cluster:
     """The cluster that a TOML file describes; sizes may be written as people do (`memory_bytes = "4GB"`).
+
+    Raises:
+        UsageError: the file can't be read.
+        RecordError: it is no TOML, or does not fit the record.
+    """
+    world = read_world(path)
+    return Cluster(devices=world.devices, lines=world.lines)
+
+
+def read_world(path: str | Path) -> World:
+    """The same, with what goes wrong there.
 
     Raises:
         UsageError: the file can't be read.
@@ -104,7 +218,7 @@ def read_cluster(path: str | Path) -> Cluster:
         raise UsageError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
     hint = "docs/PLANNING.md shows a cluster file"
     try:
-        return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=Cluster)
+        return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=World)
     except UsageError as error:
         raise RecordError(f"{path}: {error}", hint=error.hint) from None
     except msgspec.ValidationError as error:

@@ -232,9 +232,7 @@ class _Study:
         devices = (ANY_DEVICE,) * len(rows)
         rows, recomputed = self._with_replicas(rows, devices, (), inf)
         model = self.analysis.model
-        made = Plan(
-            goal, self.graph, rows, devices=devices, limits=self.limits, recomputed=recomputed, model=model
-        )
+        made = Plan(goal, self.graph, rows, devices=devices, limits=self.limits, recomputed=recomputed, model=model)
         return self.with_figures(made)
 
     def with_figures(self, made: Plan) -> Plan:

@@ -26,7 +26,7 @@ Array = npt.NDArray[np.float64]
 
 GAIN = 0.10  # the share of the slowest worker's time that a division must save to be worth a change
 ROUNDS = 3  # successive rounds that must find such a gain
-REST = 4  # rounds after a change in which nothing is proposed: parts run slower when they are new to a worker
+REST = 4  # rounds at first and after a change in which nothing is proposed: parts run slower when new to a worker
 SAME = 0.01  # divisions this close are of equal worth, and the one that moves fewer parts is taken
 EXACT = 1e-9  # what sums of floats may differ by
 
@@ -37,6 +37,7 @@ SETTLED = 4  # measurements after which the usual time of a part on a worker is 
 AGING = 0.9  # what a measurement counts for, against one that is a round younger ...
 OLD = 0.05  # ... and at least, so that what was learned once outweighs the prior
 PRIOR = 1e-3  # what "workers are equally fast" counts for, against a measurement
+ALIKE = 1e-6  # and what "parts cost alike", which hardly matters but for parts that nobody has measured
 TICK_S = 1e-9  # clocks too coarse for a part say 0
 
 
@@ -94,8 +95,8 @@ class Balance:
     """The division in force, and what would be better.
 
     A division is proposed when three successive rounds found that it makes the slowest worker at least 10 % faster; a
-    round is over when every worker has reported. After a change nothing is proposed for some rounds. Where one part is
-    the bottleneck there is nothing to propose.
+    round is over when every worker has reported. At first and after a change nothing is proposed for some rounds. Where
+    one part is the bottleneck there is nothing to propose.
 
     Attributes:
         bounds: the division in force.
@@ -117,8 +118,7 @@ class Balance:
         self.bounds = _checked(bounds, parts=bounds[-1], workers=len(bounds) - 1)
         self._allowed = allowed
         self._speeds = Speeds(parts=bounds[-1], workers=len(bounds) - 1)
-        self._streak = 0
-        self._rest = 0
+        self._streak, self._rest = 0, REST
 
     def saw(self, worker: int, part: int, seconds: float) -> None:
         """`part` took `seconds` on `worker`, waiting not included; also if another worker owns it by now."""
@@ -156,7 +156,8 @@ class Speeds:
     since it began: parts that became slower together mean the worker, one that did alone means the part. What is left
     when the level is taken away is the *usual* time of a part on a worker, and costs and offsets are fitted to all
     usual times by least squares. A part that ran on two workers tells how they compare; where none did, nothing tells
-    heavy parts from a slow worker, and the fit takes half of each until a change of the division shows it.
+    heavy parts from a worker that was slow from the start. They are taken for heavy then: if that is wrong, moving
+    one gains more than predicted, and shows it.
     """
 
     def __init__(self, *, parts: int, workers: int) -> None:
@@ -204,13 +205,12 @@ class Speeds:
 
         Least squares in closed form: the costs are eliminated, and a system with a row a worker remains. One column
         more than there are workers holds the prior that parts cost alike, around a mean that is free: it gives a part
-        that nobody has measured yet the usual cost. Against the prior that workers are equally fast it weighs such
-        that a typical worker's share of the parts weighs as much as the worker.
+        that nobody has measured yet the usual cost.
         """
         parts, workers = self._usual.shape
         recent = np.maximum(AGING ** (self._round - self._last), OLD)
         measured = np.where(self._times > 0, recent, 0.0)
-        weight = np.column_stack([measured, np.full(parts, PRIOR * workers / parts)])
+        weight = np.column_stack([measured, np.full(parts, ALIKE)])
         usual = np.column_stack([self._usual, np.zeros(parts)])
         share = weight / weight.sum(axis=1, keepdims=True)
         mean = (share * usual).sum(axis=1)
@@ -226,6 +226,9 @@ def _together(values: Array) -> float:
     Not the median: under mere noise, what the values differ by from it does not add up to zero, and the usual times,
     to which it is added round after round, would drift.
     """
+    centre = float(values.mean())
+    if np.abs(values - centre).max() <= SURPRISE:
+        return centre
     centre = float(np.median(values))
     for _ in range(20):
         weight = SURPRISE / np.maximum(np.abs(values - centre), SURPRISE)
@@ -262,8 +265,8 @@ def _first_starts(parts: int, worker: int, allowed: Allowed) -> Iterator[int]:
 def _newcomers(parts: int, start: int, end: int) -> Array:
     """[i, j]: how many of the parts i .. j - 1 are new to the worker that owns start .. end - 1."""
     place = np.arange(parts + 1)
-    kept = np.minimum(place, end) - np.maximum(place[:, None], start)
-    return place - place[:, None] - np.maximum(kept, 0.0)
+    kept: Array = np.maximum(np.minimum(place, end) - np.maximum(place[:, None], start), 0.0)
+    return place - place[:, None] - kept
 
 
 def _least_greatest(loads: Sequence[Array]) -> float:

@@ -7,9 +7,7 @@ step reads is let go only after the step is done, so that what is lost begins an
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Final, Literal, assert_never
 
 from ..errors import RunError
@@ -18,15 +16,24 @@ from .crew import Crew, Died, Done, Event, Failed, Handle, Lost, Ready, Step
 from .flights import Flight, Request, Wires
 from .history import History
 from .log import Log
+from .moving import Moves
+from .repairing import Repairs
 from .staff import Member, Staff
 from .values import Value
 
 MAX_KILLS: Final = 3
 """A request that ends so many workers at the same step is not tried again."""
 
+MAX_LOSSES: Final = 5
+"""A request whose tensors were lost so often is not begun anew."""
+
+DEADLINE_S: Final = 300.0
+"""How long loading may take, and a step of which nothing is known yet."""
+
 _PATIENCE_S: Final = 5.0
 _PATIENCE: Final = 10
-"""A worker is taken for hung after ten times what its step usually takes, and five seconds at least."""
+"""A worker is taken for hung after ten times what its step usually takes, and five seconds at least; again ten times
+that where the step ended a worker before, since not all requests take what is usual."""
 
 OnError = Literal["raise", "skip"]
 Answer = Mapping[str, Value] | RunError
@@ -43,7 +50,7 @@ class Dispatcher:
         *,
         window: int,
         on_error: OnError = "raise",
-        deadline_s: float = 300.0,
+        deadline_s: float = DEADLINE_S,
         balance: Balance | None = None,
         log: Log | None = None,
     ) -> None:
@@ -64,20 +71,23 @@ class Dispatcher:
         self._window = window
         self._on_error = on_error
         self._deadline_s = deadline_s
-        self._balance = balance
-        self._moving: Bounds | None = None
         self.log = log or Log(len(wires.units), len(members))
         self.staff = Staff(crew, members, wires.units, deadline_s)
         self._flights: dict[int, Flight] = {}
         self._arrived = 0
         self._able: list[list[int]] = [[] for _ in wires.units]
-        self._history = History(crew)
-        self._rebuilding: dict[int, deque[tuple[Step, Mapping[str, Value]]]] = {}
-        self._fed_again: dict[int, Mapping[str, Handle]] = {}
+        self._history = History(crew, wires.units)
+        self._repairs = Repairs(crew, self.staff, self._history)
+        self._moves = Moves(self.staff, balance)
+        self._doomed: dict[tuple[int, int], list[Handle]] = {}
+        self._waited = 0
+        self._is_all = False
         self._stopping = False
 
-    def run(self, requests: Iterable[Request]) -> Iterator[Answer]:
+    def run(self, requests: Iterable[Request | None]) -> Iterator[Answer]:
         """The answers, in the order of the requests, which are fetched as the window allows.
+
+        A request that is None means that there is none now, and one should ask again after something has happened.
 
         Raises:
             RunError: a request failed and `on_error` is `raise`; a part can't be loaded; a device is lost for which no
@@ -89,12 +99,14 @@ class Dispatcher:
             self.staff.begin()
             while True:
                 self._admit(source)
-                if not self._flights or self._stopping:
+                if self._stopping or (self._is_all and not self._flights):
                     return
-                first = self._flights[undelivered]
-                if first.is_finished:
-                    undelivered += 1
-                    yield self._deliver(first)
+                first = self._flights.get(undelivered)
+                if first is not None and first.is_finished:
+                    answer = self._deliver(first)
+                    if answer is not None:
+                        undelivered += 1
+                        yield answer
                 else:
                     self._wait()
         finally:
@@ -112,8 +124,15 @@ class Dispatcher:
 
     # Requests
 
-    def _admit(self, source: Iterator[Request]) -> None:
-        while len(self._flights) < self._window and (request := next(source, None)) is not None:
+    def _admit(self, source: Iterator[Request | None]) -> None:
+        while len(self._flights) < self._window and not self._is_all:
+            try:
+                request = next(source)
+            except StopIteration:
+                self._is_all = True
+                return
+            if request is None:
+                return
             flight = self._flights[self._arrived] = Flight(self._arrived, request, self._wires)
             self._arrived += 1
             self.log.arrived(flight.number, self._crew.now())
@@ -128,30 +147,43 @@ class Dispatcher:
     def _is_used(self, name: str) -> bool:
         return name in self._wires.readers or self._wires.is_output(name)
 
-    def _deliver(self, flight: Flight) -> Answer:
-        del self._flights[flight.number]
+    def _deliver(self, flight: Flight) -> Answer | None:
+        """The answer; None where it is lost, and worked out once more."""
         answer: Answer
         if flight.error is None:
-            answer = {name: self._crew.get(flight.held[name], name) for name in self._wires.outputs}
+            try:
+                answer = {name: self._crew.get(flight.held[name], name) for name in self._wires.outputs}
+            except LookupError:
+                self._begin_anew(flight)
+                return None
         elif self._on_error == "raise" or not isinstance(flight.error, RunError):
             raise flight.error
         else:
             answer = flight.error
         self._drop(flight)
+        del self._flights[flight.number]
         self.log.delivered(flight.number, self._crew.now(), failed=flight.error is not None)
         return answer
 
     def _drop(self, flight: Flight) -> None:
-        for handle in flight.held.values():
+        """Let go of all that a request holds, as soon as no step reads it any more."""
+        handles, flight.held = [*flight.held.values()], {}
+        if flight.running:
+            self._doomed.setdefault((flight.number, flight.attempt), []).extend(handles)
+        else:
+            self._release(handles)
+
+    def _release(self, handles: Iterable[Handle]) -> None:
+        for handle in handles:
             self._crew.release(handle)
-        flight.held = {}
 
     # Steps
 
     def _able_now(self, flight: Flight, parts: Iterable[int]) -> None:
         for part in parts:
             heapq.heappush(self._able[part], flight.number)
-            idle = next((i for i in self.staff.owners(part) if self.staff.members[i].is_idle), None)
+            self.log.able(part, flight.number, self._crew.now())
+            idle = self.staff.idle_owner(part)
             if idle is not None:
                 self._employ(idle)
 
@@ -160,33 +192,41 @@ class Dispatcher:
         one = self.staff.members[worker]
         if not one.is_idle:
             return
-        if self._rebuilding.get(worker):
-            self._rebuild(worker)
+        if worker in self._repairs:
+            self._repeat(worker)
             return
-        found = self._oldest(sorted(one.holds.intersection(one.owns)))
+        if not self._moves.is_preparing:
+            self.staff.tidy(worker)
+        found = self._oldest(one.can_run)
         if found is None:
+            self.staff.idle(worker)
             return
         flight, first = found
-        parts = flight.run_on(first, [p for p in one.owns if p in one.holds])
+        parts = flight.run_on(first, one.can_run)
         request = flight.request
-        if request.sequence is not None and (lost := self._history.lost(request.sequence, parts, worker)):
-            self._rebuilding[worker] = deque(lost)
+        if request.sequence is not None and (repair := self._history.lost(request.sequence, parts, worker)):
             heapq.heappush(self._able[first], flight.number)
-            self._rebuild(worker)
+            self._repairs.open(worker, repair)
+            self._repeat(worker)
             return
         flight.taken.update(parts)
+        flight.running += 1
         step = Step(
             flight.number, parts, self._wires.wanted(parts), flight.attempt, request.sequence, dict(request.fresh)
         )
         self._start(worker, step, flight.reads_of(parts))
+
+    def _repeat(self, worker: int) -> None:
+        if (found := self._repairs.next_step(worker)) is not None:
+            self._start(worker, *found)
 
     def _oldest(self, parts: Sequence[int]) -> tuple[Flight, int] | None:
         """The oldest request that one of `parts` can work on, and which part: taken off the queue."""
         best: tuple[int, int] | None = None
         for part in parts:
             queue = self._able[part]
-            while queue and (queue[0] not in self._flights or part in self._flights[queue[0]].taken):
-                heapq.heappop(queue)  # another step took the part along, or the request has ended
+            while queue and not (queue[0] in self._flights and self._flights[queue[0]].is_able(part)):
+                heapq.heappop(queue)  # another step took the part along, or the request has ended or begun anew
             if queue and (best is None or queue[0] < best[0]):
                 best = (queue[0], part)
         if best is None:
@@ -196,45 +236,63 @@ class Dispatcher:
 
     def _start(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
         self.staff.members[worker].busy = step
-        usual = self.log.usual_s(worker, step.parts)
-        self.staff.within(worker, self._deadline_s if usual is None else max(_PATIENCE_S, _PATIENCE * usual))
+        self.staff.within(worker, self._patience_s(worker, step))
         self.log.started(worker, step, self._crew.now())
         self._crew.run(worker, step, held)
+
+    def _patience_s(self, worker: int, step: Step) -> float:
+        usual = self.log.usual_s(worker, step.parts)
+        if usual is None:
+            return self._deadline_s
+        flight = self._flights.get(step.request)
+        deaths = flight.deaths[step.parts[0]] if flight is not None else 0
+        return max(_PATIENCE_S, _PATIENCE * usual) * float(_PATIENCE**deaths)
 
     # Events
 
     def _wait(self) -> None:
         due = self.staff.next_time()
-        event = self._crew.next_event(None if due is None else max(0.0, due - self._crew.now()))
-        if event is None:
+        left = None if due is None else max(0.0, due - self._crew.now())
+        event = self._crew.next_event(left)
+        if event is not None:
+            self._hear(event)
+        # Where this process was stopped for a while, what workers did meanwhile is heard before anybody is ended.
+        self._waited = self._waited + 1 if event is not None and left == 0 else 0
+        if event is None or self._waited > len(self.staff.members):
+            self._waited = 0
             self.staff.look_after()
-            return
-        self._hear(event)
 
     def _hear(self, event: Event) -> None:
         match event:
             case Ready():
                 self.staff.ready(event.worker, event.parts)
-                self._move_if_ready()
+                self._moved(self._moves.settle())
                 self._employ(event.worker)
             case Done():
                 self._done(event)
-            case Failed(step=None):
-                self._not_loaded(event)
-            case Failed(step=Step() as step):
-                self._free(event.worker)
-                self._give_up(step, event.error)
-                self._employ(event.worker)
+            case Failed():
+                self._failed(event)
             case Died():
                 self._died(event)
             case Lost():
-                self._begin_anew(event)
+                self._lost(event)
             case _:
                 assert_never(event)
 
     def _free(self, worker: int) -> None:
+        """A worker is done with its step, one way or the other."""
         one = self.staff.members[worker]
-        one.busy, one.deadline = None, None
+        step, one.busy, one.deadline = one.busy, None, None
+        if step is None or step.request < 0:
+            return
+        key = (step.request, step.attempt)
+        flight = self._flights.get(step.request)
+        if flight is not None and flight.attempt == step.attempt:
+            flight.running -= 1
+        if key in self._doomed and not any(
+            other.busy and (other.busy.request, other.busy.attempt) == key for other in self.staff.members
+        ):
+            self._release(self._doomed.pop(key))
 
     def _done(self, event: Done) -> None:
         worker, step = event.worker, event.step
@@ -243,19 +301,26 @@ class Dispatcher:
         self.log.done(worker, step, event.seconds, self._crew.now())
         flight = self._flights.get(step.request)
         if step.request < 0:
-            self._rebuilt(event)
+            self._repairs.done(worker)
         elif flight is None or flight.error is not None or flight.attempt != step.attempt:
-            for handle in event.made.values():
-                self._crew.release(handle)
+            self._release(event.made.values())
         else:
-            if step.sequence is not None:
-                self._history.note(step.sequence, step, worker, flight.reads_of(step.parts))
-            able = flight.place(event.made)
-            for handle in flight.done(step.parts):
-                self._crew.release(handle)
-            self._able_now(flight, [part for part in able if part not in flight.taken])
-        self._weigh(event)
+            self._go_on(flight, event)
+        self._moved(self._moves.weigh(event))
         self._employ(worker)
+
+    def _go_on(self, flight: Flight, event: Done) -> None:
+        step = event.step
+        if step.sequence is not None:
+            try:
+                self._history.note(step.sequence, step, event.worker, flight.reads_of(step.parts))
+            except LookupError:
+                self._release(event.made.values())
+                self._begin_anew(flight)
+                return
+        able = flight.place(event.made)
+        self._release(flight.done(step.parts))
+        self._able_now(flight, [part for part in able if part not in flight.taken])
 
     def _failed(self, event: Failed) -> None:
         if event.step is None:
@@ -266,29 +331,31 @@ class Dispatcher:
             self._employ(event.worker)
 
     def _give_up(self, step: Step, error: Exception) -> None:
-        flight = self._flights.get(step.request)
-        if flight is None:  # a step that rebuilds states: what it repeats has worked before
+        if step.request < 0:  # it rebuilds states: what it repeats has worked before
             raise error
-        if flight.attempt == step.attempt:
-            flight.error = error
+        flight = self._flights.get(step.request)
+        if flight is not None and flight.attempt == step.attempt:
+            flight.error = flight.error or error
             self._drop(flight)
 
     def _not_loaded(self, event: Failed) -> None:
         one = self.staff.members[event.worker]
-        if not one.is_up or not one.holds.issuperset(one.owns):
+        if not one.is_up or event.worker in self._repairs or not one.holds.issuperset(one.owns):
             raise event.error
-        self._moving = self._balance = None  # it goes on with the parts it has
+        one.asked = one.holds
+        self._moves.end()  # it goes on with the parts it has
 
     def _died(self, event: Died) -> None:
         one = self.staff.members[event.worker]
         step = one.busy
-        self._rebuilding.pop(event.worker, None)
-        self._release_fed_again(event.worker)
+        self._free(event.worker)
+        self._repairs.died(event.worker)
+        self._moves.abandon()
         self._history.died(event.worker)
         self.staff.died(event.worker, event.why, for_good=event.is_gone_for_good)
         self.log.died(event.worker, one.lost, self._crew.now())
         if one.is_gone:
-            self._balance = self._moving = None  # there are fewer workers than it knows
+            self._moves.end()  # there are fewer workers than it knows
             for heir in range(len(self.staff.members)):
                 self._employ(heir)
         flight = self._flights.get(step.request) if step is not None else None
@@ -297,6 +364,7 @@ class Dispatcher:
         flight.deaths[step.parts[0]] += 1
         if flight.deaths[step.parts[0]] >= MAX_KILLS:
             names = ", ".join(self._wires.units[part].name for part in step.parts)
+            self.staff.forgive(event.worker)
             self._give_up(
                 step,
                 RunError(
@@ -307,62 +375,30 @@ class Dispatcher:
         else:
             self._able_now(flight, flight.undone(step.parts))
 
-    def _begin_anew(self, event: Lost) -> None:
-        """What was made for a request is lost with a machine: it begins at its inputs again, which are here."""
+    def _lost(self, event: Lost) -> None:
         self._free(event.worker)
+        self._repairs.undone(event.worker)
         flight = self._flights.get(event.step.request)
         if flight is not None and flight.attempt == event.step.attempt and flight.error is None:
-            flight.attempt += 1
-            self._drop(flight)
-            if flight.request.sequence is not None:
-                self._history.undo(flight.request.sequence, flight.number)
-            self._begin(flight)
+            self._begin_anew(flight)
         self._employ(event.worker)
 
-    # States of sequences
+    def _begin_anew(self, flight: Flight) -> None:
+        """What was made for a request is lost with a machine: it begins at its inputs again, which are here."""
+        self._drop(flight)
+        if flight.request.sequence is not None:
+            self._history.undo(flight.request.sequence, flight.number)
+        flight.attempt += 1
+        if flight.attempt > MAX_LOSSES:
+            flight.error = RunError(
+                f"what was made for input {flight.number} was lost {flight.attempt} times",
+                hint="do its machines stay up, and does anything remove files from shared memory?",
+            )
+        else:
+            self._begin(flight)
 
-    def _rebuild(self, worker: int) -> None:
-        step, values = self._rebuilding[worker].popleft()
-        placed = {name: self._crew.put(value, name) for name, value in values.items()}
-        self._fed_again[worker] = placed
-        self._start(worker, step, placed)
-
-    def _rebuilt(self, event: Done) -> None:
-        if event.step.sequence is not None:
-            self._history.rebuilt(event.step.sequence, event.step.parts, event.worker)
-        self._release_fed_again(event.worker)
-
-    def _release_fed_again(self, worker: int) -> None:
-        for handle in self._fed_again.pop(worker, {}).values():
-            self._crew.release(handle)
-
-    # Balance
-
-    def _weigh(self, event: Done) -> None:
-        if self._balance is None or event.step.request < 0:
-            return
-        for part, seconds in zip(event.step.parts, event.seconds, strict=True):
-            self._balance.saw(event.worker, part, seconds)
-        if self._moving is None and (bounds := self._balance.proposal()) is not None:
-            self._moving = bounds
-            for worker, one in enumerate(self.staff.members):
-                wanted = set(range(bounds[worker], bounds[worker + 1]))
-                if one.is_up and not one.holds.issuperset(wanted):
-                    self._crew.hold(worker, sorted(one.holds | wanted))
-            self._move_if_ready()
-
-    def _move_if_ready(self) -> None:
-        """Parts change hands once whoever gets them holds them: a word, no loading."""
-        bounds = self._moving
-        if bounds is None or self._balance is None:
-            return
-        new = [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
-        if not all(one.holds.issuperset(parts) for one, parts in zip(self.staff.members, new, strict=True)):
-            return
-        for one, parts in zip(self.staff.members, new, strict=True):
-            one.owns = parts
-        self._moving = None
-        self._balance.accept(bounds)
-        self.log.moved(bounds, self._crew.now())
-        for worker in range(len(new)):
-            self._employ(worker)
+    def _moved(self, bounds: Bounds | None) -> None:
+        if bounds is not None:
+            self.log.moved(bounds, self._crew.now())
+            for worker in range(len(self.staff.members)):
+                self._employ(worker)

@@ -19,12 +19,14 @@ class Unit:
         reads: the tensors it must be fed.
         writes: the tensors it gives out.
         needs_bytes: what it takes on its device.
+        keeps: it keeps states from step to step of a sequence.
     """
 
     name: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     needs_bytes: int = 0
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Flight:
         request: what was asked.
         held: where each tensor lies that somebody still has to read, or that is part of the answer.
         attempt: how often it began anew.
+        running: how many steps of this attempt run now.
         taken: the parts that are done, or run now.
         deaths: how many workers ended while they ran a step, by the first part of that step.
         error: why it has no answer.
@@ -93,6 +96,7 @@ class Flight:
         self.request = request
         self.held: dict[str, Handle] = {}
         self.attempt = 0
+        self.running = 0
         self.taken: set[int] = set()
         self.deaths: Counter[int] = Counter()
         self.error: Exception | None = None
@@ -110,7 +114,7 @@ class Flight:
     def begin(self, held: Mapping[str, Handle], absent: Collection[str]) -> list[int]:
         """Start from the inputs; those in `absent` are not fed. The parts that can run at once."""
         wires = self._wires
-        self.taken, self._undone = set(), len(wires.units)
+        self.taken, self._undone, self.running = set(), len(wires.units), 0
         self._absent = frozenset(absent)
         self._unread = {name: len(readers) for name, readers in wires.readers.items()}
         self._missing = [sum(name not in self._absent for name in unit.reads) for unit in wires.units]
@@ -128,6 +132,10 @@ class Flight:
                 if self._missing[place] == 0:
                     able.append(place)
         return able
+
+    def is_able(self, part: int) -> bool:
+        """Can it run now?"""
+        return part not in self.taken and self._missing[part] == 0 and self.error is None
 
     def run_on(self, first: int, owned: Iterable[int]) -> tuple[int, ...]:
         """`first`, and which of the `owned` parts behind it can run after it without another worker's help."""

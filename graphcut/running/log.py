@@ -52,6 +52,7 @@ class Log:
         is_tracing: keep every span, not only their sums.
         tallies: what each part took on each worker, by part and worker.
         busy_s: how long each worker worked.
+        waited_s: how long requests waited for the worker of each part, once the part could run.
         spans: what ran when; empty without tracing.
         delivered_s: when each request was answered.
         arrived_s: when each request came in.
@@ -65,16 +66,19 @@ class Log:
     is_tracing: bool = False
     tallies: dict[tuple[int, int], Tally] = field(default_factory=dict)
     busy_s: list[float] = field(default_factory=list)
+    waited_s: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     arrived_s: list[float] = field(default_factory=list)
     delivered_s: list[float] = field(default_factory=list)
     failures: int = 0
     deaths: list[tuple[int, str, float]] = field(default_factory=list)
     moves: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
+    _able_s: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """A sum for each worker."""
+        """A sum for each worker, and one for each part."""
         self.busy_s = [0.0] * self.workers
+        self.waited_s = [0.0] * self.parts
 
     def arrived(self, request: int, now_s: float) -> None:  # noqa: ARG002 - requests arrive in order
         """A request came in."""
@@ -85,8 +89,9 @@ class Log:
         self.delivered_s.append(now_s)
         self.failures += failed
 
-    def started(self, worker: int, step: Step, now_s: float) -> None:
+    def started(self, worker: int, step: Step, now_s: float) -> None:  # noqa: ARG002 - who waits does not matter
         """A step was handed to a worker."""
+        self.waited_s[step.parts[0]] += now_s - self._able_s.pop((step.request, step.parts[0]), now_s)
 
     def done(self, worker: int, step: Step, seconds: Sequence[float], now_s: float) -> None:
         """A step was done; it ended just now."""
@@ -100,6 +105,28 @@ class Log:
             if self.is_tracing:
                 self.spans.append(Span(worker, part, step.request, began_s, took))
             began_s += took
+
+    def able(self, part: int, request: int, now_s: float) -> None:
+        """A part could run for a request, and waits for its worker."""
+        self._able_s[request, part] = now_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first arrival to the last answer."""
+        return self.delivered_s[-1] - self.arrived_s[0] if self.delivered_s else 0.0
+
+    def of_part(self, part: int) -> Tally:
+        """What a part took, all workers together."""
+        own = [tally for (place, _), tally in self.tallies.items() if place == part]
+        return Tally(sum(tally.times for tally in own), sum(tally.seconds for tally in own))
+
+    def workers_of(self, part: int) -> list[int]:
+        """Who ran a part."""
+        return sorted(worker for place, worker in self.tallies if place == part)
+
+    def busy_shares(self) -> list[float]:
+        """How much of the time each worker worked."""
+        return [seconds / self.elapsed_s if self.elapsed_s else 0.0 for seconds in self.busy_s]
 
     def usual_s(self, worker: int, parts: Sequence[int]) -> float | None:
         """What a step usually takes there; None where a part of it never ran there."""

@@ -1,34 +1,14 @@
-"""Run a cascade part by part, in one process."""
+"""A cascade run part by part, one part loaded at a time; and what users feed, as values."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ..cascade import Cascade
 from ..errors import RunError
 from .stage import Policy, Stage
-from .values import Value, to_array, to_value
-
-
-def run(cascade: Cascade, feeds: Mapping[str, object], *, policy: Policy | None = None) -> dict[str, Any]:
-    """The model's outputs for `feeds`, worked out part by part; one part is loaded at a time.
-
-    Args:
-        cascade: from `split` or `open_cascade`.
-        feeds: the model's inputs by name: numpy arrays; lists for sequences, dicts for maps, None for an optional
-            without value. bfloat16 and 8-bit floats as ml_dtypes arrays or as their bits.
-        policy: how sessions are built.
-
-    Returns:
-        The model's outputs by name, in its order.
-
-    Raises:
-        RunError: an input is missing, unknown or of the wrong type, or a part fails.
-    """
-    *_, held = steps(cascade, feeds, policy=policy or Policy())
-    return {name: to_array(held[name], cascade.tensors[name]) for name in cascade.manifest.writes}
+from .values import Value, to_value
 
 
 def steps(cascade: Cascade, feeds: Mapping[str, object], *, policy: Policy) -> Iterator[dict[str, Value]]:

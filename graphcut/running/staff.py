@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,7 @@ class Member:
         memory_bytes: what its parts may take together; None for no limit.
         owns: the parts it is to run.
         holds: the parts it has loaded.
+        asked: the parts it was last told to hold.
         busy: the step that it runs.
         deadline: when it is taken for hung.
         deaths: how often it ended since it last finished a step.
@@ -41,6 +42,7 @@ class Member:
     memory_bytes: int | None
     owns: tuple[int, ...]
     holds: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
     busy: Step | None = None
     deadline: float | None = None
     deaths: int = 0
@@ -54,31 +56,74 @@ class Member:
         """Can it take a step?"""
         return self.is_up and self.busy is None
 
+    @property
+    def can_run(self) -> list[int]:
+        """The parts that it owns and holds, ascending."""
+        return [part for part in self.owns if part in self.holds]
+
 
 class Staff:
     """All workers of a run.
 
     Attributes:
         members: the workers, by number.
+        units: the parts, by their places.
     """
 
     def __init__(self, crew: Crew, members: Sequence[Member], units: Sequence[Unit], start_s: float) -> None:
         """Nobody is started yet; `start_s` is how long one may take to load its parts."""
         self.members = list(members)
         self._crew = crew
-        self._units = units
+        self.units = units
         self._start_s = start_s
         self._again: list[tuple[float, int]] = []
         self._deadlines: list[tuple[float, int]] = []
+        self._idle: list[list[int]] = [[] for _ in units]
+        self._listed: set[tuple[int, int]] = set()
 
     def begin(self) -> None:
         """Start them all."""
         for number in range(len(self.members)):
             self._start(number)
 
-    def owners(self, part: int) -> Iterator[int]:
-        """The workers that may run a part, and hold it."""
-        return (i for i, one in enumerate(self.members) if part in one.owns and part in one.holds and not one.is_gone)
+    def idle_owner(self, part: int) -> int | None:
+        """The first idle worker that may run a part."""
+        queue = self._idle[part]
+        while queue and not (self.members[queue[0]].is_idle and part in self.members[queue[0]].can_run):
+            self._listed.discard((part, heapq.heappop(queue)))
+        return queue[0] if queue else None
+
+    def idle(self, number: int) -> None:
+        """A worker has nothing to do. It is found again without a look at all workers: there may be thousands."""
+        for part in self.members[number].can_run:
+            if (part, number) not in self._listed:
+                self._listed.add((part, number))
+                heapq.heappush(self._idle[part], number)
+
+    def own(self, owned: Sequence[tuple[int, ...]]) -> None:
+        """Parts change hands: what each worker owns from now on."""
+        for one, parts in zip(self.members, owned, strict=True):
+            one.owns = parts
+
+    def hold(self, number: int, more: Iterable[int]) -> None:
+        """Let a running worker load more parts, if it has not been told to."""
+        one = self.members[number]
+        if not one.asked.issuperset(more):
+            self._hold_exactly(number, one.asked.union(more))
+
+    def tidy(self, number: int) -> None:
+        """Let an idle worker of little memory drop parts that changed hands."""
+        one = self.members[number]
+        kept = one.also.union(one.owns)
+        if one.memory_bytes is not None and not kept.issuperset(one.asked):
+            self._hold_exactly(number, kept)
+
+    def fits(self, number: int, more: Iterable[int]) -> bool:
+        """Has a worker memory for more parts, besides all it holds?"""
+        one = self.members[number]
+        if one.memory_bytes is None:
+            return True
+        return sum(self.units[i].needs_bytes for i in {*one.owns, *one.also, *one.asked, *more}) <= one.memory_bytes
 
     def next_time(self) -> float | None:
         """When something is due: a worker to be started again, or one to be taken for hung."""
@@ -110,8 +155,11 @@ class Staff:
         one.holds = parts
         if not one.is_up:
             one.is_up, one.deadline = True, None
-        if not parts.issuperset(one.owns):  # it inherited some while it loaded
-            self._crew.hold(number, sorted({*parts, *one.owns}))
+        self.hold(number, one.owns)  # it may have inherited some while it loaded
+
+    def forgive(self, number: int) -> None:
+        """It was not the worker's fault that it ended."""
+        self.members[number].deaths = 0
 
     def died(self, number: int, why: str, *, for_good: bool) -> None:
         """A worker is gone: start it again, or hand over what it owned.
@@ -121,7 +169,7 @@ class Staff:
         """
         one = self.members[number]
         one.lost = one.lost or why
-        one.is_up, one.busy, one.deadline, one.holds = False, None, None, frozenset()
+        one.is_up, one.busy, one.deadline, one.holds, one.asked = False, None, None, frozenset(), frozenset()
         one.deaths += 1
         if for_good or one.deaths > MAX_DEATHS:
             one.is_gone = True
@@ -131,9 +179,9 @@ class Staff:
 
     def _start(self, number: int) -> None:
         one = self.members[number]
-        one.lost = ""
+        one.lost, one.asked = "", one.also.union(one.owns)
         self.within(number, self._start_s)
-        self._crew.start(number, sorted({*one.owns, *one.also}))
+        self._crew.start(number, sorted(one.asked))
 
     def _hand_over(self, number: int) -> None:
         lost = self.members[number]
@@ -143,23 +191,21 @@ class Staff:
             if any(part in self.members[i].owns for i in alive):
                 continue
             heirs = sorted(alive, key=lambda i: (part not in self.members[i].holds, abs(i - number), i))
-            heir = next((i for i in heirs if self._fits(i, [*given.get(i, []), part])), None)
+            heir = next((i for i in heirs if self.fits(i, [*given.get(i, []), part])), None)
             if heir is None:
                 raise RunError(
                     f"{lost.name} is lost ({lost.lost}), and no other worker has room for "
-                    f"{self._units[part].name}, which needs {size(self._units[part].needs_bytes)}",
+                    f"{self.units[part].name}, which needs {size(self.units[part].needs_bytes)}",
                     hint="bring the device back, or plan again without it",
                 )
             given.setdefault(heir, []).append(part)
         for heir, parts in given.items():
             one = self.members[heir]
             one.owns = tuple(sorted({*one.owns, *parts}))
-            if one.is_up and not one.holds.issuperset(parts):
-                self._crew.hold(heir, sorted({*one.holds, *parts}))
+            if one.is_up:
+                self.hold(heir, parts)
         lost.owns = ()
 
-    def _fits(self, number: int, more: Sequence[int]) -> bool:
-        one = self.members[number]
-        if one.memory_bytes is None:
-            return True
-        return sum(self._units[i].needs_bytes for i in {*one.owns, *one.also, *one.holds, *more}) <= one.memory_bytes
+    def _hold_exactly(self, number: int, parts: frozenset[int]) -> None:
+        self.members[number].asked = parts
+        self._crew.hold(number, sorted(parts))

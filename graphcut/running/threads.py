@@ -32,6 +32,7 @@ class ThreadCrew:
         self._states = states
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self._tasks: dict[int, SimpleQueue[_Task | None]] = {}
+        self._loads: dict[int, SimpleQueue[Sequence[int] | None]] = {}
         self._workers: dict[int, Worker] = {}
         self._threads: list[Thread] = []
         self._stages: dict[int, Stage] = {}
@@ -46,8 +47,10 @@ class ThreadCrew:
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
         """Load beside the worker's own thread."""
-        made = self._workers[worker]
-        self._begin(lambda: self._events.put(self._hold(worker, made, parts)))
+        if worker not in self._loads:
+            self._loads[worker] = SimpleQueue()
+            self._begin(lambda: self._load_all(worker))
+        self._loads[worker].put(parts)
 
     def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
         """Values are handed over as they are."""
@@ -100,6 +103,8 @@ class ThreadCrew:
         """Wait for what runs, and let go of all parts."""
         for tasks in self._tasks.values():
             tasks.put(None)
+        for loads in self._loads.values():
+            loads.put(None)
         for thread in self._threads:
             thread.join()
         self._stages.clear()
@@ -116,6 +121,11 @@ class ThreadCrew:
             if event is not None:
                 self._events.put(event)
             del event, task  # or what it refers to would live until there is more to do
+
+    def _load_all(self, worker: int) -> None:
+        """One after the other: what was asked for last is what is held."""
+        while (parts := self._loads[worker].get()) is not None:
+            self._events.put(self._hold(worker, self._workers[worker], parts))
 
     def _hold(self, worker: int, made: Worker, parts: Sequence[int]) -> Event:
         try:

@@ -60,7 +60,8 @@ def to_value(fed: object, tensor: Tensor) -> Value:
     _check(array, tensor)
     if tensor.dtype in CARRIED_AS:
         bits, number = CARRIED_AS[tensor.dtype]
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(bits), number)
+        raw = np.ascontiguousarray(array).view(bits).reshape(array.shape)  # a scalar stays one
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
     if tensor.dtype == "string":
         return array.astype(object)
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import perf_counter
+from types import MappingProxyType
+from typing import Final
 
 from ..cascade import Cascade, State
 from .crew import Step
 from .stage import Stage
+from .states import carried_on
 from .values import Value, zeros
 
 Places = Mapping[int, tuple[State, ...]]
 """The states that a part keeps, by the place of the part."""
+
+_NOWHERE: Final[Mapping[str, Value]] = MappingProxyType({})
 
 
 class Worker:
@@ -44,10 +49,12 @@ class Worker:
         loaded = {place: self.stages.get(place) or self._load(place) for place in sorted(parts)}
         self.stages = loaded  # at once: a step that runs meanwhile sees the old parts or the new ones
 
-    def run(self, step: Step, held: Mapping[str, Value]) -> tuple[dict[str, Value], tuple[float, ...]]:
+    def run(
+        self, step: Step, held: Mapping[str, Value], into: Mapping[str, Value] = _NOWHERE
+    ) -> tuple[dict[str, Value], tuple[float, ...]]:
         """Run the parts of `step`, and return what it wants of what they write, and the seconds that each took.
 
-        A tensor is dropped after its last reader.
+        A tensor is dropped after its last reader. What fits its place in `into` is written there.
         """
         stages = self.stages
         last = {name: place for place in step.parts for name in stages[place].part.reads}
@@ -55,7 +62,7 @@ class Worker:
         values, made, seconds = dict(held), dict[str, Value](), []
         for place in step.parts:
             began = perf_counter()
-            for name, value in self._step(stages[place], place, step, values).items():
+            for name, value in self._step(stages[place], place, step, values, into).items():
                 values[name] = value
                 if name in wanted:
                     made[name] = value
@@ -67,15 +74,19 @@ class Worker:
         """Drop the states of a sequence."""
         self._kept.pop(sequence, None)
 
-    def _step(self, stage: Stage, place: int, step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
+    def _step(
+        self, stage: Stage, place: int, step: Step, values: Mapping[str, Value], into: Mapping[str, Value]
+    ) -> dict[str, Value]:
         states = self._states.get(place, ())
         if step.sequence is None or not states:
-            return stage.step(values)
+            return stage.step(values, into)
         kept = self._kept.setdefault(step.sequence, {})
         for state in states:
             if state.past in step.fresh:
                 kept[state.past] = zeros(self._cascade.tensors[state.past], step.fresh[state.past])
-        made = stage.step({**values, **{state.past: kept[state.past] for state in states}})
+        presents = {state.present for state in states}  # they live on, and so in memory that is theirs
+        own = {name: room for name, room in into.items() if name not in presents}
+        made = stage.step({**values, **{state.past: kept[state.past] for state in states}}, own)
         for state in states:
-            kept[state.past] = made.pop(state.present)
+            kept[state.past] = carried_on(kept[state.past], made[state.present])
         return made

@@ -31,8 +31,8 @@ HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
 _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
 
-EXACT: Final = Policy(optimized=False, prepacked=False, threads=1)
-OPTIMIZED: Final = Policy(optimized=True, prepacked=False, threads=1)
+EXACT: Final = Policy(optimized=False, prepacked=False, threads=1, is_checked=False)
+OPTIMIZED: Final = Policy(optimized=True, prepacked=False, threads=1, is_checked=False)
 
 
 @dataclass(frozen=True)

@@ -344,7 +344,7 @@ class _Layout:
         return stops_of(self.left, self.inner, scales_of(self.cards)).need - 12
 
     def _named(self, readers: Sequence[int]) -> str:
-        names = [self.cards[reader].name for reader in readers]
+        names = [self.cards[reader].name.removesuffix(".onnx") for reader in readers]
         if len(names) <= 3:
             return ", ".join(names)
         is_run = readers[-1] - readers[0] == len(readers) - 1

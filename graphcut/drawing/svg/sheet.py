@@ -79,7 +79,8 @@ def svg_of(scene: Scene) -> str:
     if scene.lanes:
         panels.append(_entitled("Tensors that cross", draw_lanes(scene, width), _lanes_legend()))
     if scene.profile is not None and scene.profile.nodes:
-        title = "Cut profile: bytes alive after each node"
+        alive = "bytes alive" if all(scene.profile.exact) else "at least these bytes are alive"
+        title = f"Cut profile: {alive} after each node"
         panels.append(_entitled(title, draw_profile(scene, scene.profile, width), _profile_legend()))
     panels = [_head(scene, width), *panels, *_said(scene, width)]
     return _document(scene, panels, width)
@@ -140,6 +141,12 @@ def _said(scene: Scene, width: float) -> Iterator[Panel]:
         yield _sentences("Recomputed instead of sent", [(said, "") for said in scene.recomputed], width)
     if scene.checks:
         yield _sentences("Verification", [_checked(check) for check in scene.checks], width)
+    if scene.reasons:
+        # The next best places are for a screen, where one can try them.
+        whys = [": ".join(reason.split("\n")[:2]) for reason in scene.reasons]
+        yield _sentences("Why the cuts are where they are", [(why, "") for why in whys], width)
+    if scene.notes:
+        yield _sentences("Notes", [(note, "") for note in scene.notes], width)
 
 
 def _checked(check: Check) -> tuple[str, str]:

@@ -1,0 +1,283 @@
+"""Many feeds through a cascade at the same time: workers each own some parts, and each works on another feed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from math import ceil
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from ..cascade import Cascade
+from ..errors import RunError
+from .batches import agree, batch_axis
+from .dispatching import DEADLINE_S, Answer, Dispatcher, OnError
+from .flights import Request, Wires
+from .log import Log
+from .sequential import opened
+from .stage import Policy
+from .streaming import Via, balance_of, crew_of, shared_out, staff_of, units_of
+from .values import Value, to_array
+
+Outputs = dict[str, Any]
+
+
+class Pipeline:
+    """A cascade whose parts are loaded, each with the worker that owns it. Use it in a `with`.
+
+    Attributes:
+        log: what happened.
+        window: how many feeds, or pieces of feeds, are on their way at most.
+        workers: what the workers are called: their devices, or numbers.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a decision of its own, and has a default that serves
+        self,
+        cascade: Cascade,
+        *,
+        via: Via = "threads",
+        workers: int | None = None,
+        window: int | None = None,
+        overlap: int = 0,
+        balanced: bool = True,
+        micro_batch: int | Literal["auto"] | None = None,
+        deadline_s: float = DEADLINE_S,
+        policy: Policy | None = None,
+        is_tracing: bool = False,
+        log: Log | None = None,
+    ) -> None:
+        """Load the parts; see `stream` for the arguments. With `is_tracing` its own log keeps every span."""
+        members = staff_of(cascade, workers, overlap)
+        self.window = window or 2 * len(members)
+        self.log = log or Log(len(cascade.parts), len(members), is_tracing=is_tracing)
+        self._cascade = cascade
+        self._length = micro_batch
+        self.workers = tuple(member.name for member in members)
+        self._axis = batch_axis(cascade) if micro_batch else None
+        self._is_compared = False
+        crew = crew_of(cascade, via, shared_out(policy or Policy(), len(members), via), {}, members)
+        self._wake = crew.wake
+        units = units_of(cascade, {})
+        self._dispatcher = Dispatcher(
+            Wires(units, cascade.manifest.writes),
+            crew,
+            members,
+            window=self.window,
+            on_error="skip",
+            deadline_s=deadline_s,
+            balance=balance_of(units, members) if balanced else None,
+            log=self.log,
+        )
+        self._inbox: SimpleQueue[tuple[Request, Future[Outputs]] | None] = SimpleQueue()
+        self._pending: deque[Future[Outputs]] = deque()
+        self._end: BaseException | None = None
+        self._thread = Thread(target=self._work, name="graphcut dispatcher", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the workers; what is on its way is not delivered."""
+        self.close()
+
+    def submit(self, feeds: Mapping[str, object]) -> Future[Outputs]:
+        """Send a feed on its way. The result is its outputs by name, or raises `RunError`.
+
+        The first feed that can be divided is run whole as well as in pieces, and only if both agree are others divided.
+
+        Raises:
+            RunError: an input is missing, unknown or of the wrong type; or the pipeline has ended.
+        """
+        values = opened(self._cascade, feeds)
+        axis = self._axis
+        if axis is None or (size := axis.size(values)) <= (length := self._piece(size)):
+            return self._send(values)
+        pieces = [self._send(piece) for piece in axis.pieces(values, length)]
+        if self._is_compared:
+            return _joined(pieces, axis.together)
+        whole = self._send(values)
+        self._is_compared = True
+        if not agree(whole.result(), axis.together([piece.result() for piece in pieces])):
+            self._axis = None
+        return whole
+
+    def map(
+        self, feeds: Iterable[Mapping[str, object]], *, on_error: OnError = "raise"
+    ) -> Iterator[Outputs | RunError]:
+        """The outputs for each of `feeds`, in order; see `stream`."""
+        waiting: deque[Future[Outputs]] = deque()
+        for feed in feeds:
+            waiting.append(_submitted(self, feed))
+            if len(waiting) > self.window:
+                yield _answer(waiting.popleft(), on_error)
+        while waiting:
+            yield _answer(waiting.popleft(), on_error)
+
+    @property
+    def is_divided(self) -> bool:
+        """Are feeds sent in pieces? Not where no axis is declared, or where pieces once gave other results."""
+        return self._axis is not None
+
+    def close(self) -> None:
+        """End the workers at once."""
+        self._inbox.put(None)
+        self._dispatcher.stop()
+        self._thread.join()
+
+    def _piece(self, size: int) -> int:
+        """How many examples go together, of `size`."""
+        return self._length if isinstance(self._length, int) else ceil(size / len(self.workers))
+
+    def _send(self, values: Mapping[str, Value]) -> Future[Outputs]:
+        future: Future[Outputs] = Future()
+        self._inbox.put((Request(values), future))
+        self._wake()
+        if not self._thread.is_alive():
+            self._fail_all()
+        return future
+
+    def _requests(self) -> Iterator[Request | None]:
+        while True:
+            try:
+                found = self._inbox.get_nowait()
+            except Empty:
+                yield None
+                continue
+            if found is None:
+                return
+            self._pending.append(found[1])
+            yield found[0]
+
+    def _work(self) -> None:
+        try:
+            for answer in self._dispatcher.run(self._requests()):
+                self._settle(self._pending.popleft(), answer)
+        except BaseException as error:  # noqa: BLE001 - it is raised where results are asked for
+            self._end = error
+        self._fail_all()
+
+    def _settle(self, future: Future[Outputs], answer: Answer) -> None:
+        if isinstance(answer, RunError):
+            future.set_exception(answer)
+            return
+        tensors = self._cascade.tensors
+        future.set_result({name: to_array(value, tensors[name]) for name, value in answer.items()})
+
+    def _fail_all(self) -> None:
+        """Nothing more will be answered."""
+        error = self._end or RunError("the pipeline was closed before this was answered")
+        while self._pending:
+            self._pending.popleft().set_exception(error)
+        with suppress(Empty):
+            while True:
+                left = self._inbox.get_nowait()
+                if left is not None:
+                    with suppress(InvalidStateError):
+                        left[1].set_exception(error)
+
+
+def stream(  # noqa: PLR0913 - each is a decision of its own, and has a default that serves
+    cascade: Cascade,
+    feeds: Iterable[Mapping[str, object]],
+    *,
+    via: Via = "threads",
+    workers: int | None = None,
+    window: int | None = None,
+    overlap: int = 0,
+    balanced: bool = True,
+    micro_batch: int | Literal["auto"] | None = None,
+    deadline_s: float = DEADLINE_S,
+    on_error: OnError = "raise",
+    policy: Policy | None = None,
+    log: Log | None = None,
+) -> Iterator[Outputs | RunError]:
+    """The model's outputs for each of `feeds`, in order, while other parts work on other feeds.
+
+    Parts that don't depend on each other run at the same time, for one feed too. Feeds are fetched as there is room for
+    them, never all at once.
+
+    Args:
+        cascade: from `split` or `open_cascade`.
+        feeds: the model's inputs by name, as for `run`.
+        via: `threads` of this process; `processes` of this machine, which may die and are replaced; actors of a `ray`
+            cluster.
+        workers: how many; by themselves one for each device of the plan, or else one for each core, though no more than
+            parts. Those beyond the number of parts share the work of the heaviest.
+        window: how many feeds may be on their way; twice the number of workers by itself.
+        overlap: how many parts of each neighbour a worker holds besides its own. They can change hands at once where
+            one is slower than the other; others are loaded first.
+        balanced: parts change hands between neighbours when measured times say that it pays.
+        micro_batch: divide feeds with more examples than this into pieces of so many, where the model declares an axis
+            for them and pieces give what the whole gives; `auto`: into as many pieces as there are workers.
+        deadline_s: how long loading may take, and a step of which nothing is known yet; who takes longer is taken for
+            hung. Threads can't be ended, and have no deadline.
+        on_error: `raise` what goes wrong with a feed, or give the error in place of its outputs and go on.
+        policy: how sessions are built; threads are shared out among the workers by themselves.
+        log: what happens is noted there.
+
+    Raises:
+        UsageError: there can't be so many workers.
+        RunError: an input is missing, unknown or of the wrong type; a part fails or can't be loaded; a device is lost
+            for which no other has room.
+    """
+    with Pipeline(
+        cascade,
+        via=via,
+        workers=workers,
+        window=window,
+        overlap=overlap,
+        balanced=balanced,
+        micro_batch=micro_batch,
+        deadline_s=deadline_s,
+        policy=policy,
+        log=log,
+    ) as pipeline:
+        yield from pipeline.map(feeds, on_error=on_error)
+
+
+def _submitted(pipeline: Pipeline, feed: Mapping[str, object]) -> Future[Outputs]:
+    """What is wrong with a feed is said in its turn."""
+    try:
+        return pipeline.submit(feed)
+    except RunError as error:
+        failed: Future[Outputs] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _answer(future: Future[Outputs], on_error: OnError) -> Outputs | RunError:
+    try:
+        return future.result()
+    except RunError as error:
+        if on_error == "raise":
+            raise
+        return error
+
+
+def _joined(pieces: Sequence[Future[Outputs]], together: Callable[[Sequence[Outputs]], Outputs]) -> Future[Outputs]:
+    """One result of many: all of them together, or the first error among them."""
+    joined: Future[Outputs] = Future()
+    left, lock = [len(pieces)], Lock()
+
+    def count_down(_piece: Future[Outputs]) -> None:
+        with lock:
+            left[0] -= 1
+            if left[0]:
+                return
+        error = next((found for piece in pieces if (found := piece.exception()) is not None), None)
+        if error is None:
+            joined.set_result(together([piece.result() for piece in pieces]))
+        else:
+            joined.set_exception(error)
+
+    for piece in pieces:
+        piece.add_done_callback(count_down)
+    return joined

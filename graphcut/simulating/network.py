@@ -1,0 +1,220 @@
+"""The lines of a cluster: what moves on them at the same time shares them.
+
+A line carries both directions at its full rate. Tensors on their way share what a line carries as TCP's streams do in
+the long run, max-min fairly: nobody gets more at the cost of somebody who has less (Bertsekas & Gallager, Data
+Networks, section 6.5.2), and what one can't use because of another line goes to the others. First come, first served
+would be simpler, and wrong where a slow device holds up a fast one: a sender does not wait for its slowest receiver.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from ..costs.device import Device
+from ..planning.cluster import Fault, World
+from .clock import Alarm, Clock
+
+RETRY_S: Final = 0.2
+"""After so long without an answer a message is sent again: the least that Linux's TCP waits (RFC 6298 says 1 s)."""
+
+_RELIABLE: Final = Fault(device="")
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One direction of a line.
+
+    Attributes:
+        source: the device that it comes from; None for the router.
+        target: the device that it goes to; None for the router.
+        bytes_per_s: what it carries.
+        carried_bytes: what it has carried, twice where it had to be sent again.
+        moving: what is on it.
+    """
+
+    source: str | None
+    target: str | None
+    bytes_per_s: float
+    carried_bytes: float = 0.0
+    moving: dict[Transfer, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a tensor gets from one device to another.
+
+    Attributes:
+        lines: what it goes over.
+        latency_s: until its first byte arrives.
+        jitters_s: what it takes on top of that on average, each of these on its own.
+        loss: the share of messages that get lost.
+    """
+
+    lines: tuple[Line, ...]
+    latency_s: float
+    jitters_s: tuple[float, ...]
+    loss: float
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A tensor on its way.
+
+    Attributes:
+        way: how it goes.
+        bytes: what it takes.
+        arrived: what is done when it is there.
+        left_bytes: what is still to be sent at `since_s`.
+        since_s: when that was.
+        bytes_per_s: how fast it goes since then; 0 while it waits.
+        next: what happens to it next.
+    """
+
+    way: Way
+    bytes: int
+    arrived: Callable[[Transfer], None]
+    left_bytes: float = 0.0
+    since_s: float = 0.0
+    bytes_per_s: float = 0.0
+    next: Alarm | None = None
+
+
+class Network:
+    """The lines between the devices of a world.
+
+    Attributes:
+        lost: how many messages got lost.
+    """
+
+    def __init__(self, world: World, clock: Clock, draw: random.Random) -> None:
+        """Nothing is on its way yet; `draw` decides on jitter and loss."""
+        self.lost = 0
+        self._world = world
+        self._clock = clock
+        self._draw = draw
+        self._up = [Line(device.name, None, device.line_bytes_per_s) for device in world.devices]
+        self._down = [Line(None, device.name, device.line_bytes_per_s) for device in world.devices]
+        self._direct: dict[tuple[str, str], Line] = {}
+        for line in world.lines:
+            for source, target in (line.between, line.between[::-1]):
+                self._direct[source, target] = Line(source, target, line.bytes_per_s)
+        self._ways: dict[tuple[int | None, int], Way] = {}
+
+    @property
+    def lines(self) -> list[Line]:
+        """All of them: to the router, from it, direct ones."""
+        return [*self._up, *self._down, *self._direct.values()]
+
+    def send(self, source: int | None, target: int, count_bytes: int, arrived: Callable[[Transfer], None]) -> Transfer:
+        """Send from one device to another, by their numbers; None is somewhere beyond the router."""
+        way = self._ways.get((source, target))
+        if way is None:
+            way = self._ways[source, target] = self._way(source, target)
+        transfer = Transfer(way, count_bytes, arrived)
+        self._start(transfer)
+        return transfer
+
+    def stop(self, transfer: Transfer) -> None:
+        """It is of no use any more, or one of its ends is gone."""
+        if transfer.next is not None:
+            transfer.next.call_off()
+        self._leave(transfer)
+
+    def _way(self, source: int | None, target: int) -> Way:
+        """A direct line, or the lines of both to the router, with the latency of the receiver: as in planning."""
+        devices, faults = self._world.devices, self._world.fault_of
+        to = devices[target]
+        ends: list[Device] = [to] if source is None else [devices[source], to]
+        names = frozenset(device.name for device in ends)
+        direct = self._world.line_between.get(names) if source is not None else None
+        if direct is not None:
+            line = self._direct[devices[source or 0].name, to.name]
+            fault = faults.get(names, _RELIABLE)
+            return Way((line,), direct.latency_s, (fault.jitter_s,), fault.loss)
+        found = [faults.get(frozenset((device.name,)), _RELIABLE) for device in ends]
+        passing = 1.0
+        for fault in found:
+            passing *= 1 - fault.loss
+        lines = (self._down[target],) if source is None else (self._up[source], self._down[target])
+        return Way(lines, to.latency_s, tuple(fault.jitter_s for fault in found), 1 - passing)
+
+    def _start(self, transfer: Transfer) -> None:
+        transfer.left_bytes, transfer.since_s, transfer.bytes_per_s = float(transfer.bytes), self._clock.now_s, 0.0
+        for line in transfer.way.lines:
+            line.moving[transfer] = None
+        self._share(transfer.way.lines)
+
+    def _sent(self, transfer: Transfer) -> None:
+        """Its last byte has left: it arrives after the latency, or never, and is sent again."""
+        transfer.left_bytes, transfer.bytes_per_s = 0.0, 0.0
+        self._leave(transfer)
+        way, draw = transfer.way, self._draw
+        if way.loss and draw.random() < way.loss:
+            self.lost += 1
+            transfer.next = self._clock.after(RETRY_S, partial(self._start, transfer))
+            return
+        late_s = sum(draw.expovariate(1 / jitter_s) for jitter_s in way.jitters_s if jitter_s)
+        transfer.next = self._clock.after(way.latency_s + late_s, partial(transfer.arrived, transfer))
+
+    def _leave(self, transfer: Transfer) -> None:
+        if transfer not in transfer.way.lines[0].moving:
+            return
+        self._advance(transfer)
+        for line in transfer.way.lines:
+            del line.moving[transfer]
+            line.carried_bytes += transfer.bytes - transfer.left_bytes
+        self._share(transfer.way.lines)
+
+    def _advance(self, transfer: Transfer) -> None:
+        """Count what it has sent until now."""
+        sent = (self._clock.now_s - transfer.since_s) * transfer.bytes_per_s
+        transfer.left_bytes = max(0.0, transfer.left_bytes - sent)
+        transfer.since_s = self._clock.now_s
+
+    def _share(self, changed: Iterable[Line]) -> None:
+        """Share out anew what can be touched by a change on these lines."""
+        for transfer, bytes_per_s in fair_shares(_touched(changed)):
+            if bytes_per_s == transfer.bytes_per_s:
+                continue
+            self._advance(transfer)
+            transfer.bytes_per_s = bytes_per_s
+            if transfer.next is not None:
+                transfer.next.call_off()
+            transfer.next = self._clock.after(transfer.left_bytes / bytes_per_s, partial(self._sent, transfer))
+
+
+def _touched(changed: Iterable[Line]) -> list[Line]:
+    """The lines that share tensors with these, directly or over others."""
+    found = dict.fromkeys(line for line in changed if line.moving)
+    todo = list(found)
+    while todo:
+        for transfer in todo.pop().moving:
+            for line in transfer.way.lines:
+                if line not in found:
+                    found[line] = None
+                    todo.append(line)
+    return list(found)
+
+
+def fair_shares(lines: Sequence[Line]) -> list[tuple[Transfer, float]]:
+    """Bytes a second for all that moves on `lines`, max-min fairly: again and again the tightest line is shared out."""
+    if all(len(line.moving) == 1 for line in lines):  # all of it is one, mostly: the lines are connected
+        moving = dict.fromkeys(transfer for line in lines for transfer in line.moving)
+        return [(transfer, min(line.bytes_per_s for line in transfer.way.lines)) for transfer in moving]
+    left = {line: line.bytes_per_s for line in lines}
+    open_: dict[Line, dict[Transfer, None]] = {line: dict(line.moving) for line in lines}
+    shares: list[tuple[Transfer, float]] = []
+    while open_:
+        tightest = min(open_, key=lambda line: left[line] / len(open_[line]))
+        share = left[tightest] / len(open_[tightest])
+        for transfer in list(open_[tightest]):
+            shares.append((transfer, share))
+            for line in transfer.way.lines:
+                left[line] = max(0.0, left[line] - share)
+                del open_[line][transfer]
+        open_ = {line: moving for line, moving in open_.items() if moving}
+    return shares

@@ -1,0 +1,185 @@
+"""`scripts/bench run`: what running a cascade costs beside the whole model, on a decoder that is made for it.
+
+Latencies are ratios of neighbours in time: all ways are loaded in one process and take turns, input by input. What
+needs a process of its own (memory, pipelines) goes through the contest behind `graphcut bench`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+import graphcut
+from graphcut import Cascade, Into, Pipeline, Policy
+from graphcut.benching.rounds import compare
+from graphcut.feeding import generate
+from graphcut.running.runner import Runner
+from graphcut.running.stage import session_options
+
+LARGE = [
+    "--hidden",
+    "1024",
+    "--layers",
+    "12",
+    "--heads",
+    "16",
+    "--kv-heads",
+    "16",
+    "--intermediate",
+    "2816",
+    "--vocab",
+    "8192",
+    "--external",
+]
+SMALL = ["--hidden", "256", "--layers", "12", "--heads", "4", "--kv-heads", "4", "--vocab", "1024", "--external"]
+TURNS = 15
+MIB = 1024**2
+
+Feeds = Mapping[str, Any]
+
+
+def row(what: str, found: str, goal: str) -> None:
+    """A line of the table."""
+    print(f"{what:<58} {found:>30}   goal: {goal}", flush=True)
+
+
+def feeds_of(model: graphcut.Model, seq: int, seed: int = 0) -> Feeds:
+    """A prompt of so many tokens, and an empty cache."""
+    return dict(generate(model, seed=seed, sizes={"batch": 1, "seq": seq, "past": 0, "total": seq}))
+
+
+def bench_run(folder: Path, *, small: bool) -> None:
+    """Everything."""
+    path = folder / "decoder.onnx"
+    command = [sys.executable, "-m", "graphcut", "demo", "llm", *(SMALL if small else LARGE), "-o", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    model = graphcut.load(path, dims={"batch": 1, "seq": 64, "past": 0, "total": 64})
+    analysis = graphcut.analyze(model)
+    cut = {n: graphcut.split(model, graphcut.plan(analysis, Into(n)), folder / f"parts{n}") for n in (4, 12)}
+    for seq in (8, 64, 128):
+        bench_latency(path, cut, feeds_of(model, seq), seq)
+    bench_contest(cut[4], feeds_of(model, 64))
+    bench_memory(cut)
+    bench_balance(cut[12], model)
+
+
+def bench_latency(path: Path, cut: Mapping[int, Cascade], feed: Feeds, seq: int) -> None:
+    """One input at a time, all ways in turn."""
+    with ExitStack() as stack:
+        ways = {"whole": whole(path)}
+        for number, cascade in cut.items():
+            ways[f"{number} parts"] = stack.enter_context(Runner(cascade)).run
+        ratios = in_turn(ways, feed)
+    for way, goal in {"4 parts": "<= 1.03", "12 parts": "<= 1.05"}.items():
+        row(f"{way}, {seq} tokens: latency, to the whole model", f"{ratios[way]:.3f}", goal)
+
+
+def whole(path: Path) -> Callable[[Feeds], Any]:
+    """The model that was cut, loaded. Its threads don't spin: they would take the cores from whoever comes next."""
+    session = ort.InferenceSession(path, session_options(Policy()), providers=["CPUExecutionProvider"])
+    return lambda feed: session.run(None, dict(feed))
+
+
+def in_turn(ways: Mapping[str, Callable[[Feeds], Any]], feed: Feeds) -> dict[str, float]:
+    """The median ratio of each way to the first, over turns in which each runs once."""
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(TURNS + 1):
+        for way, run in ways.items():
+            began = time.perf_counter()
+            run(feed)
+            if turn:
+                times[way].append(time.perf_counter() - began)
+    first = times[next(iter(ways))]
+    return {way: statistics.median(a / b for a, b in zip(own, first, strict=True)) for way, own in times.items()}
+
+
+def bench_contest(cascade: Cascade, feed: Feeds) -> None:
+    """Every way in a process of its own, three rounds."""
+    found = {one.way: one for one in compare(cascade, feed, rounds=3)}
+    for one in found.values():
+        same = "same bits" if one.difference == 0 else f"within {one.difference:.0e}" if one.difference else "?"
+        figures = f"{one.ratio:.2f}  cpu {one.cpu_s / found['whole'].cpu_s:.2f}  {one.peak_bytes / MIB:,.0f} MiB"
+        row(f"{one.title} ({same})", one.error or figures, "-")
+    ratio = found["processes"].run_s / found["threads"].run_s
+    row("processes to threads, throughput", f"{ratio:.3f}", "<= 1.05")
+
+
+def bench_memory(cut: Mapping[int, Cascade]) -> None:
+    """Memory above that of an idle process, parts loaded in turn."""
+    feed_seq = 64
+    for number, cascade in cut.items():
+        model = graphcut.load(cascade.source)
+        (_, found) = compare(cascade, feeds_of(model, feed_seq), ways=["in turn"], rounds=1)
+        largest = max(part.weight_bytes + part.activation_bytes for part in cascade.parts)
+        row(
+            f"{number} parts in turn: peak to the largest part",
+            f"{found.peak_bytes / largest:.2f} ({found.peak_bytes / MIB:,.0f} MiB)",
+            "<= 1.15",
+        )
+
+
+def bench_balance(cascade: Cascade, model: graphcut.Model) -> None:
+    """Two workers, one of them stopped half of the time: the even split against parts that change hands."""
+    feeds = [feeds_of(model, 64, seed) for seed in range(4)]
+    seconds = {balanced: slowed_s(cascade, feeds, balanced=balanced) for balanced in (False, True)}
+    row("a worker slowed to half: gain of balancing", f"{seconds[False] / seconds[True]:.2f}", ">= 1.3")
+
+
+def slowed_s(cascade: Cascade, feeds: list[Feeds], *, balanced: bool) -> float:
+    """Seconds for an input once the run has settled."""
+    with Pipeline(cascade, via="processes", workers=2, overlap=5, balanced=balanced) as pipeline:
+        waiting = [pipeline.submit(feed) for feed in islice(repeated(feeds), 16)]
+        for future in waiting:
+            future.result()
+        with slowed(children()[-1]):
+            times = [time.perf_counter()]
+            flow = [pipeline.submit(feed) for feed in islice(repeated(feeds), 60)]
+            for future in flow:
+                future.result()
+                times.append(time.perf_counter())
+    return (times[-1] - times[30]) / (len(times) - 31)
+
+
+def repeated(feeds: list[Feeds]) -> Iterator[Feeds]:
+    """These again and again."""
+    while True:
+        yield from feeds
+
+
+def children() -> list[int]:
+    """The processes that this one started, oldest first."""
+    listed = (tasks.read_text().split() for tasks in Path("/proc/self/task").glob("*/children"))
+    return sorted(int(number) for numbers in listed for number in numbers)
+
+
+@contextmanager
+def slowed(process: int) -> Iterator[None]:
+    """Let a process run every other 10 ms."""
+    ended = threading.Event()
+
+    def hinder() -> None:
+        while not ended.is_set():
+            os.kill(process, signal.SIGSTOP)
+            time.sleep(0.01)
+            os.kill(process, signal.SIGCONT)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=hinder)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

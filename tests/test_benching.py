@@ -1,0 +1,124 @@
+"""The contest between a model and its parts: who takes part, what is compared, what is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import graphcut
+from graphcut import At, Cascade, UsageError
+from graphcut.benching.rounds import Standing, compare
+from graphcut.benching.ways import WAYS
+from graphcut.drawing.runs import draw_contest, draw_log
+from graphcut.running.crew import Step
+from graphcut.running.log import Log
+
+X = {"x": np.array([[-1, 0, 1, 2]], np.float32)}
+
+
+@pytest.fixture
+def cascade(chain: Path) -> Cascade:
+    """Relu and Exp, Neg, then Add, which reads the first part too."""
+    model = graphcut.load(chain)
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("exp", "neg"))))
+
+
+def said(drawn: object, width: int = 120) -> str:
+    console = Console(width=width, no_color=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(drawn)
+    return capture.get()
+
+
+def test_every_way_runs_and_gives_the_same_outputs(cascade: Cascade) -> None:
+    found = compare(cascade, X, rounds=1)
+    assert [one.way for one in found] == list(WAYS)
+    assert [one.error for one in found] == [""] * len(WAYS)
+    assert all(one.run_s > 0 and one.cpu_s >= 0 and one.load_s > 0 for one in found)
+    # Exp and Neg of four numbers: no way to run them rounds differently.
+    assert [one.difference for one in found] == [0.0] * len(WAYS)
+    assert found[0].ratio == 1
+
+
+def test_a_way_that_fails_is_listed_with_its_reason(cascade: Cascade) -> None:
+    file = cascade.file(cascade.parts[1])
+    file.write_bytes(file.read_bytes() + b"\x00")
+    whole, parts = compare(cascade, X, ways=["resident"], rounds=1)
+    assert not whole.error
+    assert parts.error.endswith("part-1.onnx was changed after the model was cut")
+    text = said(draw_contest([whole, parts], Console()))
+    assert "parts, all loaded: did not take part: " in text
+
+
+def test_the_model_must_be_there(cascade: Cascade) -> None:
+    cascade.source.unlink()
+    with pytest.raises(UsageError, match="is not there to compare with"):
+        compare(cascade, X, rounds=1)
+
+
+def test_words_are_no_input_of_a_contest(cascade: Cascade) -> None:
+    with pytest.raises(UsageError, match="input 'x' is no array of numbers"):
+        compare(cascade, {"x": np.array(["a"])}, rounds=1)
+
+
+def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "graphcut", *words], capture_output=True, text=True, check=False)
+
+
+def test_the_command_prints_a_table_or_a_record(cascade: Cascade) -> None:
+    words: Sequence[str | Path] = ("bench", cascade.root, "--rounds", "1", "--way", "resident")
+    done = command(*words)
+    assert done.returncode == 0, done.stderr
+    assert [line[:18].strip() for line in done.stdout.splitlines()] == [
+        "way to run it",
+        "whole model",
+        "parts, all loaded",
+    ]
+    record = json.loads(command(*words, "--json").stdout)
+    assert [one["way"] for one in record["ways"]] == ["whole", "resident"]
+
+
+def test_an_unknown_way_is_refused_with_those_there_are(cascade: Cascade) -> None:
+    done = command("bench", cascade.root, "--way", "swimming")
+    assert done.returncode == 2
+    assert "there is no way 'swimming' to run a cascade" in done.stderr
+    assert "whole, spinning" in done.stderr
+
+
+def test_a_contest_shows_ratios_and_says_whether_outputs_are_the_same() -> None:
+    rows = [
+        Standing("whole", "whole model", 0.5, 0.1, 1.0, 0.2, 2**20, 0.0),
+        Standing("mapped", "mapped", 0.25, 0.15, 1.5, 0.2, 2**21, 6.7e-6),
+    ]
+    lines = said(draw_contest(rows, Console())).splitlines()
+    assert lines[1].split("  ")[0] == "whole model"
+    assert "1.00" in lines[1]
+    assert "same bits" in lines[1]
+    assert "1.50" in lines[2]
+    assert "within 6.7e-06" in lines[2]
+
+
+def test_a_log_says_what_each_part_took_and_who_died() -> None:
+    log = Log(2, 2)
+    log.arrived(0, 0.0)
+    log.able(0, 0, 0.0)
+    log.started(0, Step(0, (0,), ()), 0.5)
+    log.done(0, Step(0, (0,), ()), (1.0,), 1.5)
+    log.able(1, 0, 1.5)
+    log.started(1, Step(0, (1,), ()), 1.5)
+    log.done(1, Step(0, (1,), ()), (0.5,), 2.0)
+    log.died(1, "it was killed", 2.0)
+    log.delivered(0, 2.0, failed=False)
+    text = said(draw_log(log, ["part-0.onnx", "part-1.onnx"], ["worker 0", "worker 1"], Console()))
+    assert text.splitlines()[0] == "1 input in 2 s, 0.5 a second."
+    first = text.splitlines()[2].split()
+    assert first == ["part-0.onnx", "1", "1", "s", "500", "ms", "worker", "0"]
+    assert "busy: worker 0 50%, worker 1 25%" in text
+    assert "worker 1 ended (it was killed) and was replaced" in text

@@ -1,0 +1,157 @@
+"""`graphcut generate`: tokens on stdout as they come, how it went on stderr, and what it says when it can't."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from decoders import LAYERS, WIDTH, with_a_state_of_its_own, with_buffer, with_lstm
+from test_command import SCRIPT, Say, command, environment, llm, parts, say
+
+from graphcut import generate, open_cascade
+
+__all__ = ["llm", "parts", "say"]
+
+PROMPTS = [[1, 15, 27], [4, 5]]
+
+
+@pytest.fixture(scope="module")
+def expected(parts: Path) -> list[list[int]]:
+    """What Python gets; test_decoding.py holds that against the whole model."""
+    return generate(open_cascade(parts), PROMPTS, max_tokens=9).all()
+
+
+def spaced(tokens: list[int]) -> str:
+    return " ".join(map(str, tokens)) + "\n"
+
+
+def test_the_tokens_of_one_prompt_stand_in_one_line(say: Say, parts: Path, expected: list[list[int]]) -> None:
+    said = say("generate", parts, "--prompt-ids", "1,15,27", "--max-tokens", 9)
+    assert (said.code, said.out) == (0, spaced(expected[0]))
+    lines = said.err.splitlines()
+    assert re.fullmatch(r"9 tokens, the first after [\d.,]+ \S+, then [\d.,]+ a second\.", lines[0])
+    assert [line.split()[:2] for line in lines[2:4]] == [["part-0.onnx", "9"], ["part-1.onnx", "9"]]
+
+
+def test_several_prompts_have_a_line_each_in_their_order(say: Say, parts: Path, expected: list[list[int]]) -> None:
+    stop = expected[1][1]
+    ended = [row[: row.index(stop) + 1] if stop in row else row for row in expected]
+    words = ("--prompt-ids", "1,15,27", "--prompt-ids", "4 5", "--max-tokens", 9, "--stop-ids", stop, "--quiet")
+    said = say("generate", parts, *words)
+    assert (said.code, said.out, said.err) == (0, "".join(map(spaced, ended)), "")
+
+
+def test_json_says_it_all(say: Say, parts: Path, expected: list[list[int]]) -> None:
+    said = say("generate", parts, "--prompt-ids", "1,15,27", "--prompt-ids", "4,5", "--max-tokens", 9, "--json")
+    told = json.loads(said.out)
+    assert said.err == ""
+    assert told["sequences"] == [
+        {"prompt": prompt, "tokens": row, "end": "max_tokens"} for prompt, row in zip(PROMPTS, expected, strict=True)
+    ]
+    assert [(part["file"], part["steps"]) for part in told["parts"]] == [("part-0.onnx", 18), ("part-1.onnx", 18)]
+    assert told["first_token_s"] > 0
+    assert told["tokens_per_s"] > 0
+    assert told["deaths"] == []
+
+
+def test_workers_are_processes_if_asked_for(say: Say, parts: Path, expected: list[list[int]]) -> None:
+    words = ("--prompt-ids", "1,15,27", "--max-tokens", 9, "--via", "processes", "--workers", 2, "-q")
+    assert say("generate", parts, *words).out == spaced(expected[0])
+
+
+def test_a_state_is_named_when_cutting_or_when_generating(say: Say, tmp_path: Path) -> None:
+    onnx.save(with_a_state_of_its_own(), tmp_path / "own.onnx")
+    blind, told = tmp_path / "blind", tmp_path / "told"
+    assert say("split", tmp_path / "own.onnx", "--num-splits", 1, "-o", blind).code == 0
+    assert say("split", tmp_path / "own.onnx", "--num-splits", 2, "-o", told, "--state", "h=g").code == 0
+    words = ("--prompt-ids", "3,1", "--max-tokens", 5, "-q")
+    by_hand = say("generate", blind, *words, "--state", "h=g")
+    assert by_hand.code == 0
+    assert len(by_hand.out.split()) == 5
+    assert say("generate", told, *words).out == by_hand.out
+    message, hint = say("generate", blind, *words).complaint
+    assert message.endswith("reads float32[batch,16] 'h', and nothing tells what a decoder is fed there")
+    assert hint == "feed it with --inputs FILE.npz; or, if an output becomes it, say so with --state h=OUTPUT"
+
+
+def test_inputs_come_from_a_file(say: Say, tmp_path: Path) -> None:
+    onnx.save(with_lstm(), tmp_path / "lstm.onnx")
+    say("split", tmp_path / "lstm.onnx", "--num-splits", 2, "-o", tmp_path / "parts", "-q")
+    hidden, cell = np.full((LAYERS, 1, WIDTH), 0.5, np.float32), np.ones((LAYERS, 1, WIDTH), np.float32)
+    np.savez(tmp_path / "begin.npz", h0=hidden, c0=cell)
+    words = ("--prompt-ids", "3,1", "--max-tokens", 6, "-q")
+    said = say("generate", tmp_path / "parts", *words, "--inputs", tmp_path / "begin.npz")
+    python = generate(open_cascade(tmp_path / "parts"), [[3, 1]], max_tokens=6, inputs={"h0": hidden, "c0": cell}).all()
+    assert said.out == spaced(python[0])
+    assert said.out != say("generate", tmp_path / "parts", *words).out
+
+
+def test_a_full_buffer_is_said_to_be_the_end(say: Say, tmp_path: Path) -> None:
+    onnx.save(with_buffer(), tmp_path / "buffer.onnx")
+    say("split", tmp_path / "buffer.onnx", "--num-splits", 2, "-o", tmp_path / "parts", "-q")
+    said = say("generate", tmp_path / "parts", "--prompt-ids", "3,1")
+    assert len(said.out.split()) == 24 - 2 + 1
+    assert "1 sequence ended since the model has no room for more tokens." in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--prompt-ids", "1,x"), "--prompt-ids '1,x' is no list of token ids"),
+        (("--prompt-ids", ""), "--prompt-ids '' is no list of token ids"),
+        (("--prompt-ids", "1", "--stop-ids", "-2"), "--stop-ids '-2' is no list of token ids"),
+        (("--prompt-ids", "1", "--state", "past"), "--state past does not say INPUT=OUTPUT"),
+        (("--prompt-ids", "1", "--state", "a=b", "--state", "a=c"), "--state names the input 'a' twice"),
+        (
+            ("--prompt-ids", "1", "--workers", "9"),
+            "9 workers can't share 2 parts: what a sequence keeps stays with its part",
+        ),
+    ],
+)
+def test_what_can_not_be_meant_is_misuse(say: Say, parts: Path, words: tuple[str, ...], message: str) -> None:
+    said = say("generate", parts, *words)
+    assert said.code == 2
+    assert said.complaint[0] == message
+
+
+def test_a_token_that_the_model_lacks_fails_in_its_part(say: Say, parts: Path) -> None:
+    said = say("generate", parts, "--prompt-ids", "99999")
+    assert said.code == 3
+    message, _ = said.complaint
+    assert message.startswith("part-0.onnx failed: ")
+    assert "indices element out of data bounds, idx=99999" in message
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(parts: Path) -> None:
+    words = f"{SCRIPT} generate {parts} --prompt-ids 1,2 --max-tokens 500 -q | head -c 4"
+    done = subprocess.run(["/bin/sh", "-c", words], capture_output=True, check=False, timeout=60, env=environment())
+    assert (len(done.stdout), done.stderr) == (4, b"")
+
+
+def test_ctrl_c_ends_it_with_a_word_and_without_workers(parts: Path) -> None:
+    words = [str(SCRIPT), "generate", str(parts), "--prompt-ids", "1,2", "--max-tokens", "100000", "--via", "processes"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.read(3)
+        os.killpg(running.pid, signal.SIGINT)
+        _, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert err.decode().startswith("error: interrupted")
+    time.sleep(0.2)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+
+
+def test_the_command_is_there(parts: Path, expected: list[list[int]]) -> None:
+    said = command("generate", parts, "--prompt-ids", "1,15,27", "--max-tokens", 9)
+    assert (said.code, said.out) == (0, spaced(expected[0]))
