@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from .planning.files import replay, save_plan
     from .planning.goals import Across, At, Heads, Into, Limits, Within
     from .planning.plans import Plan, plan
-    from .running.decoding import Generation, generate
+    from .running.decoding.generation import Generation, generate
     from .running.log import Log
+    from .running.one_process.runner import Runner, run
     from .running.pipelined import Pipeline, stream
-    from .running.runner import Runner, run
     from .running.stage import Policy
     from .simulating.playing import simulate
     from .simulating.records import Simulated
@@ -133,10 +133,10 @@ _HOMES: Final = {
     "planning.files": ("replay", "save_plan"),
     "planning.goals": ("Across", "At", "Heads", "Into", "Limits", "Within"),
     "planning.plans": ("Plan", "plan"),
-    "running.decoding": ("Generation", "generate"),
+    "running.decoding.generation": ("Generation", "generate"),
     "running.log": ("Log",),
     "running.pipelined": ("Pipeline", "stream"),
-    "running.runner": ("Runner", "run"),
+    "running.one_process.runner": ("Runner", "run"),
     "running.stage": ("Policy",),
     "simulating.playing": ("simulate",),
     "simulating.records": ("Simulated",),

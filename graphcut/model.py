@@ -16,7 +16,7 @@ from onnx import FunctionProto, ModelProto, TensorProto
 from .errors import ModelError, UsageError
 from .graph import Graph
 from .reading import check_text, read_graph, values_bytes
-from .running.states import check_pairs
+from .running.decoding.states import check_pairs
 from .scopes import FunctionKey, is_external, key_of, nodes_within, tensors_in, tensors_in_function
 from .shapes import infer_tensors
 from .sizes import infer_bound, name_open_sizes

@@ -35,7 +35,7 @@ from .model import Model, all_tensors
 from .placing import put_files, put_folder, scratch_folder
 from .planning.goals import Across, Within
 from .planning.plans import Plan
-from .running.states import start_of
+from .running.decoding.states import start_of
 from .scopes import functions_called, is_external
 from .shapes import describe as describe_type
 from .shapes import type_of

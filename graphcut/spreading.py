@@ -15,9 +15,9 @@ from .errors import UsageError
 from .model import load
 from .planning.goals import Into
 from .planning.plans import plan
+from .running.dispatching.staffing import Via
 from .running.pipelined import Pipeline
 from .running.stage import Policy
-from .running.streaming import Via
 from .splitting import split
 
 

@@ -25,7 +25,7 @@ import graphcut
 from graphcut import Cascade, Into, Pipeline, Policy
 from graphcut.benching.rounds import compare
 from graphcut.feeding import generate
-from graphcut.running.runner import Runner
+from graphcut.running.one_process.runner import Runner
 from graphcut.running.stage import session_options
 
 LARGE = [

@@ -19,9 +19,9 @@ from bench_run import SMALL, feeds_of, row
 import graphcut
 from graphcut import Cascade, Device, Into, Pipeline
 from graphcut.planning.cluster import Fault, World
-from graphcut.running.crew import Step
+from graphcut.running.crews.crew import Step
+from graphcut.running.dispatching.staffing import Via
 from graphcut.running.log import Log
-from graphcut.running.streaming import Via
 from graphcut.simulating.playing import simulate
 from graphcut.simulating.scenario import Scenario, scenario_of_log, scenario_of_plan
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from graphcut.errors import UsageError
-from graphcut.running.balancing import Balance, Bounds, Speeds, always, better_bounds, even_bounds
+from graphcut.running.dispatching.balancing import Balance, Bounds, Speeds, always, better_bounds, even_bounds
 
 SEEDS = range(60)
 

@@ -17,7 +17,7 @@ from graphcut import At, Cascade, UsageError
 from graphcut.benching.rounds import Standing, compare
 from graphcut.benching.ways import WAYS
 from graphcut.drawing.runs import draw_contest, draw_log
-from graphcut.running.crew import Step
+from graphcut.running.crews.crew import Step
 from graphcut.running.log import Log
 
 X = {"x": np.array([[-1, 0, 1, 2]], np.float32)}

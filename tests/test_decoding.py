@@ -37,10 +37,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from graphcut import At, Cascade, Into, Limits, RunError, UsageError, analyze, generate, load, plan, split
 from graphcut.costs.caches import find_caches
 from graphcut.drawing.scenes import scene_of_cascade, scene_of_plan
+from graphcut.running.crews.worker import Places, Worker
+from graphcut.running.decoding.states import kept_states, sent_states
+from graphcut.running.decoding.token_inputs import Stretch, fed, role_of
 from graphcut.running.stage import Stage
-from graphcut.running.states import kept_states, sent_states
-from graphcut.running.token_inputs import Stretch, fed, role_of
-from graphcut.running.worker import Places, Worker
 from graphcut.wiring import Tensor
 
 from conftest import floats, model_of

@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from graphcut import RunError
-from graphcut.running.balancing import Balance
-from graphcut.running.crew import Died, Done, Event, Failed, Handle, Lost, Ready, Step
-from graphcut.running.dispatching import Answer, Dispatcher
-from graphcut.running.flights import Request, Unit, Wires
-from graphcut.running.history import History
+from graphcut.running.crews.crew import Died, Done, Event, Failed, Handle, Lost, Ready, Step
+from graphcut.running.dispatching.balancing import Balance
+from graphcut.running.dispatching.dispatcher import Answer, Dispatcher
+from graphcut.running.dispatching.flights import Request, Unit, Wires
+from graphcut.running.dispatching.history import History
+from graphcut.running.dispatching.staff import Member
 from graphcut.running.log import Log
-from graphcut.running.staff import Member
 
 LOAD_S = 1.0
 Moment = Callable[[], Event | None]

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from graphcut import RunError
-from graphcut.running import folders
-from graphcut.running.folders import Folders
+from graphcut.running.crews import folders
+from graphcut.running.crews.folders import Folders
 
 LONG_AGO = (1.0, 1.0)
 KILLED = """
 import os, sys, tempfile
 from pathlib import Path
-from graphcut.running import folders
+from graphcut.running.crews import folders
 
 tempfile.tempdir = sys.argv[1]
 folders.SHARED_MEMORY = Path(sys.argv[1])

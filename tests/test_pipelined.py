@@ -19,7 +19,7 @@ import graphcut
 from graphcut import At, Cascade, Log, ModelSplitter, Pipeline, Policy, RunError, UsageError, demos
 from graphcut.feeding import generate
 from graphcut.running.batches import BatchAxis, batch_axis
-from graphcut.running.streaming import staff_of
+from graphcut.running.dispatching.staffing import staff_of
 from graphcut.running.tracing import save_trace
 
 from conftest import floats, model_of

@@ -24,10 +24,11 @@ import graphcut
 from graphcut import At, Cascade, Into, Log, Policy, RunError, demos
 from graphcut.errors import GraphcutError
 from graphcut.feeding import generate
-from graphcut.running import dispatching, processes
-from graphcut.running.crew import Died, Done, Failed, Lost, Ready, Step
-from graphcut.running.folders import SHARED_MEMORY
-from graphcut.running.processes import ProcessCrew
+from graphcut.running.crews import processes
+from graphcut.running.crews.crew import Died, Done, Failed, Lost, Ready, Step
+from graphcut.running.crews.folders import SHARED_MEMORY
+from graphcut.running.crews.processes import ProcessCrew
+from graphcut.running.dispatching import dispatcher
 
 from conftest import floats, model_of
 from hazards import border_types
@@ -325,7 +326,7 @@ def patched(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 POISON = """
 import ctypes
-from graphcut.running.worker import Worker
+from graphcut.running.crews.worker import Worker
 run = Worker.run
 def poisoned(self, step, held, into):
     if step.request == 1 and 1 in step.parts:
@@ -357,7 +358,7 @@ def test_workers_that_never_come_up_end_the_run_with_their_last_words(
 def test_a_hung_worker_is_found_and_replaced(
     cascade: Cascade, monkeypatch: pytest.MonkeyPatch, lives: list[subprocess.Popen[bytes]]
 ) -> None:
-    monkeypatch.setattr(dispatching, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(dispatcher, "_PATIENCE_S", 0.5)
     log = Log(len(cascade.parts), 3)
     found = []
     for outputs in graphcut.stream(cascade, rows(40), via="processes", workers=3, policy=ONE_THREAD, log=log):

@@ -22,8 +22,9 @@ from onnx import TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import Cascade, Policy, RunError, demos, stream
 from graphcut.cascade import Host, save_manifest
-from graphcut.running.crew import Died, Done, Event, Lost, Ready, Step
+from graphcut.running.crews.crew import Died, Done, Event, Lost, Ready, Step
 from graphcut.running.log import Log
+from graphcut.running.values import to_value
 
 from conftest import floats, model_of
 
@@ -32,8 +33,8 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'grap
 from ray._private import state as ray_state  # noqa: E402, TID251 - only where Ray is installed
 from ray.cluster_utils import Cluster  # noqa: E402, TID251 - likewise
 
-from graphcut.running import ray as crews  # noqa: E402 - likewise
-from graphcut.running.ray import RayCrew  # noqa: E402 - likewise
+from graphcut.running.crews import ray as crews  # noqa: E402 - likewise
+from graphcut.running.crews.ray import RayCrew  # noqa: E402 - likewise
 
 DEVICES = ("edge0", "edge1", "edge2")
 ROWS = 40_000  # rows of four floats: too large to travel inside a message, so Ray's object stores hold them
@@ -230,7 +231,7 @@ def crew(machines: Machines, cascade: Cascade) -> Iterator[RayCrew]:  # noqa: AR
 
 def first_step(crew: RayCrew) -> Any:  # noqa: ANN401 - what a crew holds
     """Where `a` lies, which the first part makes on the first device."""
-    fed = crew.put(graphcut.running.values.to_value(np.ones((ROWS, 4), np.float32), crew._cascade.tensors["x"]), "x")
+    fed = crew.put(to_value(np.ones((ROWS, 4), np.float32), crew._cascade.tensors["x"]), "x")
     crew.run(0, Step(0, (0,), ("a",)), {"x": fed})
     event = next_of(crew)
     assert isinstance(event, Done)

@@ -22,11 +22,11 @@ from onnx import TensorProto, helper
 
 import graphcut
 from graphcut import At, Cascade, Policy, RunError, Runner, demos
-from graphcut.running import residency, runner
-from graphcut.running.residency import Need, Room, Schedule, best_pinned, foresee, peak_of
-from graphcut.running.residency import schedule as scheduled
+from graphcut.running.one_process import residency, runner
+from graphcut.running.one_process.residency import Need, Room, Schedule, best_pinned, foresee, peak_of
+from graphcut.running.one_process.residency import schedule as scheduled
+from graphcut.running.one_process.spilling import Shelf
 from graphcut.running.saving import save_outputs
-from graphcut.running.spilling import Shelf
 from graphcut.running.stage import Stage
 from graphcut.running.values import CARRIED_AS, to_array, to_value
 
@@ -625,7 +625,7 @@ def test_the_smallest_cap_is_kept(request: pytest.FixtureRequest, name: str, exa
 
 
 PEAK = """
-from graphcut.running.memory import Peak, give_back, resident_bytes
+from graphcut.running.one_process.memory import Peak, give_back, resident_bytes
 (graphcut.Runner(cascade, memory_bytes=1 << 40, exact=exact)).run(feeds(0))  # the library's code is in memory now
 import gc; gc.collect(); give_back()
 base = resident_bytes()
@@ -654,7 +654,7 @@ def test_one_part_at_a_time_takes_little_more_than_the_largest_part(request: pyt
 
 LOADED = """
 import graphcut
-from graphcut.running.memory import Peak, resident_bytes
+from graphcut.running.one_process.memory import Peak, resident_bytes
 from graphcut.running.stage import Policy, Stage
 cascade = graphcut.open_cascade(given[0])
 Stage(cascade, cascade.parts[0], policy=Policy(prepacked=False)).close()  # the library's code is in memory now
@@ -677,9 +677,9 @@ def test_a_mapped_weight_is_not_read_when_it_is_loaded_though_it_be_transposed(
 TWO_OUTPUTS = """
 import numpy as np
 import graphcut
-from graphcut.running.memory import give_back, resident_bytes, keep_nothing_large
+from graphcut.running.one_process.memory import give_back, resident_bytes, keep_nothing_large
 from graphcut.running.stage import Policy, Stage
-from graphcut.running.sequential import opened
+from graphcut.running.one_process.sequential import opened
 keep_nothing_large()
 cascade = graphcut.open_cascade(given[0])
 held = opened(cascade, {"x": np.ones(20_000_000, np.float32)})

@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import At, Cascade, Part, Policy, RunError
 from graphcut.cascade import digest_of
-from graphcut.running.sequential import steps
+from graphcut.running.one_process.sequential import steps
 from graphcut.running.stage import Stage, session_options
 
 from conftest import floats, model_of
@@ -292,7 +292,7 @@ def test_one_part_is_loaded_at_a_time(cascade: Cascade, monkeypatch: pytest.Monk
         def __del__(self) -> None:
             alive[0] -= 1
 
-    monkeypatch.setattr("graphcut.running.sequential.Stage", Counted)
+    monkeypatch.setattr("graphcut.running.one_process.sequential.Stage", Counted)
     graphcut.run(cascade, {"x": X})
     assert (alive[0], most[0]) == (0, 1)
 

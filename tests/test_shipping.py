@@ -12,8 +12,8 @@ import pytest
 
 import graphcut
 from graphcut import Cascade, RunError, demos
-from graphcut.running import shipping
-from graphcut.running.shipping import PREFIX, Stamp, Store, pieces, sealed, stamps_of, sweep
+from graphcut.running.crews import shipping
+from graphcut.running.crews.shipping import PREFIX, Stamp, Store, pieces, sealed, stamps_of, sweep
 
 FILES = ("part-1.onnx", "part-1.onnx.data")
 

@@ -19,8 +19,8 @@ import graphcut
 from graphcut import Across, Cluster, Device, Into, UsageError, demos
 from graphcut import Line as DirectLine
 from graphcut.planning.cluster import Failure, Fault, World
-from graphcut.running.crew import Step
-from graphcut.running.flights import Unit
+from graphcut.running.crews.crew import Step
+from graphcut.running.dispatching.flights import Unit
 from graphcut.running.log import Log
 from graphcut.simulating.machines import LOAD_BYTES_PER_S, NOTICE_S
 from graphcut.simulating.network import RETRY_S, Line, Transfer, Way, fair_shares

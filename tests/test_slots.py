@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 from graphcut import RunError
-from graphcut.running.crew import Step
-from graphcut.running.landing import Landing
-from graphcut.running.slots import INLINE_BYTES, Form, Shared, Slot, form_of
+from graphcut.running.crews.crew import Step
+from graphcut.running.crews.landing import Landing
+from graphcut.running.crews.slots import INLINE_BYTES, Form, Shared, Slot, form_of
 from graphcut.running.values import CARRIED_AS
 
 Array = NDArray[Any]

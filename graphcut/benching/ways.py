@@ -13,10 +13,10 @@ from typing import Any, Final
 import onnxruntime as ort
 
 from ..cascade import open_cascade
+from ..running.dispatching.staffing import Via
+from ..running.one_process.runner import Runner, run
 from ..running.pipelined import Pipeline
-from ..running.runner import Runner, run
 from ..running.stage import Policy, session_options
-from ..running.streaming import Via
 
 Feeds = Mapping[str, Any]
 Answer = Callable[[Sequence[Feeds]], list[dict[str, Any]]]

@@ -18,7 +18,7 @@ from .words import AsJson, CascadePlace, Quiet, States, app, dims, open_
 
 if TYPE_CHECKING:
     from ..cascade import Cascade
-    from ..running.decoding import Generation
+    from ..running.decoding.generation import Generation
 
 
 @app.command()
@@ -55,8 +55,8 @@ def generate(
 ) -> None:
     """Greedy decoding through the parts, each of which keeps its own cache. Token ids go to stdout as they come."""
     from ..feeding import read_inputs
-    from ..running.decoding import generate as decode
-    from ..running.states import pairs_in
+    from ..running.decoding.generation import generate as decode
+    from ..running.decoding.states import pairs_in
 
     prompts = [_ids("--prompt-ids", text) for text in prompt_ids]
     cascade = open_(place)

@@ -16,7 +16,7 @@ from .telling import console_, say
 from .words import CascadePlace, Force, app, check_goal_file, open_
 
 if TYPE_CHECKING:
-    from ..running.runner import Runner
+    from ..running.one_process.runner import Runner
     from ..running.stage import Policy
 
 _SOME_FAILED = 3
@@ -156,7 +156,7 @@ def policy_of(provider: str | None, options: Sequence[str] | None) -> Policy:
 def _through(files: InputFiles, asked: _Pipeline, policy: Policy, on_error: OnError) -> Iterator[Iterator[_Answer]]:
     """The outputs for each input, in order, from a pipeline; what happened is said afterwards."""
     from ..drawing.runs import draw_log
-    from ..running.dispatching import DEADLINE_S
+    from ..running.dispatching.dispatcher import DEADLINE_S
     from ..running.pipelined import Pipeline
     from ..running.tracing import save_trace
 
@@ -183,7 +183,7 @@ def _in_this_process(
     files: InputFiles, policy: Policy, cap: int | None, on_error: OnError, *, exact: bool
 ) -> Iterator[Iterator[_Answer]]:
     """The outputs for each input, in order; what memory it takes is said before and after."""
-    from ..running.runner import Runner
+    from ..running.one_process.runner import Runner
 
     with Runner(files.cascade, policy=policy, memory_bytes=cap, exact=exact) as runner:
         with closing(runner.run_all(files, on_error=on_error.value)) as answers:

@@ -61,7 +61,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
     """The model that a command line names."""
     from ..model import load
-    from ..running.states import pairs_in
+    from ..running.decoding.states import pairs_in
 
     return load(path, dims=dims(dim), states=pairs_in(state or ()))
 

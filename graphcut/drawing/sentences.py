@@ -13,7 +13,7 @@ from ..planning.outcomes import Outcome, Unit
 from ..planning.plans import Plan
 from ..planning.reasons import Place, Reason
 from ..planning.recompute import Recomputed
-from ..running.states import Holder, Pair, sent_states
+from ..running.decoding.states import Holder, Pair, sent_states
 from ..units import count, duration, operations, size
 from .scene import Card, Check, Crossing, Lane, Valley
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .crew import Step
+from .crews.crew import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from typing import Any, Literal, Self
 from ..cascade import Cascade
 from ..errors import RunError
 from .batches import agree, batch_axis
-from .dispatching import DEADLINE_S, Answer, Dispatcher, OnError
-from .flights import Request, Wires
+from .dispatching.dispatcher import DEADLINE_S, Answer, Dispatcher, OnError
+from .dispatching.flights import Request, Wires
+from .dispatching.staffing import Via, balance_of, crew_of, shared_out, staff_of, units_of
 from .log import Log
-from .sequential import opened
+from .one_process.sequential import opened
 from .stage import Policy
-from .streaming import Via, balance_of, crew_of, shared_out, staff_of, units_of
 from .values import Value, to_array
 
 Outputs = dict[str, Any]

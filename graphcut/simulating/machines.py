@@ -17,7 +17,7 @@ from math import inf
 from typing import Final, cast
 
 from ..planning.cluster import Fault
-from ..running.crew import Died, Done, Event, Handle, Lost, Ready, Step
+from ..running.crews.crew import Died, Done, Event, Handle, Lost, Ready, Step
 from ..running.values import Value
 from .clock import Alarm, Clock
 from .network import Network, Transfer

@@ -11,10 +11,10 @@ from typing import Final
 from msgspec.structs import replace as changed
 
 from ..errors import RunError, UsageError
-from ..running.dispatching import Dispatcher
-from ..running.flights import Request, Wires
-from ..running.staff import Member
-from ..running.streaming import balance_of
+from ..running.dispatching.dispatcher import Dispatcher
+from ..running.dispatching.flights import Request, Wires
+from ..running.dispatching.staff import Member
+from ..running.dispatching.staffing import balance_of
 from .machines import SimulatedCrew
 from .records import DeviceUse, Latency, LineUse, Simulated
 from .scenario import Scenario

@@ -18,10 +18,10 @@ from ..model import Model, load
 from ..planning.cluster import Failure, World
 from ..planning.goals import Across
 from ..planning.plans import Plan, with_figures
-from ..running.balancing import even_bounds
-from ..running.flights import Unit
+from ..running.dispatching.balancing import even_bounds
+from ..running.dispatching.flights import Unit
+from ..running.dispatching.staffing import units_of
 from ..running.log import Log
-from ..running.streaming import units_of
 
 _SHOWN: Final = 8
 """Names that a message lists."""

@@ -18,7 +18,7 @@ from onnx import ModelProto, ValueInfoProto
 from ..cascade import Cascade
 from ..errors import RunError
 from ..model import Model
-from ..running.sequential import steps
+from ..running.one_process.sequential import steps
 from ..running.stage import Policy, folder_entry, session_options, tidy
 from ..running.values import CARRIED_AS, Value, ml_dtypes_word, owned, to_array, to_value, travels_as_ort_value
 from ..wiring import Tensor

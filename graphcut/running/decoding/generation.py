@@ -1,0 +1,242 @@
+"""Greedy decoding: a prompt is fed, then each token that comes next, while every part keeps its own cache."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from ...cascade import Cascade
+from ...errors import RunError, UsageError
+from ...units import count
+from ..crews.solo import SoloCrew
+from ..dispatching.dispatcher import Answer, Dispatcher
+from ..dispatching.flights import Request, Wires
+from ..dispatching.staffing import Via, crew_of, shared_out, staff_of, units_of
+from ..log import Log
+from ..stage import Policy
+from ..values import Value
+from .decoder import Decoder, decoder_of
+from .token_inputs import Stretch
+
+End = Literal["stop", "max_tokens", "full"]
+"""Why a sequence ended: by a stop token; it is as long as was asked for; no more tokens fit the model."""
+
+_NOT_BEGUN: Final = Stretch(0, ())
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Token(NamedTuple):
+    """A token that came next.
+
+    Attributes:
+        sequence: the place of its prompt.
+        token: its number.
+    """
+
+    sequence: int
+    token: int
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A sequence that is being decoded.
+
+    Attributes:
+        number: the place of its prompt.
+        left: tokens that are to be fed.
+        states: the states that are sent, as the last step left them.
+        done: tokens that were fed.
+        made: how many tokens came next.
+        at: what was fed last.
+    """
+
+    number: int
+    left: tuple[int, ...]
+    states: Mapping[str, Value]
+    done: tuple[int, ...] = ()
+    made: int = 0
+    at: Stretch = _NOT_BEGUN
+
+    def request(self, decoder: Decoder) -> Request:
+        """The next step; what it feeds counts as fed."""
+        now = self.left[: decoder.most]
+        self.at = Stretch(0, self.done + now) if decoder.is_stateless else Stretch(len(self.done), now)
+        fresh = {} if self.done else decoder.fresh
+        self.done, self.left = self.done + now, self.left[len(now) :]
+        return Request(decoder.feeds(self.at, self.states), sequence=self.number, fresh=fresh)
+
+
+class Generation:
+    """Tokens as they come: go through it once, or ask for all of them.
+
+    Attributes:
+        log: what the parts took.
+        workers: what the workers are called that the log numbers.
+        ends: why the sequences that are over have ended, by the places of their prompts.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        dispatcher: Dispatcher,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        max_tokens: int,
+        stop: frozenset[int],
+    ) -> None:
+        """Nothing runs before the first token is asked for; see `generate`."""
+        self.log = dispatcher.log
+        self.workers = tuple(member.name for member in dispatcher.staff.members)
+        self.ends: dict[int, End] = {}
+        self._decoder = decoder
+        self._dispatcher = dispatcher
+        self._prompts = prompts
+        self._max_tokens = max_tokens
+        self._stop = stop
+        self._ready: deque[_Sequence] = deque()
+        self._asked: deque[_Sequence] = deque()
+        self._begun = 0
+        self._tokens = self._decode()
+
+    def __iter__(self) -> Iterator[Token]:
+        """The tokens of all sequences as they come; those of one sequence in their order."""
+        return self._tokens
+
+    def close(self) -> None:
+        """End it early."""
+        self._tokens.close()
+
+    def all(self) -> list[list[int]]:
+        """The tokens of each sequence, in the order of the prompts; those that were taken before are left out."""
+        made: list[list[int]] = [[] for _ in self._prompts]
+        for sequence, token in self._tokens:
+            made[sequence].append(token)
+        return made
+
+    def _decode(self) -> Generator[Token, None, None]:
+        with closing(cast("Generator[Answer]", self._dispatcher.run(self._requests()))) as answers:
+            for answer in answers:
+                if isinstance(answer, RunError):
+                    raise answer
+                one = self._asked.popleft()
+                one.states = self._decoder.states_after(answer, one.states)
+                if one.left:  # of its prompt
+                    self._ready.append(one)
+                    continue
+                token = self._decoder.token(answer, one.at)
+                self._go_on(one, token)
+                yield Token(one.number, token)
+
+    def _go_on(self, one: _Sequence, token: int) -> None:
+        one.made += 1
+        end = self._end(one, token)
+        if end is None:
+            one.left = (token,)
+            self._ready.append(one)
+        else:
+            self.ends[one.number] = end
+            self._dispatcher.forget(one.number)
+
+    def _end(self, one: _Sequence, token: int) -> End | None:
+        if token in self._stop:
+            return "stop"
+        if one.made >= self._max_tokens:
+            return "max_tokens"
+        return "full" if len(one.done) == self._decoder.capacity else None
+
+    def _requests(self) -> Iterator[Request | None]:
+        """A step of each sequence after its last answer; new sequences as there is room. None where all wait."""
+        while len(self.ends) < len(self._prompts):
+            if not self._ready and self._begun < len(self._prompts):
+                self._ready.append(_Sequence(self._begun, self._prompts[self._begun], self._decoder.begins))
+                self._begun += 1
+            if not self._ready:
+                yield None
+                continue
+            one = self._ready.popleft()
+            self._asked.append(one)
+            yield one.request(self._decoder)
+
+
+def generate(  # noqa: PLR0913 - each is a decision of its own, and has a default that serves
+    cascade: Cascade,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int,
+    stop: Collection[int] = (),
+    inputs: Mapping[str, object] = _NOTHING,
+    states: Mapping[str, str] = _NOTHING,
+    dims: Mapping[str, int] = _NOTHING,
+    max_context: int | None = None,
+    via: Via = "threads",
+    workers: int | None = None,
+    window: int | None = None,
+    policy: Policy | None = None,
+    log: Log | None = None,
+) -> Generation:
+    """The tokens that a decoder finds most likely, after each of `prompts`, as they come.
+
+    Prompts are decoded as sequences of their own, several at a time; each part keeps the states of every sequence that
+    it alone reads and writes. The tokens are those of the whole model: what is fed and how is the same. A stateless
+    model is fed the whole sequence at each step.
+
+    Args:
+        cascade: from `split` or `open_cascade`.
+        prompts: the numbers of the tokens of each prompt.
+        max_tokens: how many tokens follow a prompt at most.
+        stop: tokens after which a sequence ends; they are given out.
+        inputs: what is fed as it is at every step, such as what an encoder found; for a state, what it begins with.
+        states: outputs that become inputs at the next step, by these inputs, where the manifest does not know them.
+        dims: numbers for symbols in the sizes of states, where nothing tells them.
+        max_context: how many tokens a sequence may have, prompt included; buffers of a fixed size limit it by
+            themselves.
+        via: where the parts run, see `stream`.
+        workers: how many; no more than parts. By themselves as many as the plan has devices, or else one for each core,
+            though no more than parts or prompts: a sequence is with one worker at a time.
+        window: how many sequences are decoded at the same time; twice the number of workers by itself.
+        policy: how sessions are built.
+        log: what happens is noted there.
+
+    Raises:
+        UsageError: a prompt is empty or too long, or a name or number does not fit the model.
+        RunError: nothing tells what an input is fed, or which output says what comes next; later: a part fails.
+    """
+    asked = [tuple(int(token) for token in prompt) for prompt in prompts]
+    decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context)
+    _check(asked, max_tokens, decoder.capacity, workers, len(cascade.parts))
+    members = staff_of(cascade, workers)
+    if workers is None and not cascade.manifest.devices:
+        members = staff_of(cascade, max(1, min(len(members), len(asked))))
+    window = window or 2 * len(members)
+    policy = shared_out(policy or Policy(), max(1, min(len(members), window, len(asked))), via)
+    is_alone = via == "threads" and len(members) == 1
+    crew = SoloCrew(cascade, policy, decoder.kept) if is_alone else crew_of(cascade, via, policy, decoder.kept, members)
+    wires = Wires(units_of(cascade, decoder.kept), decoder.outputs)
+    dispatcher = Dispatcher(wires, crew, members, window=window, log=log)
+    return Generation(decoder, dispatcher, asked, max_tokens=max_tokens, stop=frozenset(stop))
+
+
+def _check(
+    prompts: Sequence[tuple[int, ...]], max_tokens: int, capacity: int | None, workers: int | None, parts: int
+) -> None:
+    if max_tokens < 1:
+        raise UsageError(f"{max_tokens} tokens can't be generated", hint="ask for 1 or more")
+    if workers is not None and workers > parts:
+        raise UsageError(
+            f"{count(workers, 'worker')} can't share {count(parts, 'part')}: what a sequence keeps stays with its part",
+            hint=f"take {parts} or fewer, or split the model into more parts",
+        )
+    for place, prompt in enumerate(prompts):
+        if not prompt:
+            raise UsageError(
+                f"prompt {place} is empty", hint="give at least one token, such as the one that begins a text"
+            )
+        if capacity is not None and len(prompt) > capacity:
+            raise UsageError(
+                f"prompt {place} has {count(len(prompt), 'token')}, and the model has room for {capacity}",
+                hint="shorten it",
+            )
