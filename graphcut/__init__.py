@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from .costs.device import Device
     from .costs.tables import Table, read_table, save_table, table_of
     from .costs.weighing import Costs, weigh
-    from .errors import CascadeError, GraphcutError, ModelError, PlanError, RecordError, RunError, UsageError
+    from .errors import (
+        CascadeError,
+        GraphcutError,
+        MemoryCapError,
+        ModelError,
+        PlanError,
+        RecordError,
+        RunError,
+        UsageError,
+    )
     from .graph import Block, Graph, Node, Partition
     from .measuring.measured import Measured, measure
     from .merging import merge
@@ -70,6 +79,7 @@ __all__ = [
     "Log",
     "Manifest",
     "Measured",
+    "MemoryCapError",
     "Model",
     "ModelError",
     "ModelSplitter",
@@ -124,7 +134,16 @@ _HOMES: Final = {
     "costs.device": ("Device",),
     "costs.tables": ("Table", "read_table", "save_table", "table_of"),
     "costs.weighing": ("Costs", "weigh"),
-    "errors": ("CascadeError", "GraphcutError", "ModelError", "PlanError", "RecordError", "RunError", "UsageError"),
+    "errors": (
+        "CascadeError",
+        "GraphcutError",
+        "MemoryCapError",
+        "ModelError",
+        "PlanError",
+        "RecordError",
+        "RunError",
+        "UsageError",
+    ),
     "graph": ("Block", "Graph", "Node", "Partition"),
     "measuring.measured": ("Measured", "measure"),
     "merging": ("merge",),

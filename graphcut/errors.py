@@ -7,6 +7,7 @@
   - CascadeError   a cascade on disk is damaged, incomplete, or of another version
   - RecordError    a JSON, TOML or CSV file does not fit the record it should hold
   - RunError       a part failed while running
+    - MemoryCapError   what a run may have in memory is less than it needs
 """
 
 from __future__ import annotations
@@ -46,3 +47,15 @@ class RecordError(GraphcutError):
 
 class RunError(GraphcutError):
     """A part failed while running."""
+
+
+class MemoryCapError(RunError):
+    """What a run may have in memory is less than it needs.
+
+    Attributes:
+        smallest_bytes: what would do.
+    """
+
+    def __init__(self, message: str, *, smallest_bytes: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.smallest_bytes = smallest_bytes

@@ -117,17 +117,28 @@ def bench_contest(cascade: Cascade, feed: Feeds) -> None:
 
 
 def bench_memory(cut: Mapping[int, Cascade]) -> None:
-    """Memory above that of an idle process, parts loaded in turn."""
-    feed_seq = 64
+    """Memory above that of an idle process, parts loaded in turn, to what the fullest moment must have."""
     for number, cascade in cut.items():
-        model = graphcut.load(cascade.source)
-        (_, found) = compare(cascade, feeds_of(model, feed_seq), ways=["in turn"], rounds=1)
-        largest = max(part.weight_bytes + part.activation_bytes for part in cascade.parts)
-        row(
-            f"{number} parts in turn: peak to the largest part",
-            f"{found.peak_bytes / largest:.2f} ({found.peak_bytes / MIB:,.0f} MiB)",
-            "<= 1.15",
-        )
+        feed = feeds_of(graphcut.load(cascade.source), 64)
+        for found in compare(cascade, feed, ways=["in turn", "in turn, mapped"], rounds=3)[1:]:
+            ratio, peak = found.peak_bytes / fullest_bytes(cascade), found.peak_bytes / MIB
+            row(f"{number} {found.title}: peak to the fullest moment", f"{ratio:.2f} ({peak:,.0f} MiB)", "<= 1.15")
+
+
+def fullest_bytes(cascade: Cascade) -> int:
+    """The most there must be at once: a part, what it works on, and what waits for others; for the manifest's dims."""
+    dims, tensors = cascade.manifest.dims, cascade.tensors
+    last = {name: place for place, part in enumerate(cascade.parts) for name in part.reads}
+    last |= dict.fromkeys(cascade.manifest.writes, len(cascade.parts))
+    made = dict.fromkeys(cascade.manifest.reads, -1)
+    made |= {name: place for place, part in enumerate(cascade.parts) for name in part.writes}
+    most = 0
+    for place, part in enumerate(cascade.parts):
+        own = {*part.reads, *part.writes}
+        waiting = (name for name in made if made[name] < place < last.get(name, -1) and name not in own)
+        held = sum(tensors[name].bytes_for(dims)[0] for name in waiting)
+        most = max(most, part.weight_bytes + part.activation_bytes + held)
+    return most
 
 
 def bench_balance(cascade: Cascade, model: graphcut.Model) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...cascade import Cascade, Part
-from ...errors import RunError
+from ...errors import MemoryCapError
 from ...units import count
 from ...wiring import Tensor
 
@@ -319,7 +319,7 @@ def foresee(
         exact: and where they don't fit, too.
 
     Raises:
-        RunError: the cap can't hold.
+        MemoryCapError: the cap can't hold.
     """
     sizes = sizes_for(cascade, shapes)
     is_mapped, is_alone = not prepacked, times == 1 and is_once
@@ -349,10 +349,11 @@ def foresee(
     )
 
 
-def refusal(memory_bytes: int, smallest_bytes: int) -> RunError:
+def refusal(memory_bytes: int, smallest_bytes: int) -> MemoryCapError:
     """A cap is too small. What the process has differs by some pages from start to start, so the hint is rounded up."""
     mebibytes = -(-smallest_bytes // (1 << 20)) + 1
-    return RunError(
+    return MemoryCapError(
         f"this run takes {smallest_bytes:,} bytes at the least, and the cap is {memory_bytes:,}",
+        smallest_bytes=smallest_bytes,
         hint=f"allow {mebibytes}MiB or more with --memory, or cut the model into more parts",
     )
