@@ -117,8 +117,19 @@ def test_a_log_says_what_each_part_took_and_who_died() -> None:
     log.died(1, "it was killed", 2.0)
     log.delivered(0, 2.0, failed=False)
     text = said(draw_log(log, ["part-0.onnx", "part-1.onnx"], ["worker 0", "worker 1"], Console()))
-    assert text.splitlines()[0] == "1 input in 2 s, 0.5 a second."
+    assert text.splitlines()[0] == "1 input in 1.5 s, 0.7 a second."
     first = text.splitlines()[2].split()
     assert first == ["part-0.onnx", "1", "1", "s", "500", "ms", "worker", "0"]
-    assert "busy: worker 0 50%, worker 1 25%" in text
+    assert "busy: worker 0 67%, worker 1 33%" in text
     assert "worker 1 ended (it was killed) and was replaced" in text
+
+
+def test_what_a_step_usually_takes_counts_what_is_sent_to_and_fro_and_loading_is_no_waiting() -> None:
+    log = Log(1, 1)
+    log.arrived(0, 0.0)
+    log.able(0, 0, 0.0)
+    log.up(0, 3.0)
+    log.started(0, Step(0, (0,), ()), 3.5)
+    log.done(0, Step(0, (0,), ()), (1.0,), 6.5)  # three seconds on the way, one of them at work
+    assert log.waited_s == [0.5]
+    assert log.usual_s(0, (0,)) == 1 + 2

@@ -74,6 +74,10 @@ class Log:
     deaths: list[tuple[int, str, float]] = field(default_factory=list)
     moves: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
     _able_s: dict[tuple[int, int], float] = field(default_factory=dict)
+    _up_s: dict[int, float] = field(default_factory=dict)
+    _started_s: dict[int, float] = field(default_factory=dict)
+    _besides_s: dict[int, float] = field(default_factory=dict)
+    _first_s: float | None = None
 
     def __post_init__(self) -> None:
         """A sum for each worker, and one for each part."""
@@ -89,13 +93,22 @@ class Log:
         self.delivered_s.append(now_s)
         self.failures += failed
 
-    def started(self, worker: int, step: Step, now_s: float) -> None:  # noqa: ARG002 - who waits does not matter
-        """A step was handed to a worker."""
-        self.waited_s[step.parts[0]] += now_s - self._able_s.pop((step.request, step.parts[0]), now_s)
+    def up(self, worker: int, now_s: float) -> None:
+        """A worker has loaded its parts."""
+        self._up_s[worker] = now_s
+
+    def started(self, worker: int, step: Step, now_s: float) -> None:
+        """A step was handed to a worker. That requests waited for it to load counts as loading, not as waiting."""
+        able_s = self._able_s.pop((step.request, step.parts[0]), now_s)
+        self.waited_s[step.parts[0]] += now_s - min(now_s, max(able_s, self._up_s.get(worker, able_s)))
+        self._started_s[worker] = now_s
+        self._first_s = now_s if self._first_s is None else self._first_s
 
     def done(self, worker: int, step: Step, seconds: Sequence[float], now_s: float) -> None:
         """A step was done; it ended just now."""
         self.busy_s[worker] += sum(seconds)
+        besides_s = now_s - self._started_s.get(worker, now_s) - sum(seconds)
+        self._besides_s[worker] = (self._besides_s.get(worker, besides_s) + besides_s) / 2
         began_s = now_s - sum(seconds)
         for part, took in zip(step.parts, seconds, strict=True):
             tally = self.tallies.setdefault((part, worker), Tally())
@@ -112,8 +125,8 @@ class Log:
 
     @property
     def elapsed_s(self) -> float:
-        """From the first arrival to the last answer."""
-        return self.delivered_s[-1] - self.arrived_s[0] if self.delivered_s else 0.0
+        """From the first step, when its worker had loaded, to the last answer."""
+        return self.delivered_s[-1] - self._first_s if self.delivered_s and self._first_s is not None else 0.0
 
     def of_part(self, part: int) -> Tally:
         """What a part took, all workers together."""
@@ -129,11 +142,11 @@ class Log:
         return [seconds / self.elapsed_s if self.elapsed_s else 0.0 for seconds in self.busy_s]
 
     def usual_s(self, worker: int, parts: Sequence[int]) -> float | None:
-        """What a step usually takes there; None where a part of it never ran there."""
+        """What a step usually takes there, with what is sent to and fro; None where a part of it never ran there."""
         tallies = [self.tallies.get((part, worker)) for part in parts]
         if any(tally is None for tally in tallies):
             return None
-        return sum(tally.usual_s for tally in tallies if tally is not None)
+        return sum(tally.usual_s for tally in tallies if tally is not None) + self._besides_s.get(worker, 0.0)
 
     def died(self, worker: int, why: str, now_s: float) -> None:
         """A worker ended."""

@@ -265,6 +265,7 @@ class Dispatcher:
     def _hear(self, event: Event) -> None:
         match event:
             case Ready():
+                self.log.up(event.worker, self._crew.now())
                 self.staff.ready(event.worker, event.parts)
                 self._moved(self._moves.settle())
                 self._employ(event.worker)
