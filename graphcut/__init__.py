@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from .pictured import Pictured
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .analysis import Analysis, CutPoint, analyze, to_networkx
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from .verifying.reports import Report, verify
     from .wiring import Link, Tensor, Wiring
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Across",

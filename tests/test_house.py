@@ -13,7 +13,7 @@ import graphcut
 
 HOUSE = Path(graphcut.__file__).parent
 FLOORS = (
-    {"errors", "pictured"},
+    {"errors", "pictured", "version"},
     {"wiring", "weights", "units", "placing", "records"},
     {"skeleton", "scopes", "graph", "cascade"},
     {"reading", "shapes", "structure", "running", "demos"},
@@ -59,7 +59,7 @@ def relative_imports(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level == depth:
             found |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
-    return found - {"__version__"}
+    return found
 
 
 def outside_imports(path: Path) -> set[str]:

@@ -14,8 +14,8 @@ from typing import Annotated, Final
 
 import typer
 
-from .. import __version__
 from ..errors import GraphcutError, PlanError, UsageError
+from ..version import __version__
 from . import benching, cutting, generating, proving, running, showing, simulating
 from .words import app
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from math import ceil
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from ..cascade import Cascade
@@ -79,13 +78,9 @@ class Pipeline:
         self._thread.start()
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the workers; what is on its way is not delivered."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def submit(self, feeds: Mapping[str, object]) -> Future[Outputs]:

@@ -21,9 +21,9 @@ from uuid import uuid4
 import ray  # noqa: TID251 - this is the place
 from ray import exceptions  # noqa: TID251 - this is the place
 
-from ... import __version__
 from ...cascade import Cascade, Manifest
 from ...errors import GraphcutError, RunError
+from ...version import __version__
 from ..stage import Policy, tidy
 from ..values import Value, to_array
 from .crew import Died, Done, Event, Failed, Handle, Lost, Ready, Step

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from ... import __version__
 from ...cascade import Cascade, Manifest
 from ...errors import RunError
+from ...version import __version__
 from ...wiring import Tensor
 from ..stage import Policy, Stage, tidy
 from ..values import CARRIED_AS, Value, to_array, travels_as_ort_value
