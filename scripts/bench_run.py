@@ -14,11 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 
 import graphcut
@@ -45,6 +46,7 @@ LARGE = [
 ]
 SMALL = ["--hidden", "256", "--layers", "12", "--heads", "4", "--kv-heads", "4", "--vocab", "1024", "--external"]
 TURNS = 15
+TOKENS = 80
 MIB = 1024**2
 
 Feeds = Mapping[str, Any]
@@ -72,6 +74,7 @@ def bench_run(folder: Path, *, small: bool) -> None:
         bench_latency(path, cut, feeds_of(model, seq), seq)
     bench_contest(cut[4], feeds_of(model, 64))
     bench_memory(cut)
+    bench_decoding(model, graphcut.split(model, graphcut.plan(analysis, Into(3)), folder / "parts3"))
     bench_balance(cut[12], model)
 
 
@@ -139,6 +142,52 @@ def fullest_bytes(cascade: Cascade) -> int:
         held = sum(tensors[name].bytes_for(dims)[0] for name in waiting)
         most = max(most, part.weight_bytes + part.activation_bytes + held)
     return most
+
+
+def bench_decoding(model: graphcut.Model, cascade: Cascade) -> None:
+    """A token of the whole model, then one of the cascade, in turn; both keep their caches by reference."""
+    prompt, policy = [1, 15, 27, 3, 8, 4, 5, 6], Policy(threads=os.cpu_count() or 1)
+    ways = {"whole": whole_tokens(model, prompt), "parts": tokens(cascade, prompt, policy)}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    found: dict[str, list[int]] = {way: [] for way in ways}
+    for _ in range(TOKENS):
+        for way, flow in ways.items():
+            began = time.perf_counter()
+            found[way].append(next(flow))
+            seconds[way].append(time.perf_counter() - began)
+    if found["whole"] != found["parts"]:
+        sys.exit("the parts decode other tokens than the whole model")
+    ratios = [a / b for a, b in zip(seconds["parts"][8:], seconds["whole"][8:], strict=True)]
+    row("decoding, 3 parts in one process: a token, to the whole model", f"{statistics.median(ratios):.3f}", "<= 1.05")
+
+
+def tokens(cascade: Cascade, prompt: list[int], policy: Policy) -> Iterator[int]:
+    """Token by token through the parts."""
+    with closing(graphcut.generate(cascade, [prompt], max_tokens=TOKENS, workers=1, policy=policy)) as made:
+        for one in made:
+            yield one.token
+
+
+def whole_tokens(model: graphcut.Model, prompt: list[int]) -> Iterator[int]:
+    """Token by token through the whole model, as one would write it with ONNX Runtime alone."""
+    session = ort.InferenceSession(model.path, session_options(Policy()), providers=["CPUExecutionProvider"])
+    pasts = [one.name for one in session.get_inputs() if one.name.startswith("past_key_values")]
+    presents = [name.replace("past_key_values", "present") for name in pasts]
+    start = [size if isinstance(size, int) else 0 for size in model.tensors[pasts[0]].shape or ()]
+    empty = ort.OrtValue.ortvalue_from_numpy(np.zeros([1, *start[1:]], np.float32))
+    kept, length, fresh = dict.fromkeys(pasts, empty), 0, prompt
+    while True:
+        length += len(fresh)
+        fed = {
+            "input_ids": np.array([fresh], np.int64),
+            "attention_mask": np.ones((1, length), np.int64),
+            "position_ids": np.arange(length - len(fresh), length)[None],
+        }
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in fed.items()}
+        logits, *made = session.run_with_ort_values(["logits", *presents], {**values, **kept})
+        kept = dict(zip(pasts, made, strict=True))
+        fresh = [int(logits.numpy()[0, -1].argmax())]
+        yield fresh[0]
 
 
 def bench_balance(cascade: Cascade, model: graphcut.Model) -> None:
