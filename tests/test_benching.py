@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from rich.console import Console
 
 import graphcut
 from graphcut import At, Cascade, UsageError
-from graphcut.benching.rounds import Standing, compare
+from graphcut.benching.rounds import Standing, _largest, compare
 from graphcut.benching.ways import WAYS
 from graphcut.drawing.runs import draw_contest, draw_log
 from graphcut.running.crews.crew import Step
 from graphcut.running.log import Log
+
+from conftest import floats, model_of
 
 X = {"x": np.array([[-1, 0, 1, 2]], np.float32)}
 
@@ -52,9 +56,9 @@ def test_a_way_that_fails_is_listed_with_its_reason(cascade: Cascade) -> None:
     file.write_bytes(file.read_bytes() + b"\x00")
     whole, parts = compare(cascade, X, ways=["resident"], rounds=1)
     assert not whole.error
-    assert parts.error.endswith("part-1.onnx was changed after the model was cut")
-    text = said(draw_contest([whole, parts], Console()))
-    assert "parts, all loaded: did not take part: " in text
+    assert parts.error == f"{file} was changed after the model was cut"
+    lines = said(draw_contest([whole, parts], Console(width=400)), 400).splitlines()
+    assert lines[-1] == f"parts, all loaded: did not take part: {file} was changed after the model was cut"
 
 
 def test_the_model_must_be_there(cascade: Cascade) -> None:
@@ -89,7 +93,7 @@ def test_an_unknown_way_is_refused_with_those_there_are(cascade: Cascade) -> Non
     done = command("bench", cascade.root, "--way", "swimming")
     assert done.returncode == 2
     assert "there is no way 'swimming' to run a cascade" in done.stderr
-    assert "whole, spinning" in done.stderr
+    assert "'whole', 'spinning'" in done.stderr
 
 
 def test_a_contest_shows_ratios_and_says_whether_outputs_are_the_same() -> None:
@@ -124,6 +128,25 @@ def test_a_log_says_what_each_part_took_and_who_died() -> None:
     assert "worker 1 ended (it was killed) and was replaced" in text
 
 
+def test_workers_without_work_are_counted_and_pieces_called_so() -> None:
+    log = Log(1, 3)
+    log.able(0, 0, 0.0)
+    log.started(1, Step(0, (0,), ()), 0.0)
+    log.done(1, Step(0, (0,), ()), (1.0,), 1.0)
+    log.delivered(0, 2.0, failed=False)
+    text = said(draw_log(log, ["part-0.onnx"], ["worker 0", "worker 1", "worker 2"], Console(), are_pieces=True))
+    assert text.splitlines()[0] == "1 piece in 2 s, 0.5 a second."
+    assert text.splitlines()[-1] == "busy: worker 1 50%, 2 workers never"
+
+
+def test_a_model_that_was_not_cut_is_no_contender(cascade: Cascade, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", ["other"], ["y"])]
+    onnx.save(model_of(nodes, [floats("other", 2)], [floats("y", 2)]), tmp_path / "other.onnx")
+    done = command("bench", cascade.root, "--model", tmp_path / "other.onnx")
+    assert done.returncode == 2
+    assert "other.onnx is not the model that was cut: it reads other, and the cascade reads x" in done.stderr
+
+
 def test_what_a_step_usually_takes_counts_what_is_sent_to_and_fro_and_loading_is_no_waiting() -> None:
     log = Log(1, 1)
     log.arrived(0, 0.0)
@@ -133,3 +156,10 @@ def test_what_a_step_usually_takes_counts_what_is_sent_to_and_fro_and_loading_is
     log.done(0, Step(0, (0,), ()), (1.0,), 6.5)  # three seconds on the way, one of them at work
     assert log.waited_s == [0.5]
     assert log.usual_s(0, (0,)) == 1 + 2
+
+
+def test_numbers_that_one_side_lacks_are_no_small_difference() -> None:
+    nan = np.array([np.nan, 1.0])
+    assert _largest(nan, np.array([2.0, 1.0])) == np.inf
+    assert _largest(nan, np.array([np.nan, 1.5])) == 0.5
+    assert _largest(np.array([1 + 0j]), np.array([1 + 5j])) == 5

@@ -468,7 +468,7 @@ def test_a_request_that_ends_its_worker_three_times_is_given_up_and_others_go_on
     error = found.answers[1]
     assert isinstance(error, RunError)
     assert str(error) == "input 1 ended its worker 3 times in p1 (it crashed)"
-    assert error.hint == "leave this input out, or go on without it with --on-error skip"
+    assert error.hint == "leave it out; `graphcut run` goes on without it with --on-error skip"
     expected = by_hand(script.units, ["t2"], feeds(4))
     assert [found.answers[i] for i in (0, 2, 3)] == [expected[i] for i in (0, 2, 3)]
 
@@ -572,6 +572,13 @@ def test_a_device_that_is_gone_with_no_room_elsewhere_ends_the_run_by_name() -> 
         play(script, members, feeds(3), ["t2"])
     assert str(caught.value) == ("phone is lost (it was killed), and no other worker has room for p1, which needs 10 B")
     assert caught.value.hint == "bring the device back, or plan again without it"
+
+
+def test_a_worker_that_hangs_each_time_may_only_be_slow() -> None:
+    """Loading takes 1 s."""
+    with pytest.raises(RunError, match=r"is lost \(it hung\)") as caught:
+        play(Script(row(1), 1), own([0]), feeds(1), ["t1"], deadline_s=0.5)
+    assert caught.value.hint == "give it longer (--deadline) if it is only slow, or plan again without it"
 
 
 def test_a_worker_that_never_comes_up_is_given_up_after_its_fourth_death() -> None:

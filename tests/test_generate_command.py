@@ -99,7 +99,7 @@ def test_a_full_buffer_is_said_to_be_the_end(say: Say, tmp_path: Path) -> None:
     say("split", tmp_path / "buffer.onnx", "--num-splits", 2, "-o", tmp_path / "parts", "-q")
     said = say("generate", tmp_path / "parts", "--prompt-ids", "3,1")
     assert len(said.out.split()) == 24 - 2 + 1
-    assert "1 sequence ended since the model has no room for more tokens." in said.err
+    assert "1 sequence ended since there is no room for more tokens." in said.err
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,7 @@ def test_a_full_buffer_is_said_to_be_the_end(say: Say, tmp_path: Path) -> None:
     [
         (("--prompt-ids", "1,x"), "--prompt-ids '1,x' is no list of token ids"),
         (("--prompt-ids", ""), "--prompt-ids '' is no list of token ids"),
+        (("--prompt-ids", "1,4294967297"), "prompt 0 has 4294967297, which is no number of a token"),
         (("--prompt-ids", "1", "--stop-ids", "-2"), "--stop-ids '-2' is no list of token ids"),
         (("--prompt-ids", "1", "--state", "past"), "--state past does not say INPUT=OUTPUT"),
         (("--prompt-ids", "1", "--state", "a=b", "--state", "a=c"), "--state names the input 'a' twice"),
@@ -120,6 +121,12 @@ def test_what_can_not_be_meant_is_misuse(say: Say, parts: Path, words: tuple[str
     said = say("generate", parts, *words)
     assert said.code == 2
     assert said.complaint[0] == message
+
+
+def test_tokens_come_from_prompts_alone(say: Say, parts: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", input_ids=np.array([[1]], np.int64))
+    said = say("generate", parts, "--prompt-ids", "1", "--inputs", tmp_path / "x.npz")
+    assert (said.code, said.complaint[0]) == (2, "'input_ids' is among the inputs, and prompts are fed there")
 
 
 def test_a_token_that_the_model_lacks_fails_in_its_part(say: Say, parts: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import active_count
 from typing import Any, Literal
@@ -247,3 +248,103 @@ def test_several_inputs_have_to_be_named(tmp_path: Path) -> None:
         splitter.forward(np.ones(2, np.float32))
     assert str(caught.value) == "the model reads 2 inputs, and one array is given"
     assert caught.value.hint == "name them: a, b"
+
+
+# Where dividing would be wrong
+
+
+def mixing(folder: Path, after: str = "relu") -> Cascade:
+    """x minus the mean of the batch, cut so that all that crosses has a row for each example."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("ReduceMean", ["a"], ["m"], axes=[0], keepdims=1, name="mean"),
+        helper.make_node("Sub", ["a", "m"], ["y"], name="sub"),
+    ]
+    onnx.save(model_of(nodes, [floats("x", "n", 4)], [floats("y", "n", 4)]), folder / "m.onnx")
+    return cut(folder / "m.onnx", after)
+
+
+def mixed(x: Array) -> Array:
+    a: Array = np.maximum(x, 0)
+    y: Array = a - a.mean(0, keepdims=True)
+    return y
+
+
+@pytest.mark.parametrize("first", ["zeros", "fails"])
+def test_a_first_feed_that_tells_nothing_decides_nothing(tmp_path: Path, first: str) -> None:
+    opening = np.zeros((4, 4), np.float32) if first == "zeros" else np.zeros((4, 5), np.float32)
+    feeds = [{"x": opening}, *({"x": rows(4, seed=seed)} for seed in range(3))]
+    found = list(graphcut.stream(mixing(tmp_path), feeds, micro_batch=2, on_error="skip"))
+    for feed, outputs in zip(feeds[1:], found[1:], strict=True):
+        assert not isinstance(outputs, RunError)
+        np.testing.assert_allclose(outputs["y"], mixed(feed["x"]), rtol=1e-5, atol=1e-6)
+
+
+def test_threads_that_submit_at_the_same_time_wait_for_the_comparison(tmp_path: Path) -> None:
+    with Pipeline(mixing(tmp_path), micro_batch=2) as pipeline, ThreadPoolExecutor(4) as pool:
+        feeds = [rows(4, seed=seed) for seed in range(40)]
+        found = list(pool.map(lambda x: pipeline.submit({"x": x}).result()["y"], feeds))
+    for x, y in zip(feeds, found, strict=True):
+        np.testing.assert_allclose(y, mixed(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_tensor_that_crosses_without_the_symbol_forbids_dividing(tmp_path: Path) -> None:
+    assert batch_axis(mixing(tmp_path, after="mean")) is None
+
+
+def test_pieces_that_fail_where_the_whole_does_not_are_left_alone(tmp_path: Path) -> None:
+    shape = numpy_helper.from_array(np.array([2, 8], np.int64), "shape")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Reshape", ["a", "shape"], ["b"], name="reshape"),
+        helper.make_node("Shape", ["a"], ["s"], name="size"),
+        helper.make_node("Reshape", ["b", "s"], ["y"], name="back"),
+    ]
+    onnx.save(model_of(nodes, [floats("x", "n", 4)], [floats("y", "n", 4)], [shape]), tmp_path / "m.onnx")
+    x = rows(4)
+    with Pipeline(cut(tmp_path / "m.onnx", "relu"), micro_batch=2) as pipeline:
+        for _ in range(2):
+            np.testing.assert_array_equal(pipeline.submit({"x": x}).result()["y"], np.maximum(x, 0))
+
+
+def test_a_future_that_nobody_wants_any_more_ends_nothing(cascade: Cascade) -> None:
+    with Pipeline(cascade) as pipeline:
+        pipeline.submit({"x": rows(1)}).cancel()
+        assert pipeline.submit({"x": rows(2)}).result()["y"].shape == (2, 4)
+
+
+def test_a_closed_pipeline_says_so(cascade: Cascade) -> None:
+    with Pipeline(cascade) as pipeline:
+        pass
+    with pytest.raises(RunError, match="the pipeline was closed before this was answered"):
+        pipeline.submit({"x": rows(1)}).result()
+
+
+def test_an_input_with_a_default_that_a_part_hands_on_may_be_left_out(tmp_path: Path) -> None:
+    default = numpy_helper.from_array(np.full(4, 2, np.float32), "d")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Add", ["a", "d"], ["y"], name="add"),
+    ]
+    proto = model_of(nodes, [floats("x", "n", 4), floats("d", 4)], [floats("y", "n", 4), floats("d", 4)], [default])
+    onnx.save(proto, tmp_path / "m.onnx")
+    cascade = cut(tmp_path / "m.onnx", "relu")
+    x, d = rows(2), np.array([1, 2, 3, 4], np.float32)
+    with Pipeline(cascade) as pipeline:
+        for fed, used in (({"x": x}, np.full(4, 2, np.float32)), ({"x": x, "d": d}, d)):
+            outputs = pipeline.submit(fed).result(timeout=30)
+            np.testing.assert_array_equal(outputs["y"], np.maximum(x, 0) + used)
+            np.testing.assert_array_equal(outputs["d"], used)
+
+
+def test_a_part_that_can_not_be_loaded_ends_a_run_that_passes_over_errors(cascade: Cascade) -> None:
+    file = cascade.file(cascade.parts[1])
+    file.write_bytes(file.read_bytes() + b"\x00")
+    with pytest.raises(RunError, match="was changed after the model was cut"):
+        list(graphcut.stream(cascade, [{"x": rows(1)}] * 50, on_error="skip"))
+
+
+@pytest.mark.parametrize("length", [0, -1])
+def test_pieces_have_an_example_at_least(cascade: Cascade, length: int) -> None:
+    with pytest.raises(UsageError, match="a batch can't be divided into pieces of"):
+        Pipeline(cascade, micro_batch=length)

@@ -155,6 +155,40 @@ def test_an_input_that_fails_ends_the_run_and_what_was_written_stays(
     assert answers(tmp_path / "out") == {"a.npz": EXPECTED["a.npz"]}
 
 
+@pytest.mark.parametrize("words", [(), ("--via", "threads"), ("--memory", "4GiB")])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_input_that_can_not_be_read_fails_in_its_turn(
+    say: Say, place: Path, batches: Path, tmp_path: Path, words: tuple[object, ...], *, goes_on: bool
+) -> None:
+    (batches / "b.npz").write_text("no archive")
+    said = say(
+        "run", place, "--inputs", batches, "-o", tmp_path / "out", "--on-error", "skip" if goes_on else "raise", *words
+    )
+    assert said.code == (3 if goes_on else 2)
+    assert f"{batches / 'b.npz'} is no .npz file" in said.err
+    assert ("1 of 3 inputs failed" in said.err.splitlines()) is goes_on
+    assert answers(tmp_path / "out") == {name: EXPECTED[name] for name in ("a.npz", "c.npz")[: 1 + goes_on]}
+
+
+def test_the_input_at_which_a_run_stopped_is_told(say: Say, place: Path, batches: Path, tmp_path: Path) -> None:
+    feed(batches, "b", 1, 2, 3)
+    said = say("run", place, "--inputs", batches, "-o", tmp_path / "out")
+    assert said.complaint[1].endswith(f"(the run stopped at {batches / 'b.npz'})")
+
+
+def test_where_the_output_of_one_input_goes_is_looked_at_first(say: Say, place: Path, tmp_path: Path) -> None:
+    said = say("run", place, "--inputs", feed(tmp_path, "a", 1, 2), "-o", tmp_path / "nowhere" / "y.npz")
+    assert (said.code, said.complaint[0]) == (2, f"there is no folder {tmp_path / 'nowhere'}")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_a_deadline_that_nobody_can_keep_is_refused(
+    say: Say, place: Path, batches: Path, tmp_path: Path, seconds: str
+) -> None:
+    said = say("run", place, "--inputs", batches, "-o", tmp_path / "out", "--via", "threads", "--deadline", seconds)
+    assert (said.code, said.complaint[0]) == (2, f"a deadline of {seconds} s can't be kept")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

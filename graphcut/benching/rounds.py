@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,9 @@ _LONG_ENOUGH_S: Final = 1.0
 _MOST: Final = 200
 _FIRST: Final = "whole"
 """The way that the others are compared with."""
+
+_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")
+"""How Python begins the last line of a traceback."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ class _Contest:
                     failed[way] = found
                 else:
                     earlier.append(found)
+        if _FIRST in failed:
+            raise RunError(f"{self._model} ran, and later did not: {failed[_FIRST]}", hint="is there memory for it?")
         return tuple(self._standing(way, own, runs[_FIRST], failed.get(way, "")) for way, own in runs.items())
 
     def _run(self, way: str, times: int, number: int) -> Run | str:
@@ -132,9 +138,7 @@ class _Contest:
         command = [sys.executable, "-m", "graphcut.benching.contender", msgspec.json.encode(task).decode()]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ourselves
         if not result.exists():
-            return next(
-                (line for line in reversed(done.stderr.splitlines()) if line.strip()), "it ended without a word"
-            )
+            return _last_words(done.stderr)
         return msgspec.json.decode(result.read_bytes(), type=Run)
 
     def _standing(self, way: str, runs: Sequence[Run], first: Sequence[Run], error: str) -> Standing:
@@ -163,10 +167,13 @@ class _Contest:
 def _largest(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
     if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
         return 0.0
-    return float(np.nanmax(np.abs(a.astype(float) - b.astype(float))))
+    a, b = (array if array.dtype.kind in "fc" else array.astype(float) for array in (a, b))
+    if not np.array_equal(np.isnan(a), np.isnan(b)):
+        return float("inf")
+    return float(np.nanmax(np.abs(a - b)))
 
 
 def _last_words(stderr: str) -> str:
-    """The last line of a process that failed, without the name of our error."""
+    """The last line of a process that failed, without the name of the class of its error."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return lines[-1].removeprefix("graphcut.errors.RunError: ") if lines else "it ended, and said nothing"
+    return _CLASS.sub("", lines[-1]) if lines else "it ended, and said nothing"

@@ -39,8 +39,10 @@ def main() -> None:
         code = app(args=words, prog_name="graphcut", standalone_mode=False)
         sys.exit(_explain(KeyboardInterrupt()) if code == _INTERRUPTED else code)  # typer makes a number of Ctrl-C
     except BaseException as error:
-        # typer makes an exit of some, and the exit tells of what.
+        # typer makes an exit of some, and the exit tells of what; numpy makes an ImportError of Ctrl-C while it loads.
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+        if isinstance(cause, ImportError) and isinstance(cause.__cause__ or cause.__context__, KeyboardInterrupt):
+            cause = KeyboardInterrupt()
         if isinstance(cause, SystemExit) or (words != arguments and isinstance(cause, Exception)):
             raise
         sys.exit(_explain(cause))

@@ -26,7 +26,11 @@ def bench(
     ] = None,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each way is started and measured.")] = 3,
     way: Annotated[
-        list[str] | None, typer.Option(metavar="WAY", help="Only these ways, besides the whole model. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="WAY",
+            help="Only this way, besides the whole model: spinning, feeders, mapped, resident, in turn, threads ... Repeatable.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,13 +44,21 @@ def bench(
     cascade = open_(place)
     strange = next((word for word in way or () if word not in WAYS), None)
     if strange is not None:
-        raise UsageError(f"there is no way {strange!r} to run a cascade", hint=f"the ways: {', '.join(WAYS)}")
+        raise UsageError(
+            f"there is no way {strange!r} to run a cascade", hint=f"the ways: {', '.join(map(repr, WAYS))}"
+        )
     if inputs is not None and dim:
         raise UsageError("--dim is for inputs that are made up", hint="leave out --dim or --inputs")
     source = model or cascade.source
     if not source.is_file():
         raise UsageError(f"the model {source} is not there to compare with", hint="name it with --model FILE")
     whole = load(source, dims={**cascade.manifest.dims, **dims(dim)})
+    if tuple(whole.graph.reads) != tuple(cascade.manifest.reads):
+        raise UsageError(
+            f"{source} is not the model that was cut: it reads {', '.join(whole.graph.reads) or 'nothing'}, and the "
+            f"cascade reads {', '.join(cascade.manifest.reads) or 'nothing'}",
+            hint="name the model with --model FILE",
+        )
     feed = read_inputs(inputs, whole.graph.reads, tensors=whole.tensors) if inputs else generate(whole)
     standings = compare(
         cascade,

@@ -151,6 +151,6 @@ def _sum_up(cascade: Cascade, tokens: Generation, made: Sequence[Sequence[int]],
     said = f"{count(total, 'token')}, the first after {duration(times[0])}"
     said += f", then {rate:,.1f} a second." if rate else "."
     if full := sum(end == "full" for end in tokens.ends.values()):
-        said += f" {count(full, 'sequence')} ended since the model has no room for more tokens."
+        said += f" {count(full, 'sequence')} ended since there is no room for more tokens."
     console = console_(stderr=True)
     console.print(draw_log(tokens.log, [part.file for part in cascade.parts], tokens.workers, console, said))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+from .words import check_goal_file
 
 if TYPE_CHECKING:
     from ..cascade import Cascade
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputFiles:
-    """Inputs that are read when it is their turn, each a .npz file or a folder of ONNX test data.
+    """Inputs of a run, each a .npz file or a folder of ONNX test data, and where the outputs go.
 
     Attributes:
         cascade: whose inputs they are.
@@ -33,11 +34,42 @@ class InputFiles:
     def __len__(self) -> int:
         return len(self.places)
 
+
+@dataclass
+class Feeds:
+    """Inputs that are read when it is their turn.
+
+    One that can't be read ends them, or is left out: those before it, which may still be on their way, are answered.
+
+    Attributes:
+        files: where they lie.
+        goes_on: leave out what can't be read.
+        fed: the numbers of those that were read and are not answered yet, in order.
+        unread: why others could not be read.
+    """
+
+    files: InputFiles
+    goes_on: bool
+    fed: deque[int] = field(default_factory=deque)
+    unread: list[UsageError] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
     def __iter__(self) -> Iterator[Mapping[str, object]]:
         from ..feeding import read_inputs
 
-        for place in self.places:
-            yield read_inputs(place, self.cascade.manifest.reads, tensors=self.cascade.tensors)
+        cascade = self.files.cascade
+        for number, place in enumerate(self.files.places):
+            try:
+                feed = read_inputs(place, cascade.manifest.reads, tensors=cascade.tensors)
+            except UsageError as error:
+                self.unread.append(error)
+                if not self.goes_on:
+                    return
+            else:
+                self.fed.append(number)
+                yield feed
 
 
 def input_files(cascade: Cascade, given: Sequence[Path], output: Path, *, force: bool) -> InputFiles:
@@ -49,7 +81,7 @@ def input_files(cascade: Cascade, given: Sequence[Path], output: Path, *, force:
     if len(given) == 1 and not _is_folder_of_many(given[0]):
         if output.is_dir():
             raise UsageError(f"{output} is a folder, and one input makes one file", hint=f"write -o {output}/NAME.npz")
-        _check_free([output], force=force)
+        check_goal_file(output, force=force)
         return InputFiles(cascade, given, [output], None)
     places = [place for one in given for place in (_inside(one) if _is_folder_of_many(one) else [one])]
     names = [place.name.removesuffix(".npz") + ".npz" for place in places]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from ..errors import RunError, UsageError
-from .input_files import InputFiles, input_files
+from .input_files import Feeds, InputFiles, input_files
 from .telling import console_, say
 from .words import CascadePlace, Force, app, check_goal_file, open_
 
@@ -89,13 +89,14 @@ def run(
     cap = None if memory is None else _cap(memory)
     cascade = open_(place)
     files = input_files(cascade, inputs, output, force=force)
+    feeds = Feeds(files, goes_on=on_error is OnError.skip)
     answered = (
-        _through(files, pipeline, policy, on_error)
+        _through(feeds, pipeline, policy, on_error)
         if pipeline
-        else _in_this_process(files, policy, cap, on_error, exact=exact)
+        else _in_this_process(feeds, policy, cap, on_error, exact=exact)
     )
     with answered as answers:
-        failed = _save_all(files, answers)
+        failed = _save_all(feeds, answers)
     if failed:
         say(f"{failed} of {len(files)} inputs failed")
         raise typer.Exit(_SOME_FAILED)
@@ -153,16 +154,17 @@ def policy_of(provider: str | None, options: Sequence[str] | None) -> Policy:
 
 
 @contextmanager
-def _through(files: InputFiles, asked: _Pipeline, policy: Policy, on_error: OnError) -> Iterator[Iterator[_Answer]]:
+def _through(feeds: Feeds, asked: _Pipeline, policy: Policy, on_error: OnError) -> Iterator[Iterator[_Answer]]:
     """The outputs for each input, in order, from a pipeline; what happened is said afterwards."""
     from ..drawing.runs import draw_log
     from ..running.dispatching.dispatcher import DEADLINE_S
     from ..running.pipelined import Pipeline
     from ..running.tracing import save_trace
 
-    parts = [part.file for part in files.cascade.parts]
+    cascade = feeds.files.cascade
+    parts = [part.file for part in cascade.parts]
     with Pipeline(
-        files.cascade,
+        cascade,
         via=asked.via.value,
         workers=asked.workers,
         micro_batch=asked.micro_batch,
@@ -170,9 +172,9 @@ def _through(files: InputFiles, asked: _Pipeline, policy: Policy, on_error: OnEr
         is_tracing=asked.trace is not None,
         deadline_s=DEADLINE_S if asked.deadline_s is None else asked.deadline_s,
     ) as pipeline:
-        yield pipeline.map(files, on_error=on_error.value)
+        yield pipeline.map(feeds, on_error=on_error.value)
     console = console_(stderr=True)
-    console.print(draw_log(pipeline.log, parts, pipeline.workers, console))
+    console.print(draw_log(pipeline.log, parts, pipeline.workers, console, are_pieces=pipeline.is_divided))
     if asked.trace is not None:
         save_trace(pipeline.log, parts, pipeline.workers, asked.trace)
         say(f"wrote {asked.trace}")
@@ -180,13 +182,13 @@ def _through(files: InputFiles, asked: _Pipeline, policy: Policy, on_error: OnEr
 
 @contextmanager
 def _in_this_process(
-    files: InputFiles, policy: Policy, cap: int | None, on_error: OnError, *, exact: bool
+    feeds: Feeds, policy: Policy, cap: int | None, on_error: OnError, *, exact: bool
 ) -> Iterator[Iterator[_Answer]]:
     """The outputs for each input, in order; what memory it takes is said before and after."""
     from ..running.one_process.runner import Runner
 
-    with Runner(files.cascade, policy=policy, memory_bytes=cap, exact=exact) as runner:
-        with closing(runner.run_all(files, on_error=on_error.value)) as answers:
+    with Runner(feeds.files.cascade, policy=policy, memory_bytes=cap, exact=exact) as runner:
+        with closing(runner.run_all(feeds, on_error=on_error.value)) as answers:
             _say_before(runner, exact=exact)
             yield answers
         _say_after(runner)
@@ -221,25 +223,46 @@ def _say_after(runner: Runner) -> None:
         )
 
 
-def _save_all(files: InputFiles, answers: Iterator[_Answer]) -> int:
-    """Write the outputs as they come; how many inputs failed."""
-    from ..running.saving import save_outputs
+def _save_all(feeds: Feeds, answers: Iterator[_Answer]) -> int:
+    """Write the outputs as they come; how many inputs failed.
 
-    failed = 0
-    for place, goal, outputs in zip(files.places, files.goals, answers, strict=True):
-        if isinstance(outputs, RunError):
-            failed += 1
-            say(f"{place} failed: {outputs}")
-            continue
-        if files.folder is not None:
-            files.folder.mkdir(exist_ok=True)
-        save_outputs(outputs, goal)
-        if files.folder is None:
-            for name, value in outputs.items():
-                say(f"{name}  {_kind(value)}")
+    Raises:
+        UsageError: an input can't be read, and failures end the run.
+        RunError: an input fails, and failures end the run; or the run itself does, or its outputs can't be written.
+    """
+    files, failed = feeds.files, 0
+    try:
+        for outputs in answers:
+            if isinstance(outputs, RunError):
+                failed += 1
+                say(f"{files.places[feeds.fed[0]]} failed: {outputs}")
+            else:
+                _save(files, feeds.fed[0], outputs)
+            feeds.fed.popleft()
+    except RunError as error:
+        if files.folder is not None and feeds.fed:
+            error.hint = f"{error.hint or 'look at the input'} (the run stopped at {files.places[feeds.fed[0]]})"
+        raise
+    if feeds.unread and not feeds.goes_on:
+        raise feeds.unread[0]
+    for unread in feeds.unread:
+        say(str(unread))
+    failed += len(feeds.unread)
     if failed < len(files):
         say(f"wrote {files.goals[0] if files.folder is None else files.folder}")
     return failed
+
+
+def _save(files: InputFiles, number: int, outputs: dict[str, Any]) -> None:
+    """Write the outputs for one input."""
+    from ..running.saving import save_outputs
+
+    if files.folder is not None:
+        files.folder.mkdir(exist_ok=True)
+    save_outputs(outputs, files.goals[number])
+    if files.folder is None:
+        for name, value in outputs.items():
+            say(f"{name}  {_kind(value)}")
 
 
 def _kind(value: object) -> str:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..errors import GraphcutError
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -47,8 +49,13 @@ def put_text(text: str, output: Path | None) -> None:
         return
     from ..placing import replacing
 
-    with replacing(output) as new:
-        new.write_text(text, encoding="utf-8")
+    try:
+        with replacing(output) as new:
+            new.write_text(text, encoding="utf-8")
+    except OSError as error:  # a full disk has no name
+        raise GraphcutError(
+            f"{output} can't be written: {error.strerror or error}", hint="is there such a folder, and room in it?"
+        ) from None
     say(f"wrote {output}")
 
 

@@ -36,11 +36,17 @@ def draw_contest(standings: Sequence[Standing], console: Console) -> RenderableT
 
 
 def draw_log(
-    log: Log, parts: Sequence[str], workers: Sequence[str], console: Console, sentence: str | None = None
+    log: Log,
+    parts: Sequence[str],
+    workers: Sequence[str],
+    console: Console,
+    sentence: str | None = None,
+    *,
+    are_pieces: bool = False,
 ) -> RenderableType:
     """A sentence, and a row for each part: how often it ran, how long, how long inputs waited for it, and where.
 
-    The sentence counts inputs, unless there is a better one.
+    The sentence counts inputs, or pieces of them, unless there is a better one.
     """
     signs = glyphs_for(console)
     sums = [log.of_part(part) for part in range(len(parts))]
@@ -52,11 +58,10 @@ def draw_log(
         Column("waited", [duration(waited / t.times) if t.times else "-" for waited, t in waiting], spare=1),
         Column("by", [Text(", ".join(workers[w] for w in log.workers_of(i))) for i in range(len(parts))], fewest=8),
     ]
-    said = signs.text(sentence or _sentence(log))
+    said = signs.text(sentence or _sentence(log, "piece" if are_pieces else "input"))
     lines: list[RenderableType] = [said, table(columns, width=console.width, signs=signs)]
-    busy = ", ".join(f"{name} {share:.0%}" for name, share in zip(workers, log.busy_shares(), strict=True))
-    if busy and log.elapsed_s:
-        lines.append(signs.text(f"busy: {busy}"))
+    if log.elapsed_s:
+        lines.append(signs.text(f"busy: {_busy(log, workers)}"))
     lines += [
         signs.text(f"{workers[worker]} ended ({why}) and was replaced", "yellow") for worker, why, _ in log.deaths
     ]
@@ -65,11 +70,21 @@ def draw_log(
     return Trimmed(Group(*lines))
 
 
-def _sentence(log: Log) -> str:
+def _busy(log: Log, workers: Sequence[str]) -> str:
+    """How much of the time each worker worked; those that never had anything to do are counted."""
+    shares = log.busy_shares()
+    told = [f"{name} {share:.0%}" for name, share in zip(workers, shares, strict=True) if share]
+    idle = shares.count(0)
+    if idle:
+        told.append(f"{count(idle, 'worker')} never")
+    return ", ".join(told)
+
+
+def _sentence(log: Log, what: str) -> str:
     done = len(log.delivered_s)
     each = f", {done / log.elapsed_s:,.1f} a second" if log.elapsed_s else ""
-    failed = f"; {count(log.failures, 'input')} failed" if log.failures else ""
-    return f"{count(done, 'input')} in {duration(log.elapsed_s)}{each}{failed}."
+    failed = f"; {count(log.failures, what)} failed" if log.failures else ""
+    return f"{count(done, what)} in {duration(log.elapsed_s)}{each}{failed}."
 
 
 def _sameness(difference: float | None) -> str:

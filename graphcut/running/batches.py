@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from ..cascade import Cascade
 from ..wiring import Tensor
-from .values import Value
+from .values import CARRIED_AS, Value, travels_as_ort_value
 
 _CLOSE: Final = 1e-3
 """How far pieces may be from the whole, relative to the largest number: other sizes, other order of additions."""
@@ -34,6 +34,11 @@ class BatchAxis:
         sizes = {shape_of(feeds[name])[axis] for name, axis in self.inputs.items() if name in feeds}
         return sizes.pop() if len(sizes) == 1 else 1
 
+    def tells(self, feeds: Mapping[str, Value]) -> bool:
+        """Do examples differ from each other? Those that are all the same can't tell whether they are mixed."""
+        arrays = [np.moveaxis(feeds[name].numpy(), axis, 0) for name, axis in self.inputs.items() if name in feeds]
+        return any(not np.array_equal(array, np.broadcast_to(array[:1], array.shape)) for array in arrays)
+
     def pieces(self, feeds: Mapping[str, Value], length: int) -> Iterator[dict[str, Value]]:
         """`feeds`, `length` examples at a time; the last piece may have fewer."""
         arrays = {name: feeds[name].numpy() for name in self.inputs if name in feeds}
@@ -52,13 +57,14 @@ class BatchAxis:
 def batch_axis(cascade: Cascade) -> BatchAxis | None:
     """The axis along which feeds can be divided, as far as types tell; None where nothing declares one.
 
-    It is a symbol that the shape of every output has exactly once, and that of at least one input; or, where axes have
-    no names, the first axis of all inputs and outputs. No input or output may be of a type that can't be taken apart.
-    Whether examples really don't depend on each other is for a comparison to tell.
+    It is a symbol that the shape of every output and of every tensor that crosses has exactly once, and that of at
+    least one input; or, where axes have no names, the first axis of all of them. No input or output may be of a type
+    that can't be taken apart. Whether examples really don't depend on each other is for a comparison to tell.
     """
     manifest = cascade.manifest
     reads = [cascade.tensors[name] for name in manifest.reads]
-    writes = [cascade.tensors[name] for name in manifest.writes]
+    crossing = dict.fromkeys((*manifest.writes, *(name for part in cascade.parts for name in part.writes)))
+    writes = [cascade.tensors[name] for name in crossing]
     if not reads or not writes or not all(map(_can_be_cut, (*reads, *writes))):
         return None
     symbols = dict.fromkeys(dim for tensor in reads for dim in tensor.shape or () if isinstance(dim, str))
@@ -66,7 +72,7 @@ def batch_axis(cascade: Cascade) -> BatchAxis | None:
         if all((tensor.shape or ()).count(symbol) == 1 for tensor in writes):
             carrying = [tensor for tensor in reads if (tensor.shape or ()).count(symbol) == 1]
             if carrying and all(symbol not in (t.shape or ()) for t in reads if t not in carrying):
-                return BatchAxis(_axes(carrying, symbol), _axes(writes, symbol))
+                return BatchAxis(_axes(carrying, symbol), _axes(writes[: len(manifest.writes)], symbol))
     if all(tensor.shape and tensor.shape[0] is None for tensor in (*reads, *writes)):
         return BatchAxis(dict.fromkeys(manifest.reads, 0), dict.fromkeys(manifest.writes, 0))
     return None
@@ -92,7 +98,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def _can_be_cut(tensor: Tensor) -> bool:
-    return tensor.is_plain and tensor.shape is not None and np.dtype(tensor.dtype).kind in "biufc"
+    return travels_as_ort_value(tensor) and tensor.shape is not None and tensor.dtype not in CARRIED_AS
 
 
 def _axes(tensors: Sequence[Tensor], symbol: str) -> dict[str, int]:

@@ -88,10 +88,12 @@ class Log:
         """A request came in."""
         self.arrived_s.append(now_s)
 
-    def delivered(self, request: int, now_s: float, *, failed: bool) -> None:  # noqa: ARG002 - and leave in order
+    def delivered(self, request: int, now_s: float, *, failed: bool) -> None:
         """A request was answered."""
         self.delivered_s.append(now_s)
         self.failures += failed
+        for part in range(self.parts):  # those that ran along with others never waited
+            self._able_s.pop((request, part), None)
 
     def up(self, worker: int, now_s: float) -> None:
         """A worker has loaded its parts."""

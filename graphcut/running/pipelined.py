@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import suppress
 from math import ceil
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from ..cascade import Cascade
-from ..errors import RunError
-from .batches import agree, batch_axis
+from ..errors import RunError, UsageError
+from .batches import BatchAxis, agree, batch_axis
 from .dispatching.dispatcher import DEADLINE_S, Answer, Dispatcher, OnError
 from .dispatching.flights import Request, Wires
 from .dispatching.staffing import Via, balance_of, crew_of, shared_out, staff_of, units_of
@@ -23,6 +23,11 @@ from .stage import Policy
 from .values import Value, to_array
 
 Outputs = dict[str, Any]
+
+_CLOSED: Final = "the pipeline was closed before this was answered"
+
+_LONGEST_S: Final = 1_000_000
+"""The longest deadline; systems can't wait much longer at a stretch."""
 
 
 class Pipeline:
@@ -50,7 +55,14 @@ class Pipeline:
         log: Log | None = None,
     ) -> None:
         """Load the parts; see `stream` for the arguments. With `is_tracing` its own log keeps every span."""
+        if not 0 < deadline_s <= _LONGEST_S:
+            raise UsageError(
+                f"a deadline of {deadline_s:g} s can't be kept",
+                hint=f"give it more than 0 seconds, and {_LONGEST_S:,} at most",
+            )
         members = staff_of(cascade, workers, overlap)
+        if isinstance(micro_batch, int) and micro_batch < 1:
+            raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")
         self.window = window or 2 * len(members)
         self.log = log or Log(len(cascade.parts), len(members), is_tracing=is_tracing)
         self._cascade = cascade
@@ -58,6 +70,7 @@ class Pipeline:
         self.workers = tuple(member.name for member in members)
         self._axis = batch_axis(cascade) if micro_batch else None
         self._is_compared = False
+        self._comparing = Lock()
         crew = crew_of(cascade, via, shared_out(policy or Policy(), len(members), via), {}, members)
         self._wake = crew.wake
         units = units_of(cascade, {})
@@ -74,6 +87,9 @@ class Pipeline:
         self._inbox: SimpleQueue[tuple[Request, Future[Outputs]] | None] = SimpleQueue()
         self._pending: deque[Future[Outputs]] = deque()
         self._end: BaseException | None = None
+        self._is_over = False
+        self._submitted_so_far = 0
+        self._sending = Lock()
         self._thread = Thread(target=self._work, name="graphcut dispatcher", daemon=True)
         self._thread.start()
 
@@ -86,22 +102,37 @@ class Pipeline:
     def submit(self, feeds: Mapping[str, object]) -> Future[Outputs]:
         """Send a feed on its way. The result is its outputs by name, or raises `RunError`.
 
-        The first feed that can be divided is run whole as well as in pieces, and only if both agree are others divided.
+        The first feed that can be divided, and whose examples are not all the same, is run whole as well as in pieces,
+        and only if both agree are others divided.
 
         Raises:
             RunError: an input is missing, unknown or of the wrong type; or the pipeline has ended.
         """
+        with self._sending:
+            self._submitted_so_far += 1
+            title = f"input {self._submitted_so_far - 1}"
         values = opened(self._cascade, feeds)
         axis = self._axis
         if axis is None or (size := axis.size(values)) <= (length := self._piece(size)):
-            return self._send(values)
-        pieces = [self._send(piece) for piece in axis.pieces(values, length)]
-        if self._is_compared:
-            return _joined(pieces, axis.together)
-        whole = self._send(values)
-        self._is_compared = True
-        if not agree(whole.result(), axis.together([piece.result() for piece in pieces])):
-            self._axis = None
+            return self._send(values, title)
+        with self._comparing:
+            if not self._is_compared:
+                return self._compared(axis, values, length, title)
+        if self._axis is None:
+            return self._send(values, title)
+        return _joined([self._send(piece, title) for piece in axis.pieces(values, length)], axis.together)
+
+    def _compared(self, axis: BatchAxis, values: Mapping[str, Value], length: int, title: str) -> Future[Outputs]:
+        """The outputs of the whole; whether they agree with those of its pieces decides about all feeds to come."""
+        whole = self._send(values, title)
+        pieces = [self._send(piece, title) for piece in axis.pieces(values, length)]
+        if whole.exception() is None:
+            try:
+                same = agree(whole.result(), axis.together([piece.result() for piece in pieces]))
+            except (RunError, ValueError):  # a piece fails where the whole does not, or they don't fit together
+                same = False
+            self._axis = axis if same else None
+            self._is_compared = not same or axis.tells(values)
         return whole
 
     def map(
@@ -110,11 +141,11 @@ class Pipeline:
         """The outputs for each of `feeds`, in order; see `stream`."""
         waiting: deque[Future[Outputs]] = deque()
         for feed in feeds:
-            waiting.append(_submitted(self, feed))
-            if len(waiting) > self.window:
-                yield _answer(waiting.popleft(), on_error)
+            waiting.append(self._submitted(feed))
+            while waiting and (len(waiting) > self.window or waiting[0].done()):
+                yield self._answer(waiting.popleft(), on_error)
         while waiting:
-            yield _answer(waiting.popleft(), on_error)
+            yield self._answer(waiting.popleft(), on_error)
 
     @property
     def is_divided(self) -> bool:
@@ -131,12 +162,32 @@ class Pipeline:
         """How many examples go together, of `size`."""
         return self._length if isinstance(self._length, int) else ceil(size / len(self.workers))
 
-    def _send(self, values: Mapping[str, Value]) -> Future[Outputs]:
+    def _submitted(self, feed: Mapping[str, object]) -> Future[Outputs]:
+        """What is wrong with a feed is said in its turn."""
+        try:
+            return self.submit(feed)
+        except RunError as error:
+            failed: Future[Outputs] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _answer(self, future: Future[Outputs], on_error: OnError) -> Outputs | RunError:
+        try:
+            return future.result()
+        except RunError as error:
+            if on_error == "raise" or error is self._end:
+                raise
+            return error
+
+    def _send(self, values: Mapping[str, Value], title: str) -> Future[Outputs]:
         future: Future[Outputs] = Future()
-        self._inbox.put((Request(values), future))
+        future.set_running_or_notify_cancel()  # what is on its way can't be called back
+        with self._sending:
+            if self._is_over:
+                future.set_exception(self._end or RunError(_CLOSED))
+            else:
+                self._inbox.put((Request(values, title=title), future))
         self._wake()
-        if not self._thread.is_alive():
-            self._fail_all()
         return future
 
     def _requests(self) -> Iterator[Request | None]:
@@ -167,16 +218,16 @@ class Pipeline:
         future.set_result({name: to_array(value, tensors[name]) for name, value in answer.items()})
 
     def _fail_all(self) -> None:
-        """Nothing more will be answered."""
-        error = self._end or RunError("the pipeline was closed before this was answered")
-        while self._pending:
-            self._pending.popleft().set_exception(error)
+        """Nothing more will be answered, and nothing more is taken."""
+        with self._sending:
+            self._is_over = True
         with suppress(Empty):
             while True:
                 left = self._inbox.get_nowait()
                 if left is not None:
-                    with suppress(InvalidStateError):
-                        left[1].set_exception(error)
+                    self._pending.append(left[1])
+        for future in self._pending:
+            future.set_exception(self._end or RunError(_CLOSED))
 
 
 def stream(  # noqa: PLR0913 - each is a decision of its own, and has a default that serves
@@ -219,7 +270,7 @@ def stream(  # noqa: PLR0913 - each is a decision of its own, and has a default 
         log: what happens is noted there.
 
     Raises:
-        UsageError: there can't be so many workers.
+        UsageError: there can't be so many workers, or there can't be such a deadline.
         RunError: an input is missing, unknown or of the wrong type; a part fails or can't be loaded; a device is lost
             for which no other has room.
     """
@@ -238,28 +289,10 @@ def stream(  # noqa: PLR0913 - each is a decision of its own, and has a default 
         yield from pipeline.map(feeds, on_error=on_error)
 
 
-def _submitted(pipeline: Pipeline, feed: Mapping[str, object]) -> Future[Outputs]:
-    """What is wrong with a feed is said in its turn."""
-    try:
-        return pipeline.submit(feed)
-    except RunError as error:
-        failed: Future[Outputs] = Future()
-        failed.set_exception(error)
-        return failed
-
-
-def _answer(future: Future[Outputs], on_error: OnError) -> Outputs | RunError:
-    try:
-        return future.result()
-    except RunError as error:
-        if on_error == "raise":
-            raise
-        return error
-
-
 def _joined(pieces: Sequence[Future[Outputs]], together: Callable[[Sequence[Outputs]], Outputs]) -> Future[Outputs]:
     """One result of many: all of them together, or the first error among them."""
     joined: Future[Outputs] = Future()
+    joined.set_running_or_notify_cancel()
     left, lock = [len(pieces)], Lock()
 
     def count_down(_piece: Future[Outputs]) -> None:
@@ -267,11 +300,15 @@ def _joined(pieces: Sequence[Future[Outputs]], together: Callable[[Sequence[Outp
             left[0] -= 1
             if left[0]:
                 return
-        error = next((found for piece in pieces if (found := piece.exception()) is not None), None)
-        if error is None:
+        try:
             joined.set_result(together([piece.result() for piece in pieces]))
-        else:
+        except RunError as error:
             joined.set_exception(error)
+        except ValueError as error:
+            hint = "leave out --micro-batch: for this input the model gives pieces of other sizes"
+            joined.set_exception(
+                RunError(f"the outputs for the pieces of a batch don't fit together: {error}", hint=hint)
+            )
 
     for piece in pieces:
         piece.add_done_callback(count_down)

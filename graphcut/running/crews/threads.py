@@ -35,6 +35,7 @@ class ThreadCrew:
         self._loads: dict[int, SimpleQueue[Sequence[int] | None]] = {}
         self._workers: dict[int, Worker] = {}
         self._threads: list[Thread] = []
+        self._asked: dict[int, frozenset[int]] = {}
         self._stages: dict[int, Stage] = {}
         self._lock = Lock()
 
@@ -42,6 +43,7 @@ class ThreadCrew:
         """Begin a thread; its parts are loaded by it."""
         made = self._workers[worker] = Worker(self._cascade, self._states, self._stage)
         tasks = self._tasks[worker] = SimpleQueue()
+        self._asked[worker] = frozenset(parts)
         self._begin(lambda: self._work(made, tasks))
         tasks.put(lambda held: self._hold(worker, held, parts))
 
@@ -50,6 +52,7 @@ class ThreadCrew:
         if worker not in self._loads:
             self._loads[worker] = SimpleQueue()
             self._begin(lambda: self._load_all(worker))
+        self._asked[worker] = frozenset(parts)
         self._loads[worker].put(parts)
 
     def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
@@ -133,7 +136,7 @@ class ThreadCrew:
         except Exception as error:  # noqa: BLE001 - whatever it is, the dispatcher is told
             return Failed(worker, None, error)
         with self._lock:
-            used = {place for one in self._workers.values() for place in one.stages}
+            used = set().union(*self._asked.values(), *(one.stages for one in self._workers.values()))
             self._stages = {place: stage for place, stage in self._stages.items() if place in used}
         return Ready(worker, frozenset(parts))
 

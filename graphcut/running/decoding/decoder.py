@@ -14,6 +14,7 @@ import onnxruntime as ort
 from ...cascade import Cascade, State
 from ...errors import RunError, UsageError
 from ...wiring import Dim, Tensor
+from ..batches import shape_of
 from ..values import CARRIED_AS, Value, to_value, zeros
 from .states import carried_on, kept_states, states_of
 from .token_inputs import Role, Stretch, fed, role_of
@@ -165,6 +166,8 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
     roles = {name: role for name in open_ if (role := role_of(cascade.tensors[name])) is not None}
     rest = [name for name in open_ if name not in roles]
     if "ids" not in roles.values():
+        if given := next((name for name in inputs if role_of(cascade.tensors[name]) == "ids"), None):
+            raise UsageError(f"{given!r} is among the inputs, and prompts are fed there", hint="leave it out of them")
         whole = [name for name in rest if cascade.tensors[name].dtype in _INTEGERS]
         if len(whole) != 1:
             raise _no_ids(rest)
@@ -249,7 +252,7 @@ def _sizes_of(given: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> dict
     for name, value in given.items():
         shape = tensors[name].shape
         if shape is not None and tensors[name].is_plain:
-            found.update((dim, size) for dim, size in zip(shape, value.shape(), strict=True) if isinstance(dim, str))
+            found.update((dim, size) for dim, size in zip(shape, shape_of(value), strict=True) if isinstance(dim, str))
     return found
 
 

@@ -25,6 +25,9 @@ from .token_inputs import Stretch
 End = Literal["stop", "max_tokens", "full"]
 """Why a sequence ended: by a stop token; it is as long as was asked for; no more tokens fit the model."""
 
+_LAST_TOKEN: Final = 2**31 - 1
+"""The largest number that every type of token input can hold."""
+
 _NOT_BEGUN: Final = Stretch(0, ())
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -67,7 +70,7 @@ class _Sequence:
         self.at = Stretch(0, self.done + now) if decoder.is_stateless else Stretch(len(self.done), now)
         fresh = {} if self.done else decoder.fresh
         self.done, self.left = self.done + now, self.left[len(now) :]
-        return Request(decoder.feeds(self.at, self.states), sequence=self.number, fresh=fresh)
+        return Request(decoder.feeds(self.at, self.states), self.number, fresh, f"sequence {self.number}")
 
 
 class Generation:
@@ -192,8 +195,8 @@ def generate(  # noqa: PLR0913 - each is a decision of its own, and has a defaul
         inputs: what is fed as it is at every step, such as what an encoder found; for a state, what it begins with.
         states: outputs that become inputs at the next step, by these inputs, where the manifest does not know them.
         dims: numbers for symbols in the sizes of states, where nothing tells them.
-        max_context: how many tokens a sequence may have, prompt included; buffers of a fixed size limit it by
-            themselves.
+        max_context: how many tokens of a sequence may be fed, prompt included (the last one found never is); buffers of
+            a fixed size limit it by themselves.
         via: where the parts run, see `stream`.
         workers: how many; no more than parts. By themselves as many as the plan has devices, or else one for each core,
             though no more than parts or prompts: a sequence is with one worker at a time.
@@ -234,6 +237,11 @@ def _check(
         if not prompt:
             raise UsageError(
                 f"prompt {place} is empty", hint="give at least one token, such as the one that begins a text"
+            )
+        if (strange := next((token for token in prompt if not 0 <= token <= _LAST_TOKEN), None)) is not None:
+            raise UsageError(
+                f"prompt {place} has {strange}, which is no number of a token",
+                hint="tokens are numbered from 0 up to the size of the vocabulary",
             )
         if capacity is not None and len(prompt) > capacity:
             raise UsageError(

@@ -141,8 +141,7 @@ class Dispatcher:
     def _begin(self, flight: Flight) -> None:
         feeds = flight.request.feeds
         used = {name: self._crew.put(value, name) for name, value in feeds.items() if self._is_used(name)}
-        absent = {name for name in self._wires.readers if name not in self._wires.made and name not in used}
-        self._able_now(flight, flight.begin(used, absent))
+        self._able_now(flight, flight.begin(used, self._wires.inputs() - used.keys()))
 
     def _is_used(self, name: str) -> bool:
         return name in self._wires.readers or self._wires.is_output(name)
@@ -319,7 +318,9 @@ class Dispatcher:
                 self._release(event.made.values())
                 self._begin_anew(flight)
                 return
-        able = flight.place(event.made)
+        # A part that hands on an input makes what is there already.
+        self._release(handle for name, handle in event.made.items() if name in flight.held)
+        able = flight.place({name: handle for name, handle in event.made.items() if name not in flight.held})
         self._release(flight.done(step.parts))
         self._able_now(flight, [part for part in able if part not in flight.taken])
 
@@ -369,8 +370,8 @@ class Dispatcher:
             self._give_up(
                 step,
                 RunError(
-                    f"input {step.request} ended its worker {MAX_KILLS} times in {names} ({one.lost})",
-                    hint="leave this input out, or go on without it with --on-error skip",
+                    f"{flight.title} ended its worker {MAX_KILLS} times in {names} ({one.lost})",
+                    hint="leave it out; `graphcut run` goes on without it with --on-error skip",
                 ),
             )
         else:
@@ -392,7 +393,7 @@ class Dispatcher:
         flight.attempt += 1
         if flight.attempt > MAX_LOSSES:
             flight.error = RunError(
-                f"what was made for input {flight.number} was lost {flight.attempt} times",
+                f"what was made for {flight.title} was lost {flight.attempt} times",
                 hint="do its machines stay up, and does anything remove files from shared memory?",
             )
         else:

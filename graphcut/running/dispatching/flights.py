@@ -37,11 +37,13 @@ class Request:
         feeds: the inputs, by name.
         sequence: whose states it goes on with; None where nothing is kept.
         fresh: where a sequence begins: the shapes of its states.
+        title: what messages call it; its number without one.
     """
 
     feeds: Mapping[str, Value]
     sequence: int | None = None
     fresh: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    title: str = ""
 
 
 class Wires:
@@ -51,7 +53,6 @@ class Wires:
         units: the parts, in an order in which they can run.
         outputs: what a request is answered with.
         readers: the places of the parts that read a tensor.
-        made: the tensors that parts give out.
     """
 
     def __init__(self, units: Sequence[Unit], outputs: Sequence[str]) -> None:
@@ -62,7 +63,7 @@ class Wires:
         for place, unit in enumerate(units):
             for name in unit.reads:
                 self.readers.setdefault(name, []).append(place)
-        self.made = frozenset(name for unit in units for name in unit.writes)
+        self._writer = {name: place for place, unit in reversed([*enumerate(units)]) for name in unit.writes}
         self._outputs = frozenset(outputs)
 
     def wanted(self, parts: Sequence[int]) -> tuple[str, ...]:
@@ -70,6 +71,14 @@ class Wires:
         own = set(parts)
         made = [name for place in parts for name in self.units[place].writes]
         return tuple(n for n in made if n in self._outputs or any(r not in own for r in self.readers.get(n, ())))
+
+    def is_from_outside(self, name: str, place: int) -> bool:
+        """Is what a part reads an input of the model, for no part before it makes it? It may hand an input on."""
+        return self._writer.get(name, len(self.units)) >= place
+
+    def inputs(self) -> set[str]:
+        """What must come from outside, if anybody has it."""
+        return {name for name, places in self.readers.items() if self.is_from_outside(name, places[0])}
 
     def is_output(self, name: str) -> bool:
         """Is it part of the answer?"""
@@ -107,6 +116,11 @@ class Flight:
         self._absent: frozenset[str] = frozenset()
 
     @property
+    def title(self) -> str:
+        """What messages call it."""
+        return self.request.title or f"input {self.number}"
+
+    @property
     def is_finished(self) -> bool:
         """Is there an answer, or the certainty that there is none?"""
         return self._undone == 0 or self.error is not None
@@ -117,10 +131,16 @@ class Flight:
         self.taken, self._undone, self.running = set(), len(wires.units), 0
         self._absent = frozenset(absent)
         self._unread = {name: len(readers) for name, readers in wires.readers.items()}
-        self._missing = [sum(name not in self._absent for name in unit.reads) for unit in wires.units]
+        self._missing = [
+            sum(not self._lacks(name, place) for name in unit.reads) for place, unit in enumerate(wires.units)
+        ]
         self.held = {}
         bare = [place for place, missing in enumerate(self._missing) if missing == 0]
         return sorted({*bare, *self.place(held)})
+
+    def _lacks(self, name: str, place: int) -> bool:
+        """Does a part do without what it reads there?"""
+        return name in self._absent and self._wires.is_from_outside(name, place)
 
     def place(self, made: Mapping[str, Handle]) -> list[int]:
         """Hold tensors that were made. The parts that can run now."""
@@ -128,6 +148,8 @@ class Flight:
         for name, handle in made.items():
             self.held[name] = handle
             for place in self._wires.readers.get(name, ()):
+                if self._lacks(name, place):
+                    continue
                 self._missing[place] -= 1
                 if self._missing[place] == 0:
                     able.append(place)

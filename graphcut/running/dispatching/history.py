@@ -66,10 +66,10 @@ class History:
 
     def lost(self, sequence: int, parts: Sequence[int], worker: int) -> Repair | None:
         """What makes the states of `parts` where `worker` has them; None where it has them, or there are none yet."""
-        entries = self._entries.get(sequence, [])
-        begun = {part for entry in entries for part in entry.step.parts}
-        at = self._at.get(sequence, {})
-        missing = tuple(part for part in self._keeping(parts) if part in begun and at.get(part) != worker)
+        at, entries = self._at.get(sequence, {}), self._entries.get(sequence, [])
+        elsewhere = [part for part in self._keeping(parts) if at.get(part) != worker]
+        begun = {part for entry in entries for part in entry.step.parts} if elsewhere else set()
+        missing = tuple(part for part in elsewhere if part in begun)
         if not missing:
             return None
         needs = self._closed(frozenset(missing), entries)

@@ -15,6 +15,8 @@ from .flights import Unit
 MAX_DEATHS: Final = 3
 """So often may a worker end without having finished a step in between before its place counts as lost."""
 
+_HUNG: Final = "it hung"
+
 _PAUSES_S: Final = (0.0, 0.2, 1.0)
 """How long after its first, second and third death a worker is started again."""
 
@@ -140,7 +142,7 @@ class Staff:
             time, number = heapq.heappop(self._deadlines)
             one = self.members[number]
             if one.deadline == time:
-                one.deadline, one.lost = None, "it hung"
+                one.deadline, one.lost = None, _HUNG
                 self._crew.end(number)
 
     def within(self, number: int, seconds: float) -> None:
@@ -193,10 +195,13 @@ class Staff:
             heirs = sorted(alive, key=lambda i: (part not in self.members[i].holds, abs(i - number), i))
             heir = next((i for i in heirs if self.fits(i, [*given.get(i, []), part])), None)
             if heir is None:
+                needed = f"{self.units[part].name}, which needs {size(self.units[part].needs_bytes)}"
+                others = f"no other worker has room for {needed}" if alive else f"no worker is left for {needed}"
                 raise RunError(
-                    f"{lost.name} is lost ({lost.lost}), and no other worker has room for "
-                    f"{self.units[part].name}, which needs {size(self.units[part].needs_bytes)}",
-                    hint="bring the device back, or plan again without it",
+                    f"{lost.name} is lost ({lost.lost}), and {others}",
+                    hint="give it longer (--deadline) if it is only slow, or plan again without it"
+                    if lost.lost == _HUNG
+                    else "bring the device back, or plan again without it",
                 )
             given.setdefault(heir, []).append(part)
         for heir, parts in given.items():

@@ -54,20 +54,23 @@ def staff_of(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[Me
         raise UsageError(f"{workers} workers can't run anything", hint="take 1 or more")
     parts, hosts = cascade.parts, cascade.manifest.devices
     if workers is None and hosts and all(part.device is not None for part in parts):
+        owned = {host: tuple(i for i, part in enumerate(parts) if part.device == host.name) for host in hosts}
         return [
-            Member(host.name, host.memory_bytes, tuple(i for i, part in enumerate(parts) if part.device == host.name))
-            for host in hosts
+            Member(host.name, host.memory_bytes, own, also=_beside(own, overlap, len(parts)))
+            for host, own in owned.items()
         ]
     number = workers or min(len(parts), os.cpu_count() or 1)
     bounds = even_bounds([needs_of(part) + 1.0 for part in parts], min(number, len(parts)))
     spans = [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
     while len(spans) < number:  # the heaviest is shared by so many that each has less to do than the next heaviest
         spans.append(max(spans, key=lambda span: sum(needs_of(parts[i]) for i in span) / spans.count(span)))
-    last = len(parts) - 1
-    held = (frozenset(range(max(0, span[0] - overlap), min(last, span[-1] + overlap) + 1)) for span in spans)
-    return [
-        Member(f"worker {i}", None, span, also=also) for i, (span, also) in enumerate(zip(spans, held, strict=True))
-    ]
+    return [Member(f"worker {i}", None, span, also=_beside(span, overlap, len(parts))) for i, span in enumerate(spans)]
+
+
+def _beside(owned: Sequence[int], overlap: int, parts: int) -> frozenset[int]:
+    """The parts that are owned, and up to `overlap` on either side of each."""
+    near = {place + step for place in owned for step in range(-overlap, overlap + 1)}
+    return frozenset(near.intersection(range(parts)))
 
 
 def crew_of(cascade: Cascade, via: Via, policy: Policy, states: Places, members: Sequence[Member]) -> Crew:

@@ -50,7 +50,7 @@ class Round:
         """The outputs for all inputs, in their order; they come while the last part runs.
 
         Raises:
-            RunError: a part can't be loaded; or it fails, and errors are raised.
+            RunError: a part can't be loaded; or, after all answers before, it fails and errors are raised.
         """
         parts, number = self._cascade.parts, 0
         for place in range(len(parts)):
@@ -62,6 +62,8 @@ class Round:
                     if place == len(parts) - 1:
                         yield self._answer(number, made)
                     fed, made = {}, {}  # noqa: PLW2901 - nothing is held while the next input is fetched
+                    if number in self._errors and self._on_error == "raise":
+                        break  # those before it are answered, and nobody asks for those after it
             finally:
                 loader.leave(place)
 
@@ -73,7 +75,7 @@ class Round:
                 raise fed
             return self._step(stage, place, number, fed)
         except RunError as error:
-            if self._on_error == "raise":
+            if self._on_error == "raise" and number == 1:
                 raise
             self._errors[number] = error
             self._shelf.drop_request(number)
@@ -96,7 +98,10 @@ class Round:
 
     def _answer(self, number: int, made: dict[str, Value]) -> Outputs | RunError:
         if number in self._errors:
-            return self._errors.pop(number)
+            error = self._errors.pop(number)
+            if self._on_error == "raise":
+                raise error
+            return error
         answer = {}
         for name in self._cascade.manifest.writes:
             key = number, name

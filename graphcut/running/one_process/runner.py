@@ -142,11 +142,13 @@ class Runner:
             RunError: at once where the cap can't hold for the first input; then as for `run`.
         """
         times = len(feeds) if isinstance(feeds, Sized) else None
-        inputs = self._opened(feeds, on_error)
+        inputs = self._opened(feeds)
         bad = []
         for fed in inputs:
             if not isinstance(fed, RunError):
                 break
+            if on_error == "raise":
+                raise fed
             bad.append(fed)
         else:
             return (error for error in bad)
@@ -156,18 +158,20 @@ class Runner:
             return (answer for one in everything for answer in self._next(one, on_error))
         return self._round(everything, forecast, on_error)
 
-    def _opened(self, feeds: Iterable[Feeds], on_error: OnError) -> Iterator[dict[str, Value] | RunError]:
+    def _opened(self, feeds: Iterable[Feeds]) -> Iterator[dict[str, Value] | RunError]:
         for feed in feeds:
             try:
-                yield opened(self._cascade, feed)
+                fed = opened(self._cascade, feed)
             except RunError as error:
-                if on_error == "raise":
-                    raise
                 yield error
+            else:
+                yield fed
 
     def _next(self, fed: dict[str, Value] | RunError, on_error: OnError) -> Iterator[Outputs | RunError]:
         """One more input, where parts stay."""
         if isinstance(fed, RunError):
+            if on_error == "raise":
+                raise fed
             yield fed
             return
         try:
