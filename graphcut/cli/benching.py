@@ -29,7 +29,8 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="WAY",
-            help="Only this way, besides the whole model: spinning, feeders, mapped, resident, in turn, threads ... Repeatable.",
+            help="Only this way, besides the whole model: spinning, feeders, mapped, resident, threads, processes, "
+            "'in turn', 'in turn, mapped'. Repeatable.",
         ),
     ] = None,
     as_json: AsJson = False,
