@@ -860,7 +860,7 @@ def test_running_into_a_folder_that_is_not_there_is_told(say: Say, tmp_path: Pat
     before = holdings(tmp_path)
     said = say("run", place, "--inputs", tmp_path / "in.npz", "-o", tmp_path / "nowhere" / "out.npz")
     assert said.code == 2
-    assert said.complaint[0] == f"error: there is no folder {tmp_path / 'nowhere'}"
+    assert f"there is no folder {tmp_path / 'nowhere'}" in said.complaint[0]
     assert holdings(tmp_path) == before
 
 
