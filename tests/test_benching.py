@@ -163,3 +163,11 @@ def test_numbers_that_one_side_lacks_are_no_small_difference() -> None:
     assert _largest(nan, np.array([2.0, 1.0])) == np.inf
     assert _largest(nan, np.array([np.nan, 1.5])) == 0.5
     assert _largest(np.array([1 + 0j]), np.array([1 + 5j])) == 5
+
+
+def test_the_most_that_a_worker_had_in_memory_is_said_where_it_is_known() -> None:
+    log = Log(1, 2)
+    for memory_bytes in (2**20, 3 * 2**20, 0):
+        log.has(1, memory_bytes)
+    assert log.memory_bytes == {1: 3 * 2**20}
+    assert "memory: b 3 MiB" in said(draw_log(log, ["p"], ["a", "b"], Console()))

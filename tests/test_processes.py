@@ -290,6 +290,15 @@ def test_every_answer_is_exact_whoever_is_killed(seed: int, tmp_path: Path, monk
     assert {why for _, why, _ in log.deaths} == {"it was ended by SIGKILL"}
 
 
+def test_each_worker_tells_what_it_has_in_memory(tmp_path: Path) -> None:
+    cascade, feeds = demo(tmp_path, "resnet")
+    log = Log(len(cascade.parts), 2)
+    answers(cascade, feeds, workers=2, log=log)
+    python_alone = 10 << 20
+    assert sorted(log.memory_bytes) == [0, 1]
+    assert all(number > python_alone for number in log.memory_bytes.values())
+
+
 @pytest.mark.parametrize("when", ["while it starts", "while it waits"])
 def test_a_worker_that_is_killed_without_a_step_is_replaced(
     when: str, cascade: Cascade, lives: list[subprocess.Popen[bytes]]

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import RunError, UsageError
 from .input_files import Feeds, InputFiles, input_files
-from .telling import console_, say
+from .telling import console_, counting, say
 from .words import CascadePlace, Force, app, check_goal_file, open_
 
 if TYPE_CHECKING:
@@ -232,13 +232,15 @@ def _save_all(feeds: Feeds, answers: Iterator[_Answer]) -> int:
     """
     files, failed = feeds.files, 0
     try:
-        for outputs in answers:
-            if isinstance(outputs, RunError):
-                failed += 1
-                say(f"{files.places[feeds.fed[0]]} failed: {outputs}")
-            else:
-                _save(files, feeds.fed[0], outputs)
-            feeds.fed.popleft()
+        with counting("inputs", len(files)) as advance:
+            for outputs in answers:
+                if isinstance(outputs, RunError):
+                    failed += 1
+                    say(f"{files.places[feeds.fed[0]]} failed: {outputs}")
+                else:
+                    _save(files, feeds.fed[0], outputs)
+                feeds.fed.popleft()
+                advance()
     except RunError as error:
         if files.folder is not None and feeds.fed:
             error.hint = f"{error.hint or 'look at the input'} (the run stopped at {files.places[feeds.fed[0]]})"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import GraphcutError
@@ -67,6 +68,27 @@ def say(text: str) -> None:
 def say_next(command: str) -> None:
     """The command to try next."""
     say(f"next: {command}")
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar over things that are done one after the other, and how many a second; only on a terminal."""
+    if not sys.stderr.isatty() or total < 2:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
+    began_s, done = perf_counter(), 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        bar.update(task, advance=1, description=f"{what}, {done / (perf_counter() - began_s):,.1f} a second")
+
+    with Progress(*columns, console=console_(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield advance
 
 
 @contextmanager

@@ -62,6 +62,9 @@ def draw_log(
     lines: list[RenderableType] = [said, table(columns, width=console.width, signs=signs)]
     if log.elapsed_s:
         lines.append(signs.text(f"busy: {_busy(log, workers)}"))
+    if log.memory_bytes:
+        most = ", ".join(f"{workers[worker]} {size(number)}" for worker, number in sorted(log.memory_bytes.items()))
+        lines.append(signs.text(f"memory: {most}"))
     lines += [
         signs.text(f"{workers[worker]} ended ({why}) and was replaced", "yellow") for worker, why, _ in log.deaths
     ]

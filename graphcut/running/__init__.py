@@ -1,4 +1,4 @@
-"""Running a cascade: `stage` is one part that is loaded, and one file a way to run them all.
+"""Running a cascade: `stage` is one part that is loaded; folders hold the ways to run them all, and who runs them.
 
 Needs numpy, onnxruntime and the manifest reader, and nothing else: a worker installs no onnx.
 """

@@ -57,6 +57,7 @@ class Log:
         delivered_s: when each request was answered.
         arrived_s: when each request came in.
         failures: how many requests failed.
+        memory_bytes: the most that each worker had in memory; only of those that are processes of their own.
         deaths: who died, why, and when.
         moves: which bounds came into force, and when.
     """
@@ -71,6 +72,7 @@ class Log:
     arrived_s: list[float] = field(default_factory=list)
     delivered_s: list[float] = field(default_factory=list)
     failures: int = 0
+    memory_bytes: dict[int, int] = field(default_factory=dict)
     deaths: list[tuple[int, str, float]] = field(default_factory=list)
     moves: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
     _able_s: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -120,6 +122,11 @@ class Log:
             if self.is_tracing:
                 self.spans.append(Span(worker, part, step.request, began_s, took))
             began_s += took
+
+    def has(self, worker: int, memory_bytes: int) -> None:
+        """What a worker has in memory; 0 where nobody tells."""
+        if memory_bytes:
+            self.memory_bytes[worker] = max(memory_bytes, self.memory_bytes.get(worker, 0))
 
     def able(self, part: int, request: int, now_s: float) -> None:
         """A part could run for a request, and waits for its worker."""

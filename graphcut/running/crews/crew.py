@@ -59,12 +59,14 @@ class Done:
         step: what it was.
         made: where its `writes` lie.
         seconds: what each of its parts took.
+        memory_bytes: what the worker has in memory, where it is a process of its own; 0 where nobody tells.
     """
 
     worker: int
     step: Step
     made: Mapping[str, Handle]
     seconds: tuple[float, ...]
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

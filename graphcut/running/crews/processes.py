@@ -226,7 +226,7 @@ class ProcessCrew:
         match report:
             case Made():
                 self._hold(report.made)
-                return Done(worker, cast("Step", step), report.made, report.seconds)
+                return Done(worker, cast("Step", step), report.made, report.seconds, report.memory_bytes)
             case Broken():
                 return Failed(worker, step if report.is_step else None, report.error)
             case Missing():

@@ -273,7 +273,8 @@ class RayCrew:
         large = (name for name in step.writes if name not in found.carried)
         made = {name: _Made(packed) for name, packed in found.carried.items()}
         made.update({name: _Made(ref, seat.node) for name, ref in zip(large, refs, strict=True)})
-        return Done(seat.worker, step, {name: made[name] for name in step.writes}, found.seconds)
+        wanted = {name: made[name] for name in step.writes}
+        return Done(seat.worker, step, wanted, found.seconds, found.memory_bytes)
 
     def _ended(self, seat: _Seated, error: BaseException) -> Event | None:
         text = " ".join(str(error).split())

@@ -17,6 +17,7 @@ from ...cascade import Cascade, Manifest
 from ...errors import RunError
 from ...version import __version__
 from ...wiring import Tensor
+from ..one_process.memory import resident_bytes
 from ..stage import Policy, Stage, tidy
 from ..values import CARRIED_AS, Value, to_array, travels_as_ort_value
 from .crew import Step
@@ -33,11 +34,13 @@ class Report:
 
     Attributes:
         seconds: what each of its parts took.
+        memory_bytes: what the actor has in memory.
         carried: those of the tensors it made that were asked for with the report, packed.
         small: all that were small enough to be.
     """
 
     seconds: tuple[float, ...]
+    memory_bytes: int
     carried: Mapping[str, Any]
     small: tuple[str, ...]
 
@@ -123,6 +126,7 @@ class Seat:
             return (told, *(None for _ in large)) if large else told
         report = Report(
             seconds,
+            resident_bytes(),
             {name: packed[name] for name in step.writes if name in small},
             tuple(name for name in step.writes if is_small(packed[name])),
         )

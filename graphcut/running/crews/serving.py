@@ -21,6 +21,7 @@ import msgspec
 
 from ...cascade import Cascade, Manifest, digest_of, open_cascade
 from ...errors import RunError
+from ..one_process.memory import resident_bytes
 from ..stage import Policy, Stage
 from .crew import Step
 from .landing import Landing
@@ -81,6 +82,7 @@ class Made(NamedTuple):
 
     made: Mapping[str, Slot]
     seconds: tuple[float, ...]
+    memory_bytes: int
 
 
 class Broken(NamedTuple):
@@ -181,7 +183,8 @@ class Server:
             held = {name: shared.read(slot) for name, slot in order.held.items()}
         except LookupError:
             return Missing()
-        return Made(*self._landing.run(order.step, held, lambda into: worker.run(order.step, held, into)))
+        made, seconds = self._landing.run(order.step, held, lambda into: worker.run(order.step, held, into))
+        return Made(made, seconds, resident_bytes())
 
 
 def _opened(opening: Opening) -> Cascade:

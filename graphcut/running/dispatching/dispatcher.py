@@ -299,6 +299,7 @@ class Dispatcher:
         self._free(worker)
         self.staff.members[worker].deaths = 0
         self.log.done(worker, step, event.seconds, self._crew.now())
+        self.log.has(event.worker, event.memory_bytes)
         flight = self._flights.get(step.request)
         if step.request < 0:
             self._repairs.done(worker)
