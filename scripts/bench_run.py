@@ -45,7 +45,7 @@ LARGE = [
     "--external",
 ]
 SMALL = ["--hidden", "256", "--layers", "12", "--heads", "4", "--kv-heads", "4", "--vocab", "1024", "--external"]
-TURNS = 15
+TURNS = 31
 TOKENS = 80
 MIB = 1024**2
 
