@@ -141,7 +141,7 @@ class Dispatcher:
     def _begin(self, flight: Flight) -> None:
         feeds = flight.request.feeds
         used = {name: self._crew.put(value, name) for name, value in feeds.items() if self._is_used(name)}
-        self._able_now(flight, flight.begin(used, self._wires.inputs() - used.keys()))
+        self._able_now(flight, flight.begin(used, self._wires.inputs - used.keys()))
 
     def _is_used(self, name: str) -> bool:
         return name in self._wires.readers or self._wires.is_output(name)

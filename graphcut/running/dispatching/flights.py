@@ -53,6 +53,7 @@ class Wires:
         units: the parts, in an order in which they can run.
         outputs: what a request is answered with.
         readers: the places of the parts that read a tensor.
+        inputs: what must come from outside, if anybody has it.
     """
 
     def __init__(self, units: Sequence[Unit], outputs: Sequence[str]) -> None:
@@ -64,6 +65,7 @@ class Wires:
             for name in unit.reads:
                 self.readers.setdefault(name, []).append(place)
         self._writer = {name: place for place, unit in reversed([*enumerate(units)]) for name in unit.writes}
+        self.inputs = frozenset(name for name, at in self.readers.items() if self.is_from_outside(name, at[0]))
         self._outputs = frozenset(outputs)
 
     def wanted(self, parts: Sequence[int]) -> tuple[str, ...]:
@@ -75,10 +77,6 @@ class Wires:
     def is_from_outside(self, name: str, place: int) -> bool:
         """Is what a part reads an input of the model, for no part before it makes it? It may hand an input on."""
         return self._writer.get(name, len(self.units)) >= place
-
-    def inputs(self) -> set[str]:
-        """What must come from outside, if anybody has it."""
-        return {name for name, places in self.readers.items() if self.is_from_outside(name, places[0])}
 
     def is_output(self, name: str) -> bool:
         """Is it part of the answer?"""
