@@ -12,17 +12,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from .pictured import Pictured
-from .version import __version__ as __version__
+from .core.html_repr import Pictured
+from .core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .analysis import Analysis, CutPoint, analyze, to_networkx
-    from .cascade import Cascade, Manifest, Part, open_cascade
-    from .costs.caches import Cache
-    from .costs.device import Device
-    from .costs.tables import Table, read_table, save_table, table_of
-    from .costs.weighing import Costs, weigh
-    from .errors import (
+    from .analysis.cut_points import Analysis, CutPoint, analyze, to_networkx
+    from .benchmarking.cost_measurement import Measured, measure
+    from .core.errors import (
         CascadeError,
         GraphcutError,
         MemoryCapError,
@@ -32,26 +28,30 @@ if TYPE_CHECKING:
         RunError,
         UsageError,
     )
-    from .graph import Block, Graph, Node, Partition
-    from .measuring.measured import Measured, measure
-    from .merging import merge
-    from .model import Model, load
+    from .core.graph import Block, Graph, Node, Partition
+    from .core.manifest import Cascade, Manifest, Part, open_cascade
+    from .core.wiring import Link, Tensor, Wiring
+    from .costs.caches import Cache
+    from .costs.device import Device
+    from .costs.tables import Table, read_table, save_table, table_of
+    from .costs.weighing import Costs, weigh
+    from .loading.model import Model, load
+    from .model_splitter import ModelSplitter
     from .planning.cluster import Cluster, Failure, Fault, Line, World, read_cluster, read_world
-    from .planning.files import replay, save_plan
     from .planning.goals import Across, At, Heads, Into, Limits, Within
+    from .planning.plan_files import replay, save_plan
     from .planning.plans import Plan, plan
     from .running.decoding.generation import Generation, generate
-    from .running.log import Log
-    from .running.one_process.runner import Runner, run
+    from .running.in_process.runner import Runner, run
     from .running.pipelined import Pipeline, stream
+    from .running.run_log import Log
     from .running.stage import Policy
-    from .simulating.playing import simulate
-    from .simulating.records import Simulated
+    from .simulating.results import Simulated
     from .simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
-    from .splitting import split
-    from .spreading import ModelSplitter
+    from .simulating.simulate_run import simulate
+    from .surgery.merging import merge
+    from .surgery.splitting import split
     from .verifying.reports import Report, verify
-    from .wiring import Link, Tensor, Wiring
 
 
 __all__ = [
@@ -128,13 +128,13 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "analysis": ("Analysis", "CutPoint", "analyze", "to_networkx"),
-    "cascade": ("Cascade", "Manifest", "Part", "open_cascade"),
+    "analysis.cut_points": ("Analysis", "CutPoint", "analyze", "to_networkx"),
+    "core.manifest": ("Cascade", "Manifest", "Part", "open_cascade"),
     "costs.caches": ("Cache",),
     "costs.device": ("Device",),
     "costs.tables": ("Table", "read_table", "save_table", "table_of"),
     "costs.weighing": ("Costs", "weigh"),
-    "errors": (
+    "core.errors": (
         "CascadeError",
         "GraphcutError",
         "MemoryCapError",
@@ -144,26 +144,26 @@ _HOMES: Final = {
         "RunError",
         "UsageError",
     ),
-    "graph": ("Block", "Graph", "Node", "Partition"),
-    "measuring.measured": ("Measured", "measure"),
-    "merging": ("merge",),
-    "model": ("Model", "load"),
+    "core.graph": ("Block", "Graph", "Node", "Partition"),
+    "benchmarking.cost_measurement": ("Measured", "measure"),
+    "surgery.merging": ("merge",),
+    "loading.model": ("Model", "load"),
     "planning.cluster": ("Cluster", "Failure", "Fault", "Line", "World", "read_cluster", "read_world"),
-    "planning.files": ("replay", "save_plan"),
+    "planning.plan_files": ("replay", "save_plan"),
     "planning.goals": ("Across", "At", "Heads", "Into", "Limits", "Within"),
     "planning.plans": ("Plan", "plan"),
     "running.decoding.generation": ("Generation", "generate"),
-    "running.log": ("Log",),
+    "running.run_log": ("Log",),
     "running.pipelined": ("Pipeline", "stream"),
-    "running.one_process.runner": ("Runner", "run"),
+    "running.in_process.runner": ("Runner", "run"),
     "running.stage": ("Policy",),
-    "simulating.playing": ("simulate",),
-    "simulating.records": ("Simulated",),
+    "simulating.simulate_run": ("simulate",),
+    "simulating.results": ("Simulated",),
     "simulating.scenario": ("Scenario", "scenario_of_cascade", "scenario_of_plan"),
-    "splitting": ("split",),
-    "spreading": ("ModelSplitter",),
+    "surgery.splitting": ("split",),
+    "model_splitter": ("ModelSplitter",),
     "verifying.reports": ("Report", "verify"),
-    "wiring": ("Link", "Tensor", "Wiring"),
+    "core.wiring": ("Link", "Tensor", "Wiring"),
 }
 
 
@@ -177,7 +177,7 @@ def __getattr__(name: str) -> object:
 
 
 def _draw(product: object) -> str | None:
-    from .notebook import picture_of
+    from .drawing.notebook import picture_of
 
     return picture_of(product)
 

@@ -24,9 +24,9 @@ import onnxruntime as ort
 
 import graphcut
 from graphcut import Cascade, Into, Pipeline, Policy
-from graphcut.benching.rounds import compare
-from graphcut.feeding import generate
-from graphcut.running.one_process.runner import Runner
+from graphcut.benchmarking.comparison import compare
+from graphcut.inputs.generating import generate
+from graphcut.running.in_process.runner import Runner
 from graphcut.running.stage import session_options
 
 LARGE = [

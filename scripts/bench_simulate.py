@@ -19,11 +19,11 @@ from bench_run import SMALL, feeds_of, row
 import graphcut
 from graphcut import Cascade, Device, Into, Pipeline
 from graphcut.planning.cluster import Fault, World
-from graphcut.running.crews.crew import Step
-from graphcut.running.dispatching.staffing import Via
-from graphcut.running.log import Log
-from graphcut.simulating.playing import simulate
+from graphcut.running.executors.protocol import Step
+from graphcut.running.run_log import Log
+from graphcut.running.scheduling.assignment import Via
 from graphcut.simulating.scenario import Scenario, scenario_of_log, scenario_of_plan
+from graphcut.simulating.simulate_run import simulate
 
 REQUESTS = 100
 ROUNDS = 5

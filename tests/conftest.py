@@ -11,6 +11,9 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from graphcut import Model, load
 
+ROOT = Path(__file__).resolve().parent.parent
+FIXTURES = ROOT / "fixtures"
+
 Draw = Callable[..., Model]
 
 

@@ -14,12 +14,12 @@ from typing import Annotated, Final
 
 import typer
 
-from ..errors import GraphcutError, PlanError, UsageError
-from ..version import __version__
-from . import benching, cutting, generating, proving, running, showing, simulating
-from .words import app
+from ..core.errors import GraphcutError, PlanError, UsageError
+from ..core.version import __version__
+from . import analyze_plan_split, bench, generate, run, show, simulate, verify_and_merge
+from .common_options import app
 
-__all__ = ["benching", "cutting", "generating", "main", "proving", "running", "showing", "simulating"]
+__all__ = ["analyze_plan_split", "bench", "generate", "main", "run", "show", "simulate", "verify_and_merge"]
 
 _INTERRUPTED: Final = 130
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
-from .words import check_goal_file
+from ..core.errors import UsageError
+from .common_options import check_goal_file
 
 if TYPE_CHECKING:
-    from ..cascade import Cascade
+    from ..core.manifest import Cascade
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Feeds:
         return len(self.files)
 
     def __iter__(self) -> Iterator[Mapping[str, object]]:
-        from ..feeding import read_inputs
+        from ..inputs.input_files import read_inputs
 
         cascade = self.files.cascade
         for number, place in enumerate(self.files.places):

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from ..errors import UsageError
-from ..graph import Graph
-from ..model import Model
-from ..wiring import Dim, Tensor
+from ..core.errors import UsageError
+from ..core.graph import Graph
+from ..core.wiring import Dim, Tensor
+from ..loading.model import Model
 from .state_slots import routes_from
 
 Profile = Literal["prefill", "decode"]

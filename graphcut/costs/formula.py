@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..wiring import Dim
+from ..core.wiring import Dim
 
 Term = tuple[tuple[str, ...], int]
 """The symbols that are multiplied, sorted and repeated as often as they occur, and their coefficient."""

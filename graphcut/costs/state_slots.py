@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from onnx import FunctionProto, GraphProto, NodeProto
 
-from ..model import Model
-from ..scopes import FunctionKey, bodies, captures, function_key
+from ..loading.model import Model
+from ..loading.subgraphs import FunctionKey, bodies, captures, function_key
 
 
 class Slot(NamedTuple):

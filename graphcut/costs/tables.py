@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from ..errors import GraphcutError, RecordError, UsageError
-from ..graph import Graph
-from ..placing import replacing
+from ..core.atomic_files import replacing
+from ..core.errors import GraphcutError, RecordError, UsageError
+from ..core.graph import Graph
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..loading.model import Model
     from .weighing import Costs
 
 REMAINDER: Final = "(remainder)"
 """The row of a measured table for the time that belongs to no module. It matches no node, and is no gap."""
 
-_ASSETS: Final = Path(__file__).parent.parent / "assets"
+_ASSETS: Final = Path(__file__).parent / "cost_models"
 _REQUIRED: Final = ("module", "num_params", "num_bytes", "num_flops")
 _OPTIONAL: Final = ("activation_bytes", "output_bytes", "time_s")
 _ORT: Final = ("#name", "input_sizes", "initializers_sizes", "total_dynamic_sizes", "total_temp_allocations")

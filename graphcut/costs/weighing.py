@@ -12,13 +12,13 @@ from typing import Final
 
 from onnx import NodeProto, TensorProto
 
-from ..graph import Graph
-from ..model import Model
-from ..reading import values_bytes
-from ..scopes import functions_called, tensors_in_function, tensors_within
-from ..shapes import tensor_of
-from ..sizes import infer_bound
-from ..wiring import Dim, Tensor
+from ..core.graph import Graph
+from ..core.wiring import Dim, Tensor
+from ..loading.bound_sizes import infer_bound
+from ..loading.graph_reader import values_bytes
+from ..loading.model import Model
+from ..loading.shape_inference import tensor_of
+from ..loading.subgraphs import functions_called, tensors_in_function, tensors_within
 from .caches import Cache, bound_dims, find_caches
 from .flops.counting import Scope, constant_value, count_node, has_insides, infer_nodes, small_values
 from .flops.operation import Operation, axis, elements, rows

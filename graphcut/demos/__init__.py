@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..errors import ModelError, UsageError
+from ..core.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from ..errors import UsageError
+from ..core.errors import UsageError
 from .drafting import Draft, Recipe, element_type
 from .noise import Precision
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from onnx import GraphProto, ModelProto, TensorProto
 
-from ..errors import ModelError
+from ..core.errors import ModelError
 from .drafting import element_type
 
 if TYPE_CHECKING:

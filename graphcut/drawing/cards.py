@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..cascade import Cascade, Part
+from ..core.errors import CascadeError
+from ..core.graph import Block, Graph
+from ..core.manifest import Cascade, Part
 from ..costs.device import Device
 from ..costs.weighing import peak_bytes
-from ..errors import CascadeError
-from ..graph import Block, Graph
-from ..model import Model
-from ..planning.across import COUNTING
+from ..loading.model import Model
+from ..planning.by_goal.cluster_mapping import COUNTING
 from ..planning.goals import Across, Counted, Within
 from ..planning.plans import Plan
 from .scene import Card

@@ -11,11 +11,11 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ..cascade import Cascade, Part
-from ..errors import UsageError
-from ..graph import Graph
-from ..model import load
-from ..units import count, size
+from ..core.errors import UsageError
+from ..core.graph import Graph
+from ..core.manifest import Cascade, Part
+from ..core.units import count, size
+from ..loading.model import load
 from .scene import Bus, Card, Scene
 
 MOST_EDGES: Final = 4

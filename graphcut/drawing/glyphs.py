@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from .sentences import printable
+from .wording import printable
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from importlib import resources
 from itertools import groupby, pairwise
 from typing import Any, Final
 
-from ..version import __version__
+from ..core.version import __version__
 from .scene import Bus, Card, Lane, Profile, Scene, Valley
 from .scenes import best_places
 

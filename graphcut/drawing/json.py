@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..analysis import Analysis, CutPoint
-from ..cascade import Cascade
-from ..model import Model
+from ..analysis.cut_points import Analysis, CutPoint
+from ..core.manifest import Cascade
+from ..core.wiring import DependencyMap, Tensor, Wiring
+from ..loading.model import Model
+from ..planning.explanations import Place
 from ..planning.plans import Plan
-from ..planning.reasons import Place
-from ..splitting import Cut
-from ..wiring import DependencyMap, Tensor, Wiring
+from ..surgery.splitting import Cut
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.numerical import Compared

@@ -11,11 +11,11 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..units import count
+from ..core.units import count
 from .glyphs import Glyphs
 from .scene import Bus, Scene
-from .sentences import sized
 from .tables import Column, table
+from .wording import sized
 
 MOST_ROWS: Final = 14
 _MOST_LINES: Final = 32

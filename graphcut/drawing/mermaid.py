@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-from ..units import count, size
+from ..core.units import count, size
 from .scene import Bus, Card, Scene
 
 MOST_EDGES: Final = 500

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from ..along import Along, Sizes
-from ..graph import Graph
-from ..repeats import Repeat
+from ..analysis.liveness import Along, Sizes
+from ..analysis.repeated_blocks import Repeat
+from ..core.graph import Graph
 from .scene import Profile, Valley
 
 

@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..along import Sizes
-from ..analysis import Analysis
-from ..cascade import MANIFEST, Cascade
-from ..model import Model
+from ..analysis.cut_points import Analysis
+from ..analysis.liveness import Sizes
+from ..core.manifest import MANIFEST, Cascade
+from ..core.units import count, size
+from ..core.wiring import Tensor, Unit, Wiring
+from ..loading.model import Model
 from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
-from ..units import count, size
-from ..wiring import Tensor, Unit, Wiring
 from .cards import cascade_card, copies, counted_bytes, file_bytes, homes_of, plan_card
-from .contents import contents
+from .part_labels import contents
 from .profiles import profile_of, spread
 from .scene import Bus, Lane, Other, Profile, Scene, Valley
-from .sentences import (
+from .wording import (
     answer,
     answer_where,
     checks,

@@ -14,16 +14,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..analysis import CutPoint
-from ..cascade import Cascade
-from ..units import duration, size
+from ..analysis.cut_points import CutPoint
+from ..core.manifest import Cascade
+from ..core.units import duration, size
 from .glyphs import Glyphs, glyphs_for
 from .lanes import MOST_ROWS, lanes
+from .profile_strip import strip
 from .scene import Scene, Valley
 from .scenes import best_places
-from .sentences import flop, numbers_words, sized, structure_words
-from .strips import strip
 from .tables import Column, Trimmed, table
+from .wording import flop, numbers_words, sized, structure_words
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.numerical import Compared

@@ -27,9 +27,9 @@ from typing import Final
 
 import msgspec
 
-from ..cascade import Cascade, Part
-from ..errors import GraphcutError, UsageError
-from ..placing import put_folder, scratch_folder
+from ..core.atomic_files import put_folder, scratch_folder
+from ..core.errors import GraphcutError, UsageError
+from ..core.manifest import Cascade, Part
 
 Map = dict[str, dict[str, list[int]]]
 """`map[module][other]` is the places of the tensors handed over among the outputs of the module that makes them."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from ..core.errors import RecordError, UsageError
+from ..core.records import with_place
+from ..core.units import parse_bytes
 from ..costs.device import Device
-from ..errors import RecordError, UsageError
-from ..records import with_place
-from ..units import parse_bytes
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..graph import Graph
+from ..core.graph import Graph
 
 
 def contract(

@@ -11,30 +11,31 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace as changed
 
-from ..analysis import Analysis
+from ..analysis.cut_points import Analysis
+from ..core.errors import PlanError, UsageError
+from ..core.graph import Graph, Partition, partition
+from ..core.html_repr import Pictured
 from ..costs.caches import Profile, decoder_symbols, nodes_touching, profile_dims
 from ..costs.device import Device, run_s
 from ..costs.matching import Coverage, apply_table, cover
 from ..costs.tables import Table
 from ..costs.weighing import Costs, weigh
-from ..errors import PlanError, UsageError
-from ..graph import Graph, Partition, partition
-from ..model import Model
-from ..pictured import Pictured
-from .across import plan_across
-from .at import find_nodes, rows_at
-from .cheap import cheap_nodes
+from ..loading.model import Model
+from .by_goal.cluster_mapping import plan_across
+from .by_goal.cut_at_nodes import rows_at
+from .by_goal.memory_budget import fewest_parts, plan_within
+from .by_goal.output_heads import rows_of_heads
+from .by_goal.part_count import plan_into
 from .cluster import Cluster
-from .figures import Figures, figures_of
+from .disk_size import Written, written_bytes
+from .explanations import Reason, reasons
 from .goals import Across, At, Goal, Heads, Into, Limits, Within
-from .heads import rows_of_heads
-from .into import plan_into
-from .outcomes import Choice, Outcome
-from .reasons import Reason, reasons
-from .recompute import Prices, Recomputed, recompute, repeated
-from .tasks import Task, task_of
-from .within import fewest_parts, plan_within
-from .written import Written, written_bytes
+from .node_names import find_nodes
+from .predictions import Figures, figures_of
+from .problem import Task, task_of
+from .replicable import cheap_nodes
+from .results import Choice, Outcome
+from .solver.recompute import Prices, Recomputed, recompute, repeated
 
 _SLACK: Final = 1e-9
 """Times that are the same but for the order of additions."""

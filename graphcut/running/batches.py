@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from ..cascade import Cascade
-from ..wiring import Tensor
+from ..core.manifest import Cascade
+from ..core.wiring import Tensor
 from .values import CARRIED_AS, Value, travels_as_ort_value
 
 _CLOSE: Final = 1e-3

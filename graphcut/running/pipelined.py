@@ -11,14 +11,14 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Final, Literal, Self
 
-from ..cascade import Cascade
-from ..errors import RunError, UsageError
+from ..core.errors import RunError, UsageError
+from ..core.manifest import Cascade
 from .batches import BatchAxis, agree, batch_axis
-from .dispatching.dispatcher import DEADLINE_S, Answer, Dispatcher, OnError
-from .dispatching.flights import Request, Wires
-from .dispatching.staffing import Via, balance_of, crew_of, shared_out, staff_of, units_of
-from .log import Log
-from .one_process.sequential import opened
+from .in_process.sequential import opened
+from .run_log import Log
+from .scheduling.assignment import Via, balance_of, crew_of, shared_out, staff_of, units_of
+from .scheduling.requests import Request, Wires
+from .scheduling.scheduler import DEADLINE_S, Answer, Dispatcher, OnError
 from .stage import Policy
 from .values import Value, to_array
 

@@ -13,8 +13,8 @@ from typing import Final
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
-from ..cascade import Cascade, Part, digest_of
-from ..errors import RunError
+from ..core.errors import RunError
+from ..core.manifest import Cascade, Part, digest_of
 from .values import Value, Values, owned, to_array, to_value, travels_as_ort_value
 
 _CPU: Final = "CPUExecutionProvider"

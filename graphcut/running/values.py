@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from ..errors import RunError
-from ..wiring import Tensor
+from ..core.errors import RunError
+from ..core.wiring import Tensor
 
 Value = Any
 """An OrtValue; an array of strings; or for what is no tensor a list, a dict or None."""

@@ -9,19 +9,19 @@ from typing import Final
 
 from msgspec.structs import replace as changed
 
-from ..analysis import analyze
-from ..cascade import Cascade
+from ..analysis.cut_points import analyze
+from ..core.errors import UsageError
+from ..core.manifest import Cascade
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
-from ..errors import UsageError
-from ..model import Model, load
+from ..loading.model import Model, load
 from ..planning.cluster import Failure, World
 from ..planning.goals import Across
 from ..planning.plans import Plan, with_figures
-from ..running.dispatching.balancing import even_bounds
-from ..running.dispatching.flights import Unit
-from ..running.dispatching.staffing import units_of
-from ..running.log import Log
+from ..running.run_log import Log
+from ..running.scheduling.assignment import units_of
+from ..running.scheduling.load_balancing import even_bounds
+from ..running.scheduling.requests import Unit
 
 _SHOWN: Final = 8
 """Names that a message lists."""

@@ -15,13 +15,13 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, ValueInfoProto
 
-from ..cascade import Cascade
-from ..errors import RunError
-from ..model import Model
-from ..running.one_process.sequential import steps
+from ..core.errors import RunError
+from ..core.manifest import Cascade
+from ..core.wiring import Tensor
+from ..loading.model import Model
+from ..running.in_process.sequential import steps
 from ..running.stage import Policy, folder_entry, session_options, tidy
 from ..running.values import CARRIED_AS, Value, ml_dtypes_word, owned, to_array, to_value, travels_as_ort_value
-from ..wiring import Tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..cascade import Cascade
-from ..errors import CascadeError, RunError
-from ..feeding import workable
-from ..model import Model, load
-from ..structure import graph_digest
+from ..core.errors import CascadeError, RunError
+from ..core.manifest import Cascade
+from ..inputs.searching import workable
+from ..loading.fingerprint import graph_digest
+from ..loading.model import Model, load
 from .numerical import EXACT, Compared, compare, half_tolerance, run_whole
 from .structural import Proof, prove
 

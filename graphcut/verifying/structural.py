@@ -19,16 +19,16 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, TensorProto
 
-from ..cascade import Cascade, Part
-from ..errors import GraphcutError
-from ..graph import Graph
-from ..model import Model, load
-from ..scopes import functions_called, is_external, key_of, tensors_in_function, tensors_within
-from ..shapes import describe
-from ..structure import copy_fields, function_fact, graph_digest, node_fact, sparse_fact, tensor_fact
-from ..units import count
-from ..weights import Range, same_bytes
-from ..wiring import Tensor
+from ..core.errors import GraphcutError
+from ..core.graph import Graph
+from ..core.manifest import Cascade, Part
+from ..core.units import count
+from ..core.wiring import Tensor
+from ..loading.external_data import Range, same_bytes
+from ..loading.fingerprint import copy_fields, function_fact, graph_digest, node_fact, sparse_fact, tensor_fact
+from ..loading.model import Model, load
+from ..loading.shape_inference import describe
+from ..loading.subgraphs import functions_called, is_external, key_of, tensors_in_function, tensors_within
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from ...wiring import Dim
+from ...core.wiring import Dim
 from ..formula import Formula, product
 from .elements import NORM, SOFTMAX
 from .operation import Operation, Rule, axis, divided, elements, rows, size

@@ -15,9 +15,9 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.numpy_helper import to_array
 
-from ...scopes import FunctionKey, bodies, captures, domain, function_key, has_bodies, is_external
-from ...shapes import describe, tensor_of, type_of
-from ...wiring import Tensor
+from ...core.wiring import Tensor
+from ...loading.shape_inference import describe, tensor_of, type_of
+from ...loading.subgraphs import FunctionKey, bodies, captures, domain, function_key, has_bodies, is_external
 from ..formula import UNKNOWN, ZERO, Formula
 from . import attention, elements, products
 from .operation import Operation, Rule, axis

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from onnx import AttributeProto, NodeProto
 
-from ...wiring import Dim, Tensor
+from ...core.wiring import Dim, Tensor
 from ..formula import UNKNOWN, Formula, product
 
 Shape = tuple[Dim, ...]

@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from ...wiring import Dim
+from ...core.wiring import Dim
 from ..formula import UNKNOWN, ZERO, Formula, product
 from .elements import COMPOUND, INTERPOLATION, NORM, SOFTMAX
 from .operation import Operation, Rule, Shape, axis, elements, rows, size

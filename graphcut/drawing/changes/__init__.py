@@ -1,6 +1,6 @@
 """What changed between two divisions of one model: found in their scenes, drawn on a terminal, or as plain data."""
 
-from .between import changes_between
+from .differences import changes_between
 from .record import Changes, changes_record
 from .screen import draw_changes
 

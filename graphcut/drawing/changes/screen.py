@@ -9,12 +9,12 @@ from typing import Final, TypeVar
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from ...units import count, duration, size
+from ...core.units import count, duration, size
 from ..glyphs import Glyphs, glyphs_for
 from ..lanes import MOST_ROWS, ranges
 from ..scene import Card, Lane
-from ..sentences import sized
 from ..tables import Column, Trimmed, table
+from ..wording import sized
 from .record import Changes, Cut, Kind, Pair, Sent
 from .words import share
 

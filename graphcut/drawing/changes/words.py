@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ...units import count, size
+from ...core.units import count, size
 from .record import Cut, Flow, Sent, Side
 
 _SAME: Final = 1e-3

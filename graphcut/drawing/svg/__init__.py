@@ -4,6 +4,6 @@ Good for a paper as it is: text is text, fonts are the reader's, colours are tol
 the same as colours do. Dark where the reader's screen is (`prefers-color-scheme`).
 """
 
-from .sheet import svg_of
+from .document import svg_of
 
 __all__ = ["svg_of"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...units import count, duration, operations, size
+from ...core.units import count, duration, operations, size
 from ..scene import Bus, Card, Crossing, Lane, Valley
-from .ink import BODY, BOLD, CODE, SMALL, box, line, named, width_of, words
+from .primitives import BODY, BOLD, CODE, SMALL, box, line, named, width_of, words
 
 PAD: Final = 12
 _BAR: Final = 6

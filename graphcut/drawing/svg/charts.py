@@ -7,12 +7,12 @@ from itertools import groupby, pairwise
 from math import ceil, log2
 from typing import Final
 
-from ...units import count, size
+from ...core.units import count, size
 from ..scene import Lane, Profile, Scene, Valley
 from ..scenes import best_places
 from .card import bytes_said
-from .ink import BODY, BOLD, CODE, SMALL, box, dot, line, named, number, width_of, words
 from .panel import Panel
+from .primitives import BODY, BOLD, CODE, SMALL, box, dot, line, named, number, width_of, words
 
 MOST_LANES: Final = 60
 """Rows of the lane chart; of more the first are drawn."""

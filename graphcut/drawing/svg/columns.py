@@ -16,8 +16,8 @@ from typing import Final
 
 from ..scene import Bus, Card, Scene
 from .card import bytes_said, card_height, full_card, ink_of, scales_of, tensors_said
-from .ink import BODY, BOLD, SMALL, Way, head, line, width_of, words
 from .panel import Panel
+from .primitives import BODY, BOLD, SMALL, Way, head, line, width_of, words
 from .strokes import Point, comb, thickness
 
 MOST_CARDS: Final = 4

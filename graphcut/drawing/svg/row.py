@@ -7,7 +7,7 @@ from typing import Final
 
 from ..scene import Card
 from .card import PAD, Scales, count_said, meter, need_bar, need_said, work_said
-from .ink import BODY, BOLD, CODE, SMALL, box, named, width_of, words
+from .primitives import BODY, BOLD, CODE, SMALL, box, named, width_of, words
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from .card import (
     tensors_said,
 )
 from .columns import columns_of
-from .ink import BODY, SMALL, dot, head, line, words
 from .panel import Panel
+from .primitives import BODY, SMALL, dot, head, line, words
 from .row import row_card, row_heads, stops_of
 from .strokes import Point, comb, thickness
 

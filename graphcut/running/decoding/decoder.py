@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from ...cascade import Cascade, State
-from ...errors import RunError, UsageError
-from ...wiring import Dim, Tensor
+from ...core.errors import RunError, UsageError
+from ...core.manifest import Cascade, State
+from ...core.states import carried_on, kept_states, states_of
+from ...core.wiring import Dim, Tensor
 from ..batches import shape_of
 from ..values import CARRIED_AS, Value, to_value, zeros
-from .states import carried_on, kept_states, states_of
 from .token_inputs import Role, Stretch, fed, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})

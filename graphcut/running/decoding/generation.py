@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from ...cascade import Cascade
-from ...errors import RunError, UsageError
-from ...units import count
-from ..crews.solo import SoloCrew
-from ..dispatching.dispatcher import Answer, Dispatcher
-from ..dispatching.flights import Request, Wires
-from ..dispatching.staffing import Via, crew_of, shared_out, staff_of, units_of
-from ..log import Log
+from ...core.errors import RunError, UsageError
+from ...core.manifest import Cascade
+from ...core.units import count
+from ..executors.inline import SoloCrew
+from ..run_log import Log
+from ..scheduling.assignment import Via, crew_of, shared_out, staff_of, units_of
+from ..scheduling.requests import Request, Wires
+from ..scheduling.scheduler import Answer, Dispatcher
 from ..stage import Policy
 from ..values import Value
 from .decoder import Decoder, decoder_of

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from ...wiring import Tensor
+from ...core.wiring import Tensor
 
 Role = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
 """What an input tells: the tokens; which places of the sequence are filled; where the tokens stand; how many came

@@ -1,0 +1,156 @@
+"""Inputs that somebody recorded: a .npz file, an ONNX test-data folder, the defaults that a model carries."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from ..core.errors import UsageError
+from ..core.wiring import Tensor
+from ..loading.subgraphs import is_external
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from onnx import TensorProto
+
+_NONE_KNOWN: Final[Mapping[str, Tensor]] = MappingProxyType({})
+_WRITE_AGAIN: Final = "write it again with numpy.savez"
+_NUMBERED: Final = re.compile(r"input_(\d+)\.pb")
+
+
+def read_inputs(
+    path: Path, model_reads: Sequence[str], *, tensors: Mapping[str, Tensor] = _NONE_KNOWN
+) -> dict[str, object]:
+    """The inputs that a file or folder holds.
+
+    Args:
+        path: a .npz file, whose arrays bear the names of inputs; or a folder of ONNX test data, with `input_0.pb` and
+            so on in the order of the model's inputs. Inputs may be left out; whether the model can do without them is
+            not checked, and neither are types and shapes.
+        model_reads: the names of the model's inputs, in its order.
+        tensors: their types; in a folder, these tell sequences and optionals from tensors.
+
+    Returns:
+        The inputs by name, in the order of the model.
+
+    Raises:
+        UsageError: there is nothing at `path`, it is of another kind, it is damaged, or it holds what is no input.
+    """
+    try:
+        found = _read_folder(path, model_reads, tensors) if path.is_dir() else _read_npz(path)
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no file {path}", hint="inputs are a .npz file, or a folder with input_0.pb"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror or error}", hint="check its permissions") from None
+    for name in found:
+        if name not in model_reads:
+            close = get_close_matches(name, model_reads, n=1)
+            guess = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(
+                f"{path} holds {name!r}, which is no input of the model",
+                hint=f"{guess}its inputs: {', '.join(model_reads) or 'none'}",
+            )
+    return {name: found[name] for name in model_reads if name in found}
+
+
+def _read_npz(path: Path) -> dict[str, object]:
+    with path.open("rb") as opened:
+        if not zipfile.is_zipfile(opened):
+            raise UsageError(f"{path} is no .npz file", hint="write one with numpy.savez(path, **inputs)")
+        opened.seek(0)
+        try:
+            with np.load(opened, allow_pickle=False) as file:  # pickles stay closed: they can run any code
+                return {name: _array(path, file, name) for name in file.files}
+        except zipfile.BadZipFile as error:
+            raise UsageError(f"{path} can't be read: {error}", hint=_WRITE_AGAIN) from None
+
+
+def _array(path: Path, file: Mapping[str, Any], name: str) -> object:
+    try:
+        found: object = file[name]
+    except (ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        if "allow_pickle" in str(error):
+            raise UsageError(
+                f"{path}: {name!r} is an array of Python objects, which are not read since they can run any code",
+                hint="save words with dtype=str, and sequences as a folder of ONNX test data",
+            ) from None
+        raise UsageError(f"{path}: {name!r} can't be read: {error}", hint=_WRITE_AGAIN) from None
+    if not isinstance(found, np.ndarray):  # numpy hands on what is no array as bytes
+        raise UsageError(f"{path}: {name!r} is no array", hint=_WRITE_AGAIN)
+    return found
+
+
+def _read_folder(path: Path, model_reads: Sequence[str], tensors: Mapping[str, Tensor]) -> dict[str, object]:
+    numbered = {int(match[1]): file for file in path.iterdir() if (match := _NUMBERED.fullmatch(file.name))}
+    if not numbered:
+        raise UsageError(f"{path} holds no input_0.pb", hint="name the test_data_set_0 folder, or a .npz file")
+    found: dict[str, object] = {}
+    for number, file in sorted(numbered.items()):
+        if number >= len(model_reads):
+            raise UsageError(
+                f"{file} is input {number}, and the model has {len(model_reads)}, counted from 0",
+                hint=f"its inputs: {', '.join(model_reads) or 'none'}",
+            )
+        name = model_reads[number]
+        found[name] = _read_message(file, name, tensors[name].dtype if name in tensors else "")
+    return found
+
+
+def _read_message(file: Path, name: str, dtype: str) -> object:
+    # onnx is met here alone, so that a .npz file is read where no onnx is installed.
+    from google.protobuf.message import DecodeError
+    from onnx import OptionalProto, SequenceProto, TensorProto, numpy_helper
+
+    def to_optional(message: OptionalProto) -> object:
+        # numpy_helper takes one that is empty, and says of what type, for a tensor without a type.
+        has_value = any(field.name.endswith("_value") for field, _ in message.ListFields())
+        return numpy_helper.to_optional(message) if has_value else None
+
+    kinds: dict[str, tuple[Any, Any]] = {
+        "sequence": (SequenceProto, numpy_helper.to_list),
+        "optional": (OptionalProto, to_optional),
+    }
+    kind, to_value = kinds.get(dtype.partition("(")[0], (TensorProto, numpy_helper.to_array))
+    try:
+        message = kind.FromString(file.read_bytes())
+        if _points_elsewhere(message):
+            raise UsageError(
+                f"{file} keeps the values of input {name!r} in another file, which is not read",
+                hint="save them inside, with raw_data",
+            )
+        value: object = to_value(message)
+    except (DecodeError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{file} can't be read as {dtype or 'a tensor'}, which input {name!r} is: {error}",
+            hint="are the files numbered in the order of the model's inputs?",
+        ) from None
+    return value
+
+
+def _points_elsewhere(message: Message) -> bool:
+    """Are the values of a tensor in here in another file? That could be any file of this machine."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        return is_external(cast("TensorProto", message))
+    values = [value for field, value in message.ListFields() if field.message_type is not None]
+    parts = [part for value in values for part in ([value] if hasattr(value, "ListFields") else value)]
+    return any(_points_elsewhere(part) for part in parts)
+
+
+def near_default(default: TensorProto, random: np.random.Generator) -> Any:  # noqa: ANN401 - an array of any type
+    """Values near a default: floats within a tenth of it, all else as it is, since it may well be a shape."""
+    from onnx import numpy_helper
+
+    values = numpy_helper.to_array(default)
+    if values.dtype.kind == "f":
+        return np.asarray(values * random.uniform(0.9, 1.1, values.shape), values.dtype)
+    return values

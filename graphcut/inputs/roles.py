@@ -1,0 +1,119 @@
+"""What names tell: what an input is for, and what an open size counts.
+
+The spellings are those of torch.onnx, optimum, onnxruntime-genai and tf2onnx exports.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from ..core.wiring import Tensor
+
+Role = Literal[
+    "position", "type", "mask", "past", "rate", "total", "length", "extent", "scale", "samples", "mel", "ids", "hidden",
+    "plain",
+]  # fmt: skip
+"""What an input is for; `"plain"` where its name does not tell."""
+
+Meaning = Literal[
+    "batch", "sequence", "past", "total", "source", "image", "latent", "volume", "frames", "samples", "window", "mel",
+    "channels", "steps", "other",
+]  # fmt: skip
+"""What a size counts; `"other"` where nothing tells."""
+
+INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64))
+_FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
+_SOURCE: Final = re.compile(r"encoder|cross|source|src|memory")
+
+_ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
+    # The first that fits counts.
+    ("rate", re.compile(r"^sr$|sampl\w*_?rate")),
+    ("position", re.compile(r"(?<![a-z])position|pos_ids|input_pos")),
+    ("type", re.compile(r"token_type|segment_id")),
+    ("total", re.compile(r"total_seq|seqlens_k")),
+    ("samples", re.compile(r"audio|wav|speech|signal|pcm|input_values")),
+    ("mel", re.compile(r"input_features")),
+    ("past", re.compile(r"past|cache")),
+    ("mask", re.compile(r"mask(?!ed)")),
+    ("length", re.compile(r"len(gth)?s?($|[._\d])")),
+    ("extent", re.compile(r"^sizes?$|(im|image|img|orig\w*|target|input)_(sizes?|shape)|resolution|height|width")),
+    ("scale", re.compile(r"scale|factor|ratio|temperature|thresh|speed|sigma")),
+    ("hidden", re.compile(r"hidden|embed|encoder_output")),
+    ("ids", re.compile(r"ids?$|token|^(input|text|phoneme)")),
+)
+_DTYPES: Final[dict[Role, frozenset[str]]] = {
+    # Roles that are for inputs of some types only. A mask may be of any type.
+    **dict.fromkeys(("rate", "position", "type", "total", "length", "ids"), INTEGERS),
+    "past": frozenset({*_FLOATS, "int8", "uint8"}),
+    **dict.fromkeys(("scale", "samples", "mel", "hidden"), _FLOATS),
+}
+
+_SYMBOLS: Final[tuple[tuple[Meaning | None, re.Pattern[str]], ...]] = (
+    # Names that exporters make up tell nothing, even where they quote the name of an input. Neither do single letters.
+    (None, re.compile(r"_dynamic_axes_\d+$|_dim_?\d+$|^unk__\d+|^s\d+$|^u\d+$")),
+    ("batch", re.compile(r"batch|^(bs|nb)$|num_images")),
+    ("other", re.compile(r"(dim|heads?|hidden(_size)?|vocab\w*|features?)$")),
+    ("source", re.compile(r"(?<!d)encoder|source|src")),
+    ("past", re.compile(r"past|(cache|kv|memory).*(len|seq|size)")),
+    ("total", re.compile(r"total|mask")),
+    ("image", re.compile(r"height|width")),
+    ("channels", re.compile(r"chan")),
+    ("steps", re.compile(r"^(time)?_?steps?$")),
+    ("samples", re.compile(r"sample|audio|wav|signal")),
+    ("frames", re.compile(r"frame|mel")),
+    ("sequence", re.compile(r"seq|len|tok|time")),
+)
+
+
+def role_of(tensor: Tensor) -> Role:
+    """What an input is for. By its name, where its type does not contradict."""
+    name = tensor.name.lower()
+    for role, pattern in _ROLES:
+        if pattern.search(name) and tensor.dtype in _DTYPES.get(role, {tensor.dtype}) and _has_rank(role, tensor):
+            return role
+    return "plain"
+
+
+def _has_rank(role: Role, tensor: Tensor) -> bool:
+    rank = len(tensor.shape or ())
+    match role:
+        case "past":  # smaller ones count something
+            return rank >= 3
+        case "mask":  # `pixel_mask` and the like lie over an image
+            return "pixel" not in tensor.name
+        case "extent" | "length" | "total":
+            return rank <= 2
+        case _:
+            return True
+
+
+def meaning_of_symbol(symbol: str) -> Meaning | None:
+    """What a symbolic dimension counts, by its name; `None` where that tells nothing."""
+    name = symbol.lower()
+    return next((meaning for meaning, pattern in _SYMBOLS if pattern.search(name)), None)
+
+
+def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, ...]:
+    """What the axes of an input of that role count, where the role tells."""
+    length: Meaning = "source" if _SOURCE.search(name.lower()) else "sequence"
+    shapes: dict[Role, tuple[Meaning | None, ...]] = {
+        "position": ("batch", length),
+        "type": ("batch", length),
+        "ids": ("batch", length) if rank > 1 else ("batch",),
+        "hidden": ("batch", length, "other") if rank > 2 else ("batch", "other"),
+        "mask": _axes_of_mask(rank, "total" if length == "sequence" else length),
+        "past": ("batch", "other", "past" if length == "sequence" else length, "other"),
+        "samples": ("batch", "samples") if rank == 2 else ("batch", "channels", "samples"),
+        "mel": ("batch", "other", "mel"),
+        "length": ("batch",),
+    }
+    axes = shapes.get(role, ())
+    # A tensor with more axes than its role knows has them in front: layers, or keys and values.
+    return (*(None for _ in range(rank - len(axes))), *axes[max(0, len(axes) - rank) :])
+
+
+def _axes_of_mask(rank: int, length: Meaning) -> tuple[Meaning | None, ...]:
+    if rank <= 2:
+        return ("batch", length)
+    return ("batch", *(None for _ in range(rank - 3)), "sequence", length)

@@ -1,0 +1,1 @@
+"""From an .onnx file to a Model, without reading its weights."""

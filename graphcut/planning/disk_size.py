@@ -1,0 +1,141 @@
+"""What a part takes on disk, before it is written: never less than it will be, and hardly more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..core.wiring import Tensor
+from ..loading.external_data import FIRST_HOLE, PADDING_SHARE
+from ..loading.model import Model
+from ..loading.subgraphs import functions_called, is_external, tensors_in_function, tensors_within
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from onnx import NodeProto, TensorProto
+
+_REFERENCE: Final = 96
+"""More than the words that say in which data file of a part, and where in it, a tensor lies."""
+
+_HEAD: Final = 64
+"""More than the fields around a graph take, lengths included."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Bytes on disk, by what brings them into a part.
+
+    Attributes:
+        nodes: of each flowing node, by its place in `graph.nodes`.
+        shared: of what a part holds once, however many of its nodes need it (weights, constants, functions), and
+            which flowing nodes these are.
+        border: of declaring each tensor as an input or an output of a part.
+        part: of every part.
+    """
+
+    nodes: Mapping[int, int]
+    shared: tuple[tuple[int, tuple[int, ...]], ...]
+    border: Mapping[str, int]
+    part: int
+
+
+def written_bytes(model: Model) -> Written:
+    """What the things of `model` take once they are written into parts. Linear in the model's messages."""
+    graph, proto = model.graph, model.proto
+    declared = {value.name: _entry(value) for value in proto.graph.value_info}
+    notes = {note.tensor_name: _entry(note) for note in proto.graph.quantization_annotation}
+    nodes = {
+        i: _node_bytes(model, proto.graph.node[i])
+        + sum(declared.get(name, 0) + notes.get(name, 0) for name in graph.nodes[i].writes)
+        for i in graph.flow
+    }
+    inputs = {value.name: _entry(value) for value in proto.graph.input}
+    outputs = {value.name: _entry(value) for value in proto.graph.output}
+    border = {name: _border_bytes(tensor) + notes.get(name, 0) for name, tensor in model.tensors.items()}
+    border.update({name: number + notes.get(name, 0) for name, number in {**inputs, **outputs}.items()})
+    shared = [*_weights(model, inputs, notes), *_constants(model, declared), *_functions(model)]
+    head = proto.ByteSize() - sum(map(_entry, (proto.graph, *proto.functions, *proto.training_info)))
+    around = len(proto.graph.name) + len(proto.graph.doc_string) + sum(map(_entry, proto.graph.metadata_props))
+    return Written(nodes, tuple(shared), border, head + around + _HEAD)
+
+
+def _entry(message: Message) -> int:
+    """What a message takes inside another: itself, its field number, its length."""
+    number = message.ByteSize()
+    return number + 2 + max(1, (number.bit_length() + 6) // 7)
+
+
+def _node_bytes(model: Model, node: NodeProto) -> int:
+    return _entry(node) + sum(_data_bytes(model, tensor) for tensor in tensors_within([node]))
+
+
+def _data_bytes(model: Model, tensor: TensorProto) -> int:
+    """What a tensor takes in the data file of its part, and what naming the place there may add."""
+    return _padded(model, model.range_of(tensor).length) + _REFERENCE if is_external(tensor) else 0
+
+
+def _padded(model: Model, length: int) -> int:
+    """With its share of the holes in a data file, which stand before runs of a MiB or more only."""
+    has_holes = any(number >= FIRST_HOLE for _, number in model.data.values())
+    return length + -(-length // PADDING_SHARE) * has_holes
+
+
+def _weights(
+    model: Model, inputs: Mapping[str, int], notes: Mapping[str, int]
+) -> Iterable[tuple[int, tuple[int, ...]]]:
+    """Messages and values of the initializers; values that several share lie in a part once."""
+    graph = model.graph
+    readers: dict[str, list[int]] = {}
+    for i in graph.flow:
+        node = graph.nodes[i]
+        replicas = graph.constants_for(node.constants) if node.constants else ()
+        for name in dict.fromkeys((*node.weights, *(w for r in replicas for w in graph.nodes[r].weights), *node.reads)):
+            if name in graph.weights:
+                readers.setdefault(name, []).append(i)
+    values: dict[object, tuple[int, dict[int, None]]] = {}
+    for tensor in model.proto.graph.initializer:
+        needed = readers.get(tensor.name, [])
+        message = _entry(tensor) + inputs.get(tensor.name, 0) + notes.get(tensor.name, 0)
+        if is_external(tensor):
+            span = model.range_of(tensor)
+            values.setdefault(span, (_padded(model, span.length), {}))[1].update(dict.fromkeys(needed))
+            message += _REFERENCE
+        yield message, tuple(needed)
+    for number, users in values.values():
+        yield number, tuple(users)
+    for sparse in model.proto.graph.sparse_initializer:
+        data = _data_bytes(model, sparse.values) + _data_bytes(model, sparse.indices)
+        yield _entry(sparse) + data, tuple(readers.get(sparse.values.name, ()))
+
+
+def _constants(model: Model, declared: Mapping[str, int]) -> Iterable[tuple[int, tuple[int, ...]]]:
+    graph = model.graph
+    users: dict[int, list[int]] = {}
+    for i in graph.flow:
+        for constant in graph.constants_for(graph.nodes[i].constants) if graph.nodes[i].constants else ():
+            users.setdefault(constant, []).append(i)
+    for constant, nodes in users.items():
+        names = graph.nodes[constant].writes
+        yield (
+            _node_bytes(model, model.proto.graph.node[constant]) + sum(declared.get(n, 0) for n in names),
+            tuple(nodes),
+        )
+
+
+def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
+    if not model.functions:
+        return
+    users: dict[object, list[int]] = {}
+    for i in model.graph.flow:
+        for key in functions_called([model.proto.graph.node[i]], model.functions):
+            users.setdefault(key, []).append(i)
+    for key, function in model.functions.items():
+        data = sum(_data_bytes(model, tensor) for tensor in tensors_in_function(function))
+        yield _entry(function) + data, tuple(users.get(key, ()))
+
+
+def _border_bytes(tensor: Tensor) -> int:
+    """No less than the value_info of a tensor takes; what names its sizes stands in it too."""
+    sizes = sum(len(dim.encode()) + 8 if isinstance(dim, str) else 14 for dim in tensor.shape or ())
+    return len(tensor.name.encode()) + len(tensor.dtype) + sizes + 32

@@ -1,0 +1,1 @@
+"""The algorithms: arrays in, partitions out. No ONNX, no names."""

@@ -1,0 +1,115 @@
+"""Who runs what: how the parts of a cascade are shared out among workers, and workers of each kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Literal
+
+from ...core.errors import UsageError
+from ...core.manifest import Cascade, Part
+from ..executors.protocol import Crew
+from ..executors.threads import ThreadCrew
+from ..executors.worker import Places
+from ..stage import Policy
+from .load_balancing import Balance, even_bounds
+from .requests import Unit
+from .worker_pool import Member
+
+Via = Literal["threads", "processes", "ray"]
+
+
+def units_of(cascade: Cascade, states: Places) -> list[Unit]:
+    """The parts as the dispatcher sees them: states that a part keeps are not sent around."""
+    made = []
+    read = {name for part in cascade.parts for name in part.reads}
+    for place, part in enumerate(cascade.parts):
+        kept = {name for state in states.get(place, ()) for name in (state.past, state.present)}
+        made.append(
+            Unit(
+                part.file,
+                tuple(name for name in part.reads if name not in kept),
+                tuple(name for name in part.writes if name not in kept or name in read),
+                needs_of(part),
+                keeps=bool(kept),
+            )
+        )
+    return made
+
+
+def needs_of(part: Part) -> int:
+    """What a part takes on its device, in bytes: weights, and activations for the sizes it was planned for."""
+    return part.weight_bytes + part.activation_bytes
+
+
+def staff_of(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[Member]:
+    """Who owns which parts.
+
+    Raises:
+        UsageError: there can't be so many workers.
+    """
+    if workers is not None and workers < 1:
+        raise UsageError(f"{workers} workers can't run anything", hint="take 1 or more")
+    parts, hosts = cascade.parts, cascade.manifest.devices
+    if workers is None and hosts and all(part.device is not None for part in parts):
+        owned = {host: tuple(i for i, part in enumerate(parts) if part.device == host.name) for host in hosts}
+        return [
+            Member(host.name, host.memory_bytes, own, also=_beside(own, overlap, len(parts)))
+            for host, own in owned.items()
+        ]
+    number = workers or min(len(parts), os.cpu_count() or 1)
+    bounds = even_bounds([needs_of(part) + 1.0 for part in parts], min(number, len(parts)))
+    spans = [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
+    while len(spans) < number:  # the heaviest is shared by so many that each has less to do than the next heaviest
+        spans.append(max(spans, key=lambda span: sum(needs_of(parts[i]) for i in span) / spans.count(span)))
+    return [Member(f"worker {i}", None, span, also=_beside(span, overlap, len(parts))) for i, span in enumerate(spans)]
+
+
+def _beside(owned: Sequence[int], overlap: int, parts: int) -> frozenset[int]:
+    """The parts that are owned, and up to `overlap` on either side of each."""
+    near = {place + step for place in owned for step in range(-overlap, overlap + 1)}
+    return frozenset(near.intersection(range(parts)))
+
+
+def crew_of(cascade: Cascade, via: Via, policy: Policy, states: Places, members: Sequence[Member]) -> Crew:
+    """Workers of a kind."""
+    match via:
+        case "threads":
+            return ThreadCrew(cascade, policy, states)
+        case "processes":
+            from ..executors.processes import ProcessCrew
+
+            return ProcessCrew(cascade, policy, states)
+        case "ray":
+            try:
+                from ..executors.ray_executor import RayCrew
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] != "ray":
+                    raise
+                hint = "pip install 'graphcut[ray]'"
+                raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
+            return RayCrew(cascade, policy, states, [member.name for member in members])
+
+
+def balance_of(units: Sequence[Unit], members: Sequence[Member]) -> Balance | None:
+    """Parts can change hands where each worker owns a stretch of its own, and at least one owns several."""
+    owned = [part for member in members for part in member.owns]
+    is_row = owned == list(range(len(units))) and all(member.owns for member in members)
+    if len(members) < 2 or not is_row or len(owned) == len(members):
+        return None
+    bounds = (0, *(member.owns[-1] + 1 for member in members))
+
+    def allowed(worker: int, parts: range) -> bool:
+        limit = members[worker].memory_bytes
+        return limit is None or sum(units[i].needs_bytes for i in parts) <= limit
+
+    return Balance(bounds, allowed=allowed)
+
+
+def shared_out(policy: Policy, workers: int, via: Via) -> Policy:
+    """Threads for one operator: together no more than there are cores. Machines of Ray share out their own."""
+    if policy.threads or via == "ray":
+        return policy
+    return replace(policy, threads=max(1, (os.cpu_count() or 1) // workers))

@@ -1,0 +1,1 @@
+"""From a model to its parts, and back."""

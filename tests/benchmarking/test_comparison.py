@@ -1,0 +1,173 @@
+"""The contest between a model and its parts: who takes part, what is compared, what is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from rich.console import Console
+
+import graphcut
+from graphcut import At, Cascade, UsageError
+from graphcut.benchmarking.comparison import Standing, _largest, compare
+from graphcut.benchmarking.ways import WAYS
+from graphcut.drawing.run_report import draw_contest, draw_log
+from graphcut.running.executors.protocol import Step
+from graphcut.running.run_log import Log
+
+from conftest import floats, model_of
+
+X = {"x": np.array([[-1, 0, 1, 2]], np.float32)}
+
+
+@pytest.fixture
+def cascade(chain: Path) -> Cascade:
+    """Relu and Exp, Neg, then Add, which reads the first part too."""
+    model = graphcut.load(chain)
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("exp", "neg"))))
+
+
+def said(drawn: object, width: int = 120) -> str:
+    console = Console(width=width, no_color=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(drawn)
+    return capture.get()
+
+
+def test_every_way_runs_and_gives_the_same_outputs(cascade: Cascade) -> None:
+    found = compare(cascade, X, rounds=1)
+    assert [one.way for one in found] == list(WAYS)
+    assert [one.error for one in found] == [""] * len(WAYS)
+    assert all(one.run_s > 0 and one.cpu_s >= 0 and one.load_s > 0 for one in found)
+    # Exp and Neg of four numbers: no way to run them rounds differently.
+    assert [one.difference for one in found] == [0.0] * len(WAYS)
+    assert found[0].ratio == 1
+
+
+def test_a_way_that_fails_is_listed_with_its_reason(cascade: Cascade) -> None:
+    file = cascade.file(cascade.parts[1])
+    file.write_bytes(file.read_bytes() + b"\x00")
+    whole, parts = compare(cascade, X, ways=["resident"], rounds=1)
+    assert not whole.error
+    assert parts.error == f"{file} was changed after the model was cut"
+    lines = said(draw_contest([whole, parts], Console(width=400)), 400).splitlines()
+    assert lines[-1] == f"parts, all loaded: did not take part: {file} was changed after the model was cut"
+
+
+def test_the_model_must_be_there(cascade: Cascade) -> None:
+    cascade.source.unlink()
+    with pytest.raises(UsageError, match="is not there to compare with"):
+        compare(cascade, X, rounds=1)
+
+
+def test_words_are_no_input_of_a_contest(cascade: Cascade) -> None:
+    with pytest.raises(UsageError, match="input 'x' is no array of numbers"):
+        compare(cascade, {"x": np.array(["a"])}, rounds=1)
+
+
+def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "graphcut", *words], capture_output=True, text=True, check=False)
+
+
+def test_the_command_prints_a_table_or_a_record(cascade: Cascade) -> None:
+    words: Sequence[str | Path] = ("bench", cascade.root, "--rounds", "1", "--way", "resident")
+    done = command(*words)
+    assert done.returncode == 0, done.stderr
+    assert [line[:18].strip() for line in done.stdout.splitlines()] == [
+        "way to run it",
+        "whole model",
+        "parts, all loaded",
+    ]
+    record = json.loads(command(*words, "--json").stdout)
+    assert [one["way"] for one in record["ways"]] == ["whole", "resident"]
+
+
+def test_an_unknown_way_is_refused_with_those_there_are(cascade: Cascade) -> None:
+    done = command("bench", cascade.root, "--way", "swimming")
+    assert done.returncode == 2
+    assert "there is no way 'swimming' to run a cascade" in done.stderr
+    assert "'whole', 'spinning'" in done.stderr
+
+
+def test_a_contest_shows_ratios_and_says_whether_outputs_are_the_same() -> None:
+    rows = [
+        Standing("whole", "whole model", 0.5, 0.1, 1.0, 0.2, 2**20, 0.0),
+        Standing("mapped", "mapped", 0.25, 0.15, 1.5, 0.2, 2**21, 6.7e-6),
+    ]
+    lines = said(draw_contest(rows, Console())).splitlines()
+    assert lines[1].split("  ")[0] == "whole model"
+    assert "1.00" in lines[1]
+    assert "same bits" in lines[1]
+    assert "1.50" in lines[2]
+    assert "within 6.7e-06" in lines[2]
+
+
+def test_a_log_says_what_each_part_took_and_who_died() -> None:
+    log = Log(2, 2)
+    log.arrived(0, 0.0)
+    log.able(0, 0, 0.0)
+    log.started(0, Step(0, (0,), ()), 0.5)
+    log.done(0, Step(0, (0,), ()), (1.0,), 1.5)
+    log.able(1, 0, 1.5)
+    log.started(1, Step(0, (1,), ()), 1.5)
+    log.done(1, Step(0, (1,), ()), (0.5,), 2.0)
+    log.died(1, "it was killed", 2.0)
+    log.delivered(0, 2.0, failed=False)
+    text = said(draw_log(log, ["part-0.onnx", "part-1.onnx"], ["worker 0", "worker 1"], Console()))
+    assert text.splitlines()[0] == "1 input in 1.5 s, 0.7 a second."
+    first = text.splitlines()[2].split()
+    assert first == ["part-0.onnx", "1", "1", "s", "500", "ms", "worker", "0"]
+    assert "busy: worker 0 67%, worker 1 33%" in text
+    assert "worker 1 ended (it was killed) and was replaced" in text
+
+
+def test_workers_without_work_are_counted_and_pieces_called_so() -> None:
+    log = Log(1, 3)
+    log.able(0, 0, 0.0)
+    log.started(1, Step(0, (0,), ()), 0.0)
+    log.done(1, Step(0, (0,), ()), (1.0,), 1.0)
+    log.delivered(0, 2.0, failed=False)
+    text = said(draw_log(log, ["part-0.onnx"], ["worker 0", "worker 1", "worker 2"], Console(), are_pieces=True))
+    assert text.splitlines()[0] == "1 piece in 2 s, 0.5 a second."
+    assert text.splitlines()[-1] == "busy: worker 1 50%, 2 workers never"
+
+
+def test_a_model_that_was_not_cut_is_no_contender(cascade: Cascade, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", ["other"], ["y"])]
+    onnx.save(model_of(nodes, [floats("other", 2)], [floats("y", 2)]), tmp_path / "other.onnx")
+    done = command("bench", cascade.root, "--model", tmp_path / "other.onnx")
+    assert done.returncode == 2
+    assert "other.onnx is not the model that was cut: it reads other, and the cascade reads x" in done.stderr
+
+
+def test_what_a_step_usually_takes_counts_what_is_sent_to_and_fro_and_loading_is_no_waiting() -> None:
+    log = Log(1, 1)
+    log.arrived(0, 0.0)
+    log.able(0, 0, 0.0)
+    log.up(0, 3.0)
+    log.started(0, Step(0, (0,), ()), 3.5)
+    log.done(0, Step(0, (0,), ()), (1.0,), 6.5)  # three seconds on the way, one of them at work
+    assert log.waited_s == [0.5]
+    assert log.usual_s(0, (0,)) == 1 + 2
+
+
+def test_numbers_that_one_side_lacks_are_no_small_difference() -> None:
+    nan = np.array([np.nan, 1.0])
+    assert _largest(nan, np.array([2.0, 1.0])) == np.inf
+    assert _largest(nan, np.array([np.nan, 1.5])) == 0.5
+    assert _largest(np.array([1 + 0j]), np.array([1 + 5j])) == 5
+
+
+def test_the_most_that_a_worker_had_in_memory_is_said_where_it_is_known() -> None:
+    log = Log(1, 2)
+    for memory_bytes in (2**20, 3 * 2**20, 0):
+        log.has(1, memory_bytes)
+    assert log.memory_bytes == {1: 3 * 2**20}
+    assert "memory: b 3 MiB" in said(draw_log(log, ["p"], ["a", "b"], Console()))

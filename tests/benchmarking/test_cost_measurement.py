@@ -1,0 +1,282 @@
+"""Measuring: what each module took, and that it adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from graphcut import Model, RunError, UsageError, load
+from graphcut.benchmarking import cost_measurement, ort_profile
+from graphcut.benchmarking.cost_measurement import Measured, measure, pieces_within
+from graphcut.benchmarking.fused_nodes import taken_in
+from graphcut.costs.matching import cover
+from graphcut.costs.tables import REMAINDER, read_table, save_table
+from graphcut.costs.weighing import weigh
+
+from conftest import FIXTURES, floats, model_of
+
+Open = Callable[..., Model]
+
+
+def weight(name: str, *shape: int) -> TensorProto:
+    return numpy_helper.from_array(np.ones(shape, np.float32), name)
+
+
+def mlp(layers: int, width: int = 8) -> ModelProto:
+    """Layers of a MatMul and a Relu, each in a module of its own, with a skip around each (so: key nodes)."""
+    nodes, weights = [], []
+    for i in range(layers):
+        at = f"/layers.{i}"
+        weights.append(weight(f"w{i}", width, width))
+        nodes += [
+            helper.make_node("Identity", [f"x{i}"], [f"s{i}"], name=f"{at}/Identity"),
+            helper.make_node("MatMul", [f"s{i}", f"w{i}"], [f"h{i}"], name=f"{at}/fc/MatMul"),
+            helper.make_node("Relu", [f"h{i}"], [f"r{i}"], name=f"{at}/act/Relu"),
+            helper.make_node("Add", [f"r{i}", f"s{i}"], [f"x{i + 1}"], name=f"{at}/Add"),
+        ]
+    return model_of(nodes, [floats("x0", "n", width)], [floats(f"x{layers}", "n", width)], weights)
+
+
+def assert_adds_up(found: Measured) -> None:
+    times = {row.module: row.time_s for row in found.table.rows}
+    assert all(time is not None and time >= 0 for time in times.values())
+    assert times[REMAINDER] == found.remainder_s
+    assert found.run_s > found.remainder_s
+
+
+# --- measuring
+
+
+def test_times_of_modules_and_the_remainder_add_up_to_the_run(opened: Open) -> None:
+    model = opened(mlp(2), dims={"n": 64})
+    found = measure(model)
+    assert_adds_up(found)
+    assert [row.module for row in found.table.rows] == [
+        *("layers.0", "layers.0.fc", "layers.0.act", "layers.1", "layers.1.fc", "layers.1.act"),
+        REMAINDER,
+    ]
+    assert (found.pieces, found.rounds, dict(found.dims)) == (1, 5, {"n": 64})
+    assert found.peak_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("run_s", "times"),
+    [
+        (10.0, {"a": 2.0, "b": 3.0, REMAINDER: 5.0}),
+        # Profiled, the kernels took 6.5 s.
+        (3.25, {"a": 1.0, "b": 1.5, REMAINDER: 0.75}),
+    ],
+)
+def test_kernels_are_shared_out_scaled_to_the_run_and_the_rest_is_the_remainder(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, run_s: float, times: dict[str, float]
+) -> None:
+    # Three equal nodes, of which one kernel did the last two: half of it is each one's.
+    names = ["/a/Exp", "/a/Exp_1", "/b/Exp"]
+    nodes = [helper.make_node("Exp", [f"x{i}"], [f"x{i + 1}"], name=name) for i, name in enumerate(names)]
+    model = opened(model_of(nodes, [floats("x0", 4)], [floats("x3", 4)]))
+
+    def profile(*_: object, **__: object) -> ort_profile.Profiled:
+        kernels = (((0,), 0.5), ((1, 2), 3.0), ((), 1.5), ((2,), 1.5))
+        return ort_profile.Profiled(run_s=run_s, kernels=kernels, tensor_bytes={}, peak_bytes=7, writes={})
+
+    monkeypatch.setattr(cost_measurement, "profile", profile)
+    found = measure(model, inputs={"x0": np.ones(4, np.float32)})
+    assert {row.module: row.time_s for row in found.table.rows} == times
+    assert (found.run_s, found.remainder_s, found.peak_bytes) == (run_s, times[REMAINDER], 7)
+
+
+def test_a_model_too_large_is_measured_in_pieces(opened: Open) -> None:
+    model = opened(mlp(4), dims={"n": 3})
+    a_layer = 8 * 8 * 4
+    found = measure(model, rounds=2, memory_bytes=2 * a_layer)
+    assert found.pieces == 4
+    assert_adds_up(found)
+
+
+def test_given_inputs_bind_the_sizes(opened: Open) -> None:
+    model = opened(mlp(1))
+    found = measure(model, rounds=1, inputs={"x0": np.ones((5, 8), np.float32)})
+    assert dict(found.dims) == {"n": 5}
+    fc = next(row for row in found.table.rows if row.module == "layers.0.fc")
+    assert (fc.num_params, fc.num_flops, fc.output_bytes) == (64, 2 * 5 * 8 * 8, 5 * 8 * 4)
+
+
+def test_sizes_that_only_a_run_tells_are_measured(opened: Open) -> None:
+    # NonZero of 6 ones in 2 dimensions: 12 indices of 8 bytes, which no shape inference knows.
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"], name="/a/NonZero"),
+        helper.make_node("Neg", ["places"], ["y"], name="/b/Neg"),
+    ]
+    out = helper.make_tensor_value_info("y", TensorProto.INT64, [2, None])
+    model = opened(model_of(nodes, [floats("x", 2, 3)], [out]))
+    first = measure(model, rounds=1, inputs={"x": np.ones((2, 3), np.float32)}).table.rows[0]
+    assert (first.module, first.output_bytes, first.activation_bytes) == ("a", 96, 24 + 96)
+
+
+def test_a_fused_kernel_counts_for_the_modules_it_took_in() -> None:
+    # ONNX Runtime makes one QuickGelu of each layer's Sigmoid and Mul, which stand in act_fn.
+    model = load(FIXTURES / "tiny-llama-fp32" / "model.onnx", dims={"sequence_length": 64})
+    found = measure(model, rounds=3)
+    assert_adds_up(found)
+    times = {row.module: row.time_s for row in found.table.rows}
+    assert all(times[f"model.layers.{i}.mlp.act_fn"] for i in range(4))
+    assert all(row.time_s for row in found.table.rows if row.num_flops > 1_000)
+
+
+def test_values_that_are_no_tensors_go_from_piece_to_piece(opened: Open) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"], name="/a/MatMul"),
+        helper.make_node("SequenceConstruct", ["y", "y"], ["s"], name="/b/SequenceConstruct"),
+        helper.make_node("ConcatFromSequence", ["s"], ["z"], name="/c/ConcatFromSequence", axis=0),
+        helper.make_node("MatMul", ["z", "v"], ["out"], name="/d/MatMul"),
+    ]
+    weights = [weight("w", 4, 4), weight("v", 4, 4)]
+    model = opened(model_of(nodes, [floats("x", 1, 4)], [floats("out", 2, 4)], weights))
+    found = measure(model, rounds=1, memory_bytes=2 * 64)
+    assert found.pieces == 2
+    assert_adds_up(found)
+
+
+def test_a_measured_table_is_saved_and_covers_its_model(opened: Open, tmp_path: Path) -> None:
+    model = opened(mlp(2), dims={"n": 4})
+    found = measure(model, rounds=1)
+    save_table(found.table, tmp_path / "costs.csv")
+    table = read_table(tmp_path / "costs.csv")
+    assert table.rows == found.table.rows
+    assert table.is_measured
+    _, coverage = cover(table, weigh(model))
+    assert (coverage.unmatched, coverage.uncovered) == ((), ())
+
+
+def test_nodes_without_names_are_measured_too(opened: Open) -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("Exp", ["a"], ["y"])]
+    model = opened(model_of(nodes, [floats("x", 65536)], [floats("y", 65536)]))
+    found = measure(model, rounds=3)
+    assert [row.module for row in found.table.rows] == ["a", "y", REMAINDER]
+    assert all(row.time_s for row in found.table.rows[:2])
+
+
+def test_inputs_that_the_model_refuses_are_said(opened: Open) -> None:
+    with pytest.raises(RunError, match=r"fed shape \[5, 9\]"):
+        measure(opened(mlp(1)), inputs={"x0": np.ones((5, 9), np.float32)})
+
+
+def test_a_model_that_refuses_all_that_is_made_up_is_said(opened: Open) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], name="r")]
+    shape = numpy_helper.from_array(np.array([7919]), "shape")
+    model = opened(model_of(nodes, [floats("x", 2)], [floats("y", 7919)], [shape]))
+    with pytest.raises(RunError, match="refuses inputs that were made up") as caught:
+        measure(model, rounds=1)
+    assert caught.value.hint == "feed it with --inputs"
+
+
+def test_no_rounds_measure_nothing(opened: Open) -> None:
+    with pytest.raises(UsageError, match="0 rounds measure nothing"):
+        measure(opened(mlp(1)), rounds=0)
+
+
+# --- pieces
+
+
+def test_pieces_hold_what_fits_and_no_less(opened: Open) -> None:
+    model = opened(mlp(4))
+    a_layer = 8 * 8 * 4
+    rows = [block.nodes for block in pieces_within(model, 2 * 2 * a_layer)]
+    assert rows == [tuple(range(8)), tuple(range(8, 16))]
+    assert [block.nodes for block in pieces_within(model, None)] == [model.graph.flow]
+    assert [block.nodes for block in pieces_within(model, 2 * 4 * a_layer)] == [model.graph.flow]
+
+
+def test_a_segment_too_large_is_cut_inside(opened: Open) -> None:
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], name=f"m{i}") for i in range(3)]
+    model = opened(
+        model_of(nodes, [floats("x0", 1, 4)], [floats("x3", 1, 4)], [weight(f"w{i}", 4, 4) for i in range(3)])
+    )
+    assert [block.nodes for block in pieces_within(model, 2 * 2 * 64)] == [(0, 1), (2,)]
+    assert [block.nodes for block in pieces_within(model, 1)] == [(0,), (1,), (2,)]
+
+
+def test_a_weight_that_two_nodes_of_a_piece_share_counts_once(opened: Open) -> None:
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i // 2}"], [f"x{i + 1}"], name=f"m{i}") for i in range(4)]
+    model = opened(
+        model_of(nodes, [floats("x0", 1, 4)], [floats("x4", 1, 4)], [weight("w0", 4, 4), weight("w1", 4, 4)])
+    )
+    assert [block.nodes for block in pieces_within(model, 2 * 64)] == [(0, 1), (2, 3)]
+
+
+# --- what a fused node took in
+
+
+def node(name: str, op: str, reads: str, writes: str) -> NodeProto:
+    return helper.make_node(op, reads.split(), writes.split(), name=name)
+
+
+def test_a_fused_node_did_what_lies_between_its_reads_and_its_writes() -> None:
+    original = [
+        node("mul", "MatMul", "x w", "m"),
+        node("bias", "Add", "m b", "a"),
+        node("drop", "Identity", "a", "d"),
+        node("act", "Relu", "d", "y"),
+        node("next", "Neg", "y", "z"),
+    ]
+    optimized = [node("made", "FusedGemm", "x w b", "y"), node("next", "Neg", "y", "z")]
+    assert taken_in(original, optimized) == {"made": (0, 1, 2, 3), "next": (4,)}
+
+
+def test_what_an_optimised_node_writes_belongs_to_it_alone() -> None:
+    original = [node("a", "Relu", "x", "p"), node("b", "Exp", "p", "q"), node("c", "Add", "p q", "y")]
+    optimized = [node("a", "Relu", "x", "p"), node("bc", "Odd", "p", "y")]
+    assert taken_in(original, optimized) == {"a": (0,), "bc": (1, 2)}
+
+
+def test_a_node_in_a_layout_of_its_own_is_known_by_name_and_what_reorders_by_its_neighbour() -> None:
+    original = [node("c1", "Conv", "x w", "a"), node("c2", "Conv", "a v", "y")]
+    optimized = [
+        node("in", "ReorderInput", "x", "r"),
+        node("c1", "Conv", "r w8", "r1"),
+        node("c2", "Conv", "r1 v8", "r2"),
+        node("out", "ReorderOutput", "r2", "y"),
+    ]
+    assert taken_in(original, optimized) == {"in": (0,), "c1": (0,), "c2": (1,), "out": (1,)}
+
+
+def test_the_inside_of_a_function_counts_for_its_call() -> None:
+    original = [node("call", "MyFunction", "x", "y")]
+    optimized = [node("_inl_relu", "Relu", "x", "_inl_h"), node("_inl_neg", "Neg", "_inl_h", "y")]
+    assert taken_in(original, optimized) == {"_inl_relu": (0,), "_inl_neg": (0,)}
+
+
+def test_what_nothing_tells_of_belongs_to_no_node() -> None:
+    assert taken_in([node("a", "Relu", "x", "y")], [node("b", "Odd", "p", "q")]) == {"b": ()}
+
+
+# --- profiles
+
+
+def event(name: str, ts: int, dur: int, cat: str = "Node") -> ort_profile._Event:
+    return ort_profile._Event(cat=cat, name=name, ts=ts, dur=dur)
+
+
+def test_a_kernel_counts_with_its_median_and_what_runs_in_a_body_counts_with_the_loop() -> None:
+    events = []
+    for begin, loop, relu in ((0, 900, 90), (1000, 20, 8), (2000, 40, 2), (3000, 30, 4)):
+        events += [
+            event("loop_kernel_time", begin + 1, loop),
+            event("relu_kernel_time", begin + 2, 10),  # the body's own node of that name
+            event("relu_kernel_time", begin + 1 + loop, relu),
+            event("model_run", begin, 999, "Session"),
+        ]
+    # The first run warmed up. Medians of 20, 40, 30 and of 8, 2, 4 microseconds.
+    found = ort_profile._kernels(events, {"loop", "relu"}, 3)
+    assert found == {"loop": pytest.approx(30e-6), "relu": pytest.approx(4e-6)}
+
+
+def test_shapes_in_a_profile_are_bytes() -> None:
+    assert ort_profile._bytes({"float": [2, 3]}) == 24
+    assert ort_profile._bytes({"int4": [3]}) == 2
+    assert ort_profile._bytes({"double": []}) == 8
+    assert ort_profile._bytes({"string": [4]}) is None

@@ -1,0 +1,521 @@
+"""`graphcut show`: every thing through every pen, and what is said where that can't be."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace as changed
+from onnx import helper, numpy_helper
+from rich.console import Console
+from test_command import Said, Say, holdings, say
+
+import graphcut
+from graphcut import demos
+from graphcut.core.manifest import Cascade
+from graphcut.drawing.dot import dot_of, dot_of_part
+from graphcut.drawing.html import html_of
+from graphcut.drawing.mermaid import mermaid_of
+from graphcut.drawing.scene import Scene
+from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
+from graphcut.drawing.svg import svg_of
+from graphcut.drawing.terminal import draw_scene
+from graphcut.exporting.lingualinked import SIZES, export_lingualinked
+
+from conftest import floats, model_of
+
+__all__ = ["CUTS", "PENS", "house", "orphan", "printed", "say"]
+
+CUTS = ("/model/layers.0/add_1", "/model/layers.1/add_1")
+THINGS = ("model", "plan", "cascade")
+PENS: Mapping[str, Callable[[Scene], str]] = {
+    "html": html_of,
+    "svg": svg_of,
+    "dot": dot_of,
+    "mermaid": mermaid_of,
+}
+
+
+@dataclass(frozen=True)
+class House:
+    """A decoder of three layers, a plan for it that is saved, and a cascade of it; for reading only."""
+
+    model: Path
+    plan: Path
+    cascade: Path
+
+    def place(self, thing: str) -> Path:
+        return {"model": self.model, "plan": self.plan, "cascade": self.cascade}[thing]
+
+    def opened(self) -> Cascade:
+        return graphcut.open_cascade(self.cascade)
+
+    def scene(self, thing: str) -> Scene:
+        model = graphcut.load(self.model)
+        analysis = graphcut.analyze(model)
+        if thing == "model":
+            return scene_of_analysis(analysis)
+        if thing == "cascade":
+            return scene_of_cascade(self.opened(), model)
+        return scene_of_plan(graphcut.replay(analysis, self.plan), analysis)
+
+
+@pytest.fixture(scope="session")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    home = tmp_path_factory.mktemp("show")
+    path = home / "llm.onnx"
+    demos.write("llm", path, hidden=16, layers=3, heads=2, kv_heads=1, vocab=32)
+    model = graphcut.load(path)
+    analysis = graphcut.analyze(model)
+    graphcut.save_plan(graphcut.plan(analysis, graphcut.Into(3)), model, home / "plan.json")
+    cascade = graphcut.split(model, graphcut.plan(analysis, graphcut.At(CUTS)))
+    return House(path, home / "plan.json", cascade.root)
+
+
+def printed(scene: Scene, *, explain: bool = True) -> list[str]:
+    """What the terminal's pen draws where nothing limits its width."""
+    console = Console(file=io.StringIO(), width=10_000, color_system=None)
+    console.print(draw_scene(scene, console, explain=explain))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+# Every thing, every pen
+
+
+@pytest.mark.parametrize("pen", PENS)
+@pytest.mark.parametrize("thing", THINGS)
+def test_a_pen_draws_onto_stdout_what_its_function_gives(say: Say, house: House, thing: str, pen: str) -> None:
+    said = say("show", house.place(thing), "--to", pen)
+    if thing == "model" and pen in {"dot", "mermaid"}:
+        assert said.code == 2
+        assert said.complaint[0].endswith("is not cut: there are no parts to draw")
+    else:
+        assert said == Said(0, PENS[pen](house.scene(thing)), "")
+
+
+@pytest.mark.parametrize("thing", THINGS)
+def test_the_terminal_is_where_things_are_shown_without_another_word(say: Say, house: House, thing: str) -> None:
+    said = say("show", house.place(thing))
+    assert said.code == 0
+    assert [line.rstrip() for line in said.out.splitlines()] == printed(house.scene(thing))
+    assert say("show", house.place(thing), "--to", "terminal") == said
+
+
+def test_what_to_do_next_is_told_beside_the_result(say: Say, house: House) -> None:
+    following = house.scene("model").following
+    assert following.startswith("graphcut split ")
+    assert say("show", house.model).err == f"next: {following}\n"
+    assert say("show", house.plan).err == ""
+    assert say("show", house.cascade).err.startswith("next: graphcut verify ")
+
+
+def test_a_manifest_names_its_cascade(say: Say, house: House) -> None:
+    assert say("show", house.cascade / "cascade.json", "--to", "svg").out == svg_of(house.scene("cascade"))
+
+
+def test_dims_size_the_picture_of_a_model(say: Say, house: House) -> None:
+    dims = {"batch": 1, "seq": 16, "past": 0, "total": 16}
+    words = [word for name, number in dims.items() for word in ("--dim", f"{name}={number}")]
+    expected = svg_of(scene_of_analysis(graphcut.analyze(graphcut.load(house.model, dims=dims))))
+    assert say("show", house.model, "--to", "svg", *words).out == expected != svg_of(house.scene("model"))
+
+
+def test_dims_size_the_picture_of_a_cascade(say: Say, house: House, orphan: Path) -> None:
+    """With its model or without: as if it had been cut with them."""
+    dims = {"batch": 1, "seq": 16, "past": 0, "total": 16}
+    words = [word for name, number in dims.items() for word in ("--dim", f"{name}={number}")]
+    for place, model in ((house.cascade, graphcut.load(house.model, dims=dims)), (orphan, None)):
+        found = graphcut.open_cascade(place)
+        sized = replace(found, manifest=changed(found.manifest, dims=dims))
+        assert say("show", place, "--to", "svg", *words).out == svg_of(scene_of_cascade(sized, model))
+    assert all(lane.is_exact for lane in scene_of_cascade(sized).lanes)
+
+
+@pytest.mark.parametrize("thing", ["model", "cascade"])
+def test_a_dim_that_there_is_not_is_refused(say: Say, house: House, thing: str) -> None:
+    said = say("show", house.place(thing), "--dim", "sequence=3")
+    assert said.code == 2
+    assert "'sequence'" in said.complaint[0]
+    assert "seq" in said.complaint[1]
+
+
+def test_the_figures_of_a_plan_are_not_for_other_dims(say: Say, house: House) -> None:
+    said = say("show", house.plan, "--dim", "seq=3")
+    assert (said.code, *said.complaint) == (
+        2,
+        f"the figures of {house.plan} hold for the sizes that it was planned for",
+        "plan again with other --dim",
+    )
+
+
+@pytest.mark.parametrize("words", [("plan", "--json"), ("cascade", "--json"), ("cascade", "--to", "dot", "--part", 0)])
+def test_dims_that_would_change_nothing_are_refused(say: Say, house: House, words: tuple[str, ...]) -> None:
+    said = say("show", house.place(words[0]), *words[1:], "--dim", "seq=3")
+    assert said.code == 2
+    assert said.complaint[0].startswith("--dim changes nothing here: ")
+    assert said.complaint[1] == "leave --dim out"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("model", "--json"), ("plan", "--json"), ("cascade", "--to", "json"), ("cascade", "--to", "dot", "--part", 0)],
+)
+def test_a_model_that_would_change_nothing_is_refused(say: Say, house: House, words: tuple[str, ...]) -> None:
+    said = say("show", house.place(words[0]), *words[1:], "--model", house.model)
+    assert said.code == 2
+    assert said.complaint[0].startswith("--model adds nothing here: ")
+    assert said.complaint[1] == "leave --model out"
+
+
+def test_a_model_belongs_to_no_other_model(say: Say, house: House) -> None:
+    said = say("show", house.model, "--model", house.model)
+    assert (said.code, said.complaint[0]) == (2, f"{house.model} is a model itself, and belongs to no other")
+
+
+# What a plan said
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        ("--num-splits", 3),
+        ("--num-splits", 3, "--dim", "seq=16", "--tokens", 16),
+        ("--memory", "30kB"),
+        ("--at-nodes", CUTS[0]),
+        ("--at-nodes", CUTS[0], "--dim", "seq=16", "--dim", "batch=1", "--dim", "total=16", "--dim", "past=0"),
+    ],
+)
+def test_a_saved_plan_is_shown_as_it_was_explained(
+    say: Say, house: House, tmp_path: Path, goal: tuple[object, ...]
+) -> None:
+    plan = house.model.with_name(f"{tmp_path.name}.json")
+    told = say("plan", house.model, *goal, "--explain", "-o", plan)
+    assert told.code == 0
+    assert say("show", plan).out == told.out
+    assert goal[0] == "--at-nodes" or "next best after" in told.out
+
+
+# JSON
+
+
+@pytest.mark.parametrize("word", [("--to", "json"), ("--json",)])
+def test_the_json_of_a_plan_is_its_file(say: Say, house: House, word: tuple[str, ...]) -> None:
+    said = say("show", house.plan, *word)
+    assert (said.code, said.err) == (0, "")
+    assert json.loads(said.out) == json.loads(house.plan.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("word", [("--to", "json"), ("--json",)])
+def test_the_json_of_a_cascade_holds_its_manifest(say: Say, house: House, word: tuple[str, ...]) -> None:
+    said = say("show", house.cascade, *word)
+    assert (said.code, said.err) == (0, "")
+    manifest = (house.cascade / "cascade.json").read_text(encoding="utf-8")
+    assert json.loads(said.out)["manifest"] == json.loads(manifest)
+
+
+@pytest.mark.parametrize("word", [("--to", "json"), ("--json",)])
+def test_the_json_of_a_model_is_that_of_analyze(say: Say, house: House, word: tuple[str, ...]) -> None:
+    said = say("show", house.model, *word)
+    assert (said.code, said.err) == (0, "")
+    assert json.loads(said.out) == json.loads(say("analyze", house.model, "--json").out)
+
+
+def test_the_json_of_a_plan_asks_for_no_model(say: Say, house: House, tmp_path: Path) -> None:
+    alone = Path(shutil.copy(house.plan, tmp_path))
+    assert json.loads(say("show", alone, "--json").out)["model"] == "llm.onnx"
+
+
+# LinguaLinked's maps
+
+
+def test_the_maps_of_lingualinked_are_the_files_that_the_function_writes(
+    say: Say, house: House, tmp_path: Path
+) -> None:
+    said = say("show", house.cascade, "--to", "lingualinked", "-o", tmp_path / "told")
+    files = export_lingualinked(house.opened(), tmp_path / "given")
+    names = [file.relative_to(tmp_path / "given") for file in files]
+    assert said == Said(0, "", "".join(f"wrote {tmp_path / 'told' / name}\n" for name in names))
+    assert holdings(tmp_path / "told") == holdings(tmp_path / "given")
+    for name in names:
+        assert (tmp_path / "told" / name).read_bytes() == (tmp_path / "given" / name).read_bytes()
+
+
+def test_maps_are_sized_by_dims_and_by_the_model(say: Say, tmp_path: Path) -> None:
+    """The first half of `n` rows crosses. How many these are stands in no shape: the model has to compute it."""
+    weights = [numpy_helper.from_array(np.array([i], np.int64), name) for i, name in ((2, "two"), (0, "zero"))]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["rows"], name="shape", start=0, end=1),
+        helper.make_node("Div", ["rows", "two"], ["middle"], name="div"),
+        helper.make_node("Slice", ["x", "zero", "middle"], ["half"], name="slice"),
+        helper.make_node("Relu", ["half"], ["y"], name="relu"),
+    ]
+    path = tmp_path / "half.onnx"
+    onnx.save(model_of(nodes, [floats("x", "n", 4)], [floats("y", None, 4)], weights), path)
+    model = graphcut.load(path)
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.At(("slice",))))
+    words = ("show", cascade.root, "--to", "lingualinked", "--dim", "n=8", "-o")
+    assert say(*words, tmp_path / "bare").code == 0
+    assert not (tmp_path / "bare" / SIZES).exists()
+    assert say(*words, tmp_path / "maps", "--model", path).code == 0
+    half = 8 // 2 * 4 * 4
+    assert json.loads((tmp_path / "maps" / SIZES).read_text(encoding="utf-8")) == {
+        "0": {"seq": {"1": [half]}, "res": {}},
+        "1": {"seq": {"0": [half]}, "res": {}},
+    }
+
+
+def test_maps_that_lie_there_are_replaced_with_force_alone(say: Say, house: House, tmp_path: Path) -> None:
+    words = ("show", house.cascade, "--to", "lingualinked", "-o", tmp_path / "maps")
+    assert say(*words).code == 0
+    said = say(*words)
+    assert (said.code, said.complaint[0]) == (2, f"{tmp_path / 'maps'} stands there already")
+    assert say(*words, "--force").code == 0
+
+
+def test_the_maps_of_lingualinked_want_a_folder(say: Say, house: House) -> None:
+    said = say("show", house.cascade, "--to", "lingualinked")
+    assert (said.code, *said.complaint) == (2, "LinguaLinked's maps are a folder of files", "name it with -o DIR")
+
+
+@pytest.mark.parametrize("thing", ["model", "plan"])
+def test_the_maps_of_lingualinked_are_of_a_cascade_alone(say: Say, house: House, tmp_path: Path, thing: str) -> None:
+    said = say("show", house.place(thing), "--to", "lingualinked", "-o", tmp_path / "maps")
+    assert said.code in {2, 3}
+    assert said.complaint[0].startswith(str(house.place(thing)))
+    assert holdings(tmp_path) == set()
+
+
+# Into a file
+
+
+@pytest.mark.parametrize("pen", PENS)
+def test_a_picture_in_a_file_is_the_one_on_stdout(say: Say, house: House, tmp_path: Path, pen: str) -> None:
+    goal = tmp_path / "picture"
+    assert say("show", house.plan, "--to", pen, "-o", goal) == Said(0, "", f"wrote {goal}\n")
+    assert goal.read_text(encoding="utf-8") == PENS[pen](house.scene("plan"))
+    assert holdings(tmp_path) == {"picture"}
+
+
+def test_a_file_that_stands_there_is_replaced_with_force_alone(say: Say, house: House, tmp_path: Path) -> None:
+    goal = tmp_path / "picture.svg"
+    goal.write_text("mine", encoding="utf-8")
+    said = say("show", house.model, "--to", "svg", "-o", goal)
+    assert (said.code, *said.complaint) == (
+        2,
+        f"{goal} stands there already",
+        "choose another name with -o, or add --force",
+    )
+    assert goal.read_text(encoding="utf-8") == "mine"
+    assert say("show", house.model, "--to", "svg", "-o", goal, "--force").code == 0
+    assert goal.read_text(encoding="utf-8") == svg_of(house.scene("model"))
+
+
+def test_a_folder_is_never_replaced_by_a_picture(say: Say, house: House, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "mine").touch()
+    said = say("show", house.model, "--to", "svg", "-o", tmp_path / "kept", "--force")
+    assert said.code in {2, 3}
+    assert said.complaint[0].startswith(str(tmp_path / "kept"))
+    assert holdings(tmp_path) == {"kept", "kept/mine"}
+
+
+def test_a_file_in_no_folder_is_refused(say: Say, house: House, tmp_path: Path) -> None:
+    said = say("show", house.model, "--to", "svg", "-o", tmp_path / "none" / "picture.svg")
+    assert (said.code, said.complaint[0]) == (2, f"there is no folder {tmp_path / 'none'}")
+
+
+@pytest.mark.parametrize("pen", ["terminal", "json"])
+def test_a_file_that_was_asked_for_is_written_or_refused(say: Say, house: House, tmp_path: Path, pen: str) -> None:
+    said = say("show", house.model, "--to", pen, "-o", tmp_path / "shown")
+    assert (tmp_path / "shown").exists() or said.code == 2
+
+
+# The nodes of one part
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_the_nodes_of_a_part_are_those_that_the_function_draws(say: Say, house: House, part: int) -> None:
+    said = say("show", house.cascade, "--to", "dot", "--part", part)
+    assert said == Said(0, dot_of_part(house.opened(), part), "")
+    assert said.out.startswith(f'digraph "part-{part}.onnx"')
+
+
+def test_a_part_beyond_the_last_is_refused(say: Say, house: House) -> None:
+    said = say("show", house.cascade, "--to", "dot", "--part", 3)
+    manifest = house.cascade / "cascade.json"
+    assert (said.code, *said.complaint) == (2, f"there is no part 3: {manifest} has 3 parts", "choose from 0 to 2")
+
+
+def test_a_part_before_the_first_is_refused(say: Say, house: House) -> None:
+    said = say("show", house.cascade, "--to", "dot", "--part=-1")
+    assert said.code == 2
+    assert "--part" in said.complaint[0]
+
+
+@pytest.mark.parametrize("pen", ["terminal", "html", "svg", "mermaid", "json", "lingualinked"])
+def test_only_dot_shows_the_nodes_of_a_part(say: Say, house: House, pen: str) -> None:
+    said = say("show", house.cascade, "--to", pen, "--part", 0)
+    assert (said.code, *said.complaint) == (
+        2,
+        "--part shows the nodes of a part, and only DOT can",
+        "add --to dot",
+    )
+
+
+# What has moved, and what is gone
+
+
+def test_a_plan_whose_model_has_moved_is_shown_with_it(
+    say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a model in the folder one stands in counts as found
+    (tmp_path / "far").mkdir()
+    plan = Path(shutil.copy(house.plan, tmp_path / "far"))
+    said = say("show", plan)
+    assert (said.code, *said.complaint) == (
+        2,
+        f"{plan} is a plan for llm.onnx, which does not lie beside it",
+        "name it with --model FILE",
+    )
+    assert say("show", plan, "--to", "svg", "--model", house.model).out == svg_of(house.scene("plan"))
+
+
+def test_a_plan_finds_its_model_where_one_stands(
+    say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "far").mkdir()
+    plan = Path(shutil.copy(house.plan, tmp_path / "far"))
+    monkeypatch.chdir(house.model.parent)
+    expected = svg_of(house.scene("plan"))
+    assert say("show", plan, "--to", "svg").out == expected
+
+
+def test_a_model_of_the_same_name_is_not_taken_for_that_of_a_plan(
+    say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "here").mkdir()
+    plan = Path(shutil.copy(house.plan, tmp_path / "far"))
+    demos.write("llm", tmp_path / "here" / "llm.onnx", hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
+    monkeypatch.chdir(tmp_path / "here")
+    said = say("show", plan)
+    assert (said.code, *said.complaint) == (
+        2,
+        f"{plan} is a plan for llm.onnx, and llm.onnx is another model of that name",
+        "name it with --model FILE",
+    )
+
+
+def test_a_model_beside_a_plan_that_is_another_does_not_hide_its_own(
+    say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Path(shutil.copy(house.plan, tmp_path))
+    demos.write("multitask", tmp_path / "llm.onnx")
+    monkeypatch.chdir(house.model.parent)
+    assert say("show", plan, "--to", "svg").out == svg_of(house.scene("plan"))
+
+
+def test_a_plan_for_another_model_is_refused(say: Say, house: House, tmp_path: Path) -> None:
+    other = tmp_path / "other.onnx"
+    demos.write("llm", other, hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
+    said = say("show", house.plan, "--model", other)
+    assert said.code == 2
+    assert said.complaint[0] == f"{house.plan} was made for llm.onnx, and is no plan for other.onnx: the graphs differ"
+
+
+@pytest.fixture
+def orphan(house: House, tmp_path: Path) -> Path:
+    """A cascade without its model."""
+    return Path(shutil.copytree(house.cascade, tmp_path / "orphan" / "llm.parts"))
+
+
+@pytest.mark.parametrize("pen", PENS)
+def test_a_cascade_whose_model_is_gone_is_shown_all_the_same(say: Say, orphan: Path, pen: str) -> None:
+    scene = scene_of_cascade(graphcut.open_cascade(orphan))
+    assert scene.profile is None
+    assert say("show", orphan, "--to", pen) == Said(0, PENS[pen](scene), "")
+
+
+def test_a_cascade_whose_model_is_gone_is_shown_on_the_terminal(say: Say, orphan: Path) -> None:
+    said = say("show", orphan)
+    assert said.code == 0
+    assert [line.rstrip() for line in said.out.splitlines()] == printed(scene_of_cascade(graphcut.open_cascade(orphan)))
+
+
+def test_a_cascade_whose_model_has_moved_is_shown_with_it(say: Say, house: House, orphan: Path) -> None:
+    expected = scene_of_cascade(graphcut.open_cascade(orphan), graphcut.load(house.model))
+    assert expected.profile is not None
+    assert say("show", orphan, "--to", "svg", "--model", house.model).out == svg_of(expected)
+
+
+def test_a_cascade_of_another_model_is_refused(say: Say, house: House, tmp_path: Path) -> None:
+    other = tmp_path / "other.onnx"
+    demos.write("multitask", other)
+    said = say("show", house.cascade, "--model", other)
+    assert said.code == 3
+    assert said.complaint[0] == f"{house.cascade / 'cascade.json'} was not cut from {other}: the graphs differ"
+
+
+def test_a_cascade_of_a_larger_model_of_the_same_names_is_refused(say: Say, house: House, tmp_path: Path) -> None:
+    """All nodes of two layers are found again in a cascade of three."""
+    other = tmp_path / "other.onnx"
+    demos.write("llm", other, hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
+    assert say("show", house.cascade, "--model", other).code == 3
+
+
+def test_a_cascade_whose_model_was_replaced_is_shown_all_the_same(say: Say, orphan: Path) -> None:
+    demos.write("multitask", orphan.with_name("llm.onnx"))
+    assert say("show", orphan).code == 0
+
+
+@pytest.mark.parametrize("thing", ["plan", "cascade"])
+def test_a_model_that_is_named_has_to_be_there(say: Say, house: House, tmp_path: Path, thing: str) -> None:
+    said = say("show", house.place(thing), "--model", tmp_path / "none.onnx")
+    assert said.code in {2, 3}
+    assert said.complaint[0] == f"there is no file {tmp_path / 'none.onnx'}"
+
+
+# What is no thing
+
+
+@pytest.mark.parametrize("pen", ["terminal", "svg", "json"])
+@pytest.mark.parametrize("name", ["none.onnx", "none.json", "none"])
+def test_a_thing_that_is_missing_is_told(say: Say, tmp_path: Path, name: str, pen: str) -> None:
+    said = say("show", tmp_path / name, "--to", pen)
+    assert said.code in {2, 3}
+    assert str(tmp_path / name) in said.complaint[0]
+    assert "defect" not in said.complaint[1]
+
+
+@pytest.mark.parametrize("pen", ["terminal", *PENS, "json"])
+def test_a_folder_that_is_no_cascade_is_told(say: Say, tmp_path: Path, pen: str) -> None:
+    said = say("show", tmp_path, "--to", pen)
+    assert (said.code, *said.complaint) == (
+        3,
+        f"{tmp_path} holds no cascade.json",
+        "`graphcut split` makes a cascade; name its folder or manifest",
+    )
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "hello", '{"format": "graphcut.plan/1"}'])
+def test_a_file_of_something_else_is_told(say: Say, tmp_path: Path, content: str) -> None:
+    place = tmp_path / "thing.json"
+    place.write_text(content, encoding="utf-8")
+    said = say("show", place)
+    assert said.code == 3
+    assert said.complaint[0].startswith(str(place))
+    assert "defect" not in said.complaint[1]
+
+
+def test_a_pen_that_there_is_not_is_misuse(say: Say, house: House) -> None:
+    said = say("show", house.model, "--to", "pdf")
+    assert said.code == 2
+    assert "pdf" in said.complaint[0]

@@ -1,0 +1,466 @@
+"""The gate: a manifest is read strictly, agrees with itself and with its files, or is refused with the place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphcut import Cascade, CascadeError, GraphcutError, Link, Manifest, Part, RecordError, Tensor, open_cascade
+from graphcut.core.manifest import FORMAT, MANIFEST, Host, Source, State, save_manifest
+
+AGAIN = "split the model again, or use the graphcut that wrote it"
+
+PARTS = (
+    Part(
+        file="part-0.onnx",
+        reads=("x",),
+        writes=("a", "skip"),
+        nodes=3,
+        replicas=("k",),
+        weight_bytes=20,
+        largest_weight_bytes=12,
+        activation_bytes=64,
+        device="edge",
+        graph="sha256:00",
+        sha256="sha256:aa",
+        data={"part-0.onnx.data": 20},
+    ),
+    Part(
+        file="part-1.onnx",
+        reads=("a",),
+        writes=("b",),
+        nodes=1,
+        replicas=(),
+        weight_bytes=0,
+        largest_weight_bytes=0,
+        activation_bytes=16,
+        device=None,
+        graph="sha256:11",
+        sha256="sha256:bb",
+        data={},
+    ),
+    Part(
+        file="sub/part-2.onnx",
+        reads=("x", "b", "skip"),
+        writes=("y",),
+        nodes=2,
+        replicas=("k",),
+        weight_bytes=20,
+        largest_weight_bytes=20,
+        activation_bytes=32,
+        device="edge",
+        graph="sha256:22",
+        sha256="sha256:cc",
+        data={"part-0.onnx.data": 20},
+    ),
+)
+THREE = Manifest(
+    format=FORMAT,
+    source=Source(file="../model.onnx", graph="sha256:99", data={"w.bin": 20}),
+    weights="copy",
+    dims={"n": 2},
+    reads=("x",),
+    optional=(),
+    writes=("y",),
+    tensors=tuple(Tensor(name=name, dtype="float32", shape=("n", None, 4)) for name in ("x", "a", "skip", "b", "y")),
+    states=(State(past="x", present="y", axis=1, start=("batch", 0)),),
+    devices=(Host(name="edge", memory_bytes=100, provider="CPUExecutionProvider"),),
+    parts=PARTS,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A cascade of three parts whose files hold nothing that anybody looks at here."""
+    root = tmp_path / "model.parts"
+    (root / "sub").mkdir(parents=True)
+    for part in PARTS:
+        (root / part.file).write_bytes(b"onnx")
+    (root / "part-0.onnx.data").write_bytes(bytes(20))
+    save_manifest(THREE, root / MANIFEST)
+    return root
+
+
+Change = Callable[[Any], object]
+
+
+def spoil(folder: Path, change: Change) -> None:
+    """Rewrite the manifest with one thing changed."""
+    content = json.loads((folder / MANIFEST).read_bytes())
+    change(content)
+    (folder / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
+
+
+def put(value: object, *place: str | int) -> Change:
+    def change(content: Any) -> None:  # noqa: ANN401 - JSON is anything
+        for step in place[:-1]:
+            content = content[step]
+        content[place[-1]] = value
+
+    return change
+
+
+def refusal(folder: Path, kind: type[GraphcutError]) -> GraphcutError:
+    with pytest.raises(GraphcutError) as caught:
+        open_cascade(folder)
+    assert type(caught.value) is kind
+    assert caught.value.hint
+    return caught.value
+
+
+# What is written is read
+
+
+def test_what_was_saved_is_opened(folder: Path) -> None:
+    cascade = open_cascade(folder)
+    assert cascade == Cascade(folder / MANIFEST, THREE)
+    assert cascade.parts == PARTS
+    assert (cascade.root, cascade.source) == (folder, folder / "../model.onnx")
+    assert [cascade.file(part) for part in cascade.parts] == [folder / part.file for part in PARTS]
+    assert cascade.tensors["skip"] == Tensor(name="skip", dtype="float32", shape=("n", None, 4))
+
+
+def test_links_are_derived_and_nowhere_written(folder: Path) -> None:
+    assert open_cascade(folder).wiring.links == (
+        Link("x", None, 0),
+        Link("a", 0, 1),
+        Link("x", None, 2),
+        Link("b", 1, 2),
+        Link("skip", 0, 2),
+        Link("y", 2, None),
+    )
+    written = json.loads((folder / MANIFEST).read_bytes())
+    assert {key for part in written["parts"] for key in part} == set(Part.__struct_fields__)
+
+
+def test_a_cascade_is_opened_by_its_folder_or_by_its_manifest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_cascade(folder) == open_cascade(folder / MANIFEST) == open_cascade(str(folder))
+    monkeypatch.chdir(folder)
+    assert open_cascade(".").manifest == open_cascade(MANIFEST).manifest == THREE
+
+
+def test_a_manifest_beside_shared_weights_is_opened_by_its_name(folder: Path) -> None:
+    (folder / MANIFEST).rename(folder / "model.cascade.json")
+    assert open_cascade(folder / "model.cascade.json").manifest == THREE
+
+
+def test_a_cascade_may_be_moved_and_reached_through_a_link(folder: Path, tmp_path: Path) -> None:
+    moved = folder.rename(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(moved, target_is_directory=True)
+    assert open_cascade(tmp_path / "link").manifest == THREE
+
+
+def test_a_file_of_a_part_may_be_a_link_within_the_folder(folder: Path) -> None:
+    (folder / "part-1.onnx").rename(folder / "sub/real.onnx")
+    (folder / "part-1.onnx").symlink_to("sub/real.onnx")
+    assert open_cascade(folder).manifest == THREE
+
+
+def test_the_written_form_is_one_that_people_can_read(tmp_path: Path) -> None:
+    save_manifest(THREE, tmp_path / MANIFEST)
+    text = (tmp_path / MANIFEST).read_text(encoding="utf-8")
+    assert text.startswith('{\n "format": "graphcut.cascade/1",\n "source": {\n  "file": "../model.onnx",\n')
+    assert text.endswith("}\n")
+
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=4)
+SIZES = st.dictionaries(NAMES, st.integers(0, 2**63), max_size=3)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    """Any names at all: quotes, line ends, zeros, other scripts."""
+    names = tuple(draw(st.lists(NAMES, min_size=1, max_size=3)))
+    dims = st.one_of(st.none(), NAMES, st.integers(0, 2**62))
+    shape = draw(st.one_of(st.none(), st.lists(dims, max_size=3).map(tuple)))
+    part = Part(
+        file=draw(NAMES),
+        reads=names,
+        writes=names,
+        nodes=draw(st.integers(0, 10**6)),
+        replicas=names,
+        weight_bytes=draw(st.integers(0, 2**63)),
+        largest_weight_bytes=draw(st.integers(0, 2**63)),
+        activation_bytes=draw(st.integers(0, 2**63)),
+        device=draw(st.one_of(st.none(), NAMES)),
+        graph=draw(NAMES),
+        sha256=draw(NAMES),
+        data=draw(SIZES),
+    )
+    return Manifest(
+        format=FORMAT,
+        source=Source(file=draw(NAMES), graph=draw(NAMES), data=draw(SIZES)),
+        weights=draw(st.sampled_from(["copy", "share"])),
+        dims=draw(SIZES),
+        reads=names,
+        optional=names[1:],
+        writes=names,
+        tensors=tuple(Tensor(name=name, dtype="float32", shape=shape) for name in names),
+        states=(
+            State(
+                past=names[0],
+                present=names[-1],
+                axis=draw(st.one_of(st.none(), st.integers(0, 9))),
+                start=draw(st.one_of(st.none(), st.lists(dims).map(tuple))),
+            ),
+        ),
+        devices=(Host(name=draw(NAMES), memory_bytes=draw(st.one_of(st.none(), st.integers(1, 2**62))), provider="x"),),
+        parts=(part,),
+    )
+
+
+def bytes_of(manifest: Manifest, path: Path) -> bytes:
+    save_manifest(manifest, path)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("manifest") / MANIFEST
+
+
+@settings(deadline=None, max_examples=40)
+@given(manifests())
+def test_any_content_is_read_back_as_it_was(scratch: Path, manifest: Manifest) -> None:
+    raw = bytes_of(manifest, scratch)
+    assert msgspec.json.decode(raw, type=Manifest) == manifest
+    assert bytes_of(msgspec.json.decode(raw, type=Manifest), scratch) == raw
+
+
+def test_the_same_content_gives_the_same_bytes(scratch: Path) -> None:
+    """In whatever order its dictionaries were filled: they are equal, and so are the manifests."""
+    sizes = {"a.bin": 1, "b.bin": 2}
+    one, other = (
+        msgspec.structs.replace(THREE, dims=order, source=msgspec.structs.replace(THREE.source, data=order))
+        for order in (sizes, dict(reversed(sizes.items())))
+    )
+    assert one == other
+    assert bytes_of(one, scratch) == bytes_of(other, scratch)
+
+
+# Strict reading
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put(5, "parts", 1, "reads", 0), "parts[1].reads[0]: Expected `str`, got `int`"),
+        (put("3", "parts", 0, "nodes"), "parts[0].nodes: Expected `int`, got `str`"),
+        (put(True, "parts", 0, "nodes"), "parts[0].nodes: Expected `int`, got `bool`"),
+        (put(1.5, "parts", 0, "nodes"), "parts[0].nodes: Expected `int`, got `float`"),
+        (put(None, "parts", 2, "data"), "parts[2].data: Expected `object`, got `null`"),
+        (put("20", "parts", 0, "data", "part-0.onnx.data"), "parts[0].data[...]: Expected `int`, got `str`"),
+        (put(1.5, "tensors", 3, "shape", 1), "tensors[3].shape[1]: Expected `int | str | null`, got `float`"),
+        (put("x", "reads"), "reads: Expected `array`, got `str`"),
+        (put("link", "weights"), "weights: Invalid enum value 'link'"),
+        (put([], "source"), "source: Expected `object`, got `array`"),
+        (put("now", "made_at"), "Object contains unknown field `made_at`"),
+        (put([], "parts", 2, "to"), "parts[2]: Object contains unknown field `to`"),
+        (put("x", "source", "url"), "source: Object contains unknown field `url`"),
+        (lambda content: content.pop("optional"), "Object missing required field `optional`"),
+        (lambda content: content["parts"][1].pop("graph"), "parts[1]: Object missing required field `graph`"),
+        (lambda content: content["tensors"][0].pop("shape"), "tensors[0]: Object missing required field `shape`"),
+    ],
+)
+def test_what_does_not_fit_is_named_by_its_place(folder: Path, change: Change, said: str) -> None:
+    spoil(folder, change)
+    caught = refusal(folder, RecordError)
+    assert (str(caught), caught.hint) == (f"{folder / MANIFEST}: {said}", AGAIN)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put("graphcut.cascade/2", "format"), "its format is 'graphcut.cascade/2'"),
+        (put("other/1", "format"), "its format is 'other/1'"),
+        (put(1, "format"), "its format is 1"),
+        (lambda content: content.pop("format"), "it names no format"),
+        (put("", "format"), "it names no format"),
+    ],
+)
+def test_another_version_is_refused_in_a_sentence(folder: Path, change: Change, said: str) -> None:
+    spoil(folder, change)
+    caught = refusal(folder, RecordError)
+    whole = f"{folder / MANIFEST} can't be read here: {said}, and this graphcut reads 'graphcut.cascade/1'"
+    assert (str(caught), caught.hint) == (whole, AGAIN)
+
+
+def test_a_higher_version_is_refused_before_its_new_fields_are(folder: Path) -> None:
+    spoil(folder, put("graphcut.cascade/2", "format"))
+    spoil(folder, put({"any": "thing"}, "parts"))
+    assert "its format is 'graphcut.cascade/2'" in str(refusal(folder, RecordError))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x08\x08\x12\x07pytorch",
+        b"{",
+        b'{"format": "graphcut.cascade/1"',
+        b'{"format": "graphcut.cascade/1"} and more',
+        b"{'format': 1}",
+        b'{"format": NaN}',
+        b'\xef\xbb\xbf{"format": "graphcut.cascade/1"}',
+        b'{"format": "\xff\xfe"}',
+        b"[" * 100_000,
+        b'{"format":' * 100_000,
+    ],
+    ids=["empty", "onnx", "open", "short", "more", "python", "nan", "bom", "latin-1", "deep", "deeper"],
+)
+def test_what_is_not_json_is_said_to_be_none(folder: Path, raw: bytes) -> None:
+    (folder / MANIFEST).write_bytes(raw)
+    caught = refusal(folder, RecordError)
+    assert str(caught).startswith(f"{folder / MANIFEST} is not JSON: ")
+    assert caught.hint == AGAIN
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"null", b"5", b'"graphcut.cascade/1"', b"{}"])
+def test_json_of_another_kind_names_no_format(folder: Path, raw: bytes) -> None:
+    (folder / MANIFEST).write_bytes(raw)
+    assert "it names no format" in str(refusal(folder, RecordError))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=3))
+def test_spoiled_bytes_are_refused_or_make_no_difference(scratch: Path, place: int, noise: bytes) -> None:
+    raw = bytearray(bytes_of(THREE, scratch))
+    start = place % len(raw)
+    raw[start : start + len(noise)] = noise
+    scratch.write_bytes(raw)
+    with pytest.raises((RecordError, CascadeError)):  # the files are not there, so that even a whole one does not open
+        open_cascade(scratch)
+
+
+# Agreeing with itself
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put(["ghost"], "parts", 1, "reads"), "part 1 reads 'ghost' before any part writes it"),
+        (lambda content: content["parts"].reverse(), "part 0 reads 'b' before any part writes it"),
+        (put(["b", "a2"], "parts", 0, "writes"), "part 1 reads 'a' before any part writes it"),
+        (put(["a"], "parts", 2, "writes"), "part 2 writes 'a', which stands already"),
+        (put(["y", "ghost"], "writes"), "no part writes 'ghost', which the model gives out"),
+        (put([], "parts"), "no part writes 'y', which the model gives out"),
+        (lambda content: content["tensors"].pop(2), "`tensors` lacks 'skip'"),
+        (lambda content: content["tensors"].clear(), "`tensors` lacks 'a'"),
+        (put([], "reads"), "part 0 reads 'x' before any part writes it"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused_by_tensor_name(folder: Path, change: Change, said: str) -> None:
+    spoil(folder, change)
+    caught = refusal(folder, CascadeError)
+    assert (str(caught), caught.hint) == (f"{folder / MANIFEST}: {said}", "split the model again")
+
+
+def test_a_part_that_writes_again_what_another_wrote_is_refused(folder: Path) -> None:
+    spoil(folder, put(["y", "skip"], "parts", 2, "writes"))
+    assert "part 2 writes 'skip', which stands already" in str(refusal(folder, CascadeError))
+
+
+def test_an_input_that_no_part_reads_has_its_type_listed_too(folder: Path) -> None:
+    """Whoever feeds the cascade has to know it; `tensors` lists the model's own inputs and outputs."""
+    spoil(folder, put(["x", "unused"], "reads"))
+    assert str(refusal(folder, CascadeError)) == f"{folder / MANIFEST}: `tensors` lacks 'unused'"
+
+
+def test_a_tensor_with_two_types_is_refused(folder: Path) -> None:
+    spoil(folder, lambda content: content["tensors"].append({"name": "a", "dtype": "int64", "shape": []}))
+    assert "'a'" in str(refusal(folder, CascadeError))
+
+
+def test_an_input_that_may_be_left_out_is_an_input(folder: Path) -> None:
+    spoil(folder, put(["ghost"], "optional"))
+    assert "'ghost'" in str(refusal(folder, CascadeError))
+
+
+# Agreeing with its files
+
+
+def test_a_missing_part_is_named(folder: Path) -> None:
+    (folder / "sub/part-2.onnx").unlink()
+    caught = refusal(folder, CascadeError)
+    assert str(caught) == f"{folder / 'sub/part-2.onnx'} is missing"
+    assert caught.hint == "copy the whole cascade, or split the model again"
+
+
+def test_missing_data_are_named(folder: Path) -> None:
+    (folder / "part-0.onnx.data").unlink()
+    assert str(refusal(folder, CascadeError)) == f"{folder / 'part-0.onnx.data'} is missing"
+
+
+def test_a_folder_is_no_part(folder: Path) -> None:
+    (folder / "part-1.onnx").unlink()
+    (folder / "part-1.onnx").mkdir()
+    assert str(refusal(folder, CascadeError)) == f"{folder / 'part-1.onnx'} is missing"
+
+
+def test_data_of_another_size_are_told_with_both_numbers(folder: Path) -> None:
+    (folder / "part-0.onnx.data").write_bytes(bytes(1234))
+    caught = refusal(folder, CascadeError)
+    assert str(caught) == f"{folder / 'part-0.onnx.data'} has 1,234 bytes, and had 20 when the model was cut"
+    assert caught.hint == "copy it again, or split the model again"
+
+
+@pytest.mark.parametrize("name", ["../secret", "sub/../../secret", "/etc/passwd", "link", "folder/secret"])
+@pytest.mark.parametrize("place", ["file", "data"])
+def test_no_path_leaves_the_folder(folder: Path, name: str, place: str) -> None:
+    secret = folder.parent / "secret"
+    secret.write_bytes(b"x")
+    (folder / "link").symlink_to(secret)
+    (folder / "folder").symlink_to(folder.parent, target_is_directory=True)
+    spoil(folder, put(name if place == "file" else {name: 1}, "parts", 1, place))
+    caught = refusal(folder, CascadeError)
+    assert str(caught) == f"{folder / MANIFEST} names {name!r}, which is outside its folder"
+
+
+@pytest.mark.parametrize("name", ["", ".", "sub", "a\0b", "x" * 300, "loop", "part-1.onnx/inner"])
+@pytest.mark.parametrize("place", ["file", "data"])
+def test_a_name_that_no_file_has_is_refused(folder: Path, name: str, place: str) -> None:
+    (folder / "loop").symlink_to("loop")
+    spoil(folder, put(name if place == "file" else {name: 1}, "parts", 1, place))
+    refusal(folder, CascadeError)
+
+
+def test_what_is_not_opened_yet_may_be_gone(folder: Path) -> None:
+    """The source is for `verify` and for reading about; to run parts nobody needs it."""
+    assert not open_cascade(folder).source.exists()
+
+
+# No cascade here
+
+
+def test_a_folder_without_a_manifest_says_so(tmp_path: Path) -> None:
+    caught = refusal(tmp_path, CascadeError)
+    assert str(caught) == f"{tmp_path} holds no cascade.json"
+    assert caught.hint == "`graphcut split` makes a cascade; name its folder or manifest"
+
+
+def test_a_folder_with_shared_weights_says_what_its_manifest_is_called(tmp_path: Path) -> None:
+    for stem in ("two", "one"):
+        (tmp_path / f"{stem}.cascade.json").touch()
+    said = f"{tmp_path} holds no cascade.json; did you mean {tmp_path / 'one.cascade.json'}?"
+    assert str(refusal(tmp_path, CascadeError)) == said
+
+
+@pytest.mark.parametrize("name", ["gone", "gone.json"])
+def test_where_nothing_is_that_is_said(tmp_path: Path, name: str) -> None:
+    assert str(refusal(tmp_path / name, CascadeError)).startswith(f"there is no cascade at {tmp_path / name}")
+
+
+def test_a_path_that_no_file_has_is_refused(tmp_path: Path) -> None:
+    assert str(tmp_path / "xxx") in str(refusal(tmp_path / ("x" * 300), CascadeError))
+
+
+def test_a_manifest_that_is_a_folder_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).mkdir()
+    assert str(refusal(tmp_path, CascadeError)) == f"{tmp_path / MANIFEST} can't be read: Is a directory"

@@ -1,0 +1,278 @@
+"""Links between units in an order, the two maps of LinguaLinked, and what a tensor takes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphcut import GraphcutError, Link, Tensor, Wiring
+from graphcut.core.wiring import BITS, Dim, wire
+
+
+@dataclass(frozen=True)
+class Row:
+    """A unit of a figure."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def row(text: str) -> Row:
+    """`"x a > b"` reads x and a, and writes b."""
+    reads, _, writes = text.partition(">")
+    return Row(tuple(reads.split()), tuple(writes.split()))
+
+
+def wired(*rows: str, reads: str = "x", writes: str = "y") -> Wiring:
+    return wire([row(text) for text in rows], reads=reads.split(), writes=writes.split())
+
+
+def refusal(*rows: str, reads: str = "x", writes: str = "y") -> str:
+    with pytest.raises(GraphcutError) as caught:
+        wired(*rows, reads=reads, writes=writes)
+    return str(caught.value)
+
+
+def test_the_two_maps_of_a_figure() -> None:
+    """Four subgraphs as LinguaLinked draws them: a chain, and two residual connections that jump over its middle."""
+    wiring = wired("x > h0 mask", "h0 mask > h1", "h1 h0 > h2", "h2 mask h0 > y")
+    assert wiring.sequential == {0: {1: ("h0", "mask")}, 1: {2: ("h1",)}, 2: {3: ("h2",)}}
+    assert wiring.residual == {0: {2: ("h0",), 3: ("mask", "h0")}}
+    assert wiring.crossing == {
+        "h0": (0, (1, 2, 3)),
+        "mask": (0, (1, 3)),
+        "h1": (1, (2,)),
+        "h2": (2, (3,)),
+    }
+    assert wiring.links == (
+        Link("x", None, 0),
+        Link("h0", 0, 1),
+        Link("mask", 0, 1),
+        Link("h1", 1, 2),
+        Link("h0", 0, 2),
+        Link("h2", 2, 3),
+        Link("mask", 0, 3),
+        Link("h0", 0, 3),
+        Link("y", 3, None),
+    )
+
+
+def test_inputs_and_outputs_of_the_model_are_in_neither_map() -> None:
+    wiring = wired("x > a y1", "x a > y", writes="y1 y")
+    assert (wiring.sequential, wiring.residual) == ({0: {1: ("a",)}}, {})
+    assert Link("x", None, 1) in wiring.links
+    assert Link("y1", 0, None) in wiring.links
+
+
+def test_an_output_that_is_read_on_goes_both_ways() -> None:
+    wiring = wired("x > y", "y > z", writes="y z")
+    assert wiring.links == (Link("x", None, 0), Link("y", 0, 1), Link("y", 0, None), Link("z", 1, None))
+
+
+def test_an_input_that_is_an_output_passes_no_unit() -> None:
+    assert wired("x > y", writes="x y").links[1:] == (Link("x", None, None), Link("y", 0, None))
+
+
+def test_a_tensor_named_twice_makes_one_link() -> None:
+    wiring = wired("x x > a", "a a > y", writes="y y")
+    assert wiring.links == (Link("x", None, 0), Link("a", 0, 1), Link("y", 1, None))
+
+
+def test_no_units_hand_nothing_on() -> None:
+    assert wired(writes="x").links == (Link("x", None, None),)
+    assert wired(writes="").links == ()
+
+
+def test_nobody_reads_before_somebody_writes() -> None:
+    assert refusal("a > y", "x > a") == "part 0 reads 'a' before any part writes it"
+    assert refusal("x a > a y") == "part 0 reads 'a' before any part writes it"
+
+
+def test_two_units_that_wait_for_each_other_stand_in_no_order() -> None:
+    circle = ("x b > a", "a > b y")
+    for rows in itertools.permutations(circle):
+        assert "before any part writes it" in refusal(*rows)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ("x > a", "x > a y"),
+        ("x > a a y",),
+        ("> x y",),
+    ],
+)
+def test_nobody_writes_what_stands_already(rows: tuple[str, ...]) -> None:
+    assert "which stands already" in refusal(*rows)
+
+
+def test_the_message_of_a_double_write_names_unit_and_tensor() -> None:
+    assert refusal("x > a", "x > a y") == "part 1 writes 'a', which stands already"
+
+
+def test_an_output_that_nobody_writes_is_refused() -> None:
+    assert refusal("x > a") == "no part writes 'y', which the model gives out"
+
+
+def test_a_unit_may_hand_on_an_input_that_it_reads() -> None:
+    """The default of an overridable input that is an output too: who reads it knows what it got."""
+    wiring = wired("x d > a", "a d > d y", reads="x d", writes="y d")
+    assert [link for link in wiring.links if link.tensor == "d"] == [
+        Link("d", None, 0),
+        Link("d", None, 1),
+        Link("d", 1, None),
+    ]
+    assert wiring.crossing == {"a": (0, (1,))}
+
+
+def test_a_unit_may_not_hand_on_what_another_unit_wrote() -> None:
+    """Then two units would write one tensor: `crossing` could not say which of them hands it to whom."""
+    assert refusal("x > a", "a > a", "a > y") == "part 1 writes 'a', which stands already"
+
+
+def test_two_units_may_not_both_hand_on_an_input() -> None:
+    assert refusal("x > x", "x > x y") == "part 1 writes 'x', which stands already"
+
+
+Rows = tuple[tuple[Row, ...], tuple[str, ...]]
+
+
+@st.composite
+def rows_in_order(draw: st.DrawFn) -> Rows:
+    """Up to six units that read what stands and write what does not, and some outputs."""
+    standing = ["x0", "x1"]
+    units = []
+    for place in range(draw(st.integers(0, 6))):
+        reads = draw(st.lists(st.sampled_from(standing), max_size=4))
+        writes = [f"t{place}.{i}" for i in range(draw(st.integers(0, 3)))]
+        units.append(Row(tuple(reads), tuple(writes)))
+        standing += writes
+    return tuple(units), tuple(draw(st.lists(st.sampled_from(standing), max_size=3)))
+
+
+@settings(deadline=None)
+@given(rows_in_order())
+def test_links_are_those_of_all_pairs(drawn: Rows) -> None:
+    units, outputs = drawn
+    wiring = wire(units, reads=("x0", "x1"), writes=outputs)
+    sources: Sequence[tuple[int | None, tuple[str, ...]]] = [
+        (None, ("x0", "x1")),
+        *((i, unit.writes) for i, unit in enumerate(units)),
+    ]
+    targets: Sequence[tuple[int | None, tuple[str, ...]]] = [
+        *((i, unit.reads) for i, unit in enumerate(units)),
+        (None, outputs),
+    ]
+    naive = {
+        Link(tensor, source, target)
+        for (source, writes), (target, reads) in itertools.product(sources, targets)
+        for tensor in set(writes) & set(reads)
+    }
+    assert len(wiring.links) == len(set(wiring.links))
+    assert set(wiring.links) == naive
+
+
+@settings(deadline=None)
+@given(rows_in_order())
+def test_the_two_maps_and_the_crossing_tell_the_same_links(drawn: Rows) -> None:
+    units, outputs = drawn
+    wiring = wire(units, reads=("x0", "x1"), writes=outputs)
+    inner = {link for link in wiring.links if link.source is not None and link.target is not None}
+    maps = [
+        {
+            Link(tensor, source, target)
+            for source, row_ in found.items()
+            for target, tensors in row_.items()
+            for tensor in tensors
+        }
+        for found in (wiring.sequential, wiring.residual)
+    ]
+    assert maps[0] | maps[1] == inner
+    assert maps[0] & maps[1] == set()
+    assert {Link(t, source, reader) for t, (source, readers) in wiring.crossing.items() for reader in readers} == inner
+
+
+@settings(deadline=None)
+@given(rows_in_order(), st.randoms())
+def test_another_order_is_refused_exactly_when_somebody_reads_too_early(drawn: Rows, chance: random.Random) -> None:
+    units, outputs = drawn
+    shuffled = list(units)
+    chance.shuffle(shuffled)
+    standing = {"x0", "x1"}
+    is_early = False
+    for unit in shuffled:
+        is_early = is_early or not standing.issuperset(unit.reads)
+        standing.update(unit.writes)
+    if is_early:
+        with pytest.raises(GraphcutError, match="before any part writes it"):
+            wire(shuffled, reads=("x0", "x1"), writes=outputs)
+    else:
+        wire(shuffled, reads=("x0", "x1"), writes=outputs)
+
+
+def tensor(dtype: str, shape: tuple[Dim, ...] | None) -> Tensor:
+    return Tensor(name="t", dtype=dtype, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "found"),
+    [
+        ("float32", (2, 3), (24, True)),
+        ("float32", (), (4, True)),  # a scalar
+        ("float32", None, (0, False)),  # not even the rank is known
+        ("float32", ("batch", 3), (24, True)),
+        ("float32", ("other", 3), (12, False)),  # at least one row
+        ("float32", (None, 3), (12, False)),
+        ("float32", (0, 3), (0, True)),
+        ("bool", (3,), (3, True)),
+        ("bfloat16", (3,), (6, True)),
+        ("complex128", (3,), (48, True)),
+        ("int4", (4,), (2, True)),
+        ("int4", (3,), (2, True)),  # the last half byte is padding
+        ("uint2", (5,), (2, True)),
+        ("float4e2m1", ("batch", 3), (3, True)),
+        ("int4", (), (1, True)),
+        ("string", (3,), (0, False)),
+        ("sequence(float32)", None, (0, False)),
+        ("undefined", (3,), (0, False)),
+    ],
+)
+def test_what_a_tensor_takes(dtype: str, shape: tuple[Dim, ...] | None, found: tuple[int, bool]) -> None:
+    assert tensor(dtype, shape).bytes_for({"batch": 2}) == found
+
+
+@pytest.mark.parametrize("dtype", sorted(BITS))
+def test_elements_are_packed_over_the_whole_tensor_and_not_row_by_row(dtype: str) -> None:
+    assert tensor(dtype, (3, 5)).bytes_for({}) == (-(-15 * BITS[dtype] // 8), True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [(None, "float32[…]"), ((), "float32[]"), (("batch", None, 3), "float32[batch,?,3]")],
+)
+def test_an_unknown_rank_does_not_look_like_a_scalar(shape: tuple[Dim, ...] | None, said: str) -> None:
+    assert str(tensor("float32", shape)) == said
+
+
+def test_what_is_not_a_tensor_is_not_plain() -> None:
+    words = {"float32": True, "string": True, "undefined": True, "sequence(float32)": False, "optional(int64)": False}
+    assert {word: tensor(word, None).is_plain for word in words} == words
+
+
+@pytest.mark.parametrize("shape", [None, (), ("batch", None, 3)])
+def test_a_tensor_is_read_as_it_was_written(shape: tuple[Dim, ...] | None) -> None:
+    written = msgspec.json.encode(tensor("float32", shape))
+    assert msgspec.json.decode(written, type=Tensor) == tensor("float32", shape)
+
+
+@pytest.mark.parametrize("wrong", [{"shape": [1.5]}, {"shape": [True]}, {"shape": "ab"}, {"dtype": None}, {"rank": 2}])
+def test_a_tensor_of_another_form_is_not_read(wrong: Mapping[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"name": "t", "dtype": "float32", "shape": [1], **wrong}, Tensor)

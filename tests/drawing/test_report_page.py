@@ -1,0 +1,674 @@
+"""The one-file report, in a real browser: what it shows, how it is used, and that it does nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphcut.core.units import duration, operations, size
+from graphcut.drawing.html import html_of
+from graphcut.drawing.scene import Check, Other, Scene
+
+from browser import Browser, Page, find_browser, started
+from scenes_by_hand import (
+    HOSTILE,
+    KIB,
+    MIB,
+    card,
+    decoder,
+    fork,
+    heads,
+    hostile,
+    lane,
+    profile,
+    scene,
+    tangle,
+    uncut,
+    wide,
+)
+
+EXECUTABLE = find_browser()
+in_browser = pytest.mark.skipif(
+    EXECUTABLE is None, reason="no Chromium on this machine: the page is not tried (apt-get install chromium)"
+)
+Show = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert EXECUTABLE is not None
+    with started(EXECUTABLE) as running:
+        yield running
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
+    """Open a scene's page; in the end it must be ready, must not have complained, and must have asked for nothing."""
+    pages: list[tuple[Page, str]] = []
+
+    def open_scene(shown: Scene, **options: Any) -> Page:  # noqa: ANN401 - what Browser.open takes
+        path = tmp_path / f"page{len(pages)}.html"
+        path.write_text(html_of(shown), encoding="utf-8")
+        page = browser.open(path, **options)
+        pages.append((page, path.as_uri()))
+        assert page.complaints() == []
+        assert page.evaluate("document.documentElement.dataset.ready") == "yes"
+        return page
+
+    yield open_scene
+    for page, address in pages:
+        assert page.complaints() == []
+        assert page.requests() == [address]
+        page.close()
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """The text of all elements that `selector` finds."""
+    found: list[str] = page.evaluate(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((element) => element.textContent)"
+    )
+    return found
+
+
+def panel(page: Page) -> dict[str, str]:
+    """What the panel says, word by word, its title as `title`."""
+    words = texts(page, "#panel dt")
+    return {"title": texts(page, "#panel h2")[0], **dict(zip(words, texts(page, "#panel dd"), strict=True))}
+
+
+def rows(page: Page, section: str) -> list[list[str]]:
+    """The cells of a section's first table, without its head."""
+    cells = "(row) => [...row.cells].map((cell) => cell.textContent)"
+    found: list[list[str]] = page.evaluate(f"[...document.querySelector('{section} tbody').rows].map({cells})")
+    return found
+
+
+def place_of(page: Page, node: int, nodes: int) -> tuple[float, float]:
+    """Where the end of a node lies in the profile, which is 74 and 12 pixels from the canvas's sides."""
+    page.evaluate("document.querySelector('#profile canvas').scrollIntoView({block: 'center'})")
+    left, top, width = page.evaluate(
+        "(({x, y, width}) => [x, y, width])(document.querySelector('#profile canvas').getBoundingClientRect())"
+    )
+    return left + 74 + (node + 1) / nodes * (width - 86), top + 150
+
+
+def long_decoder(parts: int, nodes: int) -> Scene:
+    """A decoder of so many nodes, the weights spread evenly over them."""
+    usual = decoder(parts, nodes=nodes)
+    assert usual.profile is not None
+    return replace(usual, profile=replace(usual.profile, weights=tuple(i * MIB for i in range(1, nodes + 1))))
+
+
+# Without a browser.
+
+
+def test_the_same_scene_gives_the_same_page() -> None:
+    assert html_of(decoder(4)) == html_of(decoder(4))
+
+
+def test_the_policy_allows_what_the_page_holds_and_nothing_else() -> None:
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)">', html_of(decoder(4)))
+    digest = r"'sha256-[\w+/]{43}='"
+    assert re.fullmatch(
+        f"default-src 'none'; style-src {digest}; script-src {digest}; base-uri 'none'; form-action 'none'", policy
+    )
+
+
+def test_the_page_names_no_other_file_and_no_address() -> None:
+    page = html_of(decoder(4)).replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|<link|<img|@import|url\(|\ssrc=|\shref=", page)
+
+
+def test_twenty_thousand_nodes_fit_into_two_megabytes() -> None:
+    made = random.Random(0)  # noqa: S311 - no secret
+    usual = profile(20_000, 4)
+    names = tuple(
+        f"/model/diffusion_model/middle_block.{i // 90}/transformer_blocks.{i // 30 % 3}/attn1/to_out/"
+        f"{made.choice(['MatMul', 'Reshape', 'Transpose', 'Constant'])}_{i}_quant"
+        for i in range(20_000)
+    )
+    sizes = tuple(made.randrange(10**8, 10**9) for _ in names)
+    large = replace(
+        usual, nodes=names, alive=sizes, near=tuple(number // 3 for number in sizes), tensors=(137,) * 20_000
+    )
+    page = html_of(replace(decoder(4), profile=large))
+    assert sum(map(len, names)) > 1_700_000
+    assert len(page.encode()) < 2_000_000
+
+
+def test_names_in_the_data_cannot_end_it() -> None:
+    page = html_of(hostile())
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*)</script>\n', page)
+    assert "<" not in data
+    assert json.loads(data)["cards"][0]["name"] == HOSTILE
+    assert page.count("<script") == 2
+
+
+def test_a_word_of_the_template_in_a_name_stays_a_name() -> None:
+    page = html_of(scene([card(0)], title="{{data}}.onnx"))
+    assert "<h1>{{data}}.onnx</h1>" in page
+
+
+def test_without_scripts_the_page_says_where_to_read_instead() -> None:
+    (words,) = re.findall(r"<noscript>(.*?)</noscript>", html_of(decoder(4)), flags=re.DOTALL)
+    assert "graphcut show" in words
+
+
+# In the browser.
+
+
+@in_browser
+def test_the_first_sentence_is_the_answer_with_its_verdicts(show: Show) -> None:
+    sentence = "Cut into 4 parts. The largest, part-3.onnx, needs 3.3 GiB. ✓ same outputs as the original."
+    page = show(replace(decoder(4), sentence=sentence))
+    assert page.evaluate("document.querySelector('.answer').innerText") == (
+        "Cut into 4 parts. The largest, part-3.onnx, needs 3.3 GiB. ✗ 1 part over budget ✓ same outputs as the original"
+    )
+    assert texts(page, ".answer b") == ["4 parts", "part-3.onnx", "3.3 GiB"]
+    assert texts(page, ".badge.good") == ["✓ same outputs as the original"]
+
+
+@in_browser
+def test_four_parts_stand_side_by_side(show: Show) -> None:
+    page = show(decoder(4))
+    assert texts(page, "#map [data-kind=card] text.strong")[::2][:1] == ["part-0"]
+    lefts = page.evaluate(
+        "[...document.querySelectorAll('#map [data-kind=card]')].map((card) => card.getBoundingClientRect().x)"
+    )
+    tops = page.evaluate(
+        "[...document.querySelectorAll('#map [data-kind=card]')].map((card) => card.getBoundingClientRect().y)"
+    )
+    assert lefts == sorted(set(lefts))
+    assert len(set(tops)) == 1
+    assert page.evaluate("document.querySelectorAll('#map [data-kind=bus].far').length") == 1
+    assert page.evaluate("document.querySelectorAll('#map [data-kind=bus].near').length") == 3
+
+
+@in_browser
+def test_sixteen_parts_stand_one_below_the_other(show: Show) -> None:
+    page = show(decoder(16))
+    boxes = "[...document.querySelectorAll('#map [data-kind=card]')].map((card) => card.getBoundingClientRect())"
+    tops = page.evaluate(f"{boxes}.map((box) => box.y)")
+    assert len(set(page.evaluate(f"{boxes}.map((box) => box.x)"))) == 1
+    assert tops == sorted(set(tops))
+    assert len(tops) == 16
+
+
+@in_browser
+def test_parallel_parts_stand_abreast(show: Show) -> None:
+    tops = "[...document.querySelectorAll('#map [data-kind=card]')].map((card) => card.getBoundingClientRect().y)"
+    lefts = tops.replace(".y)", ".x)")
+    as_rows = show(heads()).evaluate(tops)
+    assert as_rows[0] < as_rows[1] < as_rows[2] == as_rows[3] == as_rows[4]
+    as_cards = show(fork()).evaluate(lefts)
+    assert as_cards[0] < as_cards[1] == as_cards[2] == as_cards[3]
+    assert len(set(show(wide(7)).evaluate(tops))) == 3
+
+
+@in_browser
+def test_one_part_is_drawn_without_anything_that_flows(show: Show) -> None:
+    page = show(scene([card(0, content="everything")], sentence="Cut into 1 part."))
+    assert texts(page, "section:not([hidden]) h2") == ["Parts and what flows between them", "Balance"]
+    assert rows(page, "#balance") == [["part-0 · everything", "100", "3 GiB", "3 GiB"]]
+
+
+@in_browser
+def test_a_model_that_is_not_cut_shows_where_it_could_be(show: Show) -> None:
+    page = show(uncut())
+    assert texts(page, "section:not([hidden]) h2") == [
+        "Cut profile: bytes alive after each node",
+        "Cheap cuts",
+        "Nodes",
+    ]
+
+
+@in_browser
+def test_over_budget_is_said_in_words_and_not_by_colour_alone(show: Show) -> None:
+    page = show(
+        scene([card(0, need_bytes=3 * MIB, budget_bytes=2 * MIB), card(1, need_bytes=MIB, budget_bytes=2 * MIB)])
+    )
+    assert texts(page, ".badge.bad") == ["✗ 1 part over budget"]
+    assert panel(page)["of budget"] == "150 %, 1 MiB over"
+    assert texts(page, "#map text.bad") == ["3 MiB"]
+    assert "over budget" in page.evaluate("document.querySelector('[data-kind=card]').getAttribute('aria-label')")
+
+
+@in_browser
+def test_each_chart_has_its_twin_as_a_table(show: Show) -> None:
+    small = scene(
+        [card(0), card(1), card(2)], [lane("a", 0, 1, size=3 * KIB), lane("b", 0, 2, size=5 * KIB, is_exact=False)]
+    )
+    page = show(replace(small, profile=profile(60, 3)))
+    page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
+    page.wait_for("document.querySelector('#profile tbody')")
+    assert rows(page, "#map") == [
+        ["part-0.onnx", "part-1.onnx", "1", "3 KiB", "sequential"],
+        ["part-0.onnx", "part-2.onnx", "1", "≥ 5 KiB", "residual"],
+    ]
+    assert texts(page, "#map table:nth-of-type(2) tbody tr") == [
+        "part-0.onnx | part-1.onnx2≥ 8 KiB",
+        "part-1.onnx | part-2.onnx1≥ 5 KiB",
+    ]
+    assert rows(page, "#lanes") == [
+        ["a", "float16[1,512,4096]", "3 KiB", "part-0.onnx", "part-1.onnx", "sequential"],
+        ["b", "float16[1,512,4096]", "≥ 5 KiB", "part-0.onnx", "part-2.onnx", "residual"],
+    ]
+    # Cuts after nodes 20 and 40; cos(i / 7) is nought near i = 11, 33 and 55.
+    assert [(row[1], row[4]) for row in rows(page, "#profile")] == [
+        ("12", "key node, cheap"),
+        ("20", "cut"),
+        ("34", "key node, cheap"),
+        ("40", "cut"),
+        ("56", "key node, cheap"),
+    ]
+
+
+@in_browser
+def test_what_a_cut_costs_is_told_where_one_clicks(show: Show) -> None:
+    page = show(uncut(400))
+    page.click(*place_of(page, 120, 400))
+    told = panel(page)
+    assert told["node"] == "121 of 400"
+    assert told["a cut here sends"] == size(profile(400, 0).alive[120])
+    assert texts(page, "#panel code") == ["graphcut split model.onnx --at-nodes=/model/layers.120/add"]
+    page.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    page.evaluate("document.querySelector('#copy').click()")
+    page.wait_for("document.querySelector('#copy').textContent === 'Copied'")
+    assert page.evaluate("window.copied") == "graphcut split model.onnx --at-nodes=/model/layers.120/add"
+
+
+@in_browser
+def test_a_click_among_many_nodes_finds_the_cheapest_near_it(show: Show) -> None:
+    page = show(uncut(20_000))
+    page.click(*place_of(page, 10_000, 20_000))
+    told = panel(page)
+    assert told["key node"] == "yes"
+    assert abs(int(told["node"].split(" of ")[0].replace(",", "")) - 10_000) < 200
+
+
+@in_browser
+def test_dragging_zooms_and_the_button_goes_back(show: Show) -> None:
+    page = show(uncut(4000))
+    start, height = place_of(page, 1000, 4000)
+    end, _ = place_of(page, 1100, 4000)
+    page.drag(start, end, height)
+    page.click(*place_of(page, 50, 100))  # the middle of what is left in sight
+    assert int(panel(page)["node"].split(" of ")[0].replace(",", "")) == pytest.approx(1052, abs=6)
+    page.evaluate("document.querySelector('#reset').click()")
+    page.click(*place_of(page, 3000, 4000))
+    assert int(panel(page)["node"].split(" of ")[0].replace(",", "")) == pytest.approx(3001, abs=20)
+
+
+@in_browser
+def test_arrows_step_and_brackets_jump_between_key_nodes(show: Show) -> None:
+    page = show(uncut(400))
+    first, second, *_ = profile(400, 0).keys
+    page.press("]")
+    assert panel(page)["node"] == f"{first + 1} of 400"
+    page.press("]", "]", "[")
+    assert panel(page)["node"] == f"{second + 1} of 400"
+    page.evaluate("document.querySelector('#profile canvas').focus()")
+    page.press("ArrowRight", "ArrowRight", "ArrowLeft")
+    assert panel(page)["node"] == f"{second + 2} of 400"
+    spoken = page.evaluate("document.querySelector('#profile canvas').getAttribute('aria-valuetext')")
+    sent = size(profile(400, 0).alive[second + 1])
+    assert spoken == f"/model/layers.{second + 1}/add, Add: a cut here sends {sent}"
+
+
+@in_browser
+def test_everything_is_reached_by_tab_and_pinned_by_enter(show: Show) -> None:
+    page = show(decoder(3))
+    reached: list[str] = []
+    while "search" not in reached and len(reached) < 100:
+        page.press("Tab")
+        reached.append(page.evaluate("document.activeElement.dataset.kind ?? document.activeElement.id"))
+    assert reached[:2] == ["theme", "help"]
+    assert reached[2:8] == ["card"] * 3 + ["bus"] * 3
+    assert [kind for kind in reached if kind == "lane"] == ["lane"] * 5
+    assert {"log", "hide", "reset"} <= set(reached)
+
+
+@in_browser
+def test_what_is_pinned_stays_until_escape(show: Show) -> None:
+    page = show(decoder(3))
+    page.evaluate("document.querySelectorAll('#map [data-kind=card]')[1].focus()")
+    page.press("Enter", "Tab")
+    page.evaluate("document.activeElement.blur()")
+    assert panel(page)["title"] == "part-1.onnx · layers 2-3"
+    assert page.evaluate("document.querySelectorAll('#map [data-kind=card]')[1].getAttribute('aria-pressed')") == "true"
+    page.press("Escape")
+    assert panel(page)["title"] == "part-2.onnx · layers 4-5"
+    assert page.evaluate("document.querySelectorAll('[aria-pressed=true]').length") == 0
+
+
+@in_browser
+def test_what_has_the_focus_wears_a_ring(show: Show) -> None:
+    page = show(decoder(3))
+    ring = "getComputedStyle(document.activeElement.querySelector('.ring')).strokeWidth"
+    page.press("Tab", "Tab", "Tab")
+    assert page.evaluate("document.activeElement.dataset.kind") == "card"
+    assert page.evaluate(ring) == "3px"
+
+
+@in_browser
+def test_a_slash_searches_and_enter_goes_to_what_is_found(show: Show) -> None:
+    page = show(uncut(400))
+    page.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.press(*"layers.37", "Enter")
+    assert texts(page, "#found") == ["11 of 400 nodes"]  # 37 and 370 to 379
+    assert texts(page, "#list .row span:nth-child(3)")[:2] == ["/model/layers.37/add", "/model/layers.370/add"]
+    assert panel(page)["title"] == "/model/layers.37/add"
+    page.press("ArrowDown")
+    assert panel(page)["title"] == "/model/layers.370/add"
+
+
+@in_browser
+def test_a_question_mark_lists_the_keys(show: Show) -> None:
+    page = show(uncut())
+    page.press("?")
+    assert page.evaluate("document.querySelector('#keys').open")
+    page.press("Escape")
+    assert not page.evaluate("document.querySelector('#keys').open")
+
+
+@in_browser
+def test_what_else_a_scene_holds_stands_in_sections_of_its_own(show: Show) -> None:
+    others = (
+        Other(period_s=0.008, latency_s=0.03, is_chosen=True),
+        Other(period_s=0.01, latency_s=0.02, is_chosen=False),
+    )
+    shown = scene(
+        [card(0)],
+        recomputed=("p1 computes m.",),
+        reasons=("cut 0 after /add\n128 KiB cross here",),
+        notes=("n is 1",),
+        details=(("goal", "into 4"),),
+        others=others,
+        checks=(Check("numbers", "2 runs", True), Check("proof", "no", False)),
+    )
+    page = show(shown)
+    assert texts(page, "#recomputed li") == ["p1 computes m."]
+    assert texts(page, "#reasons li div") == ["cut 0 after /add", "128 KiB cross here"]
+    assert texts(page, "#notes li") == ["n is 1"]
+    assert rows(page, "#details") == [["goal", "into 4"]]
+    assert rows(page, "#others") == [["8 ms", "30 ms", "the plan shown"], ["10 ms", "20 ms", ""]]
+    assert rows(page, "#checks") == [["numbers", "2 runs", "✓ good"], ["proof", "no", "✗ bad"]]
+
+
+@in_browser
+def test_more_than_can_be_drawn_is_folded_and_said(show: Show) -> None:
+    page = show(tangle(20))  # 190 pairs and 18 that go to all
+    assert page.evaluate("document.querySelectorAll('#map [data-kind=bus]').length") < 208
+    assert "Not drawn here, for want of room" in texts(page, "#map .legend")[0]
+    assert page.evaluate("document.querySelectorAll('#lanes [data-kind]').length") == 60
+    assert texts(page, "#lanes .lead")[0].startswith("The 60 largest of 208 ways that tensors go")
+    page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
+    page.wait_for("document.querySelector('#lanes tbody')")
+    assert len(rows(page, "#lanes")) == 208
+
+
+@in_browser
+def test_a_cheap_cut_leads_to_its_place_in_the_profile(show: Show) -> None:
+    page = show(decoder(4))
+    page.evaluate("document.querySelector('#valleys button.link').click()")
+    assert panel(page)["title"] == texts(page, "#valleys button.link")[0]
+    assert page.evaluate("document.activeElement.tagName") == "CANVAS"
+
+
+@in_browser
+def test_twenty_thousand_nodes_are_at_hand_at_once(show: Show, record_property: Callable[[str, object], None]) -> None:
+    page = show(long_decoder(4, 20_000))
+    spent = page.evaluate("document.documentElement.dataset.milliseconds")
+    record_property("script_ms", spent)
+    print(f"\nscript time for 20,000 nodes: {spent} ms")  # noqa: T201 - a figure for people
+    assert page.evaluate("document.querySelectorAll('.row').length") < 40
+    page.press("/", *"add")
+    assert texts(page, "#found") == ["20,000 of 20,000 nodes"]
+    page.evaluate("document.querySelector('#list').scrollTop = 22 * 19000")
+    page.wait_for(
+        "[...document.querySelectorAll('.row')].some((row) => row.textContent.includes('/model/layers.19000/add'))"
+    )
+
+
+@in_browser
+def test_a_hundred_thousand_nodes_open_and_answer(show: Show) -> None:
+    page = show(long_decoder(8, 100_000))
+    print(f"\nscript time for 100,000 nodes: {page.evaluate('document.documentElement.dataset.milliseconds')} ms")  # noqa: T201 - a figure for people
+    page.press("]")
+    assert panel(page)["node"].endswith("of 100,000")
+
+
+@in_browser
+def test_names_that_want_to_be_markup_do_nothing(show: Show) -> None:
+    harm = "</script><img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
+    name = f"{harm}\n'{HOSTILE}"
+    usual = profile(30, 2)
+    nodes = tuple(f"{name}{i}" for i in range(30))
+    valleys = tuple(replace(valley, node=name, module=harm) for valley in usual.valleys)
+    shown = replace(
+        hostile(), title=harm, sentence=harm, following=harm, reasons=(harm,), notes=(harm,),
+        profile=replace(usual, nodes=nodes, ops=(harm,) * 30, valleys=valleys),
+    )  # fmt: skip
+    page = show(shown)
+    page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
+    page.evaluate("document.querySelectorAll('[data-kind]').forEach((thing) => thing.focus())")
+    page.press("]", "/", "x")
+    assert page.evaluate("document.title") == f"{harm} · graphcut"
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert page.evaluate("document.querySelectorAll('script').length") == 2
+    assert texts(page, "#notes li") == [harm]
+
+
+@in_browser
+def test_a_command_to_copy_is_one_command_whatever_the_name(show: Show) -> None:
+    names = ("/plain/Add_1", "it's $(rm)", "two\nlines\x1b[2J\\'", "-x", "é;👩")
+    commands = (
+        "/plain/Add_1",
+        "'it'\"'\"'s $(rm)'",
+        r"$'two\nlines\x1b[2J\\\''",
+        "-x",
+        "'é;👩'",
+    )
+    page = show(scene([], profile=replace(profile(5, 0), nodes=names, valleys=(), keys=())))
+    page.evaluate("document.querySelector('#profile canvas').focus()")
+    page.press("Home")
+    for command in commands:
+        assert texts(page, "#panel code") == [f"graphcut split model.onnx --at-nodes={command}"]
+        page.press("ArrowRight")
+
+
+@in_browser
+def test_a_command_to_copy_names_the_model_where_it_lies_and_one_node_whatever_its_commas(show: Show) -> None:
+    names = ("a,b", 'say "hi"', "a, \n")
+    commands = ("'\"a,b\"'", '\'"say ""hi"""\'', r"""$'"a, \n"'""")
+    page = show(
+        scene([], model="my models/it's.onnx", profile=replace(profile(3, 0), nodes=names, valleys=(), keys=()))
+    )
+    page.evaluate("document.querySelector('#profile canvas').focus()")
+    page.press("Home")
+    for command in commands:
+        assert texts(page, "#panel code") == [f"""graphcut split 'my models/it'"'"'s.onnx' --at-nodes={command}"""]
+        page.press("ArrowRight")
+
+
+@in_browser
+def test_names_are_told_apart_however_they_share_their_beginnings(show: Show) -> None:
+    names = ("", "👩a", "👩b", "👩‍👩‍👧", "👩‍👩‍👧x", "x", "xx", "x")
+    page = show(scene([], profile=replace(profile(8, 0), nodes=names, valleys=(), keys=())))
+    assert page.evaluate(
+        "JSON.stringify([...document.querySelectorAll('.row')].map((row) => row.title))"
+    ) == json.dumps([name.replace("\u200d", "\u200d") for name in names], ensure_ascii=False, separators=(",", ":"))
+
+
+@in_browser
+def test_dark_and_light_follow_the_system_and_the_key(show: Show) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    page = show(decoder(4), dark=True)
+    dark = page.evaluate(ground)
+    page.press("t")
+    light = page.evaluate(ground)
+    assert sum(map(int, re.findall(r"\d+", dark))) < 100
+    assert sum(map(int, re.findall(r"\d+", light))) > 600
+    assert show(decoder(4)).evaluate(ground) == light
+
+
+CONTRAST = """
+(() => {
+  const light = (colour) => {
+    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+      .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+  };
+  const low = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.getClientRects().length) continue;
+    const style = getComputedStyle(element);
+    const grounds = [ground(element)];
+    if (element.closest("svg")) {
+      const variables = getComputedStyle(document.documentElement);
+      const swatch = document.createElement("i");
+      document.body.append(swatch);
+      for (const name of ["card", "stripe"]) {
+        swatch.style.color = variables.getPropertyValue(`--${name}`);
+        grounds.push(getComputedStyle(swatch).color);
+      }
+      swatch.remove();
+    }
+    const ink = light(element instanceof SVGElement ? style.fill : style.color);
+    for (const paper of grounds.map(light)) {
+      const ratio = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+      if (ratio < 4.5) low.push(`${ratio.toFixed(2)} ${element.tagName} ${element.textContent}`);
+    }
+  }
+  return low;
+})()
+"""
+
+
+@in_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_all_text_stands_out_from_its_ground(show: Show, *, dark: bool) -> None:
+    """WCAG 2.2, success criterion 1.4.3: contrast of at least 4.5 to 1."""
+    page = show(replace(decoder(4), sentence="Cut into 4 parts. ✓ same outputs as the original."), dark=dark)
+    page.press("]")
+    page.evaluate("document.querySelectorAll('button[aria-pressed]').forEach((button) => button.click())")
+    assert page.evaluate(CONTRAST) == []
+
+
+@in_browser
+@pytest.mark.parametrize("width", [360, 800, 1320, 2400])
+def test_the_page_never_runs_out_to_the_side(show: Show, width: int) -> None:
+    page = show(decoder(16), width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.resize(width + 200, 900)
+    page.wait_for(
+        "document.querySelector('#map .chart svg').clientWidth <= document.querySelector('#map .chart').clientWidth"
+    )
+
+
+@in_browser
+def test_paper_gets_the_light_page_without_what_one_clicks(show: Show) -> None:
+    page = show(decoder(4), dark=True)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.call("Emulation.setEmulatedMedia", media="print")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.evaluate("getComputedStyle(document.querySelector('#panel')).display") == "none"
+    assert page.evaluate("getComputedStyle(document.querySelector('#map')).display") != "none"
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") is None
+
+
+@in_browser
+def test_the_page_writes_sizes_times_and_counts_as_everything_else_does(show: Show) -> None:
+    made = random.Random(1)  # noqa: S311 - no secret
+    numbers = [0, 1, 999, 1000, 1023, 4325376, 4 * MIB + MIB // 8, 999 * KIB + 511, *(1 << i for i in range(50))]
+    numbers += [made.randrange(1 << made.randrange(1, 50)) for _ in range(300)]
+    seconds = [number / 7e7 for number in numbers[1:]]
+    cards = [
+        card(i, weight_bytes=number, flops=number, busy_s=time)
+        for i, (number, time) in enumerate(zip(numbers[1:], seconds, strict=True))
+    ]
+    page = show(scene(cards))
+    shown = [[row[2], row[4], row[5]] for row in rows(page, "#balance")]
+    assert shown == [
+        [
+            size(one.weight_bytes),
+            f"{operations(one.flops or 0)}FLOP",
+            duration(one.busy_s or 0),
+        ]
+        for one in cards
+    ]
+
+
+# Links into the page
+
+
+@in_browser
+def test_a_link_pins_what_it_names(show: Show) -> None:
+    page = show(replace(decoder(4), lanes=(lane("a b#/%", 0, 1),)))
+    for link, title in (
+        ("#part=2", "part-2.onnx"),
+        ("#tensor=a%20b%23%2F%25", "a b#/%"),
+        ("#node=%2Fmodel%2Flayers.700%2Fadd", "/model/layers.700/add"),
+        ("#node=/model/layers.9/add", "/model/layers.9/add"),
+        ("#at=1234", "/model/layers.1233/add"),
+    ):
+        page.evaluate(f"location.hash = {link!r}")
+        page.wait_for(f"document.querySelector('#panel h2').textContent.startsWith({title!r})")
+    # What names nothing leaves things as they are.
+    for link in ("#part=4", "#part=x", "#tensor=none", "#node=none", "#at=0", "#at=99999", "#node=%", "#other=1", "#"):
+        page.evaluate(
+            f"new Promise((done) => {{ onhashchange = done; location.hash = 'x'; location.hash = {link!r}; }})"
+        )
+        assert panel(page)["title"] == "/model/layers.1233/add"
+
+
+@in_browser
+def test_what_is_pinned_can_be_sent_as_a_link(show: Show) -> None:
+    nodes = ("twin", "twin", "a b#/%", "", "\ud800")
+    page = show(scene([card(0), card(1)], [lane("a b", 0, 1)], profile=replace(profile(5, 2), nodes=nodes)))
+    assert page.evaluate("location.hash") == ""
+    for selector, link in (("[data-kind=card]", "#part=0"), ("[data-kind=lane]", "#tensor=a%20b")):
+        page.evaluate(f"document.querySelector({selector!r}).dispatchEvent(new Event('click'))")
+        assert page.evaluate("location.hash") == link
+    page.evaluate("document.querySelector('#profile canvas').focus()")
+    page.press("Home")
+    for link in ("#node=twin", "#at=2", "#node=a%20b%23%2F%25", "#at=4", "#node=%EF%BF%BD"):
+        assert page.evaluate("location.hash") == link
+        page.press("ArrowRight")
+    page.press("Escape")
+    assert page.evaluate("location.hash") == ""
+
+
+# Sizes that are not known
+
+
+@in_browser
+def test_the_profile_says_where_a_size_is_only_the_least(show: Show) -> None:
+    usual = profile(6, 0)
+    shown = replace(usual, exact=(False, True, True, False, False, True), near_exact=(True,) * 6, valleys=())
+    page = show(scene([], profile=shown))
+    said = []
+    for place in range(6):
+        page.evaluate(f"location.hash = '#at={place + 1}'")
+        page.wait_for(f"document.querySelector('#panel dl').textContent.includes('{place + 1} of 6')")
+        said.append(panel(page)["a cut here sends"].startswith("≥ "))
+        assert not panel(page)["without residual"].startswith("≥ ")
+    assert said == [True, False, False, True, True, False]
+    assert "where ≥ is said, more may be alive" in texts(page, "#profile .lead")[0]
+    assert "≥" not in texts(show(uncut(6)), "#profile .lead")[0]

@@ -1,0 +1,560 @@
+"""Scenes: what there is to see of an analysis, a plan, a cascade. Figures are derived by hand."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto, helper
+
+import graphcut
+from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
+from graphcut.core.errors import CascadeError
+from graphcut.drawing.part_labels import contents
+from graphcut.drawing.scene import Bus, Card, Check, Crossing, Lane, Profile, Scene, Valley
+from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
+from graphcut.drawing.wording import answer, printable
+from graphcut.planning.goals import Goal
+
+from conftest import floats, model_of
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def card(name: str, **changes: object) -> Card:
+    """A part of which hardly anything is known."""
+    usual = Card(
+        name=name,
+        device="",
+        content="",
+        nodes=1,
+        replicas=0,
+        weight_bytes=0,
+        need_bytes=0,
+        budget_bytes=None,
+        activation_bytes=None,
+        flops=None,
+        busy_s=None,
+        reads=(),
+        writes=(),
+        column=0,
+    )
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+# The chain: relu makes a, exp makes b of it, neg makes c of that, add adds c and a. Each tensor takes 4 n floats.
+
+A = Lane("a", "float32[n,4]", 32, True, 0, (2,))
+B = Lane("b", "float32[n,4]", 32, True, 0, (1,))
+C = Lane("c", "float32[n,4]", 32, True, 1, (2,))
+CHAIN = Profile(
+    nodes=("relu", "exp", "neg", "add"),
+    ops=("Relu", "Exp", "Neg", "Add"),
+    modules=("", "", "", ""),
+    alive=(32, 64, 64, 0),
+    near=(0, 32, 32, 0),
+    exact=(True, True, True, True),
+    near_exact=(True, True, True, True),
+    tensors=(1, 2, 2, 0),
+    weights=(0, 0, 0, 0),
+    keys=(0,),
+    parts=(),
+    valleys=(Valley("relu", 1, 32, True, 1, 0, 0, True, ""),),
+)
+THREE = (
+    card("p0", nodes=2, reads=("x",), writes=("a", "b"), last="exp"),
+    card("p1", reads=("b",), writes=("c",), column=1, last="neg"),
+    card("p2", reads=("c", "a"), writes=("y",), column=2, last="add"),
+)
+
+
+def test_the_scene_of_a_model(chain: Path) -> None:
+    """`a` stands over two of four nodes that do not touch it: it is long-lived."""
+    assert scene_of_analysis(graphcut.analyze(graphcut.load(chain, dims={"n": 2}))) == Scene(
+        title="chain.onnx",
+        sentence="1 good place to cut. The most even one is after relu: 1 tensor of 32 B crosses there, "
+        "between 0 B and 0 B of weights.",
+        facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
+        cards=(),
+        lanes=(),
+        buses=(),
+        profile=CHAIN,
+        checks=(),
+        recomputed=(),
+        reasons=(),
+        notes=(),
+        following=f"graphcut split {chain} --at-nodes relu",
+        details=(
+            ("inputs", "x float32[n,4]"),
+            ("outputs", "y float32[n,4]"),
+            ("key nodes", "1 key node, 1 segment; 0 tensors skip over a segment"),
+        ),
+        model=str(chain),
+    )
+
+
+@pytest.mark.parametrize("name", ["relu", "a,b", 'say "hi", you', "-x", "it's $(rm)"])
+def test_the_command_to_try_next_cuts_there_whatever_the_names(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell reads it, and the command after that."""
+    path = tmp_path / "my models" / "it's.onnx"
+    path.parent.mkdir()
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name=name), helper.make_node("Exp", ["a"], ["y"], name="last")]
+    onnx.save(model_of(nodes, [floats("x", 4)], [floats("y", 4)]), path)
+    following = scene_of_analysis(graphcut.analyze(graphcut.load(path))).following
+    monkeypatch.setattr("sys.argv", shlex.split(following))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code in {0, None}
+    first, _ = graphcut.open_cascade(path.with_name("it's.parts")).parts
+    assert first.writes == ("a",)
+
+
+def test_the_scene_of_a_plan(chain: Path) -> None:
+    analysis = graphcut.analyze(graphcut.load(chain, dims={"n": 2}))
+    scene = scene_of_plan(graphcut.plan(analysis, At(("exp", "neg"))), analysis)
+    assert scene == Scene(
+        title="chain.onnx",
+        sentence="Cut into 3 parts. The largest, p0, reads 0 B of weights. At most 64 B crosses a boundary in one run; "
+        "1 tensor (32 B) skips over a part.",
+        facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
+        cards=THREE,
+        lanes=(A, B, C),
+        buses=(
+            Bus(0, (2,), (0,), 32, is_exact=True),
+            Bus(0, (1,), (1,), 32, is_exact=True),
+            Bus(1, (2,), (2,), 32, is_exact=True),
+        ),
+        profile=replace(CHAIN, parts=(0, 0, 1, 2)),
+        checks=(),
+        recomputed=(),
+        reasons=(),
+        notes=(),
+        following="",
+        details=(("goal", "cut after the places named"),),
+        model=str(chain),
+    )
+    assert scene.crossing == (Crossing(64, True, 2), Crossing(64, True, 2))
+    assert scene.profile is not None
+    assert scene.profile.cuts == (1, 2)
+    assert [scene.received(part) for part in range(3)] == [(0, True), (32, True), (64, True)]
+    assert [scene.sent(part) for part in range(3)] == [(64, True), (32, True), (0, True)]
+
+
+def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
+    model = graphcut.load(chain, dims={"n": 2})
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("exp", "neg"))), tmp_path / "parts")
+    sizes = [(tmp_path / "parts" / f"part-{i}.onnx").stat().st_size for i in range(3)]
+    largest = max(range(3), key=lambda i: sizes[i])
+    bare = Scene(
+        title="chain.onnx",
+        sentence=f"Cut into 3 parts. The largest, part-{largest}.onnx, needs {sizes[largest]} B. At most 64 B crosses "
+        "a boundary in one run; 1 tensor (32 B) skips over a part.",
+        facts=(("dims", "n=2"),),
+        cards=tuple(replace(one, name=f"part-{i}.onnx", need_bytes=sizes[i], last="") for i, one in enumerate(THREE)),
+        lanes=(A, B, C),
+        buses=(
+            Bus(0, (2,), (0,), 32, is_exact=True),
+            Bus(0, (1,), (1,), 32, is_exact=True),
+            Bus(1, (2,), (2,), 32, is_exact=True),
+        ),
+        profile=None,
+        checks=(),
+        recomputed=(),
+        reasons=(),
+        notes=(),
+        following=f"graphcut verify {tmp_path / 'parts'}",
+    )
+    assert scene_of_cascade(cascade) == bare
+    assert scene_of_cascade(cascade, model, graphcut.verify(model, cascade)) == replace(
+        bare,
+        sentence=f"{bare.sentence} ✓ same outputs as the original.",
+        facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
+        cards=tuple(replace(one, last=THREE[i].last) for i, one in enumerate(bare.cards)),
+        profile=replace(CHAIN, parts=(0, 0, 1, 2)),
+        checks=(
+            Check("structure", "4 nodes found again, 0 B of large weights compared", is_good=True),
+            Check("numbers", "2 runs, 8 of 8 tensors bit-identical", is_good=True),
+        ),
+        following=f"graphcut show {tmp_path / 'parts'} --to html -o report.html",
+        model=str(chain),
+    )
+
+
+def test_what_was_proven_and_not_run_is_said_as_such(chain: Path, tmp_path: Path) -> None:
+    model = graphcut.load(chain)
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("exp",))), tmp_path / "parts")
+    scene = scene_of_cascade(cascade, report=graphcut.verify(model, cascade, structural_only=True))
+    assert scene.sentence.endswith(
+        " At least 32 B crosses the boundary. ✓ the parts, stitched together, are the original."
+    )
+    assert scene.checks[1] == Check("numbers", "not run", is_good=None)
+
+
+def test_a_cascade_of_another_model_is_refused(chain: Path, tmp_path: Path) -> None:
+    model = graphcut.load(chain)
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("exp",))), tmp_path / "parts")
+    demos.write("resnet", tmp_path / "other.onnx")
+    with pytest.raises(CascadeError, match=r"was not cut from .*other\.onnx: its parts hold other nodes"):
+        scene_of_cascade(cascade, graphcut.load(tmp_path / "other.onnx"))
+
+
+# Demos
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Analysis]:
+    """A demo, opened; the decoder for 16 tokens."""
+    folder = tmp_path_factory.mktemp("demos")
+    dims = {"llm": {"batch": 1, "seq": 16, "past": 0, "total": 16}, "control-flow": {}}
+
+    def opened(name: str) -> Analysis:
+        path = folder / f"{name}.onnx"
+        if not path.exists():
+            demos.write(name, path)
+        return graphcut.analyze(graphcut.load(path, dims=dims.get(name, {"batch": 1})))
+
+    return opened
+
+
+DEMOS = ("llm", "unet", "resnet", "multitask", "control-flow")
+GOALS: Sequence[Goal] = (
+    Into(1),
+    Into(3),
+    Heads(),
+    Within(200_000),
+    Within(20_000_000, ("activations", "inputs", "cache")),
+    Across(Cluster(devices=(Device(name="small", memory_bytes=1_500_000), Device(name="large", flops_per_s=4e11)))),
+)
+
+
+def possible(analysis: Analysis, goal: Goal) -> graphcut.Plan:
+    try:
+        return graphcut.plan(analysis, goal)
+    except graphcut.PlanError:
+        pytest.skip("no plan meets this goal")
+
+
+def test_heads_stand_side_by_side(demo: Callable[[str], Analysis]) -> None:
+    """The trunk ends in 64 x 4 x 4 floats that two heads read; the third reads 16 x 16 x 16 from its middle."""
+    analysis = demo("multitask")
+    scene = scene_of_plan(graphcut.plan(analysis, Heads()), analysis)
+    assert [(one.content, one.column) for one in scene.cards] == [
+        ("stage 0-3", 0),
+        ("logits", 1),
+        ("boxes", 1),
+        ("depth", 1),
+    ]
+    assert scene.lanes == (
+        Lane("/trunk/stage.1/Add_output_0", "float32[batch,16,16,16]", 16 * KIB, True, 0, (3,)),
+        Lane("/trunk/stage.3/Add_output_0", "float32[batch,64,4,4]", 4 * KIB, True, 0, (1, 2)),
+    )
+    # Both pass over a part: the first over two heads, the second over the first head.
+    assert scene.crossing == (Crossing(20 * KIB, True, 2), Crossing(20 * KIB, True, 2), Crossing(16 * KIB, True, 1))
+    assert "At most 20 KiB crosses a boundary in one run; 2 tensors (20 KiB) skip over parts." in scene.sentence
+
+
+def test_between_layers_of_a_decoder_the_residual_stream_is_near_and_what_all_layers_read_is_not(
+    demo: Callable[[str], Analysis],
+) -> None:
+    """16 tokens: a stream of 64 floats each; a mask of 16 x 16; sine and cosine of 16 floats each."""
+    profile = scene_of_analysis(demo("llm")).profile
+    assert profile is not None
+    ends = [profile.nodes.index(f"/model/layers.{layer}/add_1") for layer in range(5)]
+    assert [profile.alive[end] for end in ends] == [16 * 64 * 4 + 3 * 16 * 16 * 4] * 5
+    assert [profile.near[end] for end in ends] == [16 * 64 * 4] * 5
+    assert [profile.tensors[end] for end in ends] == [4] * 5
+
+
+@pytest.mark.parametrize("name", DEMOS)
+def test_a_scene_tells_what_the_analysis_found(demo: Callable[[str], Analysis], name: str) -> None:
+    analysis = demo(name)
+    profile = scene_of_analysis(analysis).profile
+    assert profile is not None
+    assert profile.alive == analysis.profile
+    assert profile.keys == tuple(analysis.model.graph.flow.index(node) for node in analysis.key_nodes)
+    assert profile.valleys == tuple(
+        Valley(
+            node=point.node,
+            position=point.position,
+            bytes=point.bytes,
+            is_exact=point.is_exact,
+            tensors=len(point.crossing),
+            weights_before=point.weights_before,
+            weights_after=point.weights_after,
+            is_key=point.is_key,
+            module=point.module,
+        )
+        for point in analysis.cut_points
+    )
+
+
+@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: type(goal).__name__)
+@pytest.mark.parametrize("name", DEMOS)
+def test_the_profile_of_a_plan_is_that_of_its_cascade_and_says_at_cuts_what_crosses(
+    demo: Callable[[str], Analysis], tmp_path: Path, name: str, goal: Goal
+) -> None:
+    analysis = demo(name)
+    try:
+        made = graphcut.plan(analysis, goal, limits=Limits(recompute="never"))
+    except (graphcut.PlanError, graphcut.UsageError):
+        pytest.skip("no plan meets this goal")
+    planned = scene_of_plan(made, analysis)
+    assert planned.profile is not None
+    if len(planned.cards) > 1:
+        assert planned.profile.parts == tuple(i for i, block in enumerate(made.partition.blocks) for _ in block.nodes)
+        assert [(planned.profile.alive[cut], planned.profile.tensors[cut]) for cut in planned.profile.cuts] == [
+            (place.bytes, place.tensors) for place in planned.crossing
+        ]
+    cascade = graphcut.split(analysis.model, made, tmp_path / "parts")
+    cut = scene_of_cascade(cascade, analysis.model)
+    assert cut.profile is not None
+    assert (cut.profile.nodes, cut.profile.parts) == (planned.profile.nodes, planned.profile.parts)
+    assert [lane.tensor for lane in cut.lanes] == [lane.tensor for lane in planned.lanes]
+    for one, other in zip(cut.cards, planned.cards, strict=True):
+        assert (one.content, one.column, one.nodes, one.replicas) == (
+            other.content,
+            other.column,
+            other.nodes,
+            other.replicas,
+        )
+
+
+@pytest.mark.parametrize("goal", GOALS[3:], ids=lambda goal: type(goal).__name__)
+@pytest.mark.parametrize("name", DEMOS)
+def test_no_part_of_a_plan_that_fits_is_drawn_over_its_budget(
+    demo: Callable[[str], Analysis], name: str, goal: Goal
+) -> None:
+    analysis = demo(name)
+    scene = scene_of_plan(possible(analysis, goal), analysis)
+    budgets = {one.budget_bytes for one in scene.cards}
+    assert budgets <= ({goal.memory_bytes} if isinstance(goal, Within) else {1_500_000, None})
+    assert not any(one.is_over for one in scene.cards)
+
+
+def test_what_a_budget_counts_is_in_what_a_part_needs(chain: Path) -> None:
+    """Fed x, and while neg runs a, b, c live; while add does a, c, y. Of 32 bytes each."""
+    analysis = graphcut.analyze(graphcut.load(chain, dims={"n": 2}))
+    files = scene_of_plan(graphcut.plan(analysis, Within(10_000)), analysis).cards[0].need_bytes
+    for counting, more in ((("inputs",), 32), (("activations",), 96), (("activations", "inputs", "cache"), 128)):
+        made = graphcut.plan(analysis, Within(10_000, counting))  # type: ignore[arg-type]
+        assert [one.need_bytes for one in scene_of_plan(made, analysis).cards] == [files + more]
+
+
+def test_nodes_of_other_parts_count_as_replicas(demo: Callable[[str], Analysis], tmp_path: Path) -> None:
+    """The manifest lists all constants; those that one part alone has are no copies of anything."""
+    analysis = demo("llm")
+    made = graphcut.plan(analysis, Into(3))
+    holders: dict[int, int] = {}
+    for block in made.partition.blocks:
+        for node in {*block.nodes, *block.replicas}:
+            holders[node] = holders.get(node, 0) + 1
+    expected = [sum(holders[node] > 1 for node in block.replicas) for block in made.partition.blocks]
+    cascade = graphcut.split(analysis.model, made, tmp_path / "parts")
+    for scene in (scene_of_plan(made, analysis), scene_of_cascade(cascade, analysis.model)):
+        assert [one.replicas for one in scene.cards] == expected
+
+
+# Contents
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        (["model/embed_tokens", "model/layers.0/mlp", "model/layers.1/mlp", "model/layers.2"], "embedding, layers 0-2"),
+        (["model/layers/4", "model/layers/5/mlp", "lm_head"], "layers 4-5, head"),
+        (["model/layers.7"], "layer 7"),
+        (["down.0", "down.1", "down.3"], "down 0-1, 3"),
+        (["layer1/0/conv1", "layer1/1"], "layer1.0-1"),
+        (["vision/layers.0", "text/layers.0", "text/layers.1"], "vision layer 0, text layers 0-1"),
+        ([""], ""),
+        (["stage.0"] * 10 + ["boxes/conv.0", "boxes/conv.1"], "stage 0, boxes"),
+        ([f"layers.{'9' * 5000}"], f"layers.{'9' * 5000}"),
+    ],
+)
+def test_a_part_is_called_by_its_modules(
+    opened: Callable[[ModelProto], Model], modules: Sequence[str], said: str
+) -> None:
+    model = opened(model_in(modules))
+    assert contents(model.graph, [model.graph.flow]) == (said,)
+
+
+def test_a_module_that_several_parts_share_is_called_by_what_is_in_it(opened: Callable[[ModelProto], Model]) -> None:
+    model = opened(model_in(["heads/boxes", "heads/logits", "heads/depth"]))
+    assert contents(model.graph, [[0], [1, 2]]) == ("boxes", "logits, depth")
+    bottom = opened(model_in([*["down.0"] * 10, "bottom/conv.0", "bottom/conv.1"]))
+    assert contents(bottom.graph, [range(11), [11]]) == ("down 0", "bottom")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        # Two nodes a layer: the middle one is cut in two.
+        ([range(3), range(3, 6)], ("layer 0, start of 1", "layer 2, end of 1")),
+        ([range(1), range(1, 2), range(2, 6)], ("start of layer 0", "end of layer 0", "layers 1-2")),
+        ([range(1), range(1, 3), range(3, 6)], ("start of layer 0", "end of layer 0, start of 1", "layer 2, end of 1")),
+        ([range(2), range(2, 6)], ("layer 0", "layers 1-2")),
+    ],
+)
+def test_a_divided_layer_is_said_to_be_divided(
+    opened: Callable[[ModelProto], Model], rows: Sequence[Sequence[int]], said: Sequence[str]
+) -> None:
+    model = opened(model_in([f"model/layers.{i}/{what}" for i in range(3) for what in ("attention", "mlp")]))
+    assert contents(model.graph, rows) == said
+
+
+def test_what_lies_astray_does_not_divide_a_layer(opened: Callable[[ModelProto], Model]) -> None:
+    """One node of twenty stands with the next layer."""
+    model = opened(model_in([*["layers.0"] * 20, *["layers.1"] * 20]))
+    assert contents(model.graph, [range(19), range(19, 40)]) == ("layer 0", "layer 1")
+
+
+def test_the_head_is_named_however_slight_it_is(opened: Callable[[ModelProto], Model]) -> None:
+    """A person looks for it; others of one node in thirty are passed over. `d` is no word, but part of a path."""
+    model = opened(model_in([*["layers.0"] * 14, *["layers.1"] * 14, "norm", "lm_head"]))
+    assert contents(model.graph, [range(30)]) == ("layers 0-1, head",)
+    assert contents(opened(model_in(["d.0", "d.1", "up"])).graph, [range(3)]) == ("d.0-1, up",)
+
+
+def test_a_profile_says_where_sizes_are_only_the_least(opened: Callable[[ModelProto], Model]) -> None:
+    """How many elements are not nought is not known before a run; what follows of them is not either."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("NonZero", ["a"], ["b"], name="nonzero"),
+        helper.make_node("Cast", ["b"], ["c"], name="cast", to=1),
+        helper.make_node("ReduceSum", ["c"], ["y"], name="sum", keepdims=0),
+    ]
+    model = opened(model_of(nodes, [floats("x", 4)], [floats("y")]))
+    profile = scene_of_analysis(graphcut.analyze(model)).profile
+    assert profile is not None
+    assert profile.nodes == ("relu", "nonzero", "cast", "sum")
+    assert profile.exact == (True, False, False, True)
+
+
+def model_in(modules: Sequence[str]) -> ModelProto:
+    """A chain with one node in each module."""
+    tensors = ["x", *(f"t{i}" for i in range(len(modules) - 1)), "y"]
+    nodes = [
+        helper.make_node("Relu", [tensors[i]], [tensors[i + 1]], name=f"{module}/r{i}" if module else f"r{i}")
+        for i, module in enumerate(modules)
+    ]
+    return model_of(nodes, [floats("x", 4)], [floats("y", 4)])
+
+
+# Sentences
+
+
+def said_of(*cards: Card, lanes: Sequence[Lane] = ()) -> str:
+    scene = Scene("", "", (), cards, tuple(lanes), (), None, (), (), (), (), "")
+    return answer(cards, scene.lanes, scene.crossing)
+
+
+def lane(number: int, source: int, *readers: int, is_exact: bool = True) -> Lane:
+    return Lane("t", "float32[?]", number, is_exact, source, readers)
+
+
+P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("cards", "lanes", "said"),
+    [
+        (P[:1], [], "One part holds the whole model. It needs 1 GiB of its 4 GiB budget."),
+        (
+            P[:2],
+            [],
+            "Cut into 2 parts. The largest, part-1, needs 2 GiB of its 4 GiB budget. No tensor crosses a boundary.",
+        ),
+        (
+            P[:2],
+            [lane(4 * MIB, 0, 1)],
+            (
+                "Cut into 2 parts. The largest, part-1, needs 2 GiB of its 4 GiB budget. "
+                "4 MiB crosses the boundary in one run."
+            ),
+        ),
+        (
+            P,
+            [lane(512 * KIB, 0, 1, 2, 3), lane(256 * KIB, 0, 2), lane(4 * MIB, 1, 2)],
+            (
+                "Cut into 4 parts. The largest, part-3, needs 4 GiB of its 4 GiB budget. "
+                "At most 4.75 MiB crosses a boundary in one run; 2 tensors (768 KiB) skip over parts."
+            ),
+        ),
+        (
+            [card("a", need_bytes=3 * MIB), card("b", need_bytes=MIB), card("c")],
+            [lane(100, 0, 2), lane(7, 1, 2, is_exact=False)],
+            (
+                "Cut into 3 parts. The largest, a, needs 3 MiB. At least 107 B crosses the busiest boundary; "
+                "1 tensor (100 B) skips over a part."
+            ),
+        ),
+        (
+            [card("a", need_bytes=1), card("b")],
+            [lane(0, 0, 1, is_exact=False)],
+            "Cut into 2 parts. The largest, a, needs 1 B. What crosses a boundary has no size that is known.",
+        ),
+        (
+            [
+                card("p0", device="x", need_bytes=9, budget_bytes=10),
+                card("p1", device="y", need_bytes=50, budget_bytes=99),
+            ],
+            [],
+            "Cut into 2 parts. The fullest, p0 on x, needs 9 B of its 10 B budget. No tensor crosses a boundary.",
+        ),
+        (
+            [card("p0", need_bytes=502, budget_bytes=444), card("p1", need_bytes=465, budget_bytes=444)],
+            [],
+            (
+                "Cut into 2 parts. The largest, p0, needs 502 B, over its 444 B budget. 2 parts are over budget. "
+                "No tensor crosses a boundary."
+            ),
+        ),
+    ],
+)
+def test_the_answer_is_a_sentence_that_one_can_quote(cards: Sequence[Card], lanes: Sequence[Lane], said: str) -> None:
+    assert said_of(*cards, lanes=lanes) == said
+
+
+def test_a_model_without_a_place_to_cut_says_so(opened: Callable[[ModelProto], Model]) -> None:
+    model = opened(model_in(["only"]))
+    scene = scene_of_analysis(graphcut.analyze(model))
+    assert scene.sentence == "No place to cut: fewer than two nodes depend on an input."
+    assert scene.following == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/model/Add", "/model/Add"),
+        ("größe 層 é", "größe 層 é"),
+        ("a\x1b[2J\n", r"a\x1b[2J\n"),
+        ("x\u202ey\ud800", r"x\u202ey\ud800"),
+    ],
+)
+def test_what_would_be_obeyed_is_spelt_out(text: str, said: str) -> None:
+    assert printable(text) == said
+
+
+def test_parts_that_recompute_the_same_share_a_sentence(demo: Callable[[str], Analysis]) -> None:
+    analysis = demo("llm")
+    made = graphcut.plan(analysis, Into(3, "layers"))
+    scene = scene_of_plan(made, analysis)
+    assert len(made.recomputed) > 1
+    assert len(scene.recomputed) == len({(one.nodes, one.tensors) for one in made.recomputed})
+    assert scene.recomputed[0].startswith("p1, p2 each compute /model/")
+
+
+def test_the_chosen_plan_of_a_front_is_marked(demo: Callable[[str], Analysis]) -> None:
+    analysis = demo("llm")
+    devices = tuple(Device(name=f"board-{i}", flops_per_s=5e10) for i in range(3))
+    for objective, chosen in (("throughput", 0), ("latency", -1)):
+        made = graphcut.plan(analysis, Across(Cluster(devices=devices), objective))  # type: ignore[arg-type]
+        others = scene_of_plan(made, analysis).others
+        assert [(other.period_s, other.latency_s) for other in others] == list(made.front)
+        assert [other.is_chosen for other in others].index(True) == range(len(others))[chosen]

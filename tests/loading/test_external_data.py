@@ -1,0 +1,434 @@
+"""Where weights may lie, and that moving them changes no byte."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphcut import ModelError
+from graphcut.loading import external_data
+from graphcut.loading.external_data import (
+    Layout,
+    Range,
+    check_inside,
+    find_data,
+    lay_out,
+    merge_runs,
+    read_bytes,
+    same_bytes,
+    write_data,
+)
+
+PAGE = 4096
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A place for a model, with data beside it and below it, and a secret outside."""
+    home = tmp_path / "home"
+    (home / "sub").mkdir(parents=True)
+    for name in ("home/model.onnx", "home/w.bin", "home/sub/w.bin", "home/w..bin", "secret"):
+        (tmp_path / name).write_bytes(b"x")
+    return home / "model.onnx"
+
+
+def refusal(model: Path, location: str) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        find_data(model, location, tensor="w")
+    return caught.value
+
+
+@pytest.mark.parametrize("location", ["w.bin", "./w.bin", "sub/w.bin", "sub/../w.bin", "sub//w.bin", "w..bin"])
+def test_data_lie_beside_the_model_or_below(model: Path, location: str) -> None:
+    assert find_data(model, location, tensor="w").samefile(model.parent / location)
+
+
+def test_a_model_may_be_named_from_where_one_stands(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    assert find_data(Path("model.onnx"), "w.bin", tensor="w") == Path("w.bin")
+    monkeypatch.chdir(model.parent / "sub")
+    assert find_data(Path("../model.onnx"), "w.bin", tensor="w") == Path("../w.bin")
+    assert "a path that leads out of the folder" in str(refusal(Path("../model.onnx"), "../secret"))
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("", "which is no file name"),
+        ("w\0.bin", "which is no file name"),
+        ("/etc/passwd", "an absolute path"),
+        ("//etc/passwd", "an absolute path"),
+        ("../secret", "a path that leads out of the folder of model.onnx"),
+        ("sub/../../secret", "a path that leads out of the folder of model.onnx"),
+        ("..", "a path that leads out of the folder of model.onnx"),
+        ("../home2/w.bin", "a path that leads out of the folder of model.onnx"),
+        (".", "which is not a file"),
+        ("sub", "which is not a file"),
+        ("missing.bin", "and there is no such file beside model.onnx"),
+        ("w.bin/inner", "and there is no such file beside model.onnx"),
+        ("*/_ORT_MEM_ADDR_/*", "which is an address in the memory of another program"),
+    ],
+)
+def test_a_location_that_is_no_file_of_this_folder_is_refused(model: Path, location: str, said: str) -> None:
+    assert str(refusal(model, location)) == f"the weights of 'w' lie in {location!r}, {said}"
+
+
+def test_a_name_that_no_file_system_takes_is_refused(model: Path) -> None:
+    assert str(refusal(model, "w" * 300)).startswith("the weights of 'w' lie in 'www")
+
+
+def test_each_refusal_says_what_to_do(model: Path) -> None:
+    hints = {location: refusal(model, location).hint for location in ("../secret", "missing.bin", "_ORT_MEM_ADDR_")}
+    assert hints == {
+        "../secret": "a model may only refer to files in its own folder; move them there, and mend the location",
+        "missing.bin": "a model with external data is two files or more: copy them together",
+        "_ORT_MEM_ADDR_": "save the model again",
+    }
+
+
+def test_an_absolute_path_is_refused_even_when_it_leads_home(model: Path) -> None:
+    location = str(model.parent / "w.bin")
+    assert str(refusal(model, location)) == f"the weights of 'w' lie in {location!r}, an absolute path"
+
+
+def test_a_folder_whose_name_begins_alike_is_another_folder(model: Path) -> None:
+    twin = model.parent.with_name("home2")
+    twin.mkdir()
+    (twin / "w.bin").write_bytes(b"x")
+    assert "leads out of the folder" in str(refusal(model, "../home2/w.bin"))
+
+
+def test_a_symbolic_link_that_leads_out_is_refused(model: Path) -> None:
+    (model.parent / "file.bin").symlink_to("../secret")
+    (model.parent / "folder").symlink_to(model.parent.parent, target_is_directory=True)
+    (model.parent / "chain.bin").symlink_to("file.bin")
+    for location in ("file.bin", "folder/secret", "chain.bin"):
+        assert "a symbolic link that leads out of the folder of model.onnx" in str(refusal(model, location))
+
+
+def test_a_symbolic_link_within_the_folder_is_followed(model: Path) -> None:
+    (model.parent / "link.bin").symlink_to("sub/w.bin")
+    (model.parent / "folder").symlink_to("sub", target_is_directory=True)
+    assert find_data(model, "link.bin", tensor="w").samefile(model.parent / "sub/w.bin")
+    assert find_data(model, "folder/w.bin", tensor="w").samefile(model.parent / "sub/w.bin")
+
+
+def test_a_broken_link_is_a_missing_file(model: Path) -> None:
+    (model.parent / "link.bin").symlink_to("gone.bin")
+    assert "there is no such file" in str(refusal(model, "link.bin"))
+
+
+def test_links_in_a_circle_are_refused(model: Path) -> None:
+    (model.parent / "a.bin").symlink_to("b.bin")
+    (model.parent / "b.bin").symlink_to("a.bin")
+    assert str(refusal(model, "a.bin")).startswith("the weights of 'w' lie in 'a.bin'")
+
+
+def test_a_pipe_is_not_a_file(model: Path) -> None:
+    os.mkfifo(model.parent / "pipe")
+    assert "which is not a file" in str(refusal(model, "pipe"))
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Path:
+    """The cache of Hugging Face: a snapshot holds nothing but links into `blobs/`."""
+    blobs, snapshot = tmp_path / "models--org--it/blobs", tmp_path / "models--org--it/snapshots/5f3a/onnx"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for name, blob in (("model.onnx", "aa11"), ("model.onnx_data", "bb22")):
+        (blobs / blob).write_bytes(b"x")
+        (snapshot / name).symlink_to(f"../../../blobs/{blob}")
+    (tmp_path / "secret").write_bytes(b"x")
+    return snapshot / "model.onnx"
+
+
+def test_model_and_data_may_both_be_links_into_one_folder(cached: Path) -> None:
+    assert find_data(cached, "model.onnx_data", tensor="w") == cached.parent / "model.onnx_data"
+    assert find_data(cached, "model.onnx", tensor="w") == cached
+
+
+def test_in_a_cache_too_a_link_may_lead_nowhere_else(cached: Path) -> None:
+    (cached.parent / "secret.bin").symlink_to(cached.parents[4] / "secret")
+    assert "a symbolic link that leads out" in str(refusal(cached, "secret.bin"))
+    assert "a path that leads out" in str(refusal(cached, "../../../../secret"))
+
+
+def test_data_may_lie_beside_a_model_that_is_a_link(model: Path, tmp_path: Path) -> None:
+    """As ONNX Runtime 1.31 has it: the location is looked up beside the link, not beside the real model."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.onnx").symlink_to(model)
+    (other / "own.bin").write_bytes(b"x")
+    assert find_data(other / "model.onnx", "own.bin", tensor="w") == other / "own.bin"
+    assert "there is no such file beside model.onnx" in str(refusal(other / "model.onnx", "w.bin"))
+
+
+@pytest.mark.parametrize("span", [(0, 0), (0, 10), (10, 0), (3, 7)])
+def test_a_range_inside_its_file_is_taken(span: tuple[int, int]) -> None:
+    check_inside(Range(Path("w.bin"), *span), file_bytes=10, tensor="w")
+
+
+@pytest.mark.parametrize("span", [(0, 11), (11, 0), (-1, 5), (5, -1), (1 << 62, 1 << 62)])
+def test_a_range_that_leaves_its_file_is_refused(span: tuple[int, int]) -> None:
+    with pytest.raises(ModelError, match=r"^the weights of 'w' lie at bytes .* of w\.bin, which has 10$"):
+        check_inside(Range(Path("w.bin"), *span), file_bytes=10, tensor="w")
+
+
+def test_the_refusal_of_a_range_gives_the_numbers() -> None:
+    with pytest.raises(ModelError) as caught:
+        check_inside(Range(Path("home/w.bin"), 1000, 4096), file_bytes=4096, tensor="w")
+    assert str(caught.value) == "the weights of 'w' lie at bytes 1,000 to 5,096 of w.bin, which has 4,096"
+    assert caught.value.hint == "the file is cut short or belongs to another model; copy it again"
+
+
+A, B = Path("a.bin"), Path("b.bin")
+
+
+def test_overlaps_and_neighbours_become_one_run() -> None:
+    spans = [Range(A, 30, 5), Range(A, 0, 10), Range(A, 10, 5), Range(A, 12, 2), Range(B, 12, 2), Range(A, 16, 2)]
+    assert merge_runs(spans) == [Range(A, 0, 15), Range(A, 16, 2), Range(A, 30, 5), Range(B, 12, 2)]
+
+
+def test_a_shared_weight_lies_in_a_new_file_once() -> None:
+    layout = lay_out([Range(A, 100, 8), Range(A, 200, 8), Range(A, 100, 8)])
+    assert layout == Layout(((Range(A, 100, 8), 0), (Range(A, 200, 8), 8)), 16)
+    assert layout.offset_of(Range(A, 204, 4)) == 12
+
+
+def test_a_mebibyte_or_more_keeps_its_place_within_the_page() -> None:
+    large = 256 * PAGE
+    spans = [Range(A, 7, 10), Range(A, PAGE + 100, large), Range(B, 50, large - 1), Range(B, 300 * PAGE, large)]
+    layout = lay_out(spans)
+    assert layout.moves == (
+        (Range(A, 7, 10), 0),
+        (Range(A, PAGE + 100, large), 100),
+        (Range(B, 50, large - 1), large + 100),  # less is not worth a hole
+        (Range(B, 300 * PAGE, large), 2 * large + PAGE),
+    )
+    assert layout.file_bytes == 3 * large + PAGE
+
+
+def test_nothing_takes_nothing(tmp_path: Path) -> None:
+    assert lay_out([]) == Layout((), 0)
+    write_data(lay_out([]), tmp_path / "empty")
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
+FILE_BYTES = 5 * PAGE
+CONTENT = {
+    file: b"".join(struct.pack("<I", i * step) for i in range(FILE_BYTES // 4)) for file, step in ((A, 1), (B, 7))
+}
+
+Spans = list[tuple[Path, int, int]]
+
+
+def spans_in_files() -> st.SearchStrategy[Spans]:
+    """Ranges of two files, small and of pages, overlapping, touching and empty."""
+    offset = st.one_of(st.integers(0, 40), st.integers(0, FILE_BYTES), st.sampled_from(range(0, FILE_BYTES, PAGE)))
+    length = st.one_of(st.integers(0, 40), st.integers(0, 3 * PAGE), st.sampled_from([PAGE, 2 * PAGE]))
+    inside = st.tuples(st.sampled_from([A, B]), offset, length).map(
+        lambda span: (span[0], span[1], min(span[2], FILE_BYTES - span[1]))
+    )
+    return st.lists(inside, min_size=1, max_size=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("weights")
+    for name, content in CONTENT.items():
+        (made / name).write_bytes(content)
+    return made
+
+
+def placed(folder: Path, spans: Spans) -> list[Range]:
+    return [Range(folder / file, offset, length) for file, offset, length in spans]
+
+
+def bytes_of(span: Range) -> bytes:
+    return CONTENT[Path(span.file.name)][span.offset : span.offset + span.length]
+
+
+def written(layout: Layout, target: Path, progress: Callable[[int], None] | None = None) -> bytes:
+    target.unlink(missing_ok=True)
+    write_data(layout, target, progress=progress)
+    return target.read_bytes()
+
+
+@settings(deadline=None)
+@given(spans_in_files())
+def test_every_range_is_found_again_byte_for_byte(folder: Path, drawn: Spans) -> None:
+    spans = placed(folder, drawn)
+    layout = lay_out(spans)
+    moved: list[int] = []
+    content = written(layout, folder / "new.bin", moved.append)
+    assert len(content) == layout.file_bytes
+    for span in spans:
+        offset = layout.offset_of(span)
+        assert content[offset : offset + span.length] == bytes_of(span)
+        assert same_bytes(Range(folder / "new.bin", offset, span.length), span)
+    assert sum(moved) == sum(run.length for run in merge_runs(spans))
+
+
+@settings(deadline=None)
+@given(spans_in_files())
+def test_a_layout_holds_each_byte_once_and_keeps_pages_in_step(folder: Path, drawn: Spans) -> None:
+    spans = placed(folder, drawn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(external_data, "PADDING_SHARE", 1)
+        layout = lay_out(spans)
+        assert lay_out(reversed(spans)) == layout
+    naive = {(span.file, place) for span in spans for place in range(span.offset, span.offset + span.length)}
+    assert sum(run.length for run, _ in layout.moves) == len(naive)
+    end = 0
+    for run, offset in layout.moves:
+        assert end <= offset < end + PAGE
+        assert run.length < PAGE or (run.offset - offset) % PAGE == 0
+        end = offset + run.length
+    assert end == layout.file_bytes
+
+
+@settings(deadline=None)
+@given(spans_in_files(), st.integers(1, 3000))
+def test_the_size_of_the_buffer_changes_nothing(folder: Path, drawn: Spans, buffer_bytes: int) -> None:
+    layout = lay_out(placed(folder, drawn))
+    expected = written(layout, folder / "new.bin")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(external_data, "_BUFFER_BYTES", buffer_bytes)
+        assert written(layout, folder / "new.bin") == expected
+
+
+@settings(deadline=None)
+@given(spans_in_files())
+def test_where_the_file_system_shares_pages_the_rest_is_copied_around_them(folder: Path, drawn: Spans) -> None:
+    """A file system that can FICLONERANGE, played: it refuses what is not whole pages, as XFS and btrfs do."""
+    cloned: list[int] = []
+
+    def clone(target: int, request: int, wanted: bytes) -> int:
+        source, offset, length, target_offset = struct.unpack("qQQQ", wanted)
+        assert request == 0x4020940D
+        assert length > 0
+        assert offset % PAGE == length % PAGE == target_offset % PAGE == 0
+        os.pwrite(target, os.pread(source, length, offset), target_offset)
+        cloned.append(length)
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(external_data, "PADDING_SHARE", 1)
+        layout = lay_out(placed(folder, drawn))
+    expected = written(layout, folder / "new.bin")
+    moved: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "ioctl", clone)
+        assert written(layout, folder / "new.bin", moved.append) == expected
+    assert sum(moved) == sum(run.length for run, _ in layout.moves)
+    assert bool(cloned) == any(
+        run.offset % PAGE + run.length >= 2 * PAGE or (run.offset % PAGE == 0 and run.length >= PAGE)
+        for run, _ in layout.moves
+    )
+
+
+@contextlib.contextmanager
+def no_handle_is_left() -> Iterator[None]:
+    handles: set[int] = set()
+    real_open, real_close = os.open, os.close
+
+    def opening(path: Path, flags: int, mode: int = 0o777) -> int:
+        handles.add(handle := real_open(path, flags, mode))
+        return handle
+
+    def closing(handle: int) -> None:
+        handles.remove(handle)
+        real_close(handle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", opening)
+        patch.setattr(os, "close", closing)
+        yield
+    assert handles == set()
+
+
+def test_a_full_disk_leaves_no_handle_open(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with no_handle_is_left(), pytest.raises(OSError, match="No space left on device"):
+        write_data(lay_out([Range(folder / A, 0, 10), Range(folder / B, 0, 10)]), tmp_path / "new.bin")
+
+
+def test_a_disk_that_takes_a_little_at_a_time_gets_it_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda target, piece, offset: real(target, piece[:999], offset))
+    assert written(lay_out([Range(folder / A, 0, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][: 3 * PAGE]
+
+
+def test_a_source_that_is_gone_leaves_no_handle_open(folder: Path, tmp_path: Path) -> None:
+    layout = lay_out([Range(folder / A, 0, 10), Range(folder / "gone.bin", 0, 10)])
+    with no_handle_is_left(), pytest.raises(FileNotFoundError, match=r"gone\.bin"):
+        write_data(layout, tmp_path / "new.bin")
+
+
+def test_a_source_that_ends_early_is_an_error_and_not_zeros(folder: Path, tmp_path: Path) -> None:
+    layout = lay_out([Range(folder / A, FILE_BYTES - 10, 20)])
+    with no_handle_is_left(), pytest.raises(OSError, match="the file ended early") as caught:
+        write_data(layout, tmp_path / "new.bin")
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(folder / A))
+
+
+def test_progress_that_fails_leaves_no_handle_open(folder: Path, tmp_path: Path) -> None:
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with no_handle_is_left(), pytest.raises(KeyboardInterrupt):
+        write_data(lay_out([Range(folder / A, 0, 10)]), tmp_path / "new.bin", progress=stop)
+
+
+def test_no_file_is_overwritten(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "old.bin"
+    target.write_bytes(b"mine")
+    (tmp_path / "link.bin").symlink_to(target)
+    for name in ("old.bin", "link.bin"):
+        with no_handle_is_left(), pytest.raises(FileExistsError):
+            write_data(lay_out([Range(folder / A, 0, 10)]), tmp_path / name)
+    assert target.read_bytes() == b"mine"
+
+
+@settings(deadline=None)
+@given(spans_in_files(), st.integers(1, 3000))
+def test_the_same_bytes_are_the_same_wherever_they_lie(folder: Path, drawn: Spans, buffer_bytes: int) -> None:
+    spans = placed(folder, drawn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(external_data, "_BUFFER_BYTES", buffer_bytes)
+        for ours in spans:
+            for theirs in spans:
+                assert same_bytes(ours, theirs) == (bytes_of(ours) == bytes_of(theirs))
+
+
+def test_a_file_that_ends_early_holds_other_bytes(tmp_path: Path) -> None:
+    long, short, empty = tmp_path / "long", tmp_path / "short", tmp_path / "empty"
+    for file, content in ((long, b"abcdef"), (short, b"abc"), (empty, b"")):
+        file.write_bytes(content)
+    assert not same_bytes(Range(long, 0, 6), Range(short, 0, 6))
+    assert not same_bytes(Range(short, 0, 6), Range(long, 0, 6))
+    assert not same_bytes(Range(empty, 0, 6), Range(long, 0, 6))
+    assert not same_bytes(Range(empty, 0, 6), Range(short, 3, 6))  # both end at once, and prove nothing
+    assert same_bytes(Range(long, 0, 3), Range(short, 0, 3))
+    assert not same_bytes(Range(long, 0, 3), Range(short, 0, 2))
+
+
+def test_a_range_is_not_compared_with_itself(tmp_path: Path) -> None:
+    unread = Range(tmp_path / "nobody opens it", 0, 1 << 40)
+    assert same_bytes(unread, unread)
+
+
+def test_the_bytes_of_a_range_are_those_of_the_file(folder: Path) -> None:
+    assert read_bytes(Range(folder / A, 4, 8)) == struct.pack("<II", 1, 2)

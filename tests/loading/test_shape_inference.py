@@ -1,0 +1,796 @@
+"""What is known of types and shapes: from whom, and which of them is believed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
+
+import graphcut
+import graphcut.demos
+from graphcut import At, Cascade, Model, ModelError, Tensor, load
+from graphcut.core.wiring import BITS, Dim
+from graphcut.loading import bound_sizes, shape_inference
+from graphcut.loading.bound_sizes import infer_bound
+from graphcut.loading.shape_inference import describe, type_of, word_from_ort
+
+from conftest import Draw, floats, model_of
+
+
+def ints(name: str, *shape: int | str | None) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.INT64, list(shape))
+
+
+def vector(name: str, *values: int) -> TensorProto:
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+def through(*nodes: NodeProto, noted: ValueInfoProto | None = None) -> ModelProto:
+    """x[n,4] → a → ... → y, where a is not declared unless `noted`."""
+    model = model_of(nodes, [floats("x", "n", 4)], [floats("y", None, None)])
+    if noted is not None:
+        model.graph.value_info.append(noted)
+    model.opset_import.extend([helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("other", 1)])
+    return model
+
+
+def relu_then_neg(noted: ValueInfoProto | None = None) -> ModelProto:
+    return through(helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"]), noted=noted)
+
+
+def custom_then_neg(noted: ValueInfoProto | None = None) -> ModelProto:
+    """An operator that nobody knows."""
+    steps = [helper.make_node("Foo", ["x"], ["a"], domain="other"), helper.make_node("Neg", ["a"], ["y"])]
+    return through(*steps, noted=noted)
+
+
+def said(tensors: Mapping[str, Tensor], *names: str) -> list[str]:
+    return [str(tensors[name]) for name in names]
+
+
+def cut(model: Model, at: str, folder: Path) -> Cascade:
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At((at,))), folder)
+
+
+# Between messages and words
+
+ELEMENTS = st.sampled_from([*BITS, "string"])
+
+
+def words() -> st.SearchStrategy[str]:
+    inner = st.recursive(
+        ELEMENTS,
+        lambda word: st.one_of(
+            word.map("sequence({})".format),
+            word.map("optional({})".format),
+            st.builds("map({}, {})".format, st.sampled_from(["string", "int64", "uint8"]), word),
+        ),
+        max_leaves=4,
+    )
+    return st.one_of(inner, ELEMENTS.map("sparse({})".format))
+
+
+DIMS = st.one_of(st.none(), st.integers(0, 2**62), st.sampled_from(["n", "batch size", "2*n"]))
+
+
+@settings(deadline=None)
+@given(words(), st.one_of(st.none(), st.lists(DIMS, max_size=4).map(tuple)))
+def test_a_type_is_read_as_it_was_written(word: str, shape: tuple[Dim, ...] | None) -> None:
+    tensor = Tensor(name="t", dtype=word, shape=None if "(" in word else shape)
+    assert describe("t", TypeProto.FromString(type_of(tensor).SerializeToString())) == tensor
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensor"),
+    [
+        (floats("t", 2, "n", None).type, Tensor(name="t", dtype="float32", shape=(2, "n", None))),
+        (floats("t").type, Tensor(name="t", dtype="float32", shape=())),
+        (helper.make_tensor_type_proto(TensorProto.DOUBLE, None), Tensor(name="t", dtype="float64", shape=None)),
+        (
+            helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2])),
+            Tensor(name="t", dtype="sequence(float32)", shape=None),
+        ),
+        (
+            helper.make_optional_type_proto(
+                helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.BOOL, None))
+            ),
+            Tensor(name="t", dtype="optional(sequence(bool))", shape=None),
+        ),
+        (
+            helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, None)),
+            Tensor(name="t", dtype="map(string, float32)", shape=None),
+        ),
+        (
+            helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [2, 2]),
+            Tensor(name="t", dtype="sparse(float32)", shape=None),
+        ),
+        (TypeProto(), Tensor(name="t", dtype="undefined", shape=None)),
+    ],
+)
+def test_each_kind_of_type_has_a_word(kind: TypeProto, tensor: Tensor) -> None:
+    assert describe("t", kind) == tensor
+
+
+def test_a_size_that_is_below_nothing_or_called_nothing_is_open() -> None:
+    kind = floats("t", -1, 3).type
+    kind.tensor_type.shape.dim.add().dim_param = ""
+    assert describe("t", kind).shape == (None, 3, None)
+
+
+def test_symbols_that_are_not_wanted_are_left_open() -> None:
+    assert describe("t", floats("t", "n", "unk__0", 3).type, symbols={"n"}).shape == ("n", None, 3)
+
+
+def test_a_scalar_is_declared_as_one_and_an_unknown_rank_is_not() -> None:
+    scalar, unknown = (type_of(Tensor(name="t", dtype="float32", shape=shape)) for shape in ((), None))
+    assert (scalar.tensor_type.HasField("shape"), unknown.tensor_type.HasField("shape")) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("tensor(float)", "float32"),
+        ("tensor(double)", "float64"),
+        ("tensor(float16)", "float16"),
+        ("tensor(int64)", "int64"),
+        ("tensor(string)", "string"),
+        ("sparse_tensor(float)", "sparse(float32)"),
+        ("seq(tensor(float))", "sequence(float32)"),
+        ("optional(tensor(double))", "optional(float64)"),
+        ("optional(seq(tensor(bool)))", "optional(sequence(bool))"),
+        ("map(string,tensor(float))", "map(string, float32)"),
+        ("seq(map(int64,tensor(float)))", "sequence(map(int64, float32))"),
+    ],
+)
+def test_the_words_of_onnx_runtime_are_translated(theirs: str, ours: str) -> None:
+    assert word_from_ort(theirs) == ours
+    assert describe("t", type_of(Tensor(name="t", dtype=ours, shape=None))).dtype == ours
+
+
+def test_onnx_runtime_and_the_message_say_the_same_word() -> None:
+    """One model that hands every kind of value through, asked both ways."""
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+    kinds = [tensor, helper.make_sequence_type_proto(tensor), helper.make_optional_type_proto(tensor)]
+    reads, writes = ([helper.make_value_info(f"{end}{i}", kind) for i, kind in enumerate(kinds)] for end in "xy")
+    steps = [helper.make_node("Identity", [f"x{i}"], [f"y{i}"]) for i in range(len(kinds))]
+    session = ort.InferenceSession(
+        model_of(steps, reads, writes).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    theirs = [word_from_ort(output.type) for output in session.get_outputs()]
+    assert (
+        theirs == [describe("y", kind).dtype for kind in kinds] == ["float32", "sequence(float32)", "optional(float32)"]
+    )
+
+
+# Declared and inferred
+
+
+def test_inference_fills_what_is_not_declared(opened: Draw) -> None:
+    assert said(opened(relu_then_neg()).tensors, "x", "a", "y") == ["float32[n,4]"] * 3
+
+
+def test_what_is_declared_is_believed_where_inference_finds_nothing(opened: Draw) -> None:
+    assert said(opened(custom_then_neg(floats("a", "m", 7))).tensors, "a") == ["float32[m,7]"]
+
+
+def test_each_source_fills_the_gaps_of_the_other(opened: Draw) -> None:
+    steps = [helper.make_node("NonZero", ["x"], ["a"]), helper.make_node("Cast", ["a"], ["y"], to=TensorProto.FLOAT)]
+    model = through(*steps, noted=ints("a", None, "found"))
+    assert said(opened(model).tensors, "a") == ["int64[2,found]"]
+
+
+def test_sizes_that_contradict_each_other_are_left_open(opened: Draw) -> None:
+    assert said(opened(relu_then_neg(floats("a", "n", 5))).tensors, "a") == ["float32[n,?]"]
+
+
+def test_ranks_that_contradict_each_other_leave_the_rank_open(opened: Draw) -> None:
+    assert said(opened(relu_then_neg(floats("a", "n", 4, 1))).tensors, "a") == ["float32[…]"]
+
+
+def test_a_stale_number_does_not_freeze_a_symbol(opened: Draw) -> None:
+    """The inputs were made dynamic after the fact, as many a recipe has it, and the value_info was forgotten."""
+    (size, _) = opened(relu_then_neg(floats("a", 1, 4))).tensors["a"].shape or ()
+    assert size in {"n", None}
+
+
+def test_parts_take_what_the_whole_takes_whatever_a_stale_note_says(opened: Draw, tmp_path: Path) -> None:
+    model = opened(relu_then_neg(floats("a", 1, 4)))
+    x = np.ones((3, 4), np.float32)
+    (whole,) = ort.InferenceSession(model.path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    assert graphcut.run(cut(model, "a", tmp_path / "parts"), {"x": x})["y"].tolist() == whole.tolist()
+
+
+def test_a_stale_note_on_one_tensor_does_not_spread(opened: Draw) -> None:
+    steps = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Neg", ["a"], ["b"]),
+        helper.make_node("Neg", ["b"], ["y"]),
+    ]
+    assert said(opened(through(*steps, noted=floats("a", "n", 5))).tensors, "a", "b") == [
+        "float32[n,?]",
+        "float32[n,4]",
+    ]
+
+
+def test_the_name_that_the_author_gave_is_kept(opened: Draw) -> None:
+    assert said(opened(relu_then_neg(floats("a", "rows", 4))).tensors, "a") == ["float32[rows,4]"]
+
+
+def test_names_that_inference_made_up_are_left_out(opened: Draw) -> None:
+    steps = [helper.make_node("NonZero", ["x"], ["a"]), helper.make_node("Cast", ["a"], ["y"], to=TensorProto.FLOAT)]
+    model = opened(through(*steps))
+    assert said(model.tensors, "a", "y") == said(model.border, "a", "y") == ["int64[2,?]", "float32[2,?]"]
+
+
+def test_a_name_that_inference_made_up_in_an_earlier_life_is_not_taken_for_that_of_another_tensor(opened: Draw) -> None:
+    """`unk__0` stands in the file for b; today's inference would call a's size so."""
+    steps = [
+        helper.make_node("NonZero", ["x"], ["a"]),
+        helper.make_node("NonZero", ["z"], ["b"]),
+        helper.make_node("Identity", ["a"], ["y"]),
+        helper.make_node("Identity", ["b"], ["y2"]),
+    ]
+    model = model_of(steps, [floats("x", 4), floats("z", 4)], [ints("y", 1, None), ints("y2", 1, None)])
+    model.graph.value_info.append(ints("b", 1, "unk__0"))
+    a, b = said(opened(model).border, "a", "b")
+    assert a == "int64[1,?]"
+    assert b in {"int64[1,unk__0]", "int64[1,?]"}
+
+
+def test_a_scalar_is_known_to_be_one_and_an_unknown_rank_is_not_taken_for_one(opened: Draw) -> None:
+    steps = [
+        helper.make_node("ReduceSum", ["x"], ["scalar"], keepdims=0),
+        helper.make_node("Reshape", ["x", "shape"], ["unknown"]),
+        helper.make_node("Add", ["scalar", "unknown"], ["y"]),
+    ]
+    model = model_of(steps, [floats("x", "n", 4), ints("shape", "rank")], [helper.make_empty_tensor_value_info("y")])
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    assert said(opened(model).tensors, "scalar", "unknown", "y") == ["float32[]", "float32[…]", "float32[…]"]
+
+
+def test_types_are_inferred_through_functions_and_bodies(opened: Draw) -> None:
+    twice = helper.make_function(
+        "other", "Twice", ["p"], ["q"], [helper.make_node("Add", ["p", "p"], ["q"])], [helper.make_opsetid("", 17)]
+    )
+    body = helper.make_graph([helper.make_node("Neg", ["a"], ["z"])], "body", [], [floats("z", None, None)])
+    steps = [
+        helper.make_node("Twice", ["x"], ["a"], domain="other"),
+        helper.make_node("If", ["c"], ["b"], then_branch=body, else_branch=body),
+        helper.make_node("Neg", ["b"], ["y"]),
+    ]
+    model = through(*steps)
+    model.functions.append(twice)
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    assert said(opened(model).tensors, "a", "b", "c") == ["float32[n,4]", "float32[n,4]", "bool[]"]
+
+
+def test_sequences_and_optionals_are_known_too(opened: Draw) -> None:
+    steps = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+        helper.make_node("Optional", ["x"], ["o"]),
+        helper.make_node("SequenceAt", ["s", "i"], ["e"]),
+        helper.make_node("OptionalGetElement", ["o"], ["g"]),
+        helper.make_node("Add", ["e", "g"], ["y"]),
+    ]
+    model = model_of(steps, [floats("x", "n", 4)], [floats("y", "n", 4)], [numpy_helper.from_array(np.array(0), "i")])
+    found = opened(model).tensors
+    assert [found[name].dtype for name in "sog"] == ["sequence(float32)", "optional(float32)", "float32"]
+    assert found["s"].shape is None
+
+
+def test_an_output_that_the_model_only_names_is_known_by_what_writes_it(opened: Draw) -> None:
+    """As ONNX Runtime has it, which takes such a model; the checker of onnx does not."""
+    model = relu_then_neg()
+    model.graph.initializer.append(vector("w", 1, 2, 3))
+    model.graph.node.append(helper.make_node("Constant", [], ["k"], value=vector("", 1, 2)))
+    model.graph.node.append(helper.make_node("Abs", ["x"], ["f"]))
+    model.graph.output.extend(ValueInfoProto(name=name) for name in "wkf")
+    assert said(opened(model).tensors, "w", "k", "f") == ["int64[3]", "int64[2]", "float32[n,4]"]
+
+
+def test_an_element_type_that_onnx_does_not_have_is_refused_or_unknown(opened: Draw) -> None:
+    model = relu_then_neg()
+    model.graph.input[0].type.tensor_type.elem_type = 99
+    with contextlib.suppress(ModelError):
+        assert opened(model).tensors["x"].dtype == "undefined"
+
+
+def test_looking_changes_nothing(opened: Draw) -> None:
+    steps = [helper.make_node("Gelu", ["x"], ["a"], domain="com.microsoft"), helper.make_node("Neg", ["a"], ["y"])]
+    model = opened(through(*steps, noted=floats("a", None, 5)))
+    before = model.proto.SerializeToString(deterministic=True)
+    assert model.tensors.keys() == model.border.keys() == {"x", "a", "y"}
+    assert model.proto.SerializeToString(deterministic=True) == before
+
+
+# What only ONNX Runtime knows
+
+
+def test_onnx_runtime_knows_its_own_operators_and_keeps_symbols(opened: Draw) -> None:
+    steps = [helper.make_node("Gelu", ["x"], ["a"], domain="com.microsoft"), helper.make_node("Neg", ["a"], ["y"])]
+    assert said(opened(through(*steps)).tensors, "a") == ["float32[n,4]"]
+
+
+def test_onnx_runtime_is_not_asked_when_there_is_no_gap(opened: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(shape_inference, "_session_outputs", asked)
+    assert said(opened(relu_then_neg()).tensors, "a") == ["float32[n,4]"]
+
+
+def test_names_that_onnx_runtime_made_up_are_left_out(opened: Draw) -> None:
+    steps = [
+        helper.make_node("NonZero", ["x"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Gelu", ["f"], ["a"], domain="com.microsoft"),
+        helper.make_node("Neg", ["a"], ["y"]),
+    ]
+    assert said(opened(through(*steps)).tensors, "a") == ["float32[2,?]"]
+
+
+def test_onnx_runtime_s_scalar_is_told_from_its_unknown_rank(opened: Draw) -> None:
+    """Its Python interface says [] for both."""
+    steps = [
+        helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
+        helper.make_node("Gelu", ["s"], ["scalar"], domain="com.microsoft"),
+        helper.make_node("Reshape", ["x", "shape"], ["u"]),
+        helper.make_node("Gelu", ["u"], ["unknown"], domain="com.microsoft"),
+        helper.make_node("Add", ["scalar", "unknown"], ["y"]),
+    ]
+    model = through(*steps)
+    model.graph.input.append(ints("shape", "rank"))
+    found = opened(model).tensors
+    assert said(found, "scalar", "unknown") == ["float32[]", "float32[…]"]
+
+
+def test_onnx_runtime_finds_weights_where_they_lie(opened: Draw) -> None:
+    """Inline they lie in the model itself, and the skeleton that it is asked about has none of them."""
+    weight = numpy_helper.from_array(np.ones((4, 600), np.float32), "w")
+    steps = [
+        helper.make_node("FusedMatMul", ["x", "w"], ["a"], domain="com.microsoft"),
+        helper.make_node("Neg", ["a"], ["y"]),
+    ]
+    model = through(*steps)
+    model.graph.initializer.append(weight)
+    assert said(opened(model).tensors, "a") == ["float32[n,600]"]
+
+
+def test_what_nobody_knows_is_undefined_and_what_follows_is_as_declared(opened: Draw) -> None:
+    model = opened(custom_then_neg())
+    assert model.tensors["a"] == Tensor(name="a", dtype="undefined", shape=None)
+    assert said(model.tensors, "x", "y") == ["float32[n,4]", "float32[?,?]"]
+    assert model.tensor_bytes["a"] == (0, False)
+
+
+def test_a_cut_at_what_nobody_knows_is_refused_with_a_way_out(opened: Draw, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        cut(opened(custom_then_neg()), "a", tmp_path / "parts")
+    assert str(caught.value) == (
+        "the type of 'a' is not known: neither the model says it, nor ONNX shape inference, nor ONNX Runtime"
+    )
+    assert caught.value.hint == "cut somewhere else, or add a value_info for it to the model"
+    assert not (tmp_path / "parts").exists()
+
+
+def test_the_way_out_leads_out(opened: Draw, tmp_path: Path) -> None:
+    parts = cut(opened(custom_then_neg(floats("a", "n", 4))), "a", tmp_path / "parts")
+    assert str(parts.tensors["a"]) == "float32[n,4]"
+
+
+def test_a_large_operand_that_decides_shapes_is_still_one_to_onnx_runtime(opened: Draw, tmp_path: Path) -> None:
+    """It refuses a Split whose sizes lie in another file: "Cannot parse data from external tensors"."""
+    sizes = vector("sizes", *[1] * 130)
+    slices = [f"s{i}" for i in range(130)]
+    steps = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Split", ["a", "sizes"], slices, axis=1),
+        helper.make_node("Add", ["s0", "s129"], ["b"]),
+        helper.make_node("Neg", ["b"], ["y"]),
+    ]
+    model = opened(model_of(steps, [floats("x", "n", 130)], [floats("y", "n", 1)], [sizes]))
+    assert said(model.tensors, "s0", "b") == ["float32[n,1]", "float32[n,1]"]
+    x = np.arange(260, dtype=np.float32).reshape(2, 130)
+    for place in ("a", "b"):
+        parts = cut(model, place, tmp_path / place)
+        assert graphcut.run(parts, {"x": x})["y"].tolist() == [[-129.0], [-389.0]]
+
+
+# Symbols that inference lost
+
+
+def rows_of_reshaped() -> ModelProto:
+    """x[n,s,4] → a[n,s*4], the shape computed as exporters do it."""
+    steps = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "zero", "one"], ["rows"]),
+        helper.make_node("Mul", ["rows", "one"], ["same"]),
+        helper.make_node("Concat", ["same", "rest"], ["goal"], axis=0),
+        helper.make_node("Reshape", ["x", "goal"], ["a"]),
+        helper.make_node("Neg", ["a"], ["y"]),
+    ]
+    weights = [vector("zero", 0), vector("one", 1), vector("rest", -1)]
+    return model_of(steps, [floats("x", "n", "s", 4)], [floats("y", None, None)], weights)
+
+
+def test_at_a_border_a_size_gets_the_name_of_the_symbol_it_is_equal_to(opened: Draw) -> None:
+    model = opened(rows_of_reshaped())
+    assert said(model.tensors, "a") == ["float32[?,?]"]
+    assert said(model.border, "a") == ["float32[n,?]"]
+
+
+def test_a_size_that_stands_already_is_not_renamed(opened: Draw) -> None:
+    model = rows_of_reshaped()
+    model.graph.value_info.append(floats("a", "rows", None))
+    assert said(opened(model).border, "a") == ["float32[rows,?]"]
+
+
+def cached(*pasts: str) -> ModelProto:
+    """A decoder's cache: what is past and what is new, joined; the mask is as long as both."""
+    steps = [helper.make_node("Concat", [*(f"k{i}" for i in range(len(pasts))), "x"], ["all"], axis=1)]
+    steps += [helper.make_node("Identity", ["all"], ["y"]), helper.make_node("Identity", ["mask"], ["m"])]
+    old = [floats(f"k{i}", "batch", past, 4) for i, past in enumerate(pasts)]
+    inputs = [*old, floats("x", "batch", "sequence_length", 4), floats("mask", "batch", "total_sequence_length")]
+    return model_of(steps, inputs, [floats("y", None, None, None), floats("m", None, None)])
+
+
+def test_past_and_new_tokens_together_are_all_of_them(opened: Draw) -> None:
+    border = opened(cached("past_sequence_length")).border
+    assert said(border, "all", "m") == [
+        "float32[batch,total_sequence_length,4]",
+        "float32[batch,total_sequence_length]",
+    ]
+
+
+def test_where_it_is_not_clear_what_is_past_no_sum_is_guessed(opened: Draw) -> None:
+    assert said(opened(cached("past_a", "past_b")).border, "all") == ["float32[batch,?,4]"]
+
+
+@pytest.mark.parametrize("kernel", [(1, 3), (3, 3), (3, 1), (3, 5), (7, 9), (13, 29)])
+def test_a_size_that_is_merely_near_another_is_not_called_so(opened: Draw, kernel: tuple[int, int]) -> None:
+    """A convolution without padding makes a picture smaller; its width is not its height for that."""
+    weight = numpy_helper.from_array(np.ones((1, 1, *kernel), np.float32), "w")
+    steps = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    expected: list[Dim] = [size if side == 1 else None for side, size in zip(kernel, ("height", "width"), strict=True)]
+    assert opened(
+        model_of(steps, [floats("x", 1, 1, "height", "width")], [floats("y", 1, 1, None, None)], [weight])
+    ).border["a"].shape == (1, 1, *expected)
+
+
+def test_numbers_for_symbols_give_every_size_that_follows_from_them(opened: Draw) -> None:
+    model = opened(cached("past_sequence_length"))
+    dims = {"batch": 2, "past_sequence_length": 5, "sequence_length": 3}
+    bound = infer_bound(model.proto, dims, {"all", "m"})
+    assert said(bound, "all", "m") == ["float32[2,8,4]", "float32[2,?]"]
+    assert said(model.tensors, "all") == ["float32[batch,?,4]"]
+
+
+def test_bytes_follow_from_numbers_for_symbols(opened: Draw, tmp_path: Path) -> None:
+    opened(cached("past_sequence_length"))
+    dims = {"batch": 2, "past_sequence_length": 5, "sequence_length": 3}
+    assert load(tmp_path / "model.onnx", dims=dims).tensor_bytes == {
+        "k0": (2 * 5 * 4 * 4, True),
+        "x": (2 * 3 * 4 * 4, True),
+        "mask": (2 * 4, False),  # at least one token
+        "all": (2 * 8 * 4 * 4, True),
+        "y": (2 * 8 * 4 * 4, True),
+        "m": (2 * 4, False),
+    }
+
+
+# Sizes that follow from values: what exporters write, once symbols are numbers
+
+
+def dims_of(*names: str) -> list[NodeProto]:
+    """The sizes of x[n,s,4] as the vector `shape`, and each of those named as a scalar of that name."""
+    axes = {"n": "zero", "s": "one"}
+    return [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        *(helper.make_node("Gather", ["shape", axes[name]], [name]) for name in names),
+    ]
+
+
+def arithmetic(*steps: NodeProto, inputs: tuple[ValueInfoProto, ...] = (), opset: int = 17) -> ModelProto:
+    """A model of x[n,s,4] that gives out a, which has whatever shape."""
+    scalars = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in (("zero", 0), ("one", 1))]
+    weights = [*scalars, vector("first", 0), vector("second", 1), vector("three", 3), vector("rest", -1)]
+    weights.append(numpy_helper.from_array(np.array([1, 1, 2], np.float32), "scales"))
+    end = ValueInfoProto(name="a")
+    return model_of(steps, [floats("x", "n", "s", 4), *inputs], [end], weights, opset=opset)
+
+
+def node(op: str, reads: str, writes: str, **attributes: Any) -> NodeProto:  # noqa: ANN401 - those of any operator
+    return helper.make_node(op, ["" if name == "-" else name for name in reads.split()], writes.split(), **attributes)
+
+
+def minus_ones() -> NodeProto:
+    return node("ConstantOfShape", "three", "ones", value=vector("", -1))
+
+
+IDIOMS: dict[str, tuple[list[NodeProto], str]] = {
+    "positions": ([*dims_of("s"), node("Range", "zero s one", "a")], "s"),
+    "a causal mask": (
+        [
+            *dims_of("s"),
+            node("Range", "zero s one", "r"),
+            node("Unsqueeze", "r second", "column"),
+            node("LessOrEqual", "r column", "a"),
+        ],
+        "s s",
+    ),
+    "torch's expand, where -1 keeps a size": (
+        [
+            *dims_of("n", "s"),
+            node("Unsqueeze", "n first", "n1"),
+            node("Unsqueeze", "s first", "s1"),
+            node("Concat", "n1 rest s1 rest", "goal", axis=0),
+            node("Shape", "goal", "length"),
+            node("ConstantOfShape", "length", "ones", value=vector("", 1)),
+            node("Mul", "ones rest", "minus"),
+            node("Equal", "goal minus", "keeps"),
+            node("Where", "keeps ones goal", "sizes"),
+            node("Unsqueeze", "x second", "x4"),
+            node("Expand", "x4 sizes", "a"),
+        ],
+        # x4[n,1,s,4] spread over [n,1,s,1]
+        "n 1 s 4",
+    ),
+    "half of it": ([*dims_of("s"), node("Div", "s two", "h"), node("Range", "zero h one", "a")], "s//2"),
+    "as much as fits": (
+        [*dims_of("s"), node("Min", "s two", "least"), node("Range", "zero least one", "a")],
+        "min(s,2)",
+    ),
+    "sizes through floats": (
+        [
+            *dims_of(),
+            node("Cast", "shape", "sizes", to=TensorProto.FLOAT),
+            node("Mul", "sizes scales", "scaled"),
+            node("Floor", "scaled", "whole"),
+            node("Resize", "x - - goal", "a"),
+        ],
+        "n s 8",
+    ),
+    "what is counted in a constant": (
+        [
+            minus_ones(),
+            node("NonZero", "ones", "where"),
+            *dims_of("s"),
+            node("Shape", "where", "found"),
+            node("Gather", "found one", "three_of_them"),
+            node("Mul", "three_of_them s", "size"),
+            node("Range", "zero size one", "a"),
+        ],
+        "3*s",
+    ),
+    "how much there is": ([node("Size", "x", "size"), node("Range", "zero size one", "a")], "4*n*s"),
+    "repeats": (
+        [
+            *dims_of("s"),
+            node("Unsqueeze", "s first", "s1"),
+            node("Sub", "s1 second", "less"),
+            node("Max", "less second", "times"),
+            node("Concat", "second times second", "repeats", axis=0),
+            node("Tile", "x repeats", "a"),
+        ],
+        "n s*max(s-1,1) 4",
+    ),
+}
+IDIOMS["sizes through floats"][0].insert(4, node("Cast", "whole", "goal", to=TensorProto.INT64))
+
+
+def sizes_when_run(model: ModelProto, feeds: Mapping[str, object], name: str) -> tuple[int, ...]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    # Optimised, whole numbers are wrong: DivMulFusion makes n / n = 1 of (1 / n) * n, which is 0 for n = 2.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return tuple(session.run([name], feeds)[0].shape)
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+@pytest.mark.parametrize(("n", "s"), [(2, 5), (1, 1), (3, 2)])
+def test_sizes_follow_from_values_that_follow_from_sizes(idiom: str, n: int, s: int) -> None:
+    steps, formulas = IDIOMS[idiom]
+    model = arithmetic(*steps)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(2, np.int64), "two"))
+    expected = tuple(eval(formula, {"n": n, "s": s}) for formula in formulas.split())  # noqa: S307 - ours, above
+    assert infer_bound(model, {"n": n, "s": s}, {"a"})["a"].shape == expected
+    assert sizes_when_run(model, {"x": np.zeros((n, s, 4), np.float32)}, "a") == expected
+
+
+def test_what_follows_from_a_symbol_without_a_number_stays_open() -> None:
+    model = arithmetic(*IDIOMS["how much there is"][0])
+    assert said(infer_bound(model, {"n": 2}, {"a"}), "a") == ["int64[?]"]
+
+
+def test_what_follows_from_what_is_fed_stays_open() -> None:
+    model = arithmetic(node("Range", "zero many one", "a"), inputs=(ints("many"),))
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
+
+
+def many_by_default() -> ModelProto:
+    """An input of one number, which is 7 where the user gives none, and as many numbers."""
+    model = arithmetic(node("Range", "zero many one", "r"), node("Identity", "r", "a"), inputs=(ints("many"),))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(7, np.int64), "many"))
+    return model
+
+
+def test_what_follows_from_a_default_stays_open_since_it_may_be_overridden() -> None:
+    model = many_by_default()
+    assert said(infer_bound(model, {}, {"a"}), "a") == ["int64[?]"]
+    model.ir_version = 3  # then every weight is listed among the inputs, and none may be fed
+    others = [weight for weight in model.graph.initializer if weight.name != "many"]
+    model.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in others)
+    assert said(infer_bound(model, {}, {"a"}), "a") == ["int64[7]"]
+
+
+def test_parts_take_what_the_whole_takes_when_a_default_is_overridden(opened: Draw, tmp_path: Path) -> None:
+    model = many_by_default()
+    model.graph.output[0].CopyFrom(ints("a", None))
+    parts = cut(opened(model), "r", tmp_path / "parts")
+    assert str(parts.tensors["r"]) == "int64[?]"
+    assert graphcut.run(parts, {"x": np.zeros((1, 1, 4), np.float32), "many": np.array(3)})["a"].tolist() == [0, 1, 2]
+
+
+def test_what_is_drawn_at_random_is_no_size() -> None:
+    steps = [
+        node("RandomUniform", "", "drawn", shape=[1], low=1.0, high=9.0),
+        node("Cast", "drawn", "goal", to=TensorProto.INT64),
+        node("ConstantOfShape", "goal", "a"),
+    ]
+    assert said(infer_bound(arithmetic(*steps), {}, {"a"}), "a") == ["float32[?]"]
+
+
+def test_what_a_body_or_a_function_makes_is_not_computed() -> None:
+    """An If has its branches' shapes; a function may be called as an operator of onnx is."""
+    branch = helper.make_graph([node("Identity", "s", "t")], "body", [], [ints("t")])
+    steps = [
+        *dims_of("s"),
+        node("Equal", "s s", "yes"),
+        node("If", "yes", "size", then_branch=branch, else_branch=branch),
+        node("Range", "zero size one", "a"),
+    ]
+    assert said(infer_bound(arithmetic(*steps), {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
+    twice = helper.make_function("", "Neg", ["p"], ["q"], [node("Add", "p p", "q")], [helper.make_opsetid("", 17)])
+    model = arithmetic(*dims_of("s"), node("Neg", "s", "size"), node("Range", "zero size one", "a"))
+    model.functions.append(twice)
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
+
+
+def test_no_value_grows_with_the_numbers_that_are_put_in() -> None:
+    """A mask of 10^18 elements has a size, and nobody makes it to find out."""
+    steps = [
+        *IDIOMS["a causal mask"][0][:-1],
+        node("LessOrEqual", "r column", "mask"),
+        node("NonZero", "mask", "where"),
+        node("Shape", "mask", "sizes"),
+        node("Expand", "one sizes", "a"),
+    ]
+    found = infer_bound(arithmetic(*steps), {"n": 10**9, "s": 10**9}, {"mask", "where", "a"})
+    assert said(found, "mask", "where", "a") == [
+        "bool[1000000000,1000000000]",
+        "int64[2,?]",
+        "int64[1000000000,1000000000]",
+    ]
+
+
+def test_weights_in_files_are_not_read() -> None:
+    steps = [node("Gather", "table zero", "many"), node("Add", "many one", "more"), node("Range", "zero more one", "a")]
+    model = arithmetic(*steps)
+    weight = model.graph.initializer.add(name="table", data_type=TensorProto.INT64, dims=[4])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="nowhere.bin")
+    assert said(infer_bound(model, {}, {"a"}), "a") == ["int64[?]"]
+
+
+def masked(layers: int) -> ModelProto:
+    """A mask as long as x is, added to x in each of `layers`: with one token its open size spreads to all of them."""
+    steps = [*IDIOMS["a causal mask"][0][:-1], node("LessOrEqual", "r column", "mask")]
+    steps += [node("Unsqueeze", "mask first", "m3"), node("Cast", "m3", "m", to=TensorProto.FLOAT)]
+    steps += [node("Transpose", "x", "h0", perm=[0, 2, 1])]
+    steps += [node("Add", f"h{i} m", f"h{i + 1}") for i in range(layers)]
+    return arithmetic(*steps, node("Identity", f"h{layers}", "a"))
+
+
+@pytest.mark.parametrize("few", [1, 3, 500])
+def test_what_spreads_from_one_open_size_is_settled_however_many_inherit_it(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bound_sizes, "_FEW", few)
+    model = masked(12)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 1
+    names = {name for step in model.graph.node for name in step.output}
+    found = infer_bound(model, {"n": 2, "s": 1}, names)
+    assert {str(tensor) for name, tensor in found.items() if name.startswith("h")} == {"float32[2,1,1]"}
+    assert not [str(tensor) for tensor in found.values() if tensor.shape is None or None in tensor.shape]
+
+
+def test_a_stale_note_does_not_speak_for_an_open_size() -> None:
+    model = arithmetic(*IDIOMS["positions"][0])
+    model.graph.value_info.append(ints("s", 9))
+    model.graph.output[0].CopyFrom(ints("a", 9))
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[3]"]
+
+
+@pytest.mark.parametrize(
+    ("size", "named"),
+    [
+        ([], "s"),
+        ([node("Add", "s n", "size")], "?"),
+        ([node("Mul", "s n", "size")], "?"),
+        ([node("Sub", "s n", "less"), node("Abs", "less", "size")], "?"),
+        ([node("Add", "s one", "size")], "?"),
+        ([node("Add", "s s", "twice"), node("Sub", "twice s", "size")], "s"),
+        ([node("Mul", "s n", "area"), node("Div", "area n", "size")], "s"),
+        ([node("Min", "s hundred", "size")], "?"),
+    ],
+)
+def test_a_size_computed_from_symbols_is_named_only_where_it_is_one(
+    opened: Draw, size: list[NodeProto], named: str
+) -> None:
+    steps = [*dims_of("n", "s"), *size, node("Range", f"zero {'size' if size else 's'} one", "r")]
+    model = arithmetic(*steps, node("Cast", "r", "a", to=TensorProto.FLOAT))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(100, np.int64), "hundred"))
+    model.graph.output[0].CopyFrom(floats("a", None))
+    assert said(opened(model).border, "r") == [f"int64[{named}]"]
+
+
+NUMBERS = bound_sizes._primes(10_007, 12)
+NEAR = range(-64, 65)
+
+
+def test_no_sum_or_difference_of_the_numbers_for_symbols_is_near_another_one_of_them() -> None:
+    for numbers in (*itertools.combinations_with_replacement(NUMBERS, 2), *itertools.combinations(NUMBERS, 3)):
+        signs = itertools.product((1, -1), repeat=len(numbers))
+        made = {sum(sign * number for sign, number in zip(some, numbers, strict=True)) for some in signs}
+        assert not {found + gap for found in made for gap in NEAR} & (set(NUMBERS) - set(numbers))
+
+
+def test_no_small_multiple_or_part_of_a_number_for_a_symbol_is_that_of_another() -> None:
+    for number, times, part in itertools.product(NUMBERS, range(1, 65), range(1, 65)):
+        rounded = {number * times // part, -(-number * times // part)}
+        assert not rounded & (set(NUMBERS) - {number})
+
+
+def test_the_mask_of_a_decoder_is_known_to_the_byte_and_named(tmp_path: Path) -> None:
+    graphcut.demos.write("llm", tmp_path / "llm.onnx", layers=2)
+    mask = "/model/causal_mask/Where_output_0"
+    for seq in (5, 1):
+        dims = {"batch": 2, "past": 7, "seq": seq, "total": 7 + seq}
+        model = load(tmp_path / "llm.onnx", dims=dims)
+        assert model.tensor_bytes[mask] == (2 * 1 * seq * (7 + seq) * 4, True)
+        assert all(is_exact for _, is_exact in model.tensor_bytes.values())
+    assert str(model.tensors[mask]) == "float32[batch,1,?,?]"
+    assert str(model.border[mask]) == "float32[batch,1,seq,total]"
+
+
+SCALARS = ("Add", "Sub", "Mul", "Max", "Min", "Div", "Mod")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_arithmetic_gives_the_sizes_that_onnx_runtime_gives(data: st.DataObject) -> None:
+    standing, steps = ["n", "s", "one", "two", "seven"], dims_of("n", "s")
+    for i in range(data.draw(st.integers(1, 8))):
+        op, left, right = (data.draw(st.sampled_from(some)) for some in (SCALARS, standing, standing))
+        if op in {"Div", "Mod"}:  # division by zero is nobody's; the signs of both are those of C, and of Python
+            steps += [node("Abs", right, f"p{i}"), node("Max", f"p{i} one", f"d{i}"), node("Abs", left, f"l{i}")]
+            left, right = f"l{i}", f"d{i}"
+        steps.append(node(op, f"{left} {right}", f"v{i}"))
+        standing.append(f"v{i}")
+    limit = [node("Abs", standing[-1], "positive"), node("Min", "positive many", "size")]
+    model = arithmetic(*steps, *limit, node("Range", "zero size one", "a"))
+    more = {"two": 2, "seven": 7, "many": 10_000}
+    model.graph.initializer.extend(numpy_helper.from_array(np.array(v, np.int64), name) for name, v in more.items())
+    n, s = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 9))
+    shape = sizes_when_run(model, {"x": np.zeros((n, s, 4), np.float32)}, "a")
+    assert infer_bound(model, {"n": n, "s": s}, {"a"})["a"].shape == shape

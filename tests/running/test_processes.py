@@ -1,0 +1,654 @@
+"""A cascade run by real processes: exact answers, whoever is killed, and nothing left behind by anybody."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Event, Thread, Timer
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+import graphcut
+from graphcut import At, Cascade, Into, Log, Policy, RunError, demos
+from graphcut.core.errors import GraphcutError
+from graphcut.inputs.generating import generate
+from graphcut.running.executors import processes
+from graphcut.running.executors.processes import ProcessCrew
+from graphcut.running.executors.protocol import Died, Done, Failed, Lost, Ready, Step
+from graphcut.running.executors.shm_folders import SHARED_MEMORY
+from graphcut.running.scheduling import scheduler
+
+from conftest import FIXTURES, floats, model_of
+from hazards import border_types
+from hazards.hazard import Hazard
+
+ONE_THREAD = Policy(threads=1)
+RUNS = int(os.environ.get("GRAPHCUT_KILLS", "2"))
+"""How often workers are killed at random; GRAPHCUT_KILLS=50 for a longer look."""
+
+Feeds = Mapping[str, object]
+
+
+def cut(path: Path, *names: str) -> Cascade:
+    model = graphcut.load(path)
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(names)))
+
+
+def cut_into(path: Path, parts: int) -> Cascade:
+    model = graphcut.load(path)
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), Into(parts)), path.parent / "parts")
+
+
+def demo(folder: Path, name: str) -> tuple[Cascade, list[Feeds]]:
+    """A demo in four parts, and feeds of several sizes."""
+    demos.write(name, folder / "model.onnx")
+    model = graphcut.load(folder / "model.onnx")
+    return cut_into(folder / "model.onnx", 4), [generate(model, seed=i, variant=i % 3) for i in range(6)]
+
+
+def answers(cascade: Cascade, feeds: Sequence[Feeds], **options: Any) -> list[Any]:  # noqa: ANN401 - see `stream`
+    return list(graphcut.stream(cascade, feeds, via="processes", policy=ONE_THREAD, **options))
+
+
+def check(cascade: Cascade, feeds: Sequence[Feeds], found: Sequence[Any]) -> None:
+    """To the bit what one process gives, part after part."""
+    assert len(found) == len(feeds)
+    known = {id(feed): graphcut.run(cascade, feed, policy=ONE_THREAD) for feed in {id(f): f for f in feeds}.values()}
+    for feed, ours in zip(feeds, found, strict=True):
+        expected = known[id(feed)]
+        assert list(ours) == list(expected)
+        for name, value in expected.items():
+            np.testing.assert_equal(ours[name], value)
+
+
+def folders_of(process: int) -> list[Path]:
+    homes = {SHARED_MEMORY, Path(tempfile.gettempdir())}
+    return [path for home in homes for path in home.glob(f"graphcut-{process}-*")]
+
+
+def until(claim: Callable[[], object], seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while not claim():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def is_alive(process: int) -> bool:
+    """Not a zombie either."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def lives(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """All workers that a test starts. When it is over, all are gone, waited for, and no file is left."""
+    begun: list[subprocess.Popen[bytes]] = []
+    begin = processes._begin
+
+    def noted(owner: str, folders: Sequence[str]) -> processes._Life:
+        life = begin(owner, folders)
+        begun.append(life.process)
+        return life
+
+    monkeypatch.setattr(processes, "_begin", noted)
+    yield begun
+    assert [process.returncode is None for process in begun] == [False] * len(begun)
+    assert folders_of(os.getpid()) == []
+
+
+@pytest.fixture
+def cascade(chain: Path) -> Cascade:
+    """Relu and Exp, Neg, then Add, which reads the first part too."""
+    return cut(chain, "exp", "neg")
+
+
+def rows(number: int) -> list[Feeds]:
+    """Of changing size, most of them larger than what goes in a message."""
+    draw = np.random.default_rng(0)
+    return [{"x": draw.standard_normal((1 + 400 * (i % 4), 4)).astype(np.float32)} for i in range(number)]
+
+
+# The same answers
+
+
+@pytest.mark.parametrize("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
+def test_a_demo_gives_to_the_bit_what_one_process_gives(name: str, tmp_path: Path) -> None:
+    cascade, feeds = demo(tmp_path, name)
+    check(cascade, feeds, answers(cascade, feeds, workers=3))
+
+
+@pytest.mark.parametrize("name", ["clip.onnx", "lstm.onnx", "unet.onnx", "tiny-llama-fp32", "tiny-llama-int4"])
+def test_an_export_gives_to_the_bit_what_one_process_gives(name: str, tmp_path: Path) -> None:
+    path = FIXTURES / name if name.endswith(".onnx") else FIXTURES / name / "model.onnx"
+    model = graphcut.load(path)
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), Into(3)), tmp_path / "parts")
+    feeds = [generate(model, seed=i, variant=i % 2) for i in range(4)]
+    check(cascade, feeds, answers(cascade, feeds, workers=2))
+
+
+BORDERS: dict[str, Hazard] = {
+    make.__name__: hazard
+    for make in (
+        border_types.sequence_border,
+        border_types.optional_border,
+        border_types.bfloat16_border,
+        border_types.float8_border,
+        border_types.string_border,
+        border_types.bool_output_beside_border,
+        border_types.map_input,
+    )
+    if (hazard := make()).cut and not hazard.ort_refuses
+}
+
+
+@pytest.mark.parametrize("name", BORDERS)
+def test_what_is_no_plain_tensor_crosses_from_process_to_process(name: str, tmp_path: Path) -> None:
+    hazard = BORDERS[name]
+    cascade = cut(hazard.write(tmp_path), *hazard.cut)
+    check(cascade, [hazard.feeds] * 2, answers(cascade, [hazard.feeds] * 2, workers=2))
+
+
+def test_scalars_and_tensors_of_no_elements_cross(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["s"], name="sum", keepdims=0),
+        helper.make_node("Mul", ["x", "s"], ["y"], name="mul"),
+    ]
+    onnx.save(model_of(nodes, [floats("x", "n")], [floats("y", "n"), floats("s")]), tmp_path / "model.onnx")
+    cascade = cut(tmp_path / "model.onnx", "sum")
+    found = answers(cascade, [{"x": np.array([1, 2], np.float32)}, {"x": np.zeros(0, np.float32)}], workers=2)
+    assert [(one["y"].tolist(), one["s"].tolist()) for one in found] == [([3, 6], 3), ([], 0)]
+
+
+def test_sizes_that_hang_on_values_cross(tmp_path: Path) -> None:
+    """NonZero gives a tensor of another size for inputs of the same shape."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["where"], name="where"),
+        helper.make_node("Identity", ["where"], ["y"], name="same"),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [1, "k"])
+    onnx.save(model_of(nodes, [floats("x", 4000)], [y]), tmp_path / "model.onnx")
+    cascade = cut(tmp_path / "model.onnx", "where")
+    draw = np.random.default_rng(0)
+    feeds = [{"x": (draw.random(4000) < share).astype(np.float32)} for share in (0.5, 0.9, 0.9, 0.1, 0.0, 1.0, 0.5)]
+    found = answers(cascade, feeds, workers=2)
+    assert [one["y"][0].tolist() for one in found] == [np.flatnonzero(feed["x"]).tolist() for feed in feeds]
+
+
+def test_outputs_stay_what_they_are_while_more_are_made(cascade: Cascade) -> None:
+    feeds = rows(12)
+    found, kept = [], []
+    for outputs in graphcut.stream(cascade, feeds, via="processes", workers=2, policy=ONE_THREAD):
+        assert not isinstance(outputs, RunError)
+        found.append(outputs["y"])
+        kept.append(outputs["y"].copy())
+    for value, before in zip(found, kept, strict=True):
+        np.testing.assert_array_equal(value, before)
+
+
+def test_parts_are_opened_where_the_manifest_lies(cascade: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cascade.root)
+    check(cascade, rows(3), answers(graphcut.open_cascade("."), rows(3), workers=2))
+
+
+# Errors
+
+
+def test_an_error_of_a_part_comes_back_with_its_words(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Add", ["a", "b"], ["y"], name="add"),
+    ]
+    onnx.save(model_of(nodes, [floats("x", "n"), floats("b", "m")], [floats("y", "k")]), tmp_path / "model.onnx")
+    cascade = cut(tmp_path / "model.onnx", "relu")
+    feeds = [{"x": np.ones(2, np.float32), "b": np.ones(length, np.float32)} for length in (2, 3, 2)]
+    first, error, last = answers(cascade, feeds, workers=2, on_error="skip")
+    assert isinstance(error, RunError)
+    assert "failed: " in str(error)
+    assert error.hint == "do the inputs fit together?"
+    assert first["y"].tolist() == last["y"].tolist() == [2, 2]
+
+
+def test_a_part_file_that_is_missing_is_named(cascade: Cascade) -> None:
+    file = cascade.file(cascade.parts[1])
+    file.unlink()
+    with pytest.raises(GraphcutError) as caught:
+        answers(cascade, rows(2), workers=2)
+    assert str(caught.value) == f"{file} is missing"
+
+
+def test_a_part_file_that_was_changed_is_named(cascade: Cascade) -> None:
+    file = cascade.file(cascade.parts[1])
+    file.write_bytes(file.read_bytes() + b"\x00")
+    with pytest.raises(RunError) as caught:
+        answers(cascade, rows(2), workers=2)
+    assert str(caught.value) == f"{file} was changed after the model was cut"
+
+
+def test_a_manifest_that_was_changed_is_named(cascade: Cascade) -> None:
+    cascade.path.write_text(cascade.path.read_text().replace('"dims": {}', '"dims": {"n": 3}'))
+    with pytest.raises(RunError) as caught:
+        answers(cascade, rows(2), workers=2)
+    assert str(caught.value) == f"{cascade.path} was changed while the cascade ran"
+
+
+def test_a_program_that_is_its_own_interpreter_is_not_started_again(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, lives: list[subprocess.Popen[bytes]]
+) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(RunError, match="there is no Python here that workers could be started with"):
+        answers(cascade, rows(2), workers=2)
+    assert lives == []
+
+
+# Deaths
+
+
+def kill_while_running(monkeypatch: pytest.MonkeyPatch, draw: random.Random, steps: int, kills: int) -> list[int]:
+    """Kill workers up to 3 ms after they were given steps chosen at random. What was killed, in the end."""
+    chosen = set(draw.sample(range(steps), kills))
+    killed: list[int] = []
+    number = iter(range(10**9))
+    run = ProcessCrew.run
+
+    def run_and_kill(self: ProcessCrew, worker: int, step: Step, held: Mapping[str, Any]) -> None:
+        process = self._lives[worker].process
+        run(self, worker, step, held)
+        if next(number) in chosen:
+            killed.append(process.pid)
+            Timer(draw.uniform(0, 0.003), process.kill).start()
+
+    monkeypatch.setattr(ProcessCrew, "run", run_and_kill)
+    return killed
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_every_answer_is_exact_whoever_is_killed(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
+    cascade, feeds = demo(tmp_path, ("unet", "llm", "multitask")[seed % 3])
+    feeds = feeds * 2
+    killed = kill_while_running(monkeypatch, draw, steps=3 * len(feeds), kills=3)
+    log = Log(len(cascade.parts), 3)
+    check(cascade, feeds, answers(cascade, feeds, workers=3, log=log))
+    assert len(killed) == 3
+    assert {why for _, why, _ in log.deaths} == {"it was ended by SIGKILL"}
+
+
+def test_each_worker_tells_what_it_has_in_memory(tmp_path: Path) -> None:
+    cascade, feeds = demo(tmp_path, "resnet")
+    log = Log(len(cascade.parts), 2)
+    answers(cascade, feeds, workers=2, log=log)
+    python_alone = 10 << 20
+    assert sorted(log.memory_bytes) == [0, 1]
+    assert all(number > python_alone for number in log.memory_bytes.values())
+
+
+@pytest.mark.parametrize("when", ["while it starts", "while it waits"])
+def test_a_worker_that_is_killed_without_a_step_is_replaced(
+    when: str, cascade: Cascade, lives: list[subprocess.Popen[bytes]]
+) -> None:
+    if when == "while it starts":
+
+        def kill_first() -> None:
+            until(lambda: lives)
+            lives[0].kill()
+
+        Thread(target=kill_first).start()
+        check(cascade, rows(4), answers(cascade, rows(4), workers=2))
+        return
+
+    def feeds() -> Iterator[Feeds]:
+        for number, row in enumerate(rows(8)):
+            if number == 6:
+                time.sleep(0.3)  # all is done that was asked for
+                lives[1].kill()
+                time.sleep(0.3)
+            yield row
+
+    found = list(graphcut.stream(cascade, feeds(), via="processes", workers=2, window=2, policy=ONE_THREAD))
+    check(cascade, rows(8), found)
+    assert len(lives) == 3
+
+
+def patched(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let every worker run `code` when its Python starts."""
+    (folder / "patches").mkdir()
+    (folder / "patches" / "sitecustomize.py").write_text(code)
+    monkeypatch.syspath_prepend(str(folder / "patches"))
+
+
+POISON = """
+import ctypes
+from graphcut.running.executors.worker import Worker
+run = Worker.run
+def poisoned(self, step, held, into):
+    if step.request == 1 and 1 in step.parts:
+        ctypes.string_at(0)
+    return run(self, step, held, into)
+Worker.run = poisoned
+"""
+
+
+def test_an_input_that_ends_every_worker_is_given_up_and_others_go_on(
+    cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched(tmp_path, monkeypatch, POISON)
+    first, error, third = answers(cascade, rows(3), workers=3, on_error="skip")
+    assert isinstance(error, RunError)
+    assert str(error).startswith("input 1 ended its worker 3 times in ")
+    assert str(error).endswith(" (it was ended by SIGSEGV)")
+    check(cascade, [rows(3)[0], rows(3)[2]], [first, third])
+
+
+def test_workers_that_never_come_up_end_the_run_with_their_last_words(
+    cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched(tmp_path, monkeypatch, "import os\nos.write(2, b'no such library\\n')\nos._exit(7)\n")
+    with pytest.raises(RunError, match=r"is lost \(it ended with status 7: no such library\)"):
+        answers(cascade, rows(3), workers=1)
+
+
+def test_a_hung_worker_is_found_and_replaced(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, lives: list[subprocess.Popen[bytes]]
+) -> None:
+    monkeypatch.setattr(scheduler, "_PATIENCE_S", 0.5)
+    log = Log(len(cascade.parts), 3)
+    found = []
+    for outputs in graphcut.stream(cascade, rows(40), via="processes", workers=3, policy=ONE_THREAD, log=log):
+        found.append(outputs)
+        if len(found) == 20:
+            lives[1].send_signal(signal.SIGSTOP)
+    check(cascade, rows(40), found)
+    assert [(worker, why) for worker, why, _ in log.deaths] == [(1, "it hung")]
+
+
+def test_a_slow_worker_is_not_taken_for_hung(cascade: Cascade, lives: list[subprocess.Popen[bytes]]) -> None:
+    """It is stopped for 20 of every 25 ms."""
+    over = Event()
+
+    def slow_down() -> None:
+        until(lambda: len(lives) == 3)
+        while not over.wait(0.005):
+            lives[1].send_signal(signal.SIGSTOP)
+            time.sleep(0.02)
+            lives[1].send_signal(signal.SIGCONT)
+
+    brake = Thread(target=slow_down)
+    brake.start()
+    log = Log(len(cascade.parts), 3)
+    try:
+        check(cascade, rows(40), answers(cascade, rows(40), workers=3, log=log))
+    finally:
+        over.set()
+        brake.join()
+    assert log.deaths == []
+
+
+# The crew itself
+
+
+def next_of(crew: ProcessCrew, kind: type[Any]) -> Any:  # noqa: ANN401 - an event of that kind
+    event = crew.next_event(20)
+    assert isinstance(event, kind), event
+    return event
+
+
+def step_on(crew: ProcessCrew, worker: int, step: Step, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    crew.run(worker, step, feeds)
+    made: Mapping[str, Any] = next_of(crew, Done).made
+    return made
+
+
+@pytest.fixture
+def crew(cascade: Cascade) -> Iterator[ProcessCrew]:
+    made = ProcessCrew(cascade, ONE_THREAD, {})
+    yield made
+    made.close()
+
+
+X = np.arange(4000, dtype=np.float32).reshape(1000, 4) % 7 - 3
+
+
+def test_what_a_worker_made_outlives_it_until_it_is_released(crew: ProcessCrew) -> None:
+    crew.start(0, [0])
+    next_of(crew, Ready)
+    x = crew.put(value_of(X), "x")
+    made = step_on(crew, 0, Step(0, (0,), ("a",)), {"x": x})
+    crew.end(0)
+    assert next_of(crew, Died).why == "it was ended by SIGKILL"
+    files = [path for folder in folders_of(os.getpid()) for path in folder.iterdir() if path.suffix != ".stderr"]
+    assert len(files) == 2
+    np.testing.assert_array_equal(array_at(crew, made["a"]), np.maximum(X, 0))
+    crew.release(made["a"])
+    files = [path for folder in folders_of(os.getpid()) for path in folder.iterdir() if path.suffix != ".stderr"]
+    assert [path.name for path in files] == ["hub-1"]
+
+
+def test_room_is_used_again_once_it_is_released(crew: ProcessCrew) -> None:
+    crew.start(0, [0])
+    next_of(crew, Ready)
+    for number in range(6):
+        x = crew.put(value_of(X), "x")
+        made = step_on(crew, 0, Step(number, (0,), ("a",)), {"x": x})
+        crew.release(x)
+        crew.release(made["a"])
+    files = [path for folder in folders_of(os.getpid()) for path in folder.iterdir() if path.suffix != ".stderr"]
+    assert len(files) == 2
+
+
+def test_a_worker_loads_more_parts_beside_its_work(crew: ProcessCrew) -> None:
+    crew.start(0, [0])
+    assert next_of(crew, Ready).parts == {0}
+    crew.hold(0, [0, 1])
+    crew.run(0, Step(0, (0,), ("a",)), {"x": crew.put(value_of(X), "x")})
+    events = [crew.next_event(20), crew.next_event(20)]
+    assert Ready(0, frozenset({0, 1})) in events
+    assert sum(isinstance(event, Done) for event in events) == 1
+    crew.run(0, Step(1, (0, 1), ("c",)), {"x": crew.put(value_of(X), "x")})
+    assert list(next_of(crew, Done).made) == ["c"]
+
+
+def test_a_tensor_whose_file_somebody_removed_is_lost(crew: ProcessCrew) -> None:
+    crew.start(0, [0])
+    next_of(crew, Ready)
+    x = crew.put(value_of(X), "x")
+    Path(getattr(x, "region", "")).unlink()
+    crew.run(0, Step(0, (0,), ("a",)), {"x": x})
+    next_of(crew, Lost)
+    made = step_on(crew, 0, Step(0, (0,), ("a",)), {"x": crew.put(value_of(X), "x")})
+    np.testing.assert_array_equal(array_at(crew, made["a"]), np.maximum(X, 0))
+
+
+def test_a_part_that_is_missing_does_not_end_a_worker(crew: ProcessCrew, cascade: Cascade) -> None:
+    crew.start(0, [0])
+    next_of(crew, Ready)
+    cascade.file(cascade.parts[2]).unlink()
+    crew.hold(0, [0, 2])
+    failed = next_of(crew, Failed)
+    assert (failed.step, "can't be read" in str(failed.error)) == (None, True)
+    step_on(crew, 0, Step(0, (0,), ("a",)), {"x": crew.put(value_of(X), "x")})
+
+
+def test_waking_ends_a_wait_however_often_and_also_when_it_is_over(crew: ProcessCrew) -> None:
+    for _ in range(5000):  # more than a pipe takes
+        crew.wake()
+    assert crew.next_event(None) is None
+    Timer(0.05, crew.wake).start()
+    assert crew.next_event(20) is None
+    crew.close()
+    crew.wake()
+
+
+def value_of(array: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - an OrtValue
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def array_at(crew: ProcessCrew, handle: object) -> np.ndarray[Any, Any]:
+    value = crew.get(handle, "a")
+    return np.array(value.numpy())  # while `value` lives
+
+
+# Whatever ends the program
+
+
+SCRIPT = """
+import sys, time
+import numpy as np
+import graphcut
+
+cascade = graphcut.open_cascade(sys.argv[1])
+def feeds():
+    while True:
+        yield {"x": np.ones((4000, 4), np.float32)}
+for number, outputs in enumerate(graphcut.stream(cascade, feeds(), via="processes", workers=2)):
+    if number == 5:
+        print("running", flush=True)
+    if len(sys.argv) > 2 and number == 20:
+        exec(sys.argv[2])
+"""
+
+
+def started(code: Sequence[str], *args: str, stdin: str | None = None) -> subprocess.Popen[str]:
+    """A program of its own session, as a terminal would start it."""
+    process = subprocess.Popen(
+        [sys.executable, *code, *args],
+        stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    if stdin and process.stdin:
+        process.stdin.write(stdin)
+        process.stdin.close()
+        process.stdin = None
+    return process
+
+
+def workers_of(folders: Sequence[Path]) -> list[int]:
+    """Processes that were begun with these folders."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if {str(folder) for folder in folders} & set(words):
+            found.append(int(entry.name))
+    return found
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """How a program ended, and what it said; its workers and files are gone soon after."""
+    folders = folders_of(process.pid)
+    workers = workers_of(folders)
+    _, said = process.communicate(timeout=30)
+    assert until(lambda: not any(map(is_alive, workers))), workers
+    assert until(lambda: folders_of(process.pid) == []), folders
+    return process.returncode, said
+
+
+def test_a_program_needs_no_guard(cascade: Cascade, tmp_path: Path) -> None:
+    """Its top level runs once: it is not imported by its workers."""
+    (tmp_path / "program.py").write_text(SCRIPT)
+    assert ended(started([str(tmp_path / "program.py")], str(cascade.root), "raise SystemExit")) == (0, "")
+
+
+def test_a_program_may_come_from_a_pipe(cascade: Cascade) -> None:
+    assert ended(started(["-"], str(cascade.root), "raise SystemExit", stdin=SCRIPT)) == (0, "")
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(3)", "import os; os._exit(3)"], ids=["raises", "exits at once"])
+def test_however_a_program_ends_nothing_is_left(cascade: Cascade, end: str) -> None:
+    assert ended(started(["-c", SCRIPT], str(cascade.root), end)) == (3, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_a_program_that_is_killed(cascade: Cascade, number: signal.Signals) -> None:
+    process = started(["-c", SCRIPT], str(cascade.root))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(number)
+    assert ended(process)[0] == -number
+
+
+@pytest.mark.parametrize("wait_s", [0.05, 0.2, 0.4])
+def test_workers_end_with_a_program_that_is_killed_while_they_start(cascade: Cascade, wait_s: float) -> None:
+    process = started(["-c", SCRIPT], str(cascade.root))
+    until(lambda: folders_of(process.pid) and workers_of(folders_of(process.pid)))
+    time.sleep(wait_s)
+    process.kill()
+    assert ended(process)[0] == -signal.SIGKILL
+
+
+def test_ctrl_c_ends_the_command_and_leaves_nothing(cascade: Cascade, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(500):
+        np.savez(tmp_path / "in" / f"{number:03}.npz", x=np.ones((4000, 4), np.float32))
+    words = ["run", str(cascade.root), "--inputs", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
+    process = started(["-m", "graphcut"], *words, "--via", "processes", "--workers", "2")
+    until(lambda: process.poll() is not None or any(tmp_path.glob("out/*")), seconds=60)
+    os.killpg(process.pid, signal.SIGINT)
+    status, said = ended(process)
+    assert (status, "Traceback" in said) == (130, False), said
+
+
+def test_a_full_shared_memory_is_passed_by(cascade: Cascade) -> None:
+    """In a world of its own where /dev/shm holds 128 KiB, as in a container that nobody asked about it."""
+    small = "mount -t tmpfs -o size=128k tmpfs /dev/shm && exec"
+    world = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    if subprocess.run([*world, f"{small} true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system does not let one mount a small /dev/shm of one's own")
+    code = """
+import sys, tempfile, numpy as np, graphcut
+from pathlib import Path
+cascade = graphcut.open_cascade(sys.argv[1])
+feeds = {"x": np.ones((40000, 4), np.float32)}
+expected = graphcut.run(cascade, feeds)["y"]
+for outputs in graphcut.stream(cascade, [feeds] * 6, via="processes", workers=2):
+    regions = [*Path(tempfile.gettempdir()).glob("graphcut-*/[0-9]*-*")]
+    print(np.array_equal(outputs["y"], expected), len(regions) > 0)
+"""
+    done = subprocess.run(
+        [*world, f'{small} "$0" "$@"', sys.executable, "-c", code, str(cascade.root)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(cascade.root)},
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["True True"] * 6
+    assert [*cascade.root.glob("graphcut-*")] == []
+
+
+def test_no_room_anywhere_is_said_and_leaves_nothing(cascade: Cascade) -> None:
+    """The system refuses files of more than 64 KiB, wherever they are."""
+    code = """
+import sys, resource, numpy as np, graphcut
+cascade = graphcut.open_cascade(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+try:
+    list(graphcut.stream(cascade, [{"x": np.ones((40000, 4), np.float32)}], via="processes", workers=2))
+except graphcut.RunError as error:
+    print(error)
+"""
+    process = started(["-c", code], str(cascade.root))
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("there is no room for 640 KiB in /")
+    process.stdout = None
+    assert ended(process) == (0, "")

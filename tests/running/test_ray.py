@@ -1,0 +1,505 @@
+"""A real Ray cluster of several nodes on this host: placing, sending, and losing workers and nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import graphcut
+from graphcut import Cascade, Policy, RunError, demos, stream
+from graphcut.core.manifest import Host, save_manifest
+from graphcut.running.executors.protocol import Died, Done, Event, Lost, Ready, Step
+from graphcut.running.run_log import Log
+from graphcut.running.values import to_value
+
+from conftest import floats, model_of
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphcut[ray]'")
+
+from ray._private import state as ray_state  # noqa: E402, TID251 - only where Ray is installed
+from ray.cluster_utils import Cluster  # noqa: E402, TID251 - likewise
+
+from graphcut.running.executors import ray_executor  # noqa: E402 - likewise
+from graphcut.running.executors.ray_executor import RayCrew  # noqa: E402 - likewise
+
+DEVICES = ("edge0", "edge1", "edge2")
+ROWS = 40_000  # rows of four floats: too large to travel inside a message, so Ray's object stores hold them
+ONE = Policy(threads=1)
+KILLS = int(os.environ.get("GRAPHCUT_KILLS", "2"))
+"""How many runs in which an actor is killed: a few by themselves, 50 to be sure."""
+
+PLACE, SHARED = Path("/tmp"), Path("/dev/shm")  # noqa: S108 - looked at, to see that nothing is left there
+
+Feeds = list[dict[str, Any]]
+
+
+class Machines:
+    """The nodes of a cluster on this host, each of which is a device."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        settings = {
+            "health_check_initial_delay_ms": 100,
+            "health_check_period_ms": 100,
+            "health_check_timeout_ms": 2000,
+            "health_check_failure_threshold": 3,
+        }
+        head = {"num_cpus": 1, "include_dashboard": False, "_system_config": settings}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes: dict[str, list[Any]] = {device: [] for device in DEVICES}
+
+    def bring(self, *devices: str) -> None:
+        """One node for each device, and no other; two for a device that is named twice."""
+        for device, nodes in self.nodes.items():
+            while len(nodes) > devices.count(device):
+                self.lose(device)
+            while len(nodes) < devices.count(device):
+                nodes.append(self.cluster.add_node(num_cpus=1, resources={f"dev:{device}": 1}))
+        wait_until(lambda: len(alive()) == 1 + len(devices))
+
+    def sent(self) -> list[Path]:
+        """The folders with what was sent to nodes."""
+        return sorted(self.folder.glob("graphcut-parts-*"))
+
+    def lose(self, device: str) -> None:
+        """A node is gone from one moment to the next."""
+        self.cluster.remove_node(self.nodes[device].pop(), allow_graceful=False)
+
+
+def alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Machines]:
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="gt-", dir="/tmp") as folder:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("TMPDIR", folder)  # where Ray keeps its things, and nodes what is sent to them
+        machines = Machines(Path(folder))
+        ray.init(address=machines.cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield machines
+        ray.shutdown()
+        machines.cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def machines(started: Machines, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    monkeypatch.setattr(ray_executor, "ABSENT_S", 1.0)
+    started.bring(*DEVICES)
+    return started
+
+
+def model_in_three(folder: Path) -> Cascade:
+    """x → · w0 → a → · w1 → b → (b · w2) + a → y: two borders in a row, and a residual from the first to the last."""
+    draw = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(draw.normal(size=(4, 4)).astype(np.float32), f"w{i}") for i in range(3)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"], name="first"),
+        helper.make_node("MatMul", ["a", "w1"], ["b"], name="second"),
+        helper.make_node("MatMul", ["b", "w2"], ["c"], name="third"),
+        helper.make_node("Add", ["c", "a"], ["y"], name="last"),
+    ]
+    folder.mkdir(exist_ok=True)
+    onnx.save(model_of(nodes, [floats("x", "n", 4)], [floats("y", "n", 4)], weights), folder / "model.onnx")
+    model = graphcut.load(folder / "model.onnx")
+    plan = graphcut.plan(graphcut.analyze(model), graphcut.At(("first", "second")))
+    cascade = graphcut.split(model, plan, folder / "parts")
+    assert [sorted(part.reads) for part in cascade.parts] == [["x"], ["a"], ["a", "b"]]
+    return cascade
+
+
+def planned(cascade: Cascade, memory_bytes: Sequence[int | None] = (None, None, None)) -> Cascade:
+    """The same cascade, as if it had been planned for the devices, a part for each."""
+    hosts = tuple(
+        Host(name=name, memory_bytes=memory, provider="CPUExecutionProvider")
+        for name, memory in zip(DEVICES, memory_bytes, strict=True)
+    )
+    parts = tuple(msgspec.structs.replace(part, device=name) for part, name in zip(cascade.parts, DEVICES, strict=True))
+    manifest = msgspec.structs.replace(cascade.manifest, devices=hosts, parts=parts)
+    save_manifest(manifest, cascade.path)
+    return graphcut.open_cascade(cascade.path)
+
+
+@pytest.fixture(scope="module")
+def cascade(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
+    return planned(model_in_three(tmp_path_factory.mktemp("three")))
+
+
+def feeds_of(number: int, rows: int = ROWS) -> Feeds:
+    draw = np.random.default_rng(number)
+    return [{"x": draw.normal(size=(rows, 4)).astype(np.float32)} for _ in range(number)]
+
+
+def expect_equal(got: Sequence[Any], cascade: Cascade, feeds: Sequence[Mapping[str, Any]]) -> None:
+    assert len(got) == len(feeds)
+    for answer, feed in zip(got, feeds, strict=True):
+        expected = graphcut.run(cascade, feed, policy=ONE)
+        assert list(answer) == list(expected)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(answer[name], value)
+
+
+def disturbed(feeds: Feeds, at: int, disturb: Callable[[], object]) -> Iterator[dict[str, Any]]:
+    """The feeds, and a disturbance when the one numbered `at` is fetched: then others are on their way."""
+    for number, feed in enumerate(feeds):
+        if number == at:
+            disturb()
+        yield feed
+
+
+def actors() -> dict[str, int]:
+    """The processes of all actors that live, by the node they are on."""
+    found = ray_state.actors()
+    return {one["Address"]["NodeID"]: one["Pid"] for one in found.values() if one["State"] == "ALIVE"}
+
+
+def node_of(device: str) -> str:
+    return next(str(node["NodeID"]) for node in alive() if f"dev:{device}" in node["Resources"])
+
+
+def kill_on(device: str) -> None:
+    wait_until(lambda: node_of(device) in actors())
+    os.kill(actors()[node_of(device)], signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("machines")
+@pytest.mark.parametrize("rows", [3, ROWS])
+def test_answers_are_exact_and_in_order(cascade: Cascade, rows: int) -> None:
+    feeds = feeds_of(12, rows)
+    expect_equal(list(stream(cascade, feeds, via="ray", policy=ONE)), cascade, feeds)
+    assert actors() == {}
+
+
+@pytest.mark.usefixtures("machines")
+@pytest.mark.parametrize("demo", ["multitask", "control-flow"])
+def test_demos_without_devices_run_anywhere(tmp_path: Path, demo: str) -> None:
+    demos.write(demo, tmp_path / "model.onnx")
+    model = graphcut.load(tmp_path / "model.onnx")
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)), tmp_path / "parts")
+    draw = np.random.default_rng(1)
+    feeds = [
+        {
+            name: draw.integers(0, 2, shape).astype(cascade.tensors[name].dtype)
+            for name in cascade.manifest.reads
+            for shape in [[size if isinstance(size, int) else 2 for size in cascade.tensors[name].shape or ()]]
+        }
+        for _ in range(4)
+    ]
+    expect_equal(list(stream(cascade, feeds, via="ray", workers=2, policy=ONE)), cascade, feeds)
+
+
+def next_of(crew: RayCrew) -> Event:
+    event = crew.next_event(30)
+    assert event is not None
+    return event
+
+
+@pytest.fixture
+def crew(machines: Machines, cascade: Cascade) -> Iterator[RayCrew]:  # noqa: ARG001 - it must run
+    """Each part is held by the worker of its number."""
+    made = RayCrew(cascade, ONE, {}, DEVICES)
+    try:
+        for place in range(3):
+            made.start(place, [place])
+        ready = sorted((next_of(made) for _ in range(3)), key=lambda event: event.worker)
+        assert ready == [Ready(place, frozenset({place})) for place in range(3)]
+        yield made
+    finally:
+        made.close()
+
+
+def first_step(crew: RayCrew) -> Any:  # noqa: ANN401 - what a crew holds
+    """Where `a` lies, which the first part makes on the first device."""
+    fed = crew.put(to_value(np.ones((ROWS, 4), np.float32), crew._cascade.tensors["x"]), "x")
+    crew.run(0, Step(0, (0,), ("a",)), {"x": fed})
+    event = next_of(crew)
+    assert isinstance(event, Done)
+    return event.made["a"]
+
+
+def test_each_part_sits_on_the_machine_of_its_device(crew: RayCrew) -> None:
+    assert [crew._seats[place].node for place in range(3)] == [node_of(device) for device in DEVICES]
+
+
+def test_a_tensor_that_was_made_on_a_lost_machine_is_reported_lost(crew: RayCrew, machines: Machines) -> None:
+    lies = first_step(crew)
+    machines.lose("edge0")
+    crew.run(1, step := Step(0, (1,), ("b",)), {"a": lies})
+    events = [next_of(crew), next_of(crew)]
+    assert Lost(1, step) in events
+    assert Died(0, "its machine is gone") in events
+    with pytest.raises(LookupError, match="a is lost"):
+        crew.get(lies, "a")
+
+
+def test_the_death_of_an_idle_worker_is_reported_at_once(crew: RayCrew) -> None:
+    kill_on("edge2")
+    assert next_of(crew) == Died(2, "its process ended")
+
+
+def test_another_thread_can_wake_the_dispatcher(crew: RayCrew) -> None:
+    crew.wake()
+    assert crew.next_event(None) is None
+    assert crew.next_event(0.01) is None
+
+
+@pytest.mark.usefixtures("machines")
+def test_an_error_of_onnx_runtime_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["a"], name="first"),
+        helper.make_node("Gather", ["table", "a"], ["y"], name="last"),
+    ]
+    table = numpy_helper.from_array(np.arange(3, dtype=np.float32), "table")
+    places = helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])
+    onnx.save(model_of(nodes, [places], [floats("y", "n")], [table]), tmp_path / "model.onnx")
+    model = graphcut.load(tmp_path / "model.onnx")
+    plan = graphcut.plan(graphcut.analyze(model), graphcut.At(("first",)))
+    cascade = graphcut.split(model, plan, tmp_path / "parts")
+    feeds: Feeds = [{"x": np.array([place], np.int64)} for place in (2, 3, 0)]
+    good, bad, last = stream(cascade, feeds, via="ray", policy=Policy(optimized=False), on_error="skip")
+    assert isinstance(bad, RunError)
+    assert "part-1.onnx failed" in str(bad)
+    assert "indices element out of data bounds" in str(bad)
+    assert [answer["y"].tolist() for answer in (good, last) if isinstance(answer, dict)] == [[2.0], [0.0]]
+
+
+@pytest.mark.usefixtures("machines")
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {"words": (TensorProto.STRING, np.array(["ä", "", "b" * 200_000], object))},
+        {
+            "bits": (TensorProto.BFLOAT16, np.arange(120_000, dtype=np.uint16)),
+            "scalar": (TensorProto.DOUBLE, np.array(0.1)),
+            "none": (TensorProto.FLOAT16, np.zeros((0, 3), np.float16)),
+            "flags": (TensorProto.BOOL, np.array([[True], [False]])),
+        },
+    ],
+    ids=["strings", "numbers"],
+)
+def test_all_types_go_there_and_back(tmp_path: Path, typed: dict[str, tuple[int, np.ndarray[Any, Any]]]) -> None:
+    nodes = [helper.make_node("Identity", [name], [f"{name}_at"], name=f"{name}_first") for name in typed]
+    nodes += [helper.make_node("Identity", [f"{name}_at"], [f"{name}_out"], name=f"{name}_last") for name in typed]
+    inputs = [helper.make_tensor_value_info(name, kind, value.shape) for name, (kind, value) in typed.items()]
+    outputs = [helper.make_tensor_value_info(f"{name}_out", kind, value.shape) for name, (kind, value) in typed.items()]
+    onnx.save(model_of(nodes, inputs, outputs), tmp_path / "model.onnx")
+    model = graphcut.load(tmp_path / "model.onnx")
+    cut = graphcut.At(tuple(f"{name}_first" for name in typed))
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), cut), tmp_path / "parts")
+    assert len(cascade.parts) > 1
+    feed = {name: value for name, (_, value) in typed.items()}
+    (answer,) = stream(cascade, [feed], via="ray", workers=2, policy=Policy(optimized=False, threads=1))
+    assert isinstance(answer, dict)
+    for name, (_, value) in typed.items():
+        np.testing.assert_array_equal(answer[f"{name}_out"], value)
+        assert answer[f"{name}_out"].dtype == value.dtype
+
+
+def test_a_device_that_the_cluster_lacks_is_named(machines: Machines, cascade: Cascade) -> None:
+    machines.bring("edge0", "edge1")
+    with pytest.raises(RunError, match="no device 'edge2'; it has edge0, edge1") as caught:
+        list(stream(cascade, feeds_of(1, 3), via="ray"))
+    assert "--resources='{\"dev:edge2\": 1}'" in caught.value.hint
+
+
+@pytest.mark.usefixtures("machines")
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_killed_workers_are_replaced_and_nothing_is_wrong(cascade: Cascade, seed: int) -> None:
+    draw, feeds, log = np.random.default_rng(seed), feeds_of(16), Log(3, 3)
+    at, device, after_s = int(draw.integers(3, 13)), DEVICES[draw.integers(3)], float(draw.random()) / 50
+
+    def kill() -> None:
+        time.sleep(after_s)
+        kill_on(device)
+
+    hurt = disturbed(feeds, at, kill)
+    expect_equal(list(stream(cascade, hurt, via="ray", policy=ONE, log=log)), cascade, feeds)
+    assert [(worker, why) for worker, why, _ in log.deaths] == [(DEVICES.index(device), "its process ended")]
+
+
+def test_the_work_of_a_lost_node_goes_to_another_with_its_device(machines: Machines, cascade: Cascade) -> None:
+    machines.bring("edge0", "edge1", "edge1", "edge2")
+    feeds, log = feeds_of(16), Log(3, 3)
+    hurt = disturbed(feeds, 7, lambda: lose_where_it_works(machines, "edge1"))
+    expect_equal(list(stream(cascade, hurt, via="ray", policy=ONE, log=log)), cascade, feeds)
+    assert [worker for worker, _, _ in log.deaths] == [1]
+
+
+def lose_where_it_works(machines: Machines, device: str) -> None:
+    """Of two nodes for a device, lose the one that the actor is on."""
+    nodes = machines.nodes[device]
+    wait_until(lambda: any(node.node_id in actors() for node in nodes))
+    if nodes[-1].node_id not in actors():
+        nodes.reverse()
+    assert nodes[-1].node_id in actors()
+    machines.lose(device)
+
+
+@pytest.mark.parametrize("device", ["edge0", "edge1"])
+def test_a_device_that_is_gone_for_good_hands_its_parts_over(machines: Machines, cascade: Cascade, device: str) -> None:
+    feeds, log = feeds_of(16), Log(3, 3)
+    hurt = disturbed(feeds, 7, lambda: machines.lose(device))
+    expect_equal(list(stream(cascade, hurt, via="ray", policy=ONE, log=log)), cascade, feeds)
+    assert {worker for worker, _, _ in log.deaths} == {DEVICES.index(device)}
+
+
+def test_a_device_whose_parts_fit_nowhere_else_is_named_with_them(machines: Machines, tmp_path: Path) -> None:
+    bare = model_in_three(tmp_path / "full")
+    needs = [part.weight_bytes + part.activation_bytes for part in bare.parts]
+    cascade = planned(bare, needs)
+    hurt = disturbed(feeds_of(16), 7, lambda: machines.lose("edge1"))
+    with pytest.raises(RunError, match=r"edge1 is lost \(no machine of the cluster is edge1 any more\).* part-1\.onnx"):
+        list(stream(cascade, hurt, via="ray", policy=ONE))
+    assert actors() == {}
+
+
+@pytest.mark.usefixtures("machines")
+def test_caches_that_are_lost_with_a_worker_are_made_again(tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", layers=4)
+    model = graphcut.load(tmp_path / "llm.onnx")
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(2)), tmp_path / "parts")
+    prompts = [[1, 15, 27], [3, 4]]
+    expected = graphcut.generate(cascade, prompts, max_tokens=8, policy=ONE).all()
+    generation = graphcut.generate(cascade, prompts, max_tokens=8, via="ray", workers=2, policy=ONE)
+    made: list[list[int]] = [[], []]
+    for number, (sequence, token) in enumerate(generation):
+        made[sequence].append(token)
+        if number == 6:
+            os.kill(min(actors().values()), signal.SIGKILL)
+    assert made == expected
+    assert [why for _, why, _ in generation.log.deaths] == ["its process ended"]
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nodes look for the cascade where it is not: as if they shared no disk with the driver."""
+
+    class Apart(RayCrew):
+        def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 - those of a crew
+            super().__init__(*arguments)
+            self._path = tmp_path / "not here" / self._path.name
+
+    monkeypatch.setattr(ray_executor, "RayCrew", Apart)
+
+
+@pytest.mark.usefixtures("apart")
+def test_parts_are_sent_to_nodes_that_lack_them_and_removed(machines: Machines, cascade: Cascade) -> None:
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        seen.append(sorted(file.name for folder in machines.sent() for file in folder.iterdir()))
+        kill_on("edge1")  # who takes its place finds what was sent
+
+    feeds = feeds_of(10)
+    expect_equal(list(stream(cascade, disturbed(feeds, 7, look), via="ray", policy=ONE)), cascade, feeds)
+    files = sorted(name for part in cascade.parts for name in (part.file, *part.data))
+    assert seen == [sorted([*files, "in-use", "in-use", "in-use"])]
+    assert machines.sent() == []
+
+
+@pytest.mark.parametrize("disk", ["shared", "apart"])
+def test_a_part_that_was_changed_after_the_split_is_refused(
+    machines: Machines, tmp_path: Path, disk: str, request: pytest.FixtureRequest
+) -> None:
+    cascade = planned(model_in_three(tmp_path / "changed"))
+    if disk == "apart":
+        request.getfixturevalue("apart")
+    file = cascade.file(cascade.parts[1])
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(RunError, match=r"changed/parts/part-1\.onnx was changed after the model was cut"):
+        list(stream(cascade, feeds_of(2, 3), via="ray", policy=ONE))
+    assert machines.sent() == []
+
+
+@pytest.mark.usefixtures("machines")
+def test_a_part_that_is_missing_is_named(tmp_path: Path) -> None:
+    cascade = planned(model_in_three(tmp_path / "missing"))
+    cascade.file(cascade.parts[2]).unlink()
+    with pytest.raises(RunError, match=r"missing/parts/part-2\.onnx can't be read: No such file"):
+        list(stream(cascade, feeds_of(2, 3), via="ray", policy=ONE))
+
+
+@pytest.mark.usefixtures("machines")
+def test_whoever_stops_early_leaves_no_actor(cascade: Cascade) -> None:
+    answers = stream(cascade, feeds_of(12), via="ray", policy=ONE)
+    next(answers)
+    del answers
+    wait_until(lambda: actors() == {})
+
+
+ALONE = """
+import os, sys, numpy as np, graphcut
+cascade = graphcut.open_cascade(sys.argv[1])
+feeds = [{"x": np.full((3, 4), i, np.float32)} for i in range(4)]
+if __name__ == "__main__":
+    environment = dict(os.environ)
+    for _ in range(2):
+        made = [answer["y"] for answer in graphcut.stream(cascade, feeds, via="ray", workers=2)]
+    assert dict(os.environ) == environment
+    assert [bool((y == graphcut.run(cascade, feed)["y"]).all()) for y, feed in zip(made, feeds)] == [True] * 4
+"""
+
+
+def left_behind() -> list[str]:
+    """Files and processes of clusters that graphcut starts, and memory of any."""
+    shared = [one.name for one in SHARED.iterdir() if any(word in one.name for word in ("plasma", "ray", "sem."))]
+    running = [Path(one, "cmdline") for one in Path("/proc").iterdir() if one.name.isdigit()]
+    commands = []
+    for file in running:
+        with suppress(OSError):  # it has ended
+            commands.append(file.read_text(errors="replace"))
+    started = [command for command in commands if f"{PLACE}/gc-" in command]
+    return sorted([*(one.name for one in PLACE.glob("gc-*")), *shared, *started])
+
+
+def test_without_a_cluster_one_is_started_here_and_nothing_is_left(tmp_path: Path) -> None:
+    cascade = model_in_three(tmp_path / "alone")
+    environment = {name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "TMPDIR"}}
+    environment |= {"RAY_TMPDIR": str(tmp_path), "HOME": str(tmp_path)}  # the first tells which clusters run: none
+    before = left_behind()
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(cascade.path)], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert left_behind() == before
+    assert not (tmp_path / ".ray").exists()
+
+
+def test_a_cluster_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> None:
+    cascade = model_in_three(tmp_path / "nobody")
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(cascade.path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1"},
+    )
+    assert "RunError: there is no Ray cluster at 127.0.0.1:1" in done.stderr
+
+
+def test_without_ray_it_is_said_what_to_install(tmp_path: Path) -> None:
+    cascade = model_in_three(tmp_path / "bare")
+    code = f"import sys; sys.modules['ray'] = None\n{ALONE}"
+    done = subprocess.run([sys.executable, "-c", code, str(cascade.path)], capture_output=True, text=True, check=False)
+    assert "UsageError: `ray` needs Ray, which is not installed" in done.stderr

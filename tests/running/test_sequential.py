@@ -1,0 +1,349 @@
+"""Running a cascade part by part: what it takes, what it gives, what it holds meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import graphcut
+from graphcut import At, Cascade, Part, Policy, RunError
+from graphcut.core.manifest import digest_of
+from graphcut.running.in_process.sequential import steps
+from graphcut.running.stage import Stage, session_options
+
+from conftest import floats, model_of
+
+EXACT = Policy(optimized=False)
+Array = NDArray[Any]
+
+
+def cut(path: Path, *names: str) -> Cascade:
+    model = graphcut.load(path)
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(names)))
+
+
+def cut_proto(folder: Path, proto: ModelProto, *names: str) -> Cascade:
+    onnx.save(proto, folder / "model.onnx")
+    return cut(folder / "model.onnx", *names)
+
+
+@pytest.fixture
+def cascade(chain: Path) -> Cascade:
+    """Relu and Exp, Neg, then Add, which reads the first part too."""
+    return cut(chain, "exp", "neg")
+
+
+X = np.array([[-1, 0, 1, 2], [3, -4, 0.5, 0.25]], np.float32)
+
+
+def test_a_cascade_gives_what_the_model_gives(cascade: Cascade, chain: Path) -> None:
+    options = session_options(EXACT)
+    session = ort.InferenceSession(chain, options, providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": X})
+    found = graphcut.run(cascade, {"x": X}, policy=EXACT)
+    assert list(found) == ["y"]
+    np.testing.assert_array_equal(found["y"], expected, strict=True)
+
+
+@pytest.mark.parametrize("optimized", [True, False])
+@pytest.mark.parametrize("prepacked", [True, False])
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_every_policy_gives_the_answers(cascade: Cascade, *, optimized: bool, prepacked: bool, threads: int) -> None:
+    relu = np.maximum(X, 0)
+    policy = Policy(optimized=optimized, prepacked=prepacked, threads=threads)
+    np.testing.assert_allclose(graphcut.run(cascade, {"x": X}, policy=policy)["y"], relu - np.exp(relu), rtol=1e-6)
+
+
+def test_a_cascade_that_is_opened_again_runs(cascade: Cascade) -> None:
+    again = graphcut.open_cascade(cascade.root)
+    assert again == cascade
+    np.testing.assert_array_equal(graphcut.run(again, {"x": X})["y"], graphcut.run(cascade, {"x": X})["y"])
+
+
+def test_outputs_come_in_the_order_of_the_model(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(3)]
+    outputs = [floats(name, 2) for name in ("t2", "t3", "t0", "t1")]
+    cascade = cut_proto(tmp_path, model_of(nodes, [floats("t0", 2)], outputs), "n0", "n1")
+    found = graphcut.run(cascade, {"t0": np.array([1, 2], np.float32)})
+    assert [(name, value.tolist()) for name, value in found.items()] == [
+        ("t2", [1, 2]),
+        ("t3", [-1, -2]),
+        ("t0", [1, 2]),
+        ("t1", [-1, -2]),
+    ]
+
+
+def test_an_input_of_no_elements_is_an_input(cascade: Cascade) -> None:
+    assert graphcut.run(cascade, {"x": np.zeros((0, 4), np.float32)})["y"].shape == (0, 4)
+
+
+def test_what_can_become_an_array_is_fed_as_one(tmp_path: Path) -> None:
+    """A list of whole numbers; a scalar; a view that is not contiguous."""
+    nodes = [
+        helper.make_node("Mul", ["ids", "factor"], ["a"], name="mul"),
+        helper.make_node("Neg", ["a"], ["y"], name="neg"),
+    ]
+    ids, factor, y = (
+        helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+        for name, shape in (("ids", ["n"]), ("factor", []), ("y", ["n"]))
+    )
+    cascade = cut_proto(tmp_path, model_of(nodes, [ids, factor], [y]), "mul")
+    assert graphcut.run(cascade, {"ids": [1, 2, 3], "factor": 2})["y"].tolist() == [-2, -4, -6]
+    assert graphcut.run(cascade, {"ids": np.arange(6)[::-2], "factor": np.int64(2)})["y"].tolist() == [-10, -6, -2]
+
+
+def test_outputs_outlive_the_run_and_each_other(cascade: Cascade) -> None:
+    fed = X.copy()
+    first = graphcut.run(cascade, {"x": fed})["y"]
+    kept = first.copy()
+    fed[:] = 7
+    graphcut.run(cascade, {"x": fed})
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_an_input_handed_straight_on_is_a_copy(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="a"), helper.make_node("Neg", ["a"], ["y"], name="y")]
+    proto = model_of(nodes, [floats("x", 2), floats("s", 2)], [floats("y", 2), floats("s", 2)])
+    fed = np.ones(2, np.float32)
+    found = graphcut.run(cut_proto(tmp_path, proto, "a"), {"x": fed, "s": fed})["s"]
+    fed[:] = 7
+    assert found.tolist() == [1, 1]
+
+
+# What is fed wrongly
+
+
+def two_inputs(folder: Path) -> Cascade:
+    nodes = [
+        helper.make_node("Relu", ["hidden"], ["a"], name="relu"),
+        helper.make_node("Gather", ["a", "ids"], ["y"], name="gather"),
+    ]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
+    proto = model_of(nodes, [floats("hidden", 3, "width"), ids, floats("unused", 1)], [floats("y", "n", "width")])
+    return cut_proto(folder, proto, "relu")
+
+
+GOOD: Mapping[str, Array] = {"hidden": np.ones((3, 2), np.float32), "ids": np.array([0, 2])}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message", "hint"),
+    [
+        (
+            {"idz": GOOD["ids"]},
+            "the model has no input 'idz'",
+            "did you mean 'ids'? its inputs: hidden, ids, unused",
+        ),
+        ({"qqq": GOOD["ids"]}, "the model has no input 'qqq'", "its inputs: hidden, ids, unused"),
+        (
+            {"hidden": np.ones((3, 2))},
+            "input 'hidden' is fed float64, and the model reads float32",
+            "convert it, for instance with .astype('float32')",
+        ),
+        (
+            {"ids": np.array([0, 1], np.int32)},
+            "input 'ids' is fed int32, and the model reads int64",
+            "convert it, for instance with .astype('int64')",
+        ),
+        (
+            {"ids": np.array(["a"])},
+            "input 'ids' is fed <U1, and the model reads int64",
+            "convert it, for instance with .astype('int64')",
+        ),
+        (
+            {"hidden": np.ones((4, 2), np.float32)},
+            "input 'hidden' is fed shape [4, 2], and the model reads float32[3,width]",
+            "give it the shape that the model declares",
+        ),
+        (
+            {"ids": np.array(1)},
+            "input 'ids' is fed shape [], and the model reads int64[n]",
+            "give it the shape that the model declares",
+        ),
+    ],
+    ids=["unknown", "very unknown", "float64", "int32", "strings", "size", "rank"],
+)
+def test_an_input_that_is_wrong_is_named(tmp_path: Path, wrong: dict[str, Array], message: str, hint: str) -> None:
+    with pytest.raises(RunError) as caught:
+        graphcut.run(two_inputs(tmp_path), {**GOOD, **wrong})
+    assert (str(caught.value), caught.value.hint) == (message, hint)
+
+
+@pytest.mark.parametrize("given", [[], ["hidden"], ["ids"]])
+def test_an_input_that_is_missing_is_named(tmp_path: Path, given: Sequence[str]) -> None:
+    missing = "hidden" if "hidden" not in given else "ids"
+    kind = {"hidden": "float32[3,width]", "ids": "int64[n]"}[missing]
+    with pytest.raises(RunError) as caught:
+        graphcut.run(two_inputs(tmp_path), {name: GOOD[name] for name in given})
+    assert str(caught.value) == f"the model reads {kind} '{missing}', and nothing is fed for it"
+
+
+def test_the_hint_for_a_missing_input_names_what_is_needed(tmp_path: Path) -> None:
+    """Nothing reads `unused`, so nobody need feed it."""
+    with pytest.raises(RunError) as caught:
+        graphcut.run(two_inputs(tmp_path), {})
+    assert caught.value.hint == "it needs hidden, ids"
+
+
+def test_an_input_that_nothing_reads_may_be_fed_or_not(tmp_path: Path) -> None:
+    cascade = two_inputs(tmp_path)
+    bare = graphcut.run(cascade, GOOD)["y"]
+    np.testing.assert_array_equal(graphcut.run(cascade, {**GOOD, "unused": np.ones(1, np.float32)})["y"], bare)
+
+
+def test_a_list_of_uneven_rows_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="'hidden'"):
+        graphcut.run(two_inputs(tmp_path), {**GOOD, "hidden": [[1.0, 2.0], [3.0]]})
+
+
+def test_nothing_where_a_tensor_is_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="'hidden'"):
+        graphcut.run(two_inputs(tmp_path), {**GOOD, "hidden": None})
+
+
+def test_a_value_that_the_model_refuses_is_an_error_of_its_part(tmp_path: Path) -> None:
+    """The index 9 is outside 3 rows: only running can tell."""
+    with pytest.raises(RunError, match=r"^part-1\.onnx failed: .*9") as caught:
+        graphcut.run(two_inputs(tmp_path), {**GOOD, "ids": np.array([9])})
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_that_was_changed_after_the_split_is_an_error_that_names_it(cascade: Cascade) -> None:
+    cascade.file(cascade.parts[1]).write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=r"part-1\.onnx was changed after the model was cut") as caught:
+        graphcut.run(cascade, {"x": X})
+    assert caught.value.hint == "copy it again, or split the model again"
+
+
+def test_a_part_that_does_not_load_is_an_error_that_names_it(cascade: Cascade) -> None:
+    cascade.file(cascade.parts[1]).write_bytes(b"nonsense")
+    part = msgspec.structs.replace(cascade.parts[1], sha256=digest_of(b"nonsense"))
+    manifest = msgspec.structs.replace(cascade.manifest, parts=(cascade.parts[0], part, cascade.parts[2]))
+    with pytest.raises(RunError, match=r"part-1\.onnx can't be loaded: ") as caught:
+        graphcut.run(Cascade(cascade.path, manifest), {"x": X})
+    assert caught.value.hint == "`graphcut verify` checks a cascade"
+    assert "\n" not in str(caught.value)
+
+
+# What may be left out
+
+
+@pytest.fixture
+def with_default(tmp_path: Path) -> Cascade:
+    """`scale` is 2 where nothing is fed for it; both parts read it."""
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["a"], name="first"),
+        helper.make_node("Mul", ["a", "scale"], ["y"], name="second"),
+    ]
+    default = numpy_helper.from_array(np.full(2, 2, np.float32), "scale")
+    proto = model_of(nodes, [floats("x", 2), floats("scale", 2)], [floats("y", 2)], [default])
+    return cut_proto(tmp_path, proto, "first")
+
+
+@pytest.mark.parametrize(("fed", "expected"), [({}, 4), ({"scale": np.full(2, 3, np.float32)}, 9)])
+def test_an_input_with_a_default_may_be_left_out(
+    with_default: Cascade, fed: Mapping[str, Array], expected: float
+) -> None:
+    assert with_default.manifest.optional == ("scale",)
+    found = graphcut.run(with_default, {"x": np.ones(2, np.float32), **fed})
+    assert found["y"].tolist() == [expected] * 2
+
+
+def test_what_may_be_left_out_is_checked_when_it_is_fed(with_default: Cascade) -> None:
+    with pytest.raises(RunError, match=r"input 'scale' is fed shape \[3\]"):
+        graphcut.run(with_default, {"x": np.ones(2, np.float32), "scale": np.ones(3, np.float32)})
+
+
+# What is held
+
+
+def test_what_nothing_needs_any_more_is_dropped(cascade: Cascade) -> None:
+    held = [sorted(step) for step in steps(cascade, {"x": X}, policy=EXACT)]
+    assert held == [["x"], ["a", "b"], ["a", "c"], ["y"]]
+
+
+def test_an_output_is_held_to_the_end(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(3)]
+    outputs = [floats(name, 2) for name in ("t3", "t1", "t0")]
+    cascade = cut_proto(tmp_path, model_of(nodes, [floats("t0", 2)], outputs), "n0", "n1")
+    held = [sorted(step) for step in steps(cascade, {"t0": np.ones(2, np.float32)}, policy=EXACT)]
+    assert held == [["t0"], ["t0", "t1"], ["t0", "t1", "t2"], ["t0", "t1", "t3"]]
+
+
+def test_one_part_is_loaded_at_a_time(cascade: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive, most = [0], [0]
+
+    class Counted(Stage):
+        def __init__(self, cascade: Cascade, part: Part, *, policy: Policy) -> None:
+            super().__init__(cascade, part, policy=policy)
+            alive[0] += 1
+            most[0] = max(most[0], alive[0])
+
+        def __del__(self) -> None:
+            alive[0] -= 1
+
+    monkeypatch.setattr("graphcut.running.in_process.sequential.Stage", Counted)
+    graphcut.run(cascade, {"x": X})
+    assert (alive[0], most[0]) == (0, 1)
+
+
+# Strings, sequences and half precision
+
+
+def test_strings_go_in_and_out(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["s"], ["a"], name="same"),
+        helper.make_node("Concat", ["a", "a"], ["y"], name="twice", axis=0),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in ("s", "y")]
+    cascade = cut_proto(tmp_path, model_of(nodes, ends[:1], ends[1:]), "same")
+    for fed in (np.array(["a", "bc"]), np.array(["a", "bc"], object), ["a", "bc"]):
+        assert graphcut.run(cascade, {"s": fed})["y"].tolist() == ["a", "bc", "a", "bc"]
+
+
+def test_a_sequence_crosses_as_a_list(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"], name="construct"),
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], name="join", axis=0),
+    ]
+    cascade = cut_proto(tmp_path, model_of(nodes, [floats("x", 2)], [floats("y", 4)]), "construct")
+    assert graphcut.run(cascade, {"x": np.array([1, 2], np.float32)})["y"].tolist() == [1, 2, 1, 2]
+    _, held, _ = steps(cascade, {"x": np.array([1, 2], np.float32)}, policy=EXACT)
+    assert [array.tolist() for array in held["s"]] == [[1, 2], [1, 2]]
+
+
+def test_bfloat16_is_fed_as_its_bits_or_as_ml_dtypes(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], name="widen", to=TensorProto.FLOAT),
+        helper.make_node("Neg", ["a"], ["b"], name="neg"),
+        helper.make_node("Cast", ["b"], ["y"], name="narrow", to=TensorProto.BFLOAT16),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [2]) for name in ("x", "y")]
+    cascade = cut_proto(tmp_path, model_of(nodes, ends[:1], ends[1:]), "neg")
+    typed = np.array([1, -2], ml_dtypes.bfloat16)
+    for fed in (typed, typed.view(np.uint16)):
+        found = graphcut.run(cascade, {"x": fed})["y"]
+        assert (found.dtype, found.view(ml_dtypes.bfloat16).tolist()) == (np.uint16, [-1, 2])
+
+
+def test_a_scalar_of_bfloat16_stays_a_scalar(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], name="widen", to=TensorProto.FLOAT),
+        helper.make_node("Neg", ["a"], ["y"], name="neg"),
+    ]
+    scalar = helper.make_tensor_value_info("x", TensorProto.BFLOAT16, [])
+    cascade = cut_proto(tmp_path, model_of(nodes, [scalar], [floats("y")]), "widen")
+    one = np.array(0x3F80, np.uint16)  # 1.0: sign 0, exponent 127, mantissa 0
+    np.testing.assert_array_equal(graphcut.run(cascade, {"x": one})["y"], np.array(-1, np.float32), strict=True)

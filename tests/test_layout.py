@@ -1,0 +1,156 @@
+"""The layout that docs/ARCHITECTURE.md describes: which module may import which, and what is loaded when."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import graphcut
+
+PACKAGE = Path(graphcut.__file__).parent
+LAYERS = (
+    {"core"},
+    {"loading", "running", "demos", "exporting"},
+    {"analysis", "costs", "inputs"},
+    {"planning", "verifying"},
+    {"surgery", "simulating"},
+    {"benchmarking", "model_splitter"},
+    {"drawing"},
+    {"__init__", "cli"},
+    {"__main__"},
+)
+"""From the bottom up: a module imports from lower layers only."""
+
+LAYER = {module: layer for layer, modules in enumerate(LAYERS) for module in modules}
+ONNX_MODULES = {"loading", "surgery", "verifying", "costs", "inputs", "exporting", "benchmarking", "demos"}
+CORE_FILES = {
+    "__init__",
+    "atomic_files",
+    "errors",
+    "graph",
+    "html_repr",
+    "manifest",
+    "records",
+    "states",
+    "units",
+    "version",
+    "wiring",
+}
+FILES = sorted(PACKAGE.rglob("*.py"))
+FOLDERS = sorted({path.parent for path in FILES})
+
+
+def module_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def relative_imports(path: Path) -> set[tuple[str, ...]]:
+    """The files and folders of the package that a file imports, as parts of their path inside the package."""
+    folder = path.relative_to(PACKAGE).parts[:-1]
+    found: set[tuple[str, ...]] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            home = (*folder[: len(folder) - node.level + 1], *(node.module.split(".") if node.module else ()))
+            found |= {(*home, alias.name) if is_module((*home, alias.name)) else home for alias in node.names}
+    return found
+
+
+def is_module(parts: tuple[str, ...]) -> bool:
+    place = PACKAGE.joinpath(*parts)
+    return place.is_dir() or place.with_suffix(".py").exists()
+
+
+def outside_imports(path: Path) -> set[str]:
+    """The packages a file imports when it is loaded or later, those for type checking alone left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_downwards(path: Path) -> None:
+    module = module_of(path)
+    used = {parts[0] for parts in relative_imports(path) if parts} - {module}
+    assert {name for name in used if LAYER[name] >= LAYER[module]} == set()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_lies_in_one_folder_imports_without_a_cycle(folder: Path) -> None:
+    here = folder.relative_to(PACKAGE).parts
+    depth = len(here)
+    imports: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        entry = path.relative_to(PACKAGE).with_suffix("").parts[depth]
+        used = {parts[depth] for parts in relative_imports(path) if parts[:depth] == here and len(parts) > depth}
+        imports.setdefault(entry, set()).update(used - {entry})
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_core_holds_what_both_sides_of_the_manifest_need_and_nothing_else() -> None:
+    assert {path.stem for path in (PACKAGE / "core").glob("*.py")} == CORE_FILES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_large_packages_are_imported_where_they_are_needed_alone(path: Path) -> None:
+    used = outside_imports(path)
+    module = module_of(path)
+    assert "onnx" not in used or module in ONNX_MODULES
+    assert "networkx" not in used or module == "analysis"
+    assert not used & {"typer", "rich"} or module in {"cli", "drawing"}
+
+
+def test_no_module_bears_the_name_of_a_function_it_exports() -> None:
+    modules = {path.stem for path in PACKAGE.glob("*.py")} | {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    assert modules & set(graphcut.__all__) == set()
+
+
+def test_only_the_command_prints_or_exits() -> None:
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert not calls & {"print", "input", "sys.exit", "exit", "os._exit"} or module_of(path) == "cli", path
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("code", ["import graphcut", "import graphcut.cli"])
+def test_importing_the_package_loads_no_large_one(code: str) -> None:
+    large = ("onnx", "onnxruntime", "networkx", "scipy", "numpy")
+    done = run_python(f"{code}; import sys; print([name for name in {large} if name in sys.modules])")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_every_public_name_resolves() -> None:
+    assert all(getattr(graphcut, name) is not None for name in graphcut.__all__)
+    assert sorted(graphcut.__all__) == graphcut.__all__
+
+
+def test_running_needs_numpy_onnxruntime_and_the_manifest_reader_alone() -> None:
+    done = run_python(
+        "import sys; blocked = ['onnx', 'networkx', 'scipy', 'typer', 'rich', 'google.protobuf'];"
+        "sys.modules.update(dict.fromkeys(blocked)); from graphcut import Cascade, open_cascade, run"
+    )
+    assert done.returncode == 0, done.stderr

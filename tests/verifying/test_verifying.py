@@ -1,0 +1,800 @@
+"""Verifying: a sound cascade passes, and whatever is changed in one is found and named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import graphcut
+from graphcut import At, Cascade, CascadeError, Model, RunError
+from graphcut.core.wiring import Tensor
+from graphcut.loading.fingerprint import graph_digest
+from graphcut.surgery.splitting import Storage
+from graphcut.verifying.numerical import HALF_TOLERANCES, Compared, _flat, compare, difference, half_tolerance
+from graphcut.verifying.reports import find_source
+from graphcut.verifying.structural import Proof, prove
+
+from conftest import floats, model_of
+
+Array = NDArray[Any]
+Change = Callable[[ModelProto], object]
+INFINITE = float("inf")
+
+
+def values(name: str, array: object, dtype: type[np.generic] = np.float32) -> TensorProto:
+    return numpy_helper.from_array(np.asarray(array, dtype), name)
+
+
+def cut_proto(folder: Path, proto: ModelProto, *names: str, weights: Storage = "copy") -> tuple[Model, Cascade]:
+    """Write a model, and cut it after the named places."""
+    onnx.save(proto, folder / "model.onnx")
+    model = graphcut.load(folder / "model.onnx")
+    plan = graphcut.plan(graphcut.analyze(model), At(names))
+    return model, graphcut.split(model, plan, weights=weights)
+
+
+def edit_manifest(cascade: Cascade, change: Callable[[dict[str, Any]], object]) -> Cascade:
+    record = json.loads(cascade.path.read_text(encoding="utf-8"))
+    change(record)
+    cascade.path.write_text(json.dumps(record), encoding="utf-8")
+    return graphcut.open_cascade(cascade.path)
+
+
+def tamper(cascade: Cascade, part: int, change: Change, *, is_signed: bool = True) -> Cascade:
+    """Change the message of a part; where that `is_signed`, its digest in the manifest too."""
+    file = cascade.file(cascade.parts[part])
+    proto = onnx.load(file, load_external_data=False)
+    change(proto)
+    file.write_bytes(proto.SerializeToString())
+    if not is_signed:
+        return graphcut.open_cascade(cascade.path)
+    digest = graph_digest(graphcut.load(file).proto)
+    return edit_manifest(cascade, lambda record: record["parts"][part].update(graph=digest))
+
+
+def node(proto: ModelProto, name: str) -> onnx.NodeProto:
+    return next(node for node in proto.graph.node if node.name == name)
+
+
+def swish() -> onnx.FunctionProto:
+    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"])]
+    return helper.make_function("local", "Swish", ["x"], ["y"], nodes, [helper.make_opsetid("", 17)])
+
+
+def network() -> ModelProto:
+    """Two products by weights of 1 KiB, and between them a local function, an attribute, a small weight, a constant."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"], name="product0"),
+        helper.make_node("Swish", ["a"], ["b"], name="swish", domain="local"),
+        helper.make_node("Constant", [], ["k"], name="constant", value=values("k", [2.0])),
+        helper.make_node("Mul", ["b", "k"], ["c"], name="double"),
+        helper.make_node("Elu", ["c"], ["d"], name="elu", alpha=0.5),
+        helper.make_node("Add", ["d", "bias"], ["e"], name="bias"),
+        helper.make_node("MatMul", ["e", "w1"], ["f"], name="product1"),
+        helper.make_node("Mul", ["f", "k"], ["y"], name="double again"),
+    ]
+    random = np.random.default_rng(0)
+    weights = [values(name, random.random((16, 16)) - 0.5) for name in ("w0", "w1")]
+    weights.append(values("bias", [0.25] * 16))
+    proto = model_of(nodes, [floats("x", "n", 16)], [floats("y", "n", 16)], weights)
+    proto.functions.append(swish())
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    return proto
+
+
+@pytest.fixture
+def cascade(tmp_path: Path) -> Cascade:
+    """Three parts: up to `double`, up to `bias`, and the rest."""
+    return cut_proto(tmp_path, network(), "double", "bias")[1]
+
+
+@pytest.fixture
+def model(cascade: Cascade) -> Model:
+    return find_source(cascade)
+
+
+X = {"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)}
+
+
+# The structural proof
+
+
+@pytest.mark.parametrize("weights", ["copy", "share"])
+def test_a_sound_cascade_is_proved(weights: Storage, tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, network(), "double", "bias", weights=weights)
+    assert prove(model, cascade) == Proof(objections=(), nodes=8, replicas=1, weight_bytes=2048)
+
+
+def test_a_weight_byte_that_flips_is_found(model: Model, cascade: Cascade) -> None:
+    file = cascade.root / "part-2.onnx.data"
+    raw = bytearray(file.read_bytes())
+    raw[517] ^= 1
+    file.write_bytes(raw)
+    assert prove(model, cascade).objections == ("part-2.onnx: the values of 'w1' differ from the model's",)
+
+
+def test_a_weight_byte_that_flips_in_the_original_is_found(model: Model, cascade: Cascade) -> None:
+    raw = bytearray(model.path.read_bytes())
+    start = model.range_of(model.proto.graph.initializer[0]).offset
+    raw[start] ^= 1
+    model.path.write_bytes(raw)
+    assert prove(graphcut.load(model.path), cascade).objections == (
+        "part-0.onnx: the values of 'w0' differ from the model's",
+    )
+
+
+def set_alpha(proto: ModelProto) -> None:
+    node(proto, "elu").attribute[0].f = 0.75
+
+
+def set_bias(proto: ModelProto) -> None:
+    proto.graph.initializer[0].CopyFrom(values("bias", [0.25] * 15 + [0.5]))
+
+
+def set_constant(proto: ModelProto) -> None:
+    node(proto, "constant").attribute[0].t.CopyFrom(values("k", [3.0]))
+
+
+def read_another(proto: ModelProto) -> None:
+    node(proto, "bias").input[:] = ["c", "bias"]
+
+
+def rename_node(proto: ModelProto) -> None:
+    node(proto, "elu").name = "selu"
+
+
+def describe_node(proto: ModelProto) -> None:
+    node(proto, "elu").doc_string = "what it was not"
+
+
+def change_function(proto: ModelProto) -> None:
+    proto.functions[0].node[1].op_type = "Add"
+
+
+def drop_function(proto: ModelProto) -> None:
+    del proto.functions[:]
+
+
+def insert_node(proto: ModelProto) -> None:
+    node(proto, "elu").output[:] = ["inserted"]
+    proto.graph.node.append(helper.make_node("Identity", ["inserted"], ["d"], name="extra"))
+
+
+def merge_nodes(proto: ModelProto) -> None:
+    """`elu` is left out, and `bias` reads what it read."""
+    proto.graph.node.remove(node(proto, "elu"))
+    node(proto, "bias").input[0] = "c"
+
+
+def change_opset(proto: ModelProto) -> None:
+    proto.opset_import[0].version = 18
+
+
+def change_ir(proto: ModelProto) -> None:
+    proto.ir_version = 9
+
+
+def change_metadata(proto: ModelProto) -> None:
+    proto.metadata_props.add(key="author", value="somebody else")
+
+
+def change_graph_name(proto: ModelProto) -> None:
+    proto.graph.name = "another"
+
+
+def annotate(proto: ModelProto) -> None:
+    proto.graph.quantization_annotation.add(tensor_name="d")
+
+
+def note_a_type(proto: ModelProto) -> None:
+    proto.graph.value_info.append(floats("d", 7))
+
+
+HEAD = "its IR version, opsets, metadata or configuration differ from the model's"
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "objections"),
+    [
+        (1, set_alpha, ["part-1.onnx: node 'elu' differs from the model's"]),
+        (1, set_bias, ["part-1.onnx: weight 'bias' differs"]),
+        (0, set_constant, ["part-0.onnx: node 'constant' differs from the model's"]),
+        (1, rename_node, ["part-1.onnx: node 'selu' differs from the model's"]),
+        (1, describe_node, ["part-1.onnx: node 'elu' differs from the model's"]),
+        (0, change_function, ["part-0.onnx: function 'local.Swish' differs from the model's"]),
+        (0, drop_function, ["part-0.onnx: function 'local.Swish' is called and not there"]),
+        (1, change_opset, [f"part-1.onnx: {HEAD}"]),
+        (1, change_ir, [f"part-1.onnx: {HEAD}"]),
+        (1, change_metadata, [f"part-1.onnx: {HEAD}"]),
+        (
+            1,
+            change_graph_name,
+            ["part-1.onnx: the name, the text or the metadata of its graph differ from the model's"],
+        ),
+        (1, annotate, ["part-1.onnx: the quantization annotation of 'd' is not the model's"]),
+        (1, note_a_type, ["part-1.onnx: the value_info of 'd' is not the model's"]),
+        (1, merge_nodes, ["part-1.onnx: node 'bias' differs from the model's", "node 'elu' stands in no part"]),
+        (
+            1,
+            read_another,
+            [
+                "part-1.onnx: it holds 1 node that nothing needs, such as 'elu'",
+                "part-1.onnx: node 'bias' differs from the model's",
+                "node 'elu' stands in no part",
+            ],
+        ),
+        (
+            1,
+            insert_node,
+            [
+                "part-1.onnx: node 'elu' is not in the model",
+                "part-1.onnx: node 'extra' differs from the model's",
+            ],
+        ),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_a_change_in_a_part_is_found_and_named(
+    model: Model, cascade: Cascade, part: int, change: Change, objections: list[str]
+) -> None:
+    """Even where the digest in the manifest is put right."""
+    assert list(prove(model, tamper(cascade, part, change)).objections) == objections
+
+
+@pytest.mark.parametrize("change", [set_alpha, set_bias, change_opset, rename_node])
+def test_a_change_in_a_part_does_not_fit_the_digest(model: Model, cascade: Cascade, change: Change) -> None:
+    objections = prove(model, tamper(cascade, 1, change, is_signed=False)).objections
+    assert objections[0] == "part-1.onnx: its graph is not the one that was written: the digest differs"
+
+
+def add_a_weight(proto: ModelProto) -> None:
+    proto.graph.initializer.append(values("stowaway", [1.0]))
+
+
+def add_a_function(proto: ModelProto) -> None:
+    proto.functions.append(swish())
+    proto.functions[-1].name = "Stowaway"
+
+
+@pytest.mark.parametrize("change", [add_a_weight, add_a_function])
+def test_what_no_node_of_a_part_needs_is_found(model: Model, cascade: Cascade, change: Change) -> None:
+    """It changes no answer, but the part is not the one that was written."""
+    assert not prove(model, tamper(cascade, 1, change, is_signed=False)).holds
+
+
+def test_weights_that_change_places_are_found(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", [a, w], [b], name=b) for a, w, b in (("x", "w0", "a"), ("a", "w1", "y"))]
+    random = np.random.default_rng(0)
+    weights = [values(name, random.random((16, 16))) for name in ("w0", "w1")]
+    nodes.append(helper.make_node("Neg", ["y"], ["z"], name="z"))
+    proto = model_of(nodes, [floats("x", 1, 16)], [floats("z", 1, 16)], weights)
+    model, cascade = cut_proto(tmp_path, proto, "y")
+
+    def swap(part: ModelProto) -> None:
+        first, second = part.graph.initializer
+        first.name, second.name = second.name, first.name
+
+    assert prove(model, tamper(cascade, 0, swap)).objections == (
+        "part-0.onnx: the values of 'w1' differ from the model's",
+        "part-0.onnx: the values of 'w0' differ from the model's",
+    )
+
+
+def test_a_large_constant_that_changes_is_found(tmp_path: Path) -> None:
+    constant = helper.make_node("Constant", [], ["k"], name="k", value=values("k", np.ones((16, 16))))
+    nodes = [
+        constant,
+        helper.make_node("MatMul", ["x", "k"], ["a"], name="a"),
+        helper.make_node("Neg", ["a"], ["y"], name="y"),
+    ]
+    model, cascade = cut_proto(tmp_path, model_of(nodes, [floats("x", 1, 16)], [floats("y", 1, 16)]), "a")
+    file = cascade.root / "part-0.onnx.data"
+    file.write_bytes(b"\x01" + file.read_bytes()[1:])
+    assert prove(model, cascade).objections == ("part-0.onnx: the values of 'k' differ from the model's",)
+
+
+def test_an_output_that_is_renamed_is_found(model: Model, cascade: Cascade) -> None:
+    def rename(proto: ModelProto) -> None:
+        node(proto, "bias").output[0] = proto.graph.output[0].name = "z"
+
+    assert prove(model, tamper(cascade, 1, rename)).objections == (
+        "part-1.onnx: it gives out 'z' (1), and the manifest says 'e' (1)",
+        "part-1.onnx: node 'bias' is not in the model",
+        "node 'bias' stands in no part",
+    )
+
+
+def move_elu(cascade: Cascade) -> Cascade:
+    """`elu` goes from the second part to the first; only the files change."""
+    elu = node(onnx.load(cascade.file(cascade.parts[1])), "elu")
+
+    def give(proto: ModelProto) -> None:
+        proto.graph.node.append(elu)
+        proto.graph.output[0].name = "d"
+
+    def take(proto: ModelProto) -> None:
+        proto.graph.node.remove(node(proto, "elu"))
+        proto.graph.input[0].name = "d"
+
+    return tamper(tamper(cascade, 0, give), 1, take)
+
+
+def test_a_node_that_moves_to_another_part_does_not_fit_the_manifest(model: Model, cascade: Cascade) -> None:
+    assert prove(model, move_elu(cascade)).objections == (
+        "part-0.onnx: it gives out 'd' (1), and the manifest says 'c' (1)",
+        "part-1.onnx: it reads 'd' (1), and the manifest says 'c' (1)",
+    )
+
+
+def test_a_node_that_moves_with_the_manifest_makes_another_sound_cascade(model: Model, cascade: Cascade) -> None:
+    def move(record: dict[str, Any]) -> None:
+        record["parts"][0]["writes"] = record["parts"][1]["reads"] = ["d"]
+        next(tensor for tensor in record["tensors"] if tensor["name"] == "c")["name"] = "d"
+
+    moved = edit_manifest(move_elu(cascade), move)
+    assert prove(model, moved).objections == ()
+    assert all(tensor.is_identical for tensor in compare(model, moved, X, optimized=False))
+
+
+def test_a_node_that_stands_in_two_parts_is_found(model: Model, cascade: Cascade) -> None:
+    elu = node(onnx.load(cascade.file(cascade.parts[1])), "elu")
+
+    def give(proto: ModelProto) -> None:
+        proto.graph.node.append(elu)
+        proto.graph.output.append(floats("d", "n", 16))
+
+    cascade = tamper(cascade, 0, give)
+    assert prove(model, cascade).objections == (
+        "part-0.onnx: it gives out 'c', 'd' (2), and the manifest says 'c' (1)",
+        "node 'elu' stands in 2 parts: part-0.onnx, part-1.onnx",
+    )
+
+
+def test_a_size_that_is_frozen_in_a_part_and_in_the_manifest_is_found(model: Model, cascade: Cascade) -> None:
+    """The model takes any n, and such a cascade 2 alone."""
+
+    def freeze(proto: ModelProto) -> None:
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+
+    def note(record: dict[str, Any]) -> None:
+        next(tensor for tensor in record["tensors"] if tensor["name"] == "x")["shape"] = [2, 16]
+
+    objections = prove(model, edit_manifest(tamper(cascade, 0, freeze), note)).objections
+    assert any("'x'" in sentence for sentence in objections)
+
+
+def test_a_size_that_is_frozen_in_a_part_alone_is_found(model: Model, cascade: Cascade) -> None:
+    def freeze(proto: ModelProto) -> None:
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+
+    assert prove(model, tamper(cascade, 1, freeze)).objections == (
+        "part-1.onnx: 'c' is float32[2,16] in it, and float32[n,16] in the manifest",
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "objection"),
+    [
+        ("optional", ["x"], "the cascade can do without 'x' (1), and the model without nothing (0)"),
+        ("writes", ["y", "e"], "the cascade gives out 'y', 'e' (2), and the model 'y' (1)"),
+        ("reads", ["x", "z"], "the cascade reads 'x', 'z' (2), and the model 'x' (1)"),
+    ],
+)
+def test_an_interface_that_is_not_the_models_is_found(
+    model: Model, cascade: Cascade, field: str, value: list[str], objection: str
+) -> None:
+    z = {"name": "z", "dtype": "float32", "shape": []}
+    cascade = edit_manifest(cascade, lambda record: record.update({field: value, "tensors": [*record["tensors"], z]}))
+    assert prove(model, cascade).objections == (objection,)
+
+
+def test_a_part_that_is_cut_short_is_an_objection_and_no_crash(model: Model, cascade: Cascade) -> None:
+    file = cascade.file(cascade.parts[1])
+    file.write_bytes(file.read_bytes()[:-20])
+    first, *others = prove(model, cascade).objections
+    assert first.startswith("part-1.onnx: ")
+    assert "is not an ONNX model, or is cut short" in first
+    assert others == ["node 'elu' stands in no part", "node 'bias' stands in no part"]
+
+
+def test_a_constant_that_no_part_needs_may_be_missing(tmp_path: Path) -> None:
+    """A replica stands in one part or in many."""
+    model, cascade = cut_proto(tmp_path, network(), "double", "bias", "product1")
+    assert [part.replicas for part in cascade.parts] == [("constant",), (), (), ("constant",)]
+    assert prove(model, cascade) == Proof((), 8, 1, 2048)
+
+
+# How much two values differ
+
+F32, F64, F16 = np.float32, np.float64, np.float16
+TINY = np.nextafter(F32(0), F32(1))
+
+
+def arrays(left: object, right: object, dtype: type[np.generic] = F32) -> tuple[Array, Array]:
+    return np.asarray(left, dtype), np.asarray(right, dtype)
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        (arrays([1, 2], [1, 2]), (0.0, 0.0, 0)),
+        (arrays([1, 2], [1, 2.5]), (0.5, 0.25, 2**21)),
+        (arrays([4, -1], [4, -3]), (2.0, 2.0, 3 * 2**22)),
+        (arrays(1, np.nextafter(F32(1), F32(2))), (2.0**-23, 2.0**-23, 1)),
+        (arrays(1, np.nextafter(1, 2), F64), (2.0**-52, 2.0**-52, 1)),
+        (arrays(1, 1 + 2.0**-10, F16), (2.0**-10, 2.0**-10, 1)),
+        (arrays(-TINY, TINY), (2 * float(TINY), 2.0, 2)),
+        (arrays(0, 1), (1.0, INFINITE, 0x3F800000)),
+        (arrays(np.nan, np.nan), (0.0, 0.0, 0)),
+        (arrays(np.inf, np.inf), (0.0, 0.0, 0)),
+        (arrays([], []), (0.0, 0.0, 0)),
+        (arrays([3, 9], [3, 6], np.int32), (3.0, 1 / 3, 0)),
+        (arrays(0, 255, np.uint8), (255.0, INFINITE, 0)),
+        (arrays([True], [False], np.bool_), (1.0, 1.0, 0)),
+        (arrays(3 + 4j, 3 + 3j, np.complex64), (1.0, 0.2, 0)),
+    ],
+    ids=str,
+)
+def test_a_difference_is_what_it_is_by_hand(pair: tuple[Array, Array], expected: tuple[float, float, int]) -> None:
+    max_abs, max_rel, ulps = difference([pair[0]], [pair[1]])
+    assert (max_abs, ulps) == (expected[0], expected[2])
+    assert max_rel == pytest.approx(expected[1], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        arrays(1, np.nan),
+        arrays(np.nan, 1),
+        arrays(np.inf, -np.inf),
+        arrays(np.inf, 1),
+        arrays([1, 2], [[1, 2]]),
+        arrays([1], [1, 1]),
+        (np.ones(1, F32), np.ones(1, F64)),
+        (np.array(["a"], object), np.array(["b"], object)),
+    ],
+    ids=str,
+)
+def test_what_no_tolerance_can_excuse_is_infinite(pair: tuple[Array, Array]) -> None:
+    assert difference([pair[0]], [pair[1]])[0] == INFINITE
+
+
+def test_sequences_of_other_lengths_differ_without_end() -> None:
+    tensor = Tensor(name="s", dtype="sequence(float32)", shape=None)
+    one, two = (_flat([np.ones(1, F32)] * length, tensor) for length in (1, 2))
+    assert difference(one, two) == (INFINITE, INFINITE, 0)
+    assert difference(two, two) == (0.0, 0.0, 0)
+
+
+def test_maps_are_compared_key_by_key() -> None:
+    tensor = Tensor(name="m", dtype="sequence(map(int64, float32))", shape=None)
+    ours, theirs = (_flat([{2: 0.5, 1: value}], tensor) for value in (0.25, 0.75))
+    assert difference(ours, theirs)[0] == 0.5
+
+
+def test_whole_numbers_beyond_float64_are_told_apart() -> None:
+    assert difference(*([array] for array in arrays(2**60, 2**60 + 1, np.int64)))[0] == 1.0
+
+
+def test_the_last_place_of_a_bfloat16_is_one_ulp() -> None:
+    """1.0 and the next number, as bits."""
+    tensor = Tensor(name="b", dtype="bfloat16", shape=(1,))
+    one, following = (_flat(np.array([bits], np.uint16), tensor) for bits in (0x3F80, 0x3F81))
+    assert difference(one, following) == (2.0**-7, 2.0**-7, 1)
+
+
+# The numerical comparison
+
+
+def additions(*summands: float, dtype: type[np.generic] = F32) -> ModelProto:
+    """x plus one number after the other: the nodes and tensors s0, s1, …"""
+    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    tensors = ["x", *(f"s{i}" for i in range(len(summands)))]
+    nodes = [
+        helper.make_node("Add", [tensors[i], f"k{i}"], [tensors[i + 1]], name=tensors[i + 1])
+        for i in range(len(summands))
+    ]
+    ends = [helper.make_tensor_value_info(name, elem, ["n"]) for name in (tensors[0], tensors[-1])]
+    return model_of(nodes, ends[:1], ends[1:], [values(f"k{i}", [k], dtype) for i, k in enumerate(summands)])
+
+
+def add(summand: float, dtype: type[np.generic] = F32) -> Change:
+    """Let a part add something else."""
+
+    def change(proto: ModelProto) -> None:
+        name = proto.graph.initializer[0].name
+        proto.graph.initializer[0].CopyFrom(values(name, [summand], dtype))
+
+    return change
+
+
+def compared(tensor: str, part: int, **fields: Any) -> Compared:  # noqa: ANN401 - fields of many types
+    flags = {"is_output": False, "is_identical": True, "is_random": False}
+    numbers = {"max_abs": 0.0, "max_rel": 0.0, "max_ulps": 0, "allowed": 0.0}
+    return Compared(tensor=tensor, part=part, **{**flags, **numbers, **fields})
+
+
+def test_every_output_and_every_crossing_tensor_is_compared(model: Model, cascade: Cascade) -> None:
+    found = compare(model, cascade, X, optimized=False)
+    assert found == (compared("c", 0), compared("e", 1), compared("y", 2, is_output=True))
+
+
+def test_the_first_crossing_tensor_that_differs_is_named(tmp_path: Path) -> None:
+    """2, 3 and 4 plus 1 are 3, 4 and 5; plus 1.5 they are 3.5, 4.5 and 5.5."""
+    model, cascade = cut_proto(tmp_path, additions(0, 1, 0, 0), "s0", "s1", "s2")
+    found = compare(model, tamper(cascade, 1, add(1.5)), {"x": np.array([2, 3, 4], F32)}, optimized=False)
+    wrong = {"is_identical": False, "max_abs": 0.5, "max_rel": 0.5 / 3, "max_ulps": 2**21}
+    assert found == (
+        compared("s0", 0),
+        compared("s1", 1, **wrong),
+        compared("s2", 2, **wrong),
+        compared("s3", 3, is_output=True, **wrong),
+    )
+    assert [tensor.passes for tensor in found] == [True, False, False, False]
+
+
+def test_the_report_names_the_first_difference_and_is_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cascade = cut_proto(tmp_path, additions(0, 1, 0), "s0", "s1")
+    cascade = tamper(cascade, 1, add(1.5))
+    monkeypatch.setattr("graphcut.verifying.reports.prove", lambda *_: Proof((), 3, 0, 0))
+    report = graphcut.verify(model, cascade, inputs=[{"x": np.array([2], F32)}])
+    assert not report
+    assert (report.same, report.is_identical, report.is_random) == (False, False, False)
+    assert report.first_difference is not None
+    assert (report.first_difference.tensor, report.first_difference.part) == ("s1", 1)
+
+
+def test_the_sign_of_a_zero_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits are compared: -0.0 + -0.0 is -0.0, and -0.0 + 0.0 is 0.0."""
+    model, cascade = cut_proto(tmp_path, additions(-0.0, -0.0), "s0")
+    monkeypatch.setattr("graphcut.verifying.reports.prove", lambda *_: Proof((), 2, 0, 0))
+    feeds = {"x": np.array([-0.0], F32)}
+    assert graphcut.verify(model, cascade, inputs=[feeds]).is_identical
+    report = graphcut.verify(model, tamper(cascade, 1, add(0.0)), inputs=[feeds])
+    assert not report.is_identical
+    assert not report, "bit-identical is required, and these bits differ"
+
+
+def test_a_large_whole_number_that_is_off_by_one_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=np.int64), "s0")
+    monkeypatch.setattr("graphcut.verifying.reports.prove", lambda *_: Proof((), 2, 0, 0))
+    feeds = {"x": np.array([2**60], np.int64)}
+    assert graphcut.verify(model, cascade, inputs=[feeds])
+    assert not graphcut.verify(model, tamper(cascade, 1, add(2, np.int64)), inputs=[feeds])
+
+
+def test_nan_is_the_same_as_nan(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1), "s0")
+    found = compare(model, cascade, {"x": np.array([np.nan, np.inf, -np.inf], F32)}, optimized=False)
+    assert found == (compared("s0", 0), compared("s1", 1, is_output=True))
+
+
+def test_nan_where_the_model_has_a_number_is_found(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1), "s0")
+    feeds = {"x": np.array([1], F32)}
+    (_, last) = compare(model, tamper(cascade, 1, add(np.nan)), feeds, optimized=False)
+    assert (last.max_abs, last.passes) == (INFINITE, False)
+
+
+# Half precision
+
+
+@pytest.mark.parametrize(("dtype", "fraction"), [(F16, 2e-3), (F32, 0.0), (F64, 0.0)])
+def test_a_model_that_computes_in_half_precision_has_a_tolerance(
+    tmp_path: Path, dtype: type[np.generic], fraction: float
+) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=dtype), "s0")
+    assert half_tolerance(model) == fraction
+    report = graphcut.verify(model, cascade, inputs=[{"x": np.array([2], dtype)}])
+    assert report
+    assert [tensor.allowed for run in report.runs for tensor in run] == [3 * fraction, 4 * fraction]
+    assert ("half precision" in report.reason) == bool(fraction)
+    assert (f"{fraction:g} of a tensor's largest value" in report.reason) == bool(fraction)
+
+
+def test_bfloat16_has_the_tolerance_of_its_eight_bits() -> None:
+    assert HALF_TOLERANCES == {"float16": 2e-3, "bfloat16": 1.6e-2}
+
+
+def test_beyond_the_tolerance_half_precision_differs(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=F16), "s0")
+    feeds = {"x": np.array([2], F16)}
+    within = compare(model, tamper(cascade, 1, add(1 + 2**-8, F16)), feeds, optimized=False)
+    assert [(tensor.is_identical, tensor.passes) for tensor in within] == [(True, True), (False, True)]
+    beyond = compare(model, tamper(cascade, 1, add(1 + 2**-6, F16)), feeds, optimized=False)
+    assert [(tensor.is_identical, tensor.passes) for tensor in beyond] == [(True, True), (False, False)]
+
+
+def test_whole_numbers_are_exact_in_a_model_of_half_precision(tmp_path: Path) -> None:
+    """The tolerance is one of rounding: an index of 1000 that is 1001 is wrong."""
+    nodes = [
+        helper.make_node("Add", ["ids", "k"], ["shifted"], name="shifted"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        helper.make_node("Neg", ["r"], ["half"], name="neg"),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("ids", TensorProto.INT64, [1]),
+        helper.make_tensor_value_info("h", TensorProto.FLOAT16, [1]),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("shifted", TensorProto.INT64, [1]),
+        helper.make_tensor_value_info("half", TensorProto.FLOAT16, [1]),
+    ]
+    proto = model_of(nodes, inputs, outputs, [values("k", [1], np.int64)])
+    model, cascade = cut_proto(tmp_path, proto, "shifted")
+    feeds = {"ids": np.array([1000]), "h": np.array([1], F16)}
+    found = compare(model, tamper(cascade, 0, add(2, np.int64)), feeds, optimized=False)
+    assert {tensor.tensor: tensor.passes for tensor in found} == {"shifted": False, "half": True}
+
+
+# With optimisations
+
+
+def test_as_users_run_it_outputs_alone_are_compared_against_the_noise(model: Model, cascade: Cascade) -> None:
+    report = graphcut.verify(model, cascade, inputs=[X], optimized=True)
+    assert report
+    ((only,),) = report.runs
+    assert only.tensor == "y"
+    assert only.allowed > 0
+    assert report.reason == (
+        "with optimisations on, up to 4 times what they change in the unsplit model is allowed, at least 1e-5"
+    )
+
+
+def test_a_wrong_part_is_beyond_the_noise(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(0, 1), "s0")
+    feeds = {"x": np.array([2], F32)}
+    (only,) = compare(model, tamper(cascade, 1, add(1.001)), feeds, optimized=True)
+    assert only.allowed == pytest.approx(3e-5)
+    assert not only.passes
+
+
+# Models that draw random numbers
+
+
+def noisy(*ends: onnx.NodeProto, output: onnx.ValueInfoProto) -> ModelProto:
+    """Noise of the shape of x, drawn at `noise`, which does not stand first in its model and does in its part."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("RandomNormalLike", ["a"], ["r"], name="noise"),
+        *ends,
+    ]
+    return model_of(nodes, [floats("x", 8)], [output])
+
+
+ADDED = (helper.make_node("Add", ["r", "a"], ["y"], name="add"),)
+
+
+def test_a_random_model_is_said_to_be_random(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, noisy(*ADDED, output=floats("y", 8)), "relu")
+    report = graphcut.verify(model, cascade, inputs=[{"x": np.ones(8, F32)}])
+    assert (report.is_random, report.same, report.proof.holds) == (True, True, True)
+
+
+def test_randomness_that_reaches_no_output_is_no_difference(tmp_path: Path) -> None:
+    """What crosses is random; the output is its length."""
+    output = helper.make_tensor_value_info("y", TensorProto.INT64, [1])
+    ends = helper.make_node("Neg", ["r"], ["n"], name="neg"), helper.make_node("Shape", ["n"], ["y"], name="shape")
+    model, cascade = cut_proto(tmp_path, noisy(*ends, output=output), "relu", "noise", "neg")
+    assert [part.reads for part in cascade.parts] == [("x",), ("a",), ("r",), ("n",)]
+    assert graphcut.verify(model, cascade, inputs=[{"x": np.ones(8, F32)}])
+
+
+def test_a_dropout_that_is_switched_off_excuses_no_difference(tmp_path: Path) -> None:
+    """It draws nothing: what comes after it is the same in every run, and must be the same in the cascade."""
+    nodes = [
+        helper.make_node("Dropout", ["x", "ratio", "training"], ["d"], name="dropout"),
+        helper.make_node("Add", ["d", "k"], ["y"], name="add"),
+    ]
+    weights = [values("ratio", 0.5), values("training", False, np.bool_), values("k", [1.0])]
+    model, cascade = cut_proto(tmp_path, model_of(nodes, [floats("x", 2)], [floats("y", 2)], weights), "dropout")
+    found = compare(model, tamper(cascade, 1, add(2.0)), {"x": np.ones(2, F32)}, optimized=False)
+    assert [(tensor.tensor, tensor.is_identical, tensor.passes) for tensor in found] == [
+        ("d", True, True),
+        ("y", False, False),
+    ]
+
+
+def test_a_wrong_part_of_a_random_model_is_still_found_by_the_proof(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, noisy(*ADDED, output=floats("y", 8)), "noise")
+    cascade = tamper(cascade, 1, lambda proto: setattr(node(proto, "add"), "op_type", "Sub"))
+    report = graphcut.verify(model, cascade, inputs=[{"x": np.ones(8, F32)}])
+    assert not report
+    assert report.proof.objections == ("part-1.onnx: node 'add' differs from the model's",)
+
+
+# What verify says when it can't compare
+
+
+def test_the_proof_alone_runs_nothing(model: Model, cascade: Cascade) -> None:
+    report = graphcut.verify(model, cascade, structural_only=True)
+    assert report
+    assert (report.runs, report.refusal) == ((), "")
+
+
+def test_where_the_proof_fails_nothing_is_run(model: Model, cascade: Cascade) -> None:
+    report = graphcut.verify(model, tamper(cascade, 1, set_alpha), inputs=[X])
+    assert not report
+    assert report.runs == ()
+
+
+def test_inputs_of_ours_that_the_model_refuses_are_an_error_that_says_so(model: Model, cascade: Cascade) -> None:
+    with pytest.raises(RunError, match="input 'x' is fed shape"):
+        graphcut.verify(model, cascade, inputs=[{"x": np.ones((2, 3), F32)}])
+    with pytest.raises(RunError, match=r"ONNX Runtime refuses the whole model: .*x") as caught:
+        graphcut.verify(model, cascade, inputs=[{}])
+    assert caught.value.hint == "feed it with --inputs"
+
+
+def test_a_model_that_refuses_all_inputs_is_reported_and_proved(tmp_path: Path) -> None:
+    """Nothing has 7 elements in rows of 2."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Reshape", ["a", "seven"], ["b"], name="reshape"),
+        helper.make_node("Neg", ["b"], ["y"], name="neg"),
+    ]
+    proto = model_of(nodes, [floats("x", "n", 2)], [floats("y", 7)], [values("seven", [7], np.int64)])
+    model, cascade = cut_proto(tmp_path, proto, "relu")
+    report = graphcut.verify(model, cascade)
+    assert report
+    assert report.runs == ()
+    assert "reshape" in report.refusal.lower()
+
+
+def test_inputs_are_made_up_and_the_sizes_differ(model: Model, cascade: Cascade) -> None:
+    report = graphcut.verify(model, cascade, seed=3)
+    assert report
+    assert report.is_identical
+    assert [len(run) for run in report.runs] == [3, 3]
+
+
+def test_another_model_is_refused_by_its_digest(cascade: Cascade, tmp_path: Path) -> None:
+    other = network()
+    set_alpha(other)
+    onnx.save(other, tmp_path / "other.onnx")
+    with pytest.raises(CascadeError, match=r"model\.parts was not cut from .*other\.onnx: the digest") as caught:
+        graphcut.verify(graphcut.load(tmp_path / "other.onnx"), cascade)
+    assert caught.value.hint == "name the model it was cut from with --model, or split again"
+
+
+def test_a_copy_of_the_model_elsewhere_will_do(model: Model, cascade: Cascade, tmp_path: Path) -> None:
+    copy = tmp_path / "moved" / "renamed.onnx"
+    copy.parent.mkdir()
+    model.path.rename(copy)
+    with pytest.raises(CascadeError, match=r"is not at .*model\.onnx any more") as caught:
+        find_source(cascade)
+    assert caught.value.hint == "name it with --model"
+    assert graphcut.verify(graphcut.load(copy), cascade, inputs=[X])
+
+
+def test_a_cascade_that_refuses_what_its_model_takes_is_a_no(model: Model, cascade: Cascade) -> None:
+    """Whether the proof finds that or the run: the cascade does not do what its model does."""
+
+    def freeze(proto: ModelProto) -> None:
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+
+    def note(record: dict[str, Any]) -> None:
+        next(tensor for tensor in record["tensors"] if tensor["name"] == "x")["shape"] = [2, 16]
+
+    frozen = edit_manifest(tamper(cascade, 0, freeze), note)
+    assert not graphcut.verify(model, frozen, inputs=[{"x": np.ones((3, 16), F32)}])
+
+
+def every_crossing(cascade: Cascade, feeds: Mapping[str, object], model: Model) -> Iterator[str]:
+    return (tensor.tensor for tensor in compare(model, cascade, feeds, optimized=False))
+
+
+def test_an_input_handed_straight_on_is_compared_too(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="a"), helper.make_node("Neg", ["a"], ["y"], name="y")]
+    proto = model_of(nodes, [floats("x", 2), floats("s", 2)], [floats("y", 2), floats("s", 2)])
+    model, cascade = cut_proto(tmp_path, proto, "a")
+    feeds = {"x": np.ones(2, F32), "s": np.zeros(2, F32)}
+    assert list(every_crossing(cascade, feeds, model)) == ["a", "y", "s"]
