@@ -12,12 +12,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from .core.html_repr import Pictured
+from .core.html_repr import HtmlRepr
 from .core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .analysis.cut_points import Analysis, CutPoint, analyze, to_networkx
-    from .benchmarking.cost_measurement import Measured, measure
+    from .benchmarking.cost_measurement import MeasuredCosts, measure
     from .core.errors import (
         CascadeError,
         GraphcutError,
@@ -30,28 +30,36 @@ if TYPE_CHECKING:
     )
     from .core.graph import Block, Graph, Node, Partition
     from .core.manifest import Cascade, Manifest, Part, open_cascade
-    from .core.wiring import Link, Tensor, Wiring
+    from .core.wiring import Tensor, TensorEdge, Wiring
     from .costs.caches import Cache
     from .costs.device import Device
-    from .costs.tables import Table, read_table, save_table, table_of
+    from .costs.tables import CostTable, read_table, save_table, table_of
     from .costs.weighing import Costs, weigh
     from .loading.model import Model, load
     from .model_splitter import ModelSplitter
-    from .planning.cluster import Cluster, Failure, Fault, Line, World, read_cluster, read_world
+    from .planning.cluster import (
+        Cluster,
+        NetworkLink,
+        ReliabilityModel,
+        ScheduledFailure,
+        SimulatedCluster,
+        read_cluster,
+        read_simulated_cluster,
+    )
     from .planning.goals import Across, At, Heads, Into, Limits, Within
     from .planning.plan_files import replay, save_plan
     from .planning.plans import Plan, plan
     from .running.decoding.generation import Generation, generate
     from .running.in_process.runner import Runner, run
     from .running.pipelined import Pipeline, stream
-    from .running.run_log import Log
-    from .running.stage import Policy
-    from .simulating.results import Simulated
+    from .running.run_log import RunLog
+    from .running.stage import SessionConfig
+    from .simulating.results import SimulationResult
     from .simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
     from .simulating.simulate_run import simulate
     from .surgery.merging import merge
     from .surgery.splitting import split
-    from .verifying.reports import Report, verify
+    from .verifying.reports import Verification, verify
 
 
 __all__ = [
@@ -63,45 +71,45 @@ __all__ = [
     "Cascade",
     "CascadeError",
     "Cluster",
+    "CostTable",
     "Costs",
     "CutPoint",
     "Device",
-    "Failure",
-    "Fault",
     "Generation",
     "Graph",
     "GraphcutError",
     "Heads",
     "Into",
     "Limits",
-    "Line",
-    "Link",
-    "Log",
     "Manifest",
-    "Measured",
+    "MeasuredCosts",
     "MemoryCapError",
     "Model",
     "ModelError",
     "ModelSplitter",
+    "NetworkLink",
     "Node",
     "Part",
     "Partition",
     "Pipeline",
     "Plan",
     "PlanError",
-    "Policy",
     "RecordError",
-    "Report",
+    "ReliabilityModel",
     "RunError",
+    "RunLog",
     "Runner",
     "Scenario",
-    "Simulated",
-    "Table",
+    "ScheduledFailure",
+    "SessionConfig",
+    "SimulatedCluster",
+    "SimulationResult",
     "Tensor",
+    "TensorEdge",
     "UsageError",
+    "Verification",
     "Wiring",
     "Within",
-    "World",
     "analyze",
     "generate",
     "load",
@@ -110,8 +118,8 @@ __all__ = [
     "open_cascade",
     "plan",
     "read_cluster",
+    "read_simulated_cluster",
     "read_table",
-    "read_world",
     "replay",
     "run",
     "save_plan",
@@ -132,7 +140,7 @@ _HOMES: Final = {
     "core.manifest": ("Cascade", "Manifest", "Part", "open_cascade"),
     "costs.caches": ("Cache",),
     "costs.device": ("Device",),
-    "costs.tables": ("Table", "read_table", "save_table", "table_of"),
+    "costs.tables": ("CostTable", "read_table", "save_table", "table_of"),
     "costs.weighing": ("Costs", "weigh"),
     "core.errors": (
         "CascadeError",
@@ -145,25 +153,33 @@ _HOMES: Final = {
         "UsageError",
     ),
     "core.graph": ("Block", "Graph", "Node", "Partition"),
-    "benchmarking.cost_measurement": ("Measured", "measure"),
+    "benchmarking.cost_measurement": ("MeasuredCosts", "measure"),
     "surgery.merging": ("merge",),
     "loading.model": ("Model", "load"),
-    "planning.cluster": ("Cluster", "Failure", "Fault", "Line", "World", "read_cluster", "read_world"),
+    "planning.cluster": (
+        "Cluster",
+        "ScheduledFailure",
+        "ReliabilityModel",
+        "NetworkLink",
+        "SimulatedCluster",
+        "read_cluster",
+        "read_simulated_cluster",
+    ),
     "planning.plan_files": ("replay", "save_plan"),
     "planning.goals": ("Across", "At", "Heads", "Into", "Limits", "Within"),
     "planning.plans": ("Plan", "plan"),
     "running.decoding.generation": ("Generation", "generate"),
-    "running.run_log": ("Log",),
+    "running.run_log": ("RunLog",),
     "running.pipelined": ("Pipeline", "stream"),
     "running.in_process.runner": ("Runner", "run"),
-    "running.stage": ("Policy",),
+    "running.stage": ("SessionConfig",),
     "simulating.simulate_run": ("simulate",),
-    "simulating.results": ("Simulated",),
+    "simulating.results": ("SimulationResult",),
     "simulating.scenario": ("Scenario", "scenario_of_cascade", "scenario_of_plan"),
     "surgery.splitting": ("split",),
     "model_splitter": ("ModelSplitter",),
-    "verifying.reports": ("Report", "verify"),
-    "core.wiring": ("Link", "Tensor", "Wiring"),
+    "verifying.reports": ("Verification", "verify"),
+    "core.wiring": ("TensorEdge", "Tensor", "Wiring"),
 }
 
 
@@ -182,7 +198,7 @@ def _draw(product: object) -> str | None:
     return picture_of(product)
 
 
-Pictured.draw = _draw
+HtmlRepr.draw = _draw
 
 
 def __dir__() -> list[str]:

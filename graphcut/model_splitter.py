@@ -16,7 +16,7 @@ from .planning.goals import Into
 from .planning.plans import plan
 from .running.pipelined import Pipeline
 from .running.scheduling.assignment import Via
-from .running.stage import Policy
+from .running.stage import SessionConfig
 from .surgery.splitting import split
 
 
@@ -39,7 +39,7 @@ class ModelSplitter:
         via: Via = "threads",
         dims: Mapping[str, int] | None = None,
         folder: str | Path | None = None,
-        policy: Policy | None = None,
+        config: SessionConfig | None = None,
     ) -> None:
         """Cut `model` into `num_devices` parts whose slowest is as fast as can be, and load them.
 
@@ -49,7 +49,7 @@ class ModelSplitter:
             via: see `graphcut.stream`.
             dims: numbers for symbolic dimensions, so that parts are balanced for these sizes.
             folder: where the parts go, to be kept; without it they are deleted with the splitter.
-            policy: how sessions are built.
+            config: how sessions are built.
 
         Raises:
             GraphcutError: the model can't be read, or not be cut so.
@@ -59,7 +59,7 @@ class ModelSplitter:
         self._scratch = tempfile.TemporaryDirectory(prefix="graphcut-") if folder is None else None
         place = Path(self._scratch.name) / "parts" if self._scratch else folder
         self.cascade = split(whole, made, place)
-        self.pipeline = Pipeline(self.cascade, via=via, workers=num_devices, micro_batch="auto", policy=policy)
+        self.pipeline = Pipeline(self.cascade, via=via, workers=num_devices, micro_batch="auto", config=config)
 
     def forward(self, inputs: Mapping[str, object] | np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - see Returns
         """The model's outputs. A batch is divided among the devices, where the model declares an axis for it.

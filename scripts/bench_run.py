@@ -23,7 +23,7 @@ import numpy as np
 import onnxruntime as ort
 
 import graphcut
-from graphcut import Cascade, Into, Pipeline, Policy
+from graphcut import Cascade, Into, Pipeline, SessionConfig
 from graphcut.benchmarking.comparison import compare
 from graphcut.inputs.generating import generate
 from graphcut.running.in_process.runner import Runner
@@ -91,7 +91,7 @@ def bench_latency(path: Path, cut: Mapping[int, Cascade], feed: Feeds, seq: int)
 
 def whole(path: Path) -> Callable[[Feeds], Any]:
     """The model that was cut, loaded. Its threads don't spin: they would take the cores from whoever comes next."""
-    session = ort.InferenceSession(path, session_options(Policy()), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(path, session_options(SessionConfig()), providers=["CPUExecutionProvider"])
     return lambda feed: session.run(None, dict(feed))
 
 
@@ -146,8 +146,8 @@ def fullest_bytes(cascade: Cascade) -> int:
 
 def bench_decoding(model: graphcut.Model, cascade: Cascade) -> None:
     """A token of the whole model, then one of the cascade, in turn; both keep their caches by reference."""
-    prompt, policy = [1, 15, 27, 3, 8, 4, 5, 6], Policy(threads=os.cpu_count() or 1)
-    ways = {"whole": whole_tokens(model, prompt), "parts": tokens(cascade, prompt, policy)}
+    prompt, config = [1, 15, 27, 3, 8, 4, 5, 6], SessionConfig(threads=os.cpu_count() or 1)
+    ways = {"whole": whole_tokens(model, prompt), "parts": tokens(cascade, prompt, config)}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     found: dict[str, list[int]] = {way: [] for way in ways}
     for _ in range(TOKENS):
@@ -161,16 +161,16 @@ def bench_decoding(model: graphcut.Model, cascade: Cascade) -> None:
     row("decoding, 3 parts in one process: a token, to the whole model", f"{statistics.median(ratios):.3f}", "<= 1.05")
 
 
-def tokens(cascade: Cascade, prompt: list[int], policy: Policy) -> Iterator[int]:
+def tokens(cascade: Cascade, prompt: list[int], config: SessionConfig) -> Iterator[int]:
     """Token by token through the parts."""
-    with closing(graphcut.generate(cascade, [prompt], max_tokens=TOKENS, workers=1, policy=policy)) as made:
+    with closing(graphcut.generate(cascade, [prompt], max_tokens=TOKENS, workers=1, config=config)) as made:
         for one in made:
             yield one.token
 
 
 def whole_tokens(model: graphcut.Model, prompt: list[int]) -> Iterator[int]:
     """Token by token through the whole model, as one would write it with ONNX Runtime alone."""
-    session = ort.InferenceSession(model.path, session_options(Policy()), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model.path, session_options(SessionConfig()), providers=["CPUExecutionProvider"])
     pasts = [one.name for one in session.get_inputs() if one.name.startswith("past_key_values")]
     presents = [name.replace("past_key_values", "present") for name in pasts]
     start = [size if isinstance(size, int) else 0 for size in model.tensors[pasts[0]].shape or ()]

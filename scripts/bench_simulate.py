@@ -18,9 +18,9 @@ from bench_run import SMALL, feeds_of, row
 
 import graphcut
 from graphcut import Cascade, Device, Into, Pipeline
-from graphcut.planning.cluster import Fault, World
+from graphcut.planning.cluster import ReliabilityModel, SimulatedCluster
 from graphcut.running.executors.protocol import Step
-from graphcut.running.run_log import Log
+from graphcut.running.run_log import RunLog
 from graphcut.running.scheduling.assignment import Via
 from graphcut.simulating.scenario import Scenario, scenario_of_log, scenario_of_plan
 from graphcut.simulating.simulate_run import simulate
@@ -29,7 +29,7 @@ REQUESTS = 100
 ROUNDS = 5
 
 
-class WordsLog(Log):
+class WordsLog(RunLog):
     """A log that also notes what steps take on top of their parts: words, and tensors that go along."""
 
     def __init__(self, parts: int, workers: int) -> None:
@@ -39,12 +39,12 @@ class WordsLog(Log):
         self._began: dict[int, float] = {}
 
     def started(self, worker: int, step: Step, now_s: float) -> None:
-        """See `Log`."""
+        """See `RunLog`."""
         super().started(worker, step, now_s)
         self._began[worker] = now_s
 
     def done(self, worker: int, step: Step, seconds: Sequence[float], now_s: float) -> None:
-        """See `Log`."""
+        """See `RunLog`."""
         super().done(worker, step, seconds, now_s)
         self.words.append(now_s - self._began[worker] - sum(seconds))
 
@@ -63,9 +63,11 @@ def bench_simulate(folder: Path, *, small: bool) -> None:
     made = graphcut.plan(analysis, Into(4))
     devices = tuple(Device(name=f"d{i}") for i in range(4))
     for copies, requests in ((25, 1_000),) if small else ((250, 5_000), (1_000, 10_000)):
-        bench_large(scenario_of_plan(made, model, World(devices=devices)).copied(copies), requests)
-        faults = tuple(Fault(device=d.name, loss=0.01, mean_up_s=2.0, mean_down_s=0.5) for d in devices)
-        bench_large(scenario_of_plan(made, model, World(devices=devices, faults=faults)).copied(copies), requests)
+        bench_large(scenario_of_plan(made, model, SimulatedCluster(devices=devices)).copied(copies), requests)
+        faults = tuple(ReliabilityModel(device=d.name, loss=0.01, mean_up_s=2.0, mean_down_s=0.5) for d in devices)
+        bench_large(
+            scenario_of_plan(made, model, SimulatedCluster(devices=devices, faults=faults)).copied(copies), requests
+        )
 
 
 def bench_measured(cascade: Cascade, feeds: Sequence[Mapping[str, Any]], *, via: Via, workers: int) -> None:

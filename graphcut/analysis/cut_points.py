@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..core.graph import Graph, Partition, partition
-from ..core.html_repr import Pictured
+from ..core.html_repr import HtmlRepr
 from ..loading.model import Model
-from .liveness import Along
-from .repeated_blocks import Repeat, find_repeat, inputs_first
+from .liveness import Liveness
+from .repeated_blocks import RepeatedBlock, find_repeat, inputs_first
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -44,7 +44,7 @@ class CutPoint:
 
 
 @dataclass(frozen=True)
-class Analysis(Pictured):
+class Analysis(HtmlRepr):
     """What can be said about cutting a model; everything is computed when first asked for.
 
     Attributes:
@@ -111,17 +111,17 @@ class Analysis(Pictured):
         )
 
     @cached_property
-    def repeat(self) -> Repeat | None:
+    def repeat(self) -> RepeatedBlock | None:
         """The block that the model repeats most, such as its transformer layer; None where it repeats nothing."""
         graph = self.model.graph
         order = inputs_first(graph)
         labels = dict(zip(graph.flow, _labels(self.model), strict=True))
-        alive = Along(graph, order, self.model.tensor_bytes).alive
+        alive = Liveness(graph, order, self.model.tensor_bytes).alive
         return find_repeat(graph, order, [labels[node] for node in order], alive)
 
     @cached_property
-    def _along(self) -> Along:
-        return Along(self.model.graph, self.model.graph.flow, self.model.tensor_bytes)
+    def _along(self) -> Liveness:
+        return Liveness(self.model.graph, self.model.graph.flow, self.model.tensor_bytes)
 
 
 def analyze(model: Model) -> Analysis:

@@ -10,12 +10,12 @@ from itertools import accumulate, pairwise
 
 from ..core.graph import Graph
 
-Sizes = Mapping[str, tuple[int, bool]]
+TensorBytes = Mapping[str, tuple[int, bool]]
 """Bytes of tensors by name, and whether that is all: else it is "at least"."""
 
 
 @dataclass(frozen=True)
-class Along:
+class Liveness:
     """An order of the nodes, and what lies along it; each is linear in nodes and edges, and found when first asked for.
 
     Attributes:
@@ -26,7 +26,7 @@ class Along:
 
     graph: Graph
     order: Sequence[int]
-    sizes: Sizes
+    sizes: TensorBytes
 
     @cached_property
     def place(self) -> Mapping[int, int]:

@@ -15,7 +15,7 @@ _CANDIDATES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class RepeatedBlock:
     """Equal blocks of a model.
 
     Attributes:
@@ -57,7 +57,9 @@ def inputs_first(graph: Graph) -> list[int]:
     return order
 
 
-def find_repeat(graph: Graph, order: Sequence[int], labels: Sequence[int], alive: Sequence[int]) -> Repeat | None:
+def find_repeat(
+    graph: Graph, order: Sequence[int], labels: Sequence[int], alive: Sequence[int]
+) -> RepeatedBlock | None:
     """The repetition in which most nodes repeat an earlier one; None where those are less than a fifth of all.
 
     Two places `lag` apart with the same label belong to neighbouring blocks. For each likely lag, the longest run of
@@ -92,7 +94,7 @@ def find_repeat(graph: Graph, order: Sequence[int], labels: Sequence[int], alive
     rows, before, after = max(divisions, key=lambda division: len(division[0]))
     if len(rows) < 2:
         return None
-    return Repeat(
+    return RepeatedBlock(
         blocks=tuple(tuple(sorted(order[i] for i in row)) for row in rows),
         block="layer" if _has_attention([graph.nodes[order[i]].op for i in rows[0]]) else "block",
         before=_content(graph, [order[i] for i in before]),

@@ -18,7 +18,7 @@ import numpy as np
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade
 from ..running.npz_files import save_outputs
-from .contender import Run, Task
+from .contender import BenchmarkRun, BenchmarkTask
 from .ways import WAYS
 
 _LONG_ENOUGH_S: Final = 1.0
@@ -31,7 +31,7 @@ _CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")
 
 
 @dataclass(frozen=True)
-class Standing:
+class WayResult:
     """What came of one way to run it; times and memory are medians over the rounds.
 
     Attributes:
@@ -66,7 +66,7 @@ def compare(
     ways: Sequence[str] = tuple(WAYS),
     rounds: int = 3,
     progress: Callable[[str, int], None] | None = None,
-) -> tuple[Standing, ...]:
+) -> tuple[WayResult, ...]:
     """Run the model that was cut and its cascade every way there is.
 
     Args:
@@ -103,12 +103,12 @@ class _Contest:
         self._scratch = scratch
         self._progress = progress
 
-    def held(self, ways: Iterable[str], rounds: int) -> tuple[Standing, ...]:
+    def held(self, ways: Iterable[str], rounds: int) -> tuple[WayResult, ...]:
         pilot = self._run(_FIRST, 3, 0)
         if isinstance(pilot, str):
             raise RunError(f"{self._model} can't be run: {pilot}", hint="give inputs that it accepts with --inputs")
         times = min(_MOST, max(3, round(_LONG_ENOUGH_S / max(pilot.run_s, 1e-6))))
-        runs: dict[str, list[Run]] = {way: [] for way in ways}
+        runs: dict[str, list[BenchmarkRun]] = {way: [] for way in ways}
         failed: dict[str, str] = {}
         for number in range(rounds):
             for way, earlier in runs.items():
@@ -121,12 +121,12 @@ class _Contest:
             raise RunError(f"{self._model} ran, and later did not: {failed[_FIRST]}", hint="is there memory for it?")
         return tuple(self._standing(way, own, runs[_FIRST], failed.get(way, "")) for way, own in runs.items())
 
-    def _run(self, way: str, times: int, number: int) -> Run | str:
+    def _run(self, way: str, times: int, number: int) -> BenchmarkRun | str:
         if self._progress is not None:
             self._progress(WAYS[way].title, number)
         result = self._scratch / "result.json"
         result.unlink(missing_ok=True)
-        task = Task(
+        task = BenchmarkTask(
             way=way,
             model=str(self._model),
             cascade=str(self._cascade.path),
@@ -139,13 +139,13 @@ class _Contest:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ourselves
         if not result.exists():
             return _last_words(done.stderr)
-        return msgspec.json.decode(result.read_bytes(), type=Run)
+        return msgspec.json.decode(result.read_bytes(), type=BenchmarkRun)
 
-    def _standing(self, way: str, runs: Sequence[Run], first: Sequence[Run], error: str) -> Standing:
+    def _standing(self, way: str, runs: Sequence[BenchmarkRun], first: Sequence[BenchmarkRun], error: str) -> WayResult:
         title = WAYS[way].title
         if error or not runs:
-            return Standing(way, title, error=error)
-        return Standing(
+            return WayResult(way, title, error=error)
+        return WayResult(
             way,
             title,
             load_s=median(run.load_s for run in runs),

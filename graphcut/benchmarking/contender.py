@@ -16,7 +16,7 @@ from ..running.npz_files import save_outputs
 from .ways import WAYS
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
     """What to do.
 
     Attributes:
@@ -38,7 +38,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     result: str
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class BenchmarkRun(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of one contender in one round.
 
     Attributes:
@@ -55,7 +55,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
 
 
-def contend(task: Task) -> None:
+def contend(task: BenchmarkTask) -> None:
     """Do it, and write down what it took."""
     with np.load(task.inputs) as file:
         feed = {name: file[name] for name in file.files}
@@ -67,7 +67,7 @@ def contend(task: Task) -> None:
         cpu = _cpu_s()
         answer([feed] * task.times)
         ended = perf_counter()
-        result = Run(
+        result = BenchmarkRun(
             load_s=loaded - began,
             run_s=(ended - loaded) / task.times,
             cpu_s=(_cpu_s() - cpu) / task.times,
@@ -108,4 +108,4 @@ def _cpu_s() -> float:
 
 
 if __name__ == "__main__":
-    contend(msgspec.json.decode(sys.argv[1], type=Task))
+    contend(msgspec.json.decode(sys.argv[1], type=BenchmarkTask))

@@ -15,17 +15,17 @@ from ..core.errors import RunError, UsageError
 from ..core.graph import Block, partition
 from ..costs.device import Device, run_s
 from ..costs.matching import spread
-from ..costs.tables import REMAINDER, Row, Table, module_names, table_of, weights_of
+from ..costs.tables import REMAINDER, CostRow, CostTable, module_names, table_of, weights_of
 from ..costs.weighing import Costs, weigh
-from ..inputs.searching import workable
+from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model
 from ..running.values import Value, to_value
 from ..surgery.splitting import part_model
-from .ort_profile import Profiled, is_half, profile
+from .ort_profile import ProfiledPiece, is_half, profile
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCosts:
     """What a model took.
 
     Attributes:
@@ -38,7 +38,7 @@ class Measured:
         dims: the sizes it ran with.
     """
 
-    table: Table
+    table: CostTable
     peak_bytes: int
     pieces: int
     rounds: int
@@ -61,7 +61,7 @@ def measure(
     rounds: int = 5,
     inputs: Mapping[str, object] | None = None,
     memory_bytes: int | None = None,
-) -> Measured:
+) -> MeasuredCosts:
     """Measure the time and the memory of each module of `model` on this machine, optimised as users run it.
 
     A kernel that ONNX Runtime fused counts for the nodes it took in, in proportion to what the roofline gives them.
@@ -83,8 +83,8 @@ def measure(
     blocks = pieces_within(model, _free_bytes() if memory_bytes is None else memory_bytes)
     if inputs is not None:
         return _measure(model, blocks, inputs, rounds)
-    found: list[Measured] = []
-    tried = workable(
+    found: list[MeasuredCosts] = []
+    tried = find_accepted_inputs(
         model, lambda feeds: found.append(_measure(model, blocks, feeds, rounds)), sizes=model.dims, variants=1
     )
     if not found:
@@ -138,7 +138,7 @@ def _free_bytes() -> int | None:
         return None
 
 
-def _measure(model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int) -> Measured:
+def _measure(model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int) -> MeasuredCosts:
     costs = weigh(model, {**model.dims, **_sizes(model, feeds)})
     weights = run_s(costs, Device(name="here"))
     place = {node: i for i, node in enumerate(model.graph.flow)}
@@ -157,22 +157,22 @@ def _measure(model: Model, blocks: Sequence[Block], feeds: Mapping[str, object],
                 for i, part in zip(places, spread(kernel_s * scale, [weights[i] for i in places]), strict=True):
                     seconds[i] += part
     table = _table(dataclasses.replace(costs, tensor_bytes=sizes), seconds, total_s)
-    return Measured(table, peak_bytes, len(blocks), rounds, costs.dims)
+    return MeasuredCosts(table, peak_bytes, len(blocks), rounds, costs.dims)
 
 
-def _table(costs: Costs, seconds: Sequence[float], total_s: float) -> Table:
+def _table(costs: Costs, seconds: Sequence[float], total_s: float) -> CostTable:
     times: dict[str, float] = {}
     for module, node_s in zip(module_names(costs.model.graph), seconds, strict=True):
         times[module] = times.get(module, 0.0) + node_s
     # To the nanosecond: no clock tells more.
     rows = [replace(row, time_s=round(times[row.module], 9)) for row in table_of(costs).rows]
     remainder_s = max(0.0, round(total_s - sum(times.values()), 9))
-    return Table((*rows, Row(module=REMAINDER, time_s=remainder_s)))
+    return CostTable((*rows, CostRow(module=REMAINDER, time_s=remainder_s)))
 
 
 def _profiles(
     model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int
-) -> Iterator[tuple[tuple[int, ...], Profiled]]:
+) -> Iterator[tuple[tuple[int, ...], ProfiledPiece]]:
     """Each piece in turn: which nodes of the graph its nodes are, and what it did. One session is alive at a time."""
     held: dict[str, Value] = {name: to_value(value, model.tensors[name]) for name, value in feeds.items()}
     last_reader = {name: i for i, block in enumerate(blocks) for name in block.reads}

@@ -24,7 +24,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from ..core.errors import RunError
 from ..core.wiring import BITS, Tensor
 from ..loading.graph_reader import values_bytes
-from ..running.stage import Policy, folder_entry, session_options, tidy
+from ..running.stage import SessionConfig, folder_entry, session_options, tidy
 from ..running.values import Value, owned, to_array, to_value, travels_as_ort_value
 from .fused_nodes import taken_in
 
@@ -52,7 +52,7 @@ class _Event(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Profiled:
+class ProfiledPiece:
     """What a piece did.
 
     Attributes:
@@ -72,7 +72,7 @@ class Profiled:
 
 def profile(
     piece: ModelProto, feeds: Mapping[str, Value], tensors: Mapping[str, Tensor], folder: Path, *, rounds: int
-) -> Profiled:
+) -> ProfiledPiece:
     """Run `piece` on `feeds` once to warm up, then `rounds` times with and `rounds` times without profiling.
 
     Args:
@@ -99,7 +99,7 @@ def profile(
         optimized = onnx.load(Path(scratch) / "optimized.onnx", load_external_data=False).graph.node
     kernels = _kernels(events, {node.name for node in optimized}, rounds)
     taken = taken_in(piece.graph.node, optimized)
-    return Profiled(
+    return ProfiledPiece(
         run_s=median(times),
         kernels=tuple((taken[name], seconds) for name, seconds in kernels.items()),
         tensor_bytes=_tensor_bytes(events, optimized),
@@ -116,7 +116,7 @@ class _Session:
         self._reads = [value.name for value in piece.graph.input]
         self._writes = [value.name for value in piece.graph.output]
         self._is_all_numbers = all(travels_as_ort_value(tensors[name]) for name in (*self._reads, *self._writes))
-        options = session_options(Policy())
+        options = session_options(SessionConfig())
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(scratch / "profile")
         options.optimized_model_filepath = os.fspath(scratch / "optimized.onnx")

@@ -18,7 +18,7 @@ from ..core.manifest import Cascade, open_cascade
 from ..running.in_process.runner import Runner
 from ..running.pipelined import Pipeline
 from ..running.scheduling.assignment import Via
-from ..running.stage import Policy, session_options
+from ..running.stage import SessionConfig, session_options
 
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ Answer = Callable[[Sequence[Feeds]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Way:
     """One way to run it.
 
     Attributes:
@@ -45,8 +45,8 @@ def _last(answers: Iterable[_T]) -> _T:
 
 
 @contextmanager
-def _whole(model: Path, policy: Policy, *, spinning: bool = False, feeders: int = 1) -> Iterator[Answer]:
-    options = ort.SessionOptions() if spinning else session_options(policy)
+def _whole(model: Path, config: SessionConfig, *, spinning: bool = False, feeders: int = 1) -> Iterator[Answer]:
+    options = ort.SessionOptions() if spinning else session_options(config)
     session = ort.InferenceSession(os.fspath(model), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
@@ -95,18 +95,18 @@ _SLACK_BYTES: Final = 1 << 20
 
 _CORES: Final = os.cpu_count() or 1
 
-WAYS: Final[Mapping[str, Entry]] = {
-    "whole": Entry("whole model", lambda model, _: _whole(model, Policy())),
-    "spinning": Entry("whole model, threads spin", lambda model, _: _whole(model, Policy(), spinning=True)),
-    "feeders": Entry(
+WAYS: Final[Mapping[str, Way]] = {
+    "whole": Way("whole model", lambda model, _: _whole(model, SessionConfig())),
+    "spinning": Way("whole model, threads spin", lambda model, _: _whole(model, SessionConfig(), spinning=True)),
+    "feeders": Way(
         f"whole model, fed by {_CORES} threads",
-        lambda model, _: _whole(model, Policy(threads=1), feeders=_CORES),
+        lambda model, _: _whole(model, SessionConfig(threads=1), feeders=_CORES),
     ),
-    "mapped": Entry("whole model, weights mapped", lambda model, _: _whole(model, Policy(prepacked=False))),
-    "resident": Entry("parts, all loaded", lambda _, place: _resident(place)),
-    "in turn": Entry("parts, loaded in turn", lambda _, place: _in_turn(place, exact=True)),
-    "in turn, mapped": Entry("parts, in turn, mapped", lambda _, place: _in_turn(place, exact=False)),
-    "threads": Entry("pipeline of threads", lambda _, place: _pipeline(place, "threads")),
-    "processes": Entry("pipeline of processes", lambda _, place: _pipeline(place, "processes")),
+    "mapped": Way("whole model, weights mapped", lambda model, _: _whole(model, SessionConfig(prepacked=False))),
+    "resident": Way("parts, all loaded", lambda _, place: _resident(place)),
+    "in turn": Way("parts, loaded in turn", lambda _, place: _in_turn(place, exact=True)),
+    "in turn, mapped": Way("parts, in turn, mapped", lambda _, place: _in_turn(place, exact=False)),
+    "threads": Way("pipeline of threads", lambda _, place: _pipeline(place, "threads")),
+    "processes": Way("pipeline of processes", lambda _, place: _pipeline(place, "processes")),
 }
 """By the word that names them."""

@@ -16,15 +16,15 @@ from ..core.atomic_files import scratch_folder
 from ..core.errors import UsageError
 from .common_options import AsJson, Dims, Force, ModelFile, Quiet, States, app, check_goal_file, load, shortest
 from .output import print_, print_json, progress, put_text, say, say_next
-from .plan_options import Wish, asking
+from .plan_options import PlanRequest, asking
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
-    from ..costs.tables import Table
+    from ..costs.tables import CostTable
     from ..drawing.scene import Scene
     from ..loading.model import Model
     from ..planning.plans import Plan
-    from ..surgery.splitting import Cut
+    from ..surgery.splitting import PreparedFiles
 
 
 @app.command()
@@ -99,7 +99,7 @@ def analyze(
             say_next(scene.following)
 
 
-def _planned(wish: Wish, opened: Model) -> Plan:
+def _planned(wish: PlanRequest, opened: Model) -> Plan:
     from ..analysis.cut_points import analyze as look
     from ..costs.tables import read_table
     from ..costs.weighing import weigh
@@ -121,7 +121,7 @@ def _planned(wish: Wish, opened: Model) -> Plan:
 @app.command()
 @asking
 def plan(
-    wish: Wish,
+    wish: PlanRequest,
     model: ModelFile,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Save the plan, to edit and replay it.")
@@ -158,7 +158,7 @@ def plan(
 @app.command()
 @asking
 def split(
-    wish: Wish,
+    wish: PlanRequest,
     model: ModelFile,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="The folder to make. Without it: MODEL.parts.")
@@ -250,14 +250,14 @@ def _out_of_the_way(report: Path | None, folder: Path) -> Iterator[None]:
             raise
 
 
-def _scene(cut: Cut, cascade: Cascade) -> Scene:
+def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:
     from ..analysis.cut_points import analyze as look
     from ..drawing.scenes import scene_of_split
 
     return scene_of_split(cascade, cut.plan, look(cut.source))
 
 
-def _show(cut: Cut, cascade: Cascade, *, as_json: bool, quiet: bool) -> None:
+def _show(cut: PreparedFiles, cascade: Cascade, *, as_json: bool, quiet: bool) -> None:
     from ..drawing.terminal import draw_scene
 
     if as_json:
@@ -317,7 +317,9 @@ def cost_model(
     say(f"wrote {output}")
 
 
-def _measured(opened: Model, dims: Mapping[str, int], rounds: int, memory: str | None, inputs: Path | None) -> Table:
+def _measured(
+    opened: Model, dims: Mapping[str, int], rounds: int, memory: str | None, inputs: Path | None
+) -> CostTable:
     from ..benchmarking.cost_measurement import measure
     from ..core.units import parse_bytes
     from ..inputs.input_files import read_inputs

@@ -14,7 +14,7 @@ from ..core.errors import UsageError
 from ..core.units import count, duration
 from .common_options import AsJson, CascadePlace, Quiet, States, app, dims, open_
 from .output import print_json
-from .run import Via, policy_of
+from .run import Via, session_config
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -74,7 +74,7 @@ def generate(
         max_context=max_context,
         via=via.value,
         workers=workers,
-        policy=policy_of(provider, provider_option),
+        config=session_config(provider, provider_option),
     )
     made, times = _spoken(tokens, len(prompts), shows=not as_json)
     if as_json:

@@ -36,7 +36,7 @@ class InputFiles:
 
 
 @dataclass
-class Feeds:
+class FeedFiles:
     """Inputs that are read when it is their turn.
 
     One that can't be read ends them, or is left out: those before it, which may still be on their way, are answered.

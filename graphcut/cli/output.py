@@ -15,7 +15,7 @@ from ..core.errors import GraphcutError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from ..surgery.splitting import Cut
+    from ..surgery.splitting import PreparedFiles
 
 _WIDE: Final = 10_000
 """Columns for what does not go to a terminal: a pipe can't ask for more, so nothing is shortened for it."""
@@ -92,7 +92,7 @@ def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def progress(cut: Cut, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+def progress(cut: PreparedFiles, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     """A bar over the bytes on a terminal, a line a file elsewhere."""
     if quiet:
         yield None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..planning.goals import Counted, Goal, Limits
 
 
-class Wish(NamedTuple):
+class PlanRequest(NamedTuple):
     """What the words of a command line ask of a cut."""
 
     goal: Goal | None
@@ -92,7 +92,7 @@ def _wish(
     plan_file: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE", help="A plan that `graphcut plan -o` saved.")
     ] = None,
-) -> Wish:
+) -> PlanRequest:
     """Both `plan` and `split` ask with these words."""
     from ..planning.goals import Limits
 
@@ -123,7 +123,7 @@ def _wish(
         raise UsageError("--in-flight says something about --objective decode", hint="add --objective decode")
     goal = _goal(at_nodes, num_splits, by, memory, count, cluster, objective, in_flight, heads)
     limits = Limits(tuple(map(_pinned, pin or ())), _names(avoid or ()), inside_layers, recompute or "auto")
-    return Wish(goal, plan_file, limits, _cost_model(cost_model), profile, tokens, prove or 0)
+    return PlanRequest(goal, plan_file, limits, _cost_model(cost_model), profile, tokens, prove or 0)
 
 
 _CHOOSING: Final = ("--num-splits", "--memory", "--cluster")
@@ -215,7 +215,7 @@ def _cost_model(name: str | None) -> Path | None:
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
-    """`command`, whose first argument is a `Wish`, with the words of `_wish` as options of its own."""
+    """`command`, whose first argument is a `PlanRequest`, with the words of `_wish` as options of its own."""
     own, shared = signature(command, eval_str=True), signature(_wish, eval_str=True)
 
     def asked(**words: Any) -> None:  # noqa: ANN401 - typer has checked them

@@ -12,12 +12,12 @@ import typer
 
 from ..core.errors import RunError, UsageError
 from .common_options import CascadePlace, Force, app, check_goal_file, open_
-from .input_files import Feeds, InputFiles, input_files
+from .input_files import FeedFiles, InputFiles, input_files
 from .output import console_, counting, say
 
 if TYPE_CHECKING:
     from ..running.in_process.runner import Runner
-    from ..running.stage import Policy
+    from ..running.stage import SessionConfig
 
 _SOME_FAILED = 3
 
@@ -85,15 +85,15 @@ def run(
     _check_words(memory, via, only_via, exact=exact)
     check_goal_file(trace, force=force, option="--trace")
     pipeline = _Pipeline(via, workers, _length(micro_batch), deadline, trace) if via else None
-    policy = policy_of(provider, provider_option)
+    config = session_config(provider, provider_option)
     cap = None if memory is None else _cap(memory)
     cascade = open_(place)
     files = input_files(cascade, inputs, output, force=force)
-    feeds = Feeds(files, goes_on=on_error is OnError.skip)
+    feeds = FeedFiles(files, goes_on=on_error is OnError.skip)
     answered = (
-        _through(feeds, pipeline, policy, on_error)
+        _through(feeds, pipeline, config, on_error)
         if pipeline
-        else _in_this_process(feeds, policy, cap, on_error, exact=exact)
+        else _in_this_process(feeds, config, cap, on_error, exact=exact)
     )
     with answered as answers:
         failed = _save_all(feeds, answers)
@@ -140,9 +140,9 @@ def _cap(memory: str) -> int:
     return parse_bytes(memory)
 
 
-def policy_of(provider: str | None, options: Sequence[str] | None) -> Policy:
+def session_config(provider: str | None, options: Sequence[str] | None) -> SessionConfig:
     """How sessions are built, from what a command line says of the provider."""
-    from ..running.stage import Policy
+    from ..running.stage import SessionConfig
 
     told = {}
     for text in options or ():
@@ -150,11 +150,13 @@ def policy_of(provider: str | None, options: Sequence[str] | None) -> Policy:
         if not (found and key):
             raise UsageError(f"--provider-option {text} does not say KEY=VALUE", hint="write it like device_id=0")
         told[key] = value
-    return Policy(provider=provider, options=told)
+    return SessionConfig(provider=provider, options=told)
 
 
 @contextmanager
-def _through(feeds: Feeds, asked: _Pipeline, policy: Policy, on_error: OnError) -> Iterator[Iterator[_Answer]]:
+def _through(
+    feeds: FeedFiles, asked: _Pipeline, config: SessionConfig, on_error: OnError
+) -> Iterator[Iterator[_Answer]]:
     """The outputs for each input, in order, from a pipeline; what happened is said afterwards."""
     from ..drawing.run_report import draw_log
     from ..running.chrome_trace import save_trace
@@ -168,7 +170,7 @@ def _through(feeds: Feeds, asked: _Pipeline, policy: Policy, on_error: OnError) 
         via=asked.via.value,
         workers=asked.workers,
         micro_batch=asked.micro_batch,
-        policy=policy,
+        config=config,
         is_tracing=asked.trace is not None,
         deadline_s=DEADLINE_S if asked.deadline_s is None else asked.deadline_s,
     ) as pipeline:
@@ -182,12 +184,12 @@ def _through(feeds: Feeds, asked: _Pipeline, policy: Policy, on_error: OnError) 
 
 @contextmanager
 def _in_this_process(
-    feeds: Feeds, policy: Policy, cap: int | None, on_error: OnError, *, exact: bool
+    feeds: FeedFiles, config: SessionConfig, cap: int | None, on_error: OnError, *, exact: bool
 ) -> Iterator[Iterator[_Answer]]:
     """The outputs for each input, in order; what memory it takes is said before and after."""
     from ..running.in_process.runner import Runner
 
-    with Runner(feeds.files.cascade, policy=policy, memory_bytes=cap, exact=exact) as runner:
+    with Runner(feeds.files.cascade, config=config, memory_bytes=cap, exact=exact) as runner:
         with closing(runner.run_all(feeds, on_error=on_error.value)) as answers:
             _say_before(runner, exact=exact)
             yield answers
@@ -223,7 +225,7 @@ def _say_after(runner: Runner) -> None:
         )
 
 
-def _save_all(feeds: Feeds, answers: Iterator[_Answer]) -> int:
+def _save_all(feeds: FeedFiles, answers: Iterator[_Answer]) -> int:
     """Write the outputs as they come; how many inputs failed.
 
     Raises:

@@ -13,7 +13,7 @@ from .common_options import AsJson, app
 from .output import print_, print_json
 
 if TYPE_CHECKING:
-    from ..planning.cluster import Failure
+    from ..planning.cluster import ScheduledFailure
 
 
 @app.command()
@@ -47,11 +47,11 @@ def simulate(
     """Play a plan through on a cluster: throughput, latencies, how busy devices and lines are, what failures cost."""
     from ..drawing.opening import scenario_at
     from ..drawing.simulation_report import draw_simulated, simulated_record
-    from ..planning.cluster import read_world
+    from ..planning.cluster import read_simulated_cluster
     from ..simulating.simulate_run import simulate as play
 
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
-    world = None if cluster is None else read_world(cluster)
+    world = None if cluster is None else read_simulated_cluster(cluster)
     scenario = scenario_at(place, world, model=model).copied(copies).with_failures(failures)
     found = play(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=seed)
     if as_json:
@@ -70,9 +70,9 @@ def _rate(text: str) -> float:
     return number[0]
 
 
-def _failure(text: str) -> Failure:
+def _failure(text: str) -> ScheduledFailure:
     """`pi@10`, `pi@10+5`: a device fails at 10 s, for good or for 5 s."""
-    from ..planning.cluster import Failure
+    from ..planning.cluster import ScheduledFailure
 
     name, _, times = text.rpartition("@")
     numbers = _numbers(times.split("+"))
@@ -81,7 +81,7 @@ def _failure(text: str) -> Failure:
             f"--fail {text} does not say NAME@SECONDS", hint="write it like --fail pi@10, or --fail pi@10+5 for 5 s"
         )
     try:
-        return Failure(device=name, at_s=numbers[0], for_s=numbers[1] if len(numbers) == 2 else None)
+        return ScheduledFailure(device=name, at_s=numbers[0], for_s=numbers[1] if len(numbers) == 2 else None)
     except ValueError as error:
         raise UsageError(f"--fail {text}: {error}", hint="write it like --fail pi@10, or --fail pi@10+5") from None
 

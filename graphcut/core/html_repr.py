@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 
-class Pictured:
+class HtmlRepr:
     """A product that a notebook shows as a picture.
 
     Attributes:
@@ -19,4 +19,4 @@ class Pictured:
     draw: ClassVar[Callable[[object], str | None] | None] = None
 
     def _repr_html_(self) -> str | None:
-        return None if Pictured.draw is None else Pictured.draw(self)
+        return None if HtmlRepr.draw is None else HtmlRepr.draw(self)

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from .errors import CascadeError, GraphcutError, RecordError
-from .html_repr import Pictured
+from .html_repr import HtmlRepr
 from .records import with_place
 from .wiring import Dim, Tensor, Wiring, wire
 
@@ -135,7 +135,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 @dataclass(frozen=True)
-class Cascade(Pictured):
+class Cascade(HtmlRepr):
     """A cascade on disk.
 
     Attributes:

@@ -96,7 +96,7 @@ def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
     return (*known, *states_by_hand(pairs, cascade.tensors))
 
 
-class Pair(Protocol):
+class StatePair(Protocol):
     """A state: the input `past`, and the output `present` that becomes it."""
 
     @property
@@ -108,7 +108,7 @@ class Pair(Protocol):
         """The output."""
 
 
-class Holder(Protocol):
+class StateHolder(Protocol):
     """A part, or the nodes that will be one."""
 
     @property
@@ -120,10 +120,10 @@ class Holder(Protocol):
         """What it gives out."""
 
 
-AnyPair = TypeVar("AnyPair", bound=Pair)
+AnyPair = TypeVar("AnyPair", bound=StatePair)
 
 
-def kept_states(parts: Sequence[Holder], states: Iterable[AnyPair]) -> dict[int, tuple[AnyPair, ...]]:
+def kept_states(parts: Sequence[StateHolder], states: Iterable[AnyPair]) -> dict[int, tuple[AnyPair, ...]]:
     """The states that stay with their part, by its place: it alone reads them, and it makes what they become."""
     readers: dict[str, list[int]] = {}
     writers: dict[str, int] = {}
@@ -139,7 +139,7 @@ def kept_states(parts: Sequence[Holder], states: Iterable[AnyPair]) -> dict[int,
     return kept
 
 
-def sent_states(parts: Sequence[Holder], states: Iterable[AnyPair]) -> list[AnyPair]:
+def sent_states(parts: Sequence[StateHolder], states: Iterable[AnyPair]) -> list[AnyPair]:
     """The states that parts read and that are sent to them at each step."""
     states = list(states)
     kept = {state.past for row in kept_states(parts, states).values() for state in row}

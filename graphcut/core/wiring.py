@@ -85,7 +85,7 @@ class Unit(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class TensorEdge:
     """One tensor, handed from one unit to another.
 
     Attributes:
@@ -107,7 +107,7 @@ DependencyMap = Mapping[int, Mapping[int, tuple[str, ...]]]
 class Wiring:
     """All links of an ordered row of units, in the order of their readers."""
 
-    links: tuple[Link, ...]
+    links: tuple[TensorEdge, ...]
 
     @cached_property
     def sequential(self) -> DependencyMap:
@@ -151,12 +151,12 @@ def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str]) 
             order can be wrong. (A unit may write an input that it reads itself: it hands it on, or its default.)
     """
     writer: dict[str, int | None] = dict.fromkeys(reads)
-    links: dict[Link, None] = {}
+    links: dict[TensorEdge, None] = {}
     for place, unit in enumerate(units):
         for tensor in unit.reads:
             if tensor not in writer:
                 raise GraphcutError(f"part {place} reads {tensor!r} before any part writes it")
-            links[Link(tensor, writer[tensor], place)] = None
+            links[TensorEdge(tensor, writer[tensor], place)] = None
         for tensor in unit.writes:
             if tensor in writer and (tensor not in unit.reads or writer[tensor] is not None):
                 raise GraphcutError(f"part {place} writes {tensor!r}, which stands already")
@@ -164,5 +164,5 @@ def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str]) 
     for tensor in writes:
         if tensor not in writer:
             raise GraphcutError(f"no part writes {tensor!r}, which the model gives out")
-        links[Link(tensor, writer[tensor], None)] = None
+        links[TensorEdge(tensor, writer[tensor], None)] = None
     return Wiring(tuple(links))

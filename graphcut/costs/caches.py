@@ -18,7 +18,7 @@ from ..core.wiring import Dim, Tensor
 from ..loading.model import Model
 from .state_slots import routes_from
 
-Profile = Literal["prefill", "decode"]
+DecoderProfile = Literal["prefill", "decode"]
 
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _PHRASES: Final = re.compile(
@@ -157,7 +157,7 @@ def decoder_symbols(model: Model) -> DecoderSymbols | None:
     )
 
 
-def profile_dims(model: Model, profile: Profile, length: int, batch: int = 1) -> dict[str, int]:
+def profile_dims(model: Model, profile: DecoderProfile, length: int, batch: int = 1) -> dict[str, int]:
     """Numbers for the symbols of a decoder, on top of those the user gave with the model, which win.
 
     Args:
@@ -211,7 +211,7 @@ def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     return bound
 
 
-class _Sizes(NamedTuple):
+class _DecoderSizes(NamedTuple):
     """What a decoder's inputs say: symbols, or numbers where a size is fixed; `None` where nothing tells."""
 
     batch: Dim
@@ -221,7 +221,7 @@ class _Sizes(NamedTuple):
     total: Dim
 
 
-def _sizes(model: Model) -> _Sizes | None:
+def _sizes(model: Model) -> _DecoderSizes | None:
     caches = [cache for cache in find_caches(model) if _holds_tokens(model, cache)]
     if not caches:
         return None
@@ -231,7 +231,7 @@ def _sizes(model: Model) -> _Sizes | None:
     batch, seq = _first_sizes(model, _TOKENS)
     masked, total = _first_sizes(model, _MASK)
     first = model.tensors[caches[0].past].shape or (None,)
-    return _Sizes(batch or masked or first[0], seq, past, present, total)
+    return _DecoderSizes(batch or masked or first[0], seq, past, present, total)
 
 
 def _holds_tokens(model: Model, cache: Cache) -> bool:

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Final
 
 from .device import Device, run_s
-from .tables import REMAINDER, Row, Table
+from .tables import REMAINDER, CostRow, CostTable
 from .weighing import Costs
 
 Words = tuple[str, ...]
@@ -44,7 +44,7 @@ class Coverage:
     matched: int
 
 
-def cover(table: Table, costs: Costs) -> tuple[tuple[Group, ...], Coverage]:
+def cover(table: CostTable, costs: Costs) -> tuple[tuple[Group, ...], Coverage]:
     """Which rows of `table` speak of each flowing node, as places in `table.rows`; () for none.
 
     A row matches a node by the node's name, else by the longest path that is the node's module or one around it.
@@ -65,11 +65,11 @@ def cover(table: Table, costs: Costs) -> tuple[tuple[Group, ...], Coverage]:
     )
 
 
-def _is_told(row: Row) -> bool:
+def _is_told(row: CostRow) -> bool:
     return not row.is_empty and row.module != REMAINDER
 
 
-def apply_table(costs: Costs, table: Table, device: Device) -> tuple[tuple[float, ...], Coverage]:
+def apply_table(costs: Costs, table: CostTable, device: Device) -> tuple[tuple[float, ...], Coverage]:
     """Seconds for each flowing node on `device` as `table` has it, and what of the table was used.
 
     Where a row says how long its module ran, that time is spread over the module's nodes in proportion to what the
@@ -98,7 +98,7 @@ def spread(total: float, weights: Sequence[float]) -> list[float]:
     return [total * weight / whole for weight in weights] if whole else [total / len(weights)] * len(weights)
 
 
-def _flops(costs: Costs, rows: Sequence[Row], members: Mapping[Group, Sequence[int]]) -> tuple[int, ...]:
+def _flops(costs: Costs, rows: Sequence[CostRow], members: Mapping[Group, Sequence[int]]) -> tuple[int, ...]:
     """The operations of each flowing node as the table has them, in graphcut's unit."""
     said = {group: sum(rows[i].num_flops for i in group) for group in members}
     own = {group: sum(costs.flops[place] for place in places) for group, places in members.items()}
@@ -126,7 +126,7 @@ def _middle(values: Iterable[tuple[float, int]]) -> float:
 class _Index:
     """The rows by name and by path."""
 
-    def __init__(self, rows: Sequence[Row], modules: AbstractSet[Words]) -> None:
+    def __init__(self, rows: Sequence[CostRow], modules: AbstractSet[Words]) -> None:
         paths = [_words(row.module) for row in rows]
         self._skipped, skipped_by_rows = _wrappers(paths, modules)
         self._by_name = {row.module: i for i, row in enumerate(rows)}

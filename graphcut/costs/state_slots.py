@@ -16,7 +16,7 @@ from ..loading.model import Model
 from ..loading.subgraphs import FunctionKey, bodies, captures, function_key
 
 
-class Slot(NamedTuple):
+class StateSlot(NamedTuple):
     """Where an operator reads a state and where it gives it back.
 
     Attributes:
@@ -34,25 +34,28 @@ class Slot(NamedTuple):
 
 
 _KEYS_AND_VALUES: Final = -2
-_SLOTS: Final[Mapping[str, tuple[Slot, ...]]] = {
-    "Concat": (Slot(0, 0, is_sure=False),),
-    "ScatterND": (Slot(0, 0, is_sure=False),),
-    "ScatterElements": (Slot(0, 0, is_sure=False),),
-    "TensorScatter": (Slot(0, 0),),
-    "Attention": (Slot(4, 1, _KEYS_AND_VALUES), Slot(5, 2, _KEYS_AND_VALUES)),
-    "LSTM": (Slot(5, 1), Slot(6, 2)),
-    "GRU": (Slot(5, 1),),
-    "RNN": (Slot(5, 1),),
-    "com.microsoft.GroupQueryAttention": (Slot(3, 1, _KEYS_AND_VALUES), Slot(4, 2, _KEYS_AND_VALUES)),
-    "com.microsoft.SparseAttention": (Slot(3, 1, _KEYS_AND_VALUES), Slot(4, 2, _KEYS_AND_VALUES)),
-    "com.microsoft.PagedAttention": (Slot(3, 1), Slot(4, 2)),
-    "com.microsoft.MultiHeadAttention": (Slot(6, 1, _KEYS_AND_VALUES), Slot(7, 2, _KEYS_AND_VALUES)),
-    "com.microsoft.DecoderMaskedMultiHeadAttention": (Slot(5, 1, _KEYS_AND_VALUES), Slot(6, 2, _KEYS_AND_VALUES)),
-    "com.microsoft.DecoderMaskedSelfAttention": (Slot(4, 1, _KEYS_AND_VALUES),),
-    "com.microsoft.Attention": (Slot(4, 1, _KEYS_AND_VALUES),),
-    "com.microsoft.QAttention": (Slot(8, 1, _KEYS_AND_VALUES),),
-    "com.microsoft.LinearAttention": (Slot(3, 1),),
-    "com.microsoft.CausalConvWithState": (Slot(3, 1),),
+_SLOTS: Final[Mapping[str, tuple[StateSlot, ...]]] = {
+    "Concat": (StateSlot(0, 0, is_sure=False),),
+    "ScatterND": (StateSlot(0, 0, is_sure=False),),
+    "ScatterElements": (StateSlot(0, 0, is_sure=False),),
+    "TensorScatter": (StateSlot(0, 0),),
+    "Attention": (StateSlot(4, 1, _KEYS_AND_VALUES), StateSlot(5, 2, _KEYS_AND_VALUES)),
+    "LSTM": (StateSlot(5, 1), StateSlot(6, 2)),
+    "GRU": (StateSlot(5, 1),),
+    "RNN": (StateSlot(5, 1),),
+    "com.microsoft.GroupQueryAttention": (StateSlot(3, 1, _KEYS_AND_VALUES), StateSlot(4, 2, _KEYS_AND_VALUES)),
+    "com.microsoft.SparseAttention": (StateSlot(3, 1, _KEYS_AND_VALUES), StateSlot(4, 2, _KEYS_AND_VALUES)),
+    "com.microsoft.PagedAttention": (StateSlot(3, 1), StateSlot(4, 2)),
+    "com.microsoft.MultiHeadAttention": (StateSlot(6, 1, _KEYS_AND_VALUES), StateSlot(7, 2, _KEYS_AND_VALUES)),
+    "com.microsoft.DecoderMaskedMultiHeadAttention": (
+        StateSlot(5, 1, _KEYS_AND_VALUES),
+        StateSlot(6, 2, _KEYS_AND_VALUES),
+    ),
+    "com.microsoft.DecoderMaskedSelfAttention": (StateSlot(4, 1, _KEYS_AND_VALUES),),
+    "com.microsoft.Attention": (StateSlot(4, 1, _KEYS_AND_VALUES),),
+    "com.microsoft.QAttention": (StateSlot(8, 1, _KEYS_AND_VALUES),),
+    "com.microsoft.LinearAttention": (StateSlot(3, 1),),
+    "com.microsoft.CausalConvWithState": (StateSlot(3, 1),),
 }
 _AXES: Final[Mapping[str, int | None]] = {"Concat": None, "ScatterElements": 0, "TensorScatter": -2}
 """Operators whose attribute `axis` says where tokens stand, and what it is where it isn't written."""
@@ -70,7 +73,7 @@ _SHAPING: Final = frozenset({"Transpose", "Squeeze", "Unsqueeze", "Reshape"})
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class StateRoute:
     """How far a state was followed.
 
     Attributes:
@@ -100,21 +103,21 @@ class _Place(NamedTuple):
     functions: Mapping[FunctionKey, FunctionProto]
 
 
-def routes_from(model: Model, name: str) -> dict[str, Route]:
+def routes_from(model: Model, name: str) -> dict[str, StateRoute]:
     """The outputs of `model` that the input `name` becomes, and how. Visits what is on the way, and its readers."""
     graph, nodes = model.graph, model.proto.graph.node
     place = _Place(lambda tensor: [nodes[i] for i in graph.readers.get(tensor, ())], model.functions)
     outputs = set(graph.writes)
     return {
         tensor: route
-        for tensor, route in _follow(place, name, Route()).items()
+        for tensor, route in _follow(place, name, StateRoute()).items()
         if tensor in outputs and tensor != name and route.is_state
     }
 
 
-def _follow(place: _Place, start: str, route: Route) -> dict[str, Route]:
+def _follow(place: _Place, start: str, route: StateRoute) -> dict[str, StateRoute]:
     """All tensors that `start` becomes, itself included."""
-    found: dict[str, Route] = {}
+    found: dict[str, StateRoute] = {}
     waiting = [(start, route)]
     while waiting:
         name, here = waiting.pop()
@@ -132,7 +135,7 @@ def _follow(place: _Place, start: str, route: Route) -> dict[str, Route]:
     return found
 
 
-def _steps(place: _Place, node: NodeProto, name: str, route: Route) -> Iterator[tuple[str, Route]]:
+def _steps(place: _Place, node: NodeProto, name: str, route: StateRoute) -> Iterator[tuple[str, StateRoute]]:
     """What `name` becomes in `node`."""
     kind = node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}.{node.op_type}"
     if kind == "If":
@@ -154,7 +157,7 @@ def _steps(place: _Place, node: NodeProto, name: str, route: Route) -> Iterator[
         yield from _kept(node, kind, name, route)
 
 
-def _kept(node: NodeProto, kind: str, name: str, route: Route) -> Iterator[tuple[str, Route]]:
+def _kept(node: NodeProto, kind: str, name: str, route: StateRoute) -> Iterator[tuple[str, StateRoute]]:
     for slot in _SLOTS.get(kind, ()):
         is_here = len(node.input) > slot.read and node.input[slot.read] == name and list(node.input).count(name) == 1
         if is_here and len(node.output) > slot.written and node.output[slot.written]:
@@ -169,8 +172,8 @@ def _kept(node: NodeProto, kind: str, name: str, route: Route) -> Iterator[tuple
 
 
 def _through(
-    inner: _Place, name: str, outputs: Sequence[str], node: NodeProto, route: Route
-) -> Iterator[tuple[str, Route]]:
+    inner: _Place, name: str, outputs: Sequence[str], node: NodeProto, route: StateRoute
+) -> Iterator[tuple[str, StateRoute]]:
     """What comes out of a body or function."""
     found = _follow(inner, name, route)
     for made, outer in zip(outputs, node.output, strict=False):

@@ -40,7 +40,7 @@ _PACKED: Final = frozenset({"com.microsoft.MatMulNBits", "com.microsoft.MatMulBn
 _HINT: Final = f"a cost model has the columns {','.join(_REQUIRED)}, and may have {', '.join(_OPTIONAL)}"
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one module costs. 0 and `None` both mean that the table says nothing.
 
     Attributes:
@@ -69,7 +69,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 @dataclass(frozen=True)
-class Table:
+class CostTable:
     """A cost model.
 
     Attributes:
@@ -77,7 +77,7 @@ class Table:
         source: the file it was read from; `None` where it was computed.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[CostRow, ...]
     source: Path | None = None
 
     @property
@@ -91,7 +91,7 @@ def shipped_tables() -> Mapping[str, Path]:
     return {file.stem: file for file in sorted(_ASSETS.glob("*.csv"))}
 
 
-def read_table(path: str | Path) -> Table:
+def read_table(path: str | Path) -> CostTable:
     """The cost model in the file at `path`, its columns in any order.
 
     A file of ONNX Runtime's node memory statistics (`session.collect_node_memory_stats_to_file`) is recognised by its
@@ -114,7 +114,7 @@ def read_table(path: str | Path) -> Table:
         raise RecordError(f"{path} is not text in UTF-8", hint=_HINT) from None
     is_ort = text.startswith(_ORT[0])
     rows = _merged(_ort_rows(path, text)) if is_ort else tuple(_rows(path, text))
-    return Table(rows, path)
+    return CostTable(rows, path)
 
 
 class _Cell(NamedTuple):
@@ -138,7 +138,7 @@ class _Cell(NamedTuple):
         return int(self.text) if self.text.isdigit() else float(self.text)
 
 
-def _rows(path: Path, text: str) -> Iterator[Row]:
+def _rows(path: Path, text: str) -> Iterator[CostRow]:
     lines = _lines(path, text)
     _, header = next(lines, (1, []))
     _check_header(path, header)
@@ -180,11 +180,11 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
             raise RecordError(f"{path}, line 1: column {name!r} stands there twice", hint=_HINT)
 
 
-def _row(cells: Mapping[str, _Cell]) -> Row:
+def _row(cells: Mapping[str, _Cell]) -> CostRow:
     if not cells["module"].text:
         raise cells["module"].error("is no module")
     optional = {name: cells[name] for name in _OPTIONAL if name in cells and cells[name].text}
-    return Row(
+    return CostRow(
         module=cells["module"].text,
         num_params=cells["num_params"].whole(),
         num_bytes=cells["num_bytes"].whole(),
@@ -195,7 +195,7 @@ def _row(cells: Mapping[str, _Cell]) -> Row:
     )
 
 
-def _ort_rows(path: Path, text: str) -> Iterator[Row]:
+def _ort_rows(path: Path, text: str) -> Iterator[CostRow]:
     """ONNX Runtime's rows (core/framework/resource_accountant.cc): names unquoted, each with a hash behind it."""
     for line, content in enumerate(text.splitlines(), start=1):
         # A name may hold commas, so the numbers are counted from the end.
@@ -214,18 +214,18 @@ def _ort_rows(path: Path, text: str) -> Iterator[Row]:
             )
         cells = zip(_ORT[1:], values, strict=True)
         reads, weights, made, temporary = (_Cell(path, line, c, value.strip()).whole() for c, value in cells)
-        yield Row(module=_ORT_HASH.sub("", name), num_bytes=weights, activation_bytes=reads + made + temporary)
+        yield CostRow(module=_ORT_HASH.sub("", name), num_bytes=weights, activation_bytes=reads + made + temporary)
 
 
-def _merged(rows: Iterable[Row]) -> tuple[Row, ...]:
+def _merged(rows: Iterable[CostRow]) -> tuple[CostRow, ...]:
     """Rows of one name in one: nodes without names are called after their operators there."""
-    found: dict[str, Row] = {}
+    found: dict[str, CostRow] = {}
     for row in rows:
         first = found.get(row.module)
         found[row.module] = (
             row
             if first is None
-            else Row(
+            else CostRow(
                 module=row.module,
                 num_bytes=first.num_bytes + row.num_bytes,
                 activation_bytes=max(first.activation_bytes or 0, row.activation_bytes or 0),
@@ -234,7 +234,7 @@ def _merged(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(found.values())
 
 
-def save_table(table: Table, path: str | Path) -> None:
+def save_table(table: CostTable, path: str | Path) -> None:
     """Write `table` to `path`, whole or not at all. Columns of ours of which no row says anything are left out.
 
     Raises:
@@ -259,7 +259,7 @@ def module_names(graph: Graph) -> tuple[str, ...]:
     return tuple(node.module.replace("/", ".") or node.name for node in nodes)
 
 
-def table_of(costs: Costs) -> Table:
+def table_of(costs: Costs) -> CostTable:
     """The cost model of a model, computed: a row for each module, in the order in which they first run.
 
     A weight counts in the first module that reads it, so that the rows add up to the model: the row of an output
@@ -282,7 +282,7 @@ def table_of(costs: Costs) -> Table:
         counted.update(weights)
         writes = _given_out(graph, nodes, outputs)
         rows.append(
-            Row(
+            CostRow(
                 module=module,
                 num_params=sum(elements[name] for name in weights),
                 num_bytes=sum(graph.weights[name].bytes for name in weights),
@@ -291,7 +291,7 @@ def table_of(costs: Costs) -> Table:
                 output_bytes=sum(costs.tensor_bytes[name][0] for name in writes),
             )
         )
-    return Table(tuple(rows))
+    return CostTable(tuple(rows))
 
 
 def weights_of(graph: Graph, nodes: Iterable[int]) -> Iterator[str]:

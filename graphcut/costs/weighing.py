@@ -33,7 +33,7 @@ _PICKING: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 _SIZING: Final = frozenset({"Shape", "Size"})
 """Operators that look at how large their input is, and not into it."""
 
-Sizes = Mapping[str, tuple[int, bool]]
+TensorBytes = Mapping[str, tuple[int, bool]]
 """Bytes of tensors by name, and whether that is all: else it is "at least"."""
 
 
@@ -63,7 +63,7 @@ class Costs:
     flops: tuple[int, ...]
     weight_bytes: tuple[int, ...]
     moved_bytes: tuple[int, ...]
-    tensor_bytes: Sizes
+    tensor_bytes: TensorBytes
     uncounted: Mapping[str, int]
     caches: tuple[Cache, ...]
 
@@ -115,7 +115,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
 
 
 def peak_bytes(
-    graph: Graph, nodes: Sequence[int], tensor_bytes: Sizes, *, writes: Collection[str] | None = None
+    graph: Graph, nodes: Sequence[int], tensor_bytes: TensorBytes, *, writes: Collection[str] | None = None
 ) -> int:
     """The most bytes of activations that a part holds at once when it runs `nodes` in this order.
 
@@ -153,7 +153,7 @@ def _given_out(graph: Graph, nodes: Sequence[int], made: Iterable[str]) -> list[
     return [t for t in made if t in outputs or any(reader not in inside for reader in graph.readers.get(t, ()))]
 
 
-def _bound_tensors(model: Model, dims: Mapping[str, int], sizes: Sizes) -> dict[str, Tensor]:
+def _bound_tensors(model: Model, dims: Mapping[str, int], sizes: TensorBytes) -> dict[str, Tensor]:
     """The types of tensors whose sizes only come out once numbers are put in for the symbols of the inputs."""
     still_open = {name for name, (_, is_exact) in sizes.items() if not is_exact and model.border[name].is_plain}
     if not dims or not still_open:
@@ -191,7 +191,7 @@ def _evaluated(model: Model, formulas: Sequence[Formula], bound: Scope) -> tuple
     )
 
 
-def _moved(model: Model, place: int, sizes: Sizes) -> int:
+def _moved(model: Model, place: int, sizes: TensorBytes) -> int:
     node = model.graph.nodes[place]
     if node.op in VIEWS:
         return 0
@@ -224,7 +224,7 @@ def _constant_bytes(model: Model, scope: Scope) -> dict[str, int]:
     return found
 
 
-def _touched(model: Model, place: int, constants: Mapping[str, int], sizes: Sizes, scope: Scope) -> int:
+def _touched(model: Model, place: int, constants: Mapping[str, int], sizes: TensorBytes, scope: Scope) -> int:
     """The bytes of weights that one run of a node touches."""
     node, proto = model.graph.nodes[place], model.proto.graph.node[place]
     fixed = {name: model.graph.weights[name].bytes for name in node.weights}

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ..core.units import count, duration, size
-from ..costs.tables import Row, Table
+from ..costs.tables import CostRow, CostTable
 from ..costs.weighing import Costs
 from .glyphs import glyphs_for
 from .tables import Column, table
@@ -18,7 +18,7 @@ from .wording import flop
 _MOST_ROWS: Final = 12
 
 
-def draw_table(found: Table, costs: Costs, console: Console) -> RenderableType:
+def draw_table(found: CostTable, costs: Costs, console: Console) -> RenderableType:
     """The sums of a cost model, and its heaviest modules: by time where that was measured, else by FLOPs and bytes."""
     rows = found.rows
     signs = glyphs_for(console)
@@ -28,7 +28,7 @@ def draw_table(found: Table, costs: Costs, console: Console) -> RenderableType:
     if costs.dims:
         head.append("  " + ", ".join(f"{name}={number}" for name, number in costs.dims.items()), style="not bold dim")
     heaviest = sorted(rows, key=lambda row: (row.time_s or 0.0, row.num_flops, row.num_bytes), reverse=True)
-    total = Row(
+    total = CostRow(
         module=f"all {count(len(rows), 'module')}",
         num_params=sum(row.num_params for row in rows),
         num_bytes=sum(row.num_bytes for row in rows),
@@ -43,7 +43,7 @@ def draw_table(found: Table, costs: Costs, console: Console) -> RenderableType:
     return Group(*lines)
 
 
-def _columns(rows: Sequence[Row], *, is_measured: bool) -> Iterable[Column]:
+def _columns(rows: Sequence[CostRow], *, is_measured: bool) -> Iterable[Column]:
     yield Column("module", [Text(row.module) for row in rows], fewest=12)
     yield Column("parameters", [f"{row.num_params:,}" for row in rows])
     yield Column("weights", [size(row.num_bytes) for row in rows])

@@ -18,7 +18,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from ..core.version import __version__
-from .scene import Bus, Card, Lane, Profile, Scene, Valley
+from .scene import Bus, Card, CutPlace, CutProfile, Lane, Scene
 from .scenes import best_places
 
 _VERDICT: Final = re.compile(r"\s+(?=[✓✗])")
@@ -167,7 +167,7 @@ def _bus(bus: Bus) -> dict[str, Any]:
     }
 
 
-def _valley(valley: Valley, *, is_best: bool) -> dict[str, Any]:
+def _valley(valley: CutPlace, *, is_best: bool) -> dict[str, Any]:
     return {
         "node": valley.node,
         "position": valley.position,
@@ -187,7 +187,7 @@ def _amount(bytes_and_exact: tuple[int, bool]) -> dict[str, Any]:
     return {"bytes": number, "exact": is_exact}
 
 
-def _profile(profile: Profile) -> dict[str, Any]:
+def _profile(profile: CutProfile) -> dict[str, Any]:
     """Columns side by side; the script undoes what makes them small."""
     heads = ["", *(_common(*pair) for pair in pairwise(profile.nodes))][: len(profile.nodes)]
     best = {valley.position for valley in best_places(profile)}

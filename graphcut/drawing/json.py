@@ -14,11 +14,11 @@ from ..core.wiring import DependencyMap, Tensor, Wiring
 from ..loading.model import Model
 from ..planning.explanations import Place
 from ..planning.plans import Plan
-from ..surgery.splitting import Cut
+from ..surgery.splitting import PreparedFiles
 
 if TYPE_CHECKING:  # these load ONNX Runtime
-    from ..verifying.numerical import Compared
-    from ..verifying.reports import Report
+    from ..verifying.numerical import TensorComparison
+    from ..verifying.reports import Verification
 
 
 def dumps(record: Mapping[str, Any]) -> str:
@@ -132,7 +132,7 @@ def cascade_record(cascade: Cascade) -> dict[str, Any]:
     }
 
 
-def cut_record(cut: Cut) -> dict[str, Any]:
+def cut_record(cut: PreparedFiles) -> dict[str, Any]:
     """`graphcut.dry-run/1`: the files that a split would write, and what they take."""
     return {
         "schema": "graphcut.dry-run/1",
@@ -153,7 +153,7 @@ def cut_record(cut: Cut) -> dict[str, Any]:
     }
 
 
-def report_record(report: Report) -> dict[str, Any]:
+def report_record(report: Verification) -> dict[str, Any]:
     """`graphcut.report/1`: the answer, the proof, and every tensor that was compared."""
     first = report.first_difference
     return {
@@ -203,7 +203,7 @@ def _cut_point(point: CutPoint) -> dict[str, Any]:
     }
 
 
-def _compared(tensor: Compared) -> dict[str, Any]:
+def _compared(tensor: TensorComparison) -> dict[str, Any]:
     return {
         "tensor": tensor.tensor,
         "part": tensor.part,

@@ -13,11 +13,11 @@ from ..core.errors import CascadeError, GraphcutError, UsageError
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..loading.model import Model
-    from ..planning.cluster import World
+    from ..planning.cluster import SimulatedCluster
     from ..simulating.scenario import Scenario
     from .scene import Scene
 
-Pen = Literal["html", "svg", "dot", "mermaid"]
+OutputFormat = Literal["html", "svg", "dot", "mermaid"]
 """What draws a scene as text."""
 
 
@@ -59,7 +59,9 @@ def scene_at(place: Path, *, model: Path | None = None, dims: Mapping[str, int] 
     return scene_of_cascade(cascade, source_of(cascade, model))
 
 
-def drawn_at(place: Path, pen: Pen, *, model: Path | None = None, dims: Mapping[str, int] | None = None) -> str:
+def drawn_at(
+    place: Path, pen: OutputFormat, *, model: Path | None = None, dims: Mapping[str, int] | None = None
+) -> str:
     """`scene_at`, drawn.
 
     Raises:
@@ -115,7 +117,7 @@ def record_at(place: Path, *, dims: Mapping[str, int] | None = None) -> dict[str
     return pen.cascade_record(open_cascade(place))
 
 
-def scenario_at(place: Path, world: World | None, *, model: Path | None = None) -> Scenario:
+def scenario_at(place: Path, world: SimulatedCluster | None, *, model: Path | None = None) -> Scenario:
     """What there is to simulate of `place`.
 
     Args:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..core.units import size
 from .glyphs import Glyphs
-from .scene import Profile
+from .scene import CutProfile
 
 _ROWS: Final = 4
 _MARGIN: Final = 12
@@ -23,7 +23,7 @@ _WIDEST: Final = 120
 class _Strip:
     """A profile in so many columns."""
 
-    profile: Profile
+    profile: CutProfile
     edges: Sequence[int]
 
     @property
@@ -38,7 +38,7 @@ class _Strip:
         return [min(self.profile.alive[a:b]) for a, b in pairwise(self.edges)]
 
 
-def strip(profile: Profile, marks: Sequence[int], meaning: str, signs: Glyphs, width: int) -> list[Text]:
+def strip(profile: CutProfile, marks: Sequence[int], meaning: str, signs: Glyphs, width: int) -> list[Text]:
     """The profile, four rows high: the lowest bytes alive per column, that is the cheapest cut there.
 
     Args:

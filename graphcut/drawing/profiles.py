@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from ..analysis.liveness import Along, Sizes
-from ..analysis.repeated_blocks import Repeat
+from ..analysis.liveness import Liveness, TensorBytes
+from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
-from .scene import Profile, Valley
+from .scene import CutPlace, CutProfile
 
 
 def profile_of(
-    graph: Graph, rows: Sequence[Sequence[int]], sizes: Sizes, keys: Iterable[int], repeat: Repeat | None = None
-) -> Profile:
+    graph: Graph,
+    rows: Sequence[Sequence[int]],
+    sizes: TensorBytes,
+    keys: Iterable[int],
+    repeat: RepeatedBlock | None = None,
+) -> CutProfile:
     """The profile of a graph; linear in its nodes and edges.
 
     Args:
@@ -24,13 +28,13 @@ def profile_of(
         repeat: what the graph repeats, for a graph that is not cut.
     """
     order = [node for row in rows for node in row]
-    along = Along(graph, order, sizes)
+    along = Liveness(graph, order, sizes)
     place = along.place
     key_nodes = frozenset(keys)
     homes = {node: part for part, row in enumerate(rows) for node in row}
     far = _passing(along, homes) if len(rows) > 1 else _long_lived(along, repeat)
     near = {name: span for name, span in along.spans.items() if name not in far}
-    return Profile(
+    return CutProfile(
         nodes=tuple(graph.nodes[node].name for node in order),
         ops=tuple(graph.nodes[node].op for node in order),
         modules=tuple(graph.nodes[node].module for node in order),
@@ -46,7 +50,7 @@ def profile_of(
     )
 
 
-def spread(valleys: Sequence[Valley], nodes: int, weight_bytes: int, number: int) -> list[Valley]:
+def spread(valleys: Sequence[CutPlace], nodes: int, weight_bytes: int, number: int) -> list[CutPlace]:
     """For each of `number` equal shares of the model the cheapest place to cut; of equal ones the first.
 
     Nodes and weights count alike: a share of the weights alone says nothing where the nodes make them.
@@ -57,7 +61,7 @@ def spread(valleys: Sequence[Valley], nodes: int, weight_bytes: int, number: int
         weight_bytes: what its weights take.
         number: of shares.
     """
-    best: dict[int, Valley] = {}
+    best: dict[int, CutPlace] = {}
     for valley in valleys:
         share = int(number * (valley.position / nodes + valley.weights_before / (weight_bytes + 1)) / 2)
         if share not in best or valley.bytes < best[share].bytes:
@@ -65,10 +69,10 @@ def spread(valleys: Sequence[Valley], nodes: int, weight_bytes: int, number: int
     return [best[share] for share in sorted(best)]
 
 
-def _valleys(along: Along, keys: AbstractSet[int]) -> Iterable[Valley]:
+def _valleys(along: Liveness, keys: AbstractSet[int]) -> Iterable[CutPlace]:
     crossing = along.sums((first, last, 1) for first, last in along.spans.values())
     for place, node in along.low_places:
-        yield Valley(
+        yield CutPlace(
             node=along.graph.nodes[node].name,
             position=place + 1,
             bytes=along.alive[place],
@@ -81,13 +85,13 @@ def _valleys(along: Along, keys: AbstractSet[int]) -> Iterable[Valley]:
         )
 
 
-def _passing(along: Along, unit: Mapping[int, int]) -> AbstractSet[str]:
+def _passing(along: Liveness, unit: Mapping[int, int]) -> AbstractSet[str]:
     """The tensors that pass over a unit, from that of their writer to that of a reader."""
     readers, producer = along.graph.readers, along.graph.producer
     return {name for name in along.spans if max(map(unit.__getitem__, readers[name])) > unit[producer[name]] + 1}
 
 
-def _long_lived(along: Along, repeat: Repeat | None) -> AbstractSet[str]:
+def _long_lived(along: Liveness, repeat: RepeatedBlock | None) -> AbstractSet[str]:
     """The tensors that pass over a block of `repeat`, or without one over very many nodes."""
     if repeat is not None:
         return _passing(along, _blocks(along.graph, repeat))
@@ -95,7 +99,7 @@ def _long_lived(along: Along, repeat: Repeat | None) -> AbstractSet[str]:
     return {name for name, (first, last) in along.spans.items() if last - first - 1 > fewest}
 
 
-def _blocks(graph: Graph, repeat: Repeat) -> Mapping[int, int]:
+def _blocks(graph: Graph, repeat: RepeatedBlock) -> Mapping[int, int]:
     """For each flowing node the block it belongs to, from 1; one outside of all, the last block that it depends on."""
     unit = {node: i for i, block in enumerate(repeat.blocks, 1) for node in block}
     for node in graph.flow:

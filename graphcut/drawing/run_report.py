@@ -8,16 +8,16 @@ from typing import Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from ..benchmarking.comparison import Standing
+from ..benchmarking.comparison import WayResult
 from ..core.units import count, duration, size
-from ..running.run_log import Log
+from ..running.run_log import RunLog
 from .glyphs import glyphs_for
 from .tables import Column, Trimmed, table
 
 _SAME: Final = "same bits"
 
 
-def draw_contest(standings: Sequence[Standing], console: Console) -> RenderableType:
+def draw_contest(standings: Sequence[WayResult], console: Console) -> RenderableType:
     """A row for each way to run it, and what it took; those that could not take part below."""
     signs = glyphs_for(console)
     ran = [one for one in standings if not one.error]
@@ -36,7 +36,7 @@ def draw_contest(standings: Sequence[Standing], console: Console) -> RenderableT
 
 
 def draw_log(
-    log: Log,
+    log: RunLog,
     parts: Sequence[str],
     workers: Sequence[str],
     console: Console,
@@ -73,7 +73,7 @@ def draw_log(
     return Trimmed(Group(*lines))
 
 
-def _busy(log: Log, workers: Sequence[str]) -> str:
+def _busy(log: RunLog, workers: Sequence[str]) -> str:
     """How much of the time each worker worked; those that never had anything to do are counted."""
     shares = log.busy_shares()
     told = [f"{name} {share:.0%}" for name, share in zip(workers, shares, strict=True) if share]
@@ -83,7 +83,7 @@ def _busy(log: Log, workers: Sequence[str]) -> str:
     return ", ".join(told)
 
 
-def _sentence(log: Log, what: str) -> str:
+def _sentence(log: RunLog, what: str) -> str:
     done = len(log.delivered_s)
     each = f", {done / log.elapsed_s:,.1f} a second" if log.elapsed_s else ""
     failed = f"; {count(log.failures, what)} failed" if log.failures else ""

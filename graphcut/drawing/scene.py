@@ -108,7 +108,7 @@ class Bus:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class BoundaryTotals:
     """What is alive between one part and the next, in the order they run: each tensor once, whoever reads it later.
 
     Attributes:
@@ -123,7 +123,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class Valley:
+class CutPlace:
     """A place where cutting is cheap.
 
     Attributes:
@@ -150,7 +150,7 @@ class Valley:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class CutProfile:
     """Bytes alive along the nodes, in an order in which they can run. All tuples stand side by side, one entry a node.
 
     Of a cut model the nodes of each part stand together, first part first; else the order is that of the graph.
@@ -184,7 +184,7 @@ class Profile:
     weights: tuple[int, ...]
     keys: tuple[int, ...]
     parts: tuple[int, ...]
-    valleys: tuple[Valley, ...]
+    valleys: tuple[CutPlace, ...]
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -251,7 +251,7 @@ class Scene:
     cards: tuple[Card, ...]
     lanes: tuple[Lane, ...]
     buses: tuple[Bus, ...]
-    profile: Profile | None
+    profile: CutProfile | None
     checks: tuple[Check, ...]
     recomputed: tuple[str, ...]
     reasons: tuple[str, ...]
@@ -262,7 +262,7 @@ class Scene:
     model: str = ""
 
     @property
-    def crossing(self) -> tuple[Crossing, ...]:
+    def crossing(self) -> tuple[BoundaryTotals, ...]:
         """What is alive between each part and the next."""
         changes = [[0, 0, 0] for _ in self.cards]
         for lane in self.lanes:
@@ -271,7 +271,7 @@ class Scene:
                 changes[place][1] += sign * (not lane.is_exact)
                 changes[place][2] += sign
         sums = zip(*(accumulate(column) for column in zip(*changes[:-1], strict=True)), strict=True)
-        return tuple(Crossing(alive, unknown == 0, tensors) for alive, unknown, tensors in sums)
+        return tuple(BoundaryTotals(alive, unknown == 0, tensors) for alive, unknown, tensors in sums)
 
     def received(self, part: int) -> tuple[int, bool]:
         """Bytes that a part is sent by others, each tensor once, and whether that is all: else it is "at least"."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..analysis.cut_points import Analysis
-from ..analysis.liveness import Sizes
+from ..analysis.liveness import TensorBytes
 from ..core.manifest import MANIFEST, Cascade
 from ..core.units import count, size
 from ..core.wiring import Tensor, Unit, Wiring
@@ -21,7 +21,7 @@ from ..planning.plans import Plan
 from .cards import cascade_card, copies, counted_bytes, file_bytes, homes_of, plan_card
 from .part_labels import contents
 from .profiles import profile_of, spread
-from .scene import Bus, Lane, Other, Profile, Scene, Valley
+from .scene import Bus, CutPlace, CutProfile, Lane, Other, Scene
 from .wording import (
     answer,
     answer_where,
@@ -38,7 +38,7 @@ from .wording import (
 )
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
-    from ..verifying.reports import Report
+    from ..verifying.reports import Verification
 
 _MOST_PLACES: Final = 8
 _MOST_TENSORS: Final = 3
@@ -137,14 +137,14 @@ def _scene_of_parts(made: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
     )
 
 
-def _planned_bytes(made: Plan, model: Model) -> Sizes:
+def _planned_bytes(made: Plan, model: Model) -> TensorBytes:
     """Bytes of each tensor for the dims of the plan, whatever the model was opened with."""
     if made.costs is not None:
         return made.costs.tensor_bytes
     return (model if model.dims == made.dims else replace(model, dims=made.dims)).tensor_bytes
 
 
-def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Report | None = None) -> Scene:
+def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Verification | None = None) -> Scene:
     """What there is to see of a cascade.
 
     Without the model there is no profile, contents of parts are empty, a flowing node that one part alone repeats is
@@ -195,13 +195,13 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Repor
     )
 
 
-def best_places(profile: Profile) -> list[Valley]:
+def best_places(profile: CutProfile) -> list[CutPlace]:
     """For each eighth of the model the cheapest place to cut."""
     total = profile.weights[-1] if profile.weights else 0
     return spread(profile.valleys, len(profile.nodes), total, _MOST_PLACES)
 
 
-def most_even(places: Sequence[Valley]) -> Valley | None:
+def most_even(places: Sequence[CutPlace]) -> CutPlace | None:
     """Of some places the one that divides the weights most evenly; None where there is none."""
     return min(places, key=lambda place: (abs(place.weights_before - place.weights_after), place.bytes), default=None)
 
@@ -292,7 +292,7 @@ def _worth(goal: Across, period_s: float, latency_s: float) -> float | None:
             return None
 
 
-def _after(cascade: Cascade, report: Report | None) -> str:
+def _after(cascade: Cascade, report: Verification | None) -> str:
     """The command to try next: verify it; once that is done, the whole picture."""
     place = _quoted(cascade.path.parent if cascade.path.name == MANIFEST else cascade.path)
     if report is None:
@@ -313,7 +313,7 @@ def _quoted(path: Path) -> str:
 # What crosses
 
 
-def _lanes(units: Sequence[Unit], wiring: Wiring, tensors: Mapping[str, Tensor], sizes: Sizes) -> Iterable[Lane]:
+def _lanes(units: Sequence[Unit], wiring: Wiring, tensors: Mapping[str, Tensor], sizes: TensorBytes) -> Iterable[Lane]:
     """The tensors that cross, in the order they are made."""
     crossing = wiring.crossing
     for unit in units:

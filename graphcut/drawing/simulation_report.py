@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ..core.units import count, duration, size
-from ..simulating.results import DeviceUse, LineUse, Simulated
+from ..simulating.results import DeviceUse, LinkUse, SimulationResult
 from .glyphs import Glyphs, glyphs_for
 from .json import builtins
 from .lanes import MOST_ROWS
@@ -23,18 +23,18 @@ _FULL: Final = 0.98
 """A device that is busy for this share of the time keeps up with nothing more."""
 
 
-def simulated_record(found: Simulated, source: str) -> dict[str, Any]:
+def simulated_record(found: SimulationResult, source: str) -> dict[str, Any]:
     """`graphcut.simulated/1`: what came of a simulation of `source`."""
     return {"schema": "graphcut.simulated/1", "source": source, **builtins(found)}
 
 
-def draw_simulated(found: Simulated, source: str, console: Console) -> RenderableType:
+def draw_simulated(found: SimulationResult, source: str, console: Console) -> RenderableType:
     """What came of a simulation of `source`."""
-    return Trimmed(Group(*_Screen(found, source, glyphs_for(console), console.width).lines()))
+    return Trimmed(Group(*_ReportScreen(found, source, glyphs_for(console), console.width).lines()))
 
 
 @dataclass(frozen=True)
-class _Row:
+class _UseRow:
     """Devices that were to run the same parts."""
 
     name: str
@@ -51,10 +51,10 @@ class _Row:
 
 
 @dataclass(frozen=True)
-class _Screen:
+class _ReportScreen:
     """What came of a simulation, and what it is drawn with."""
 
-    found: Simulated
+    found: SimulationResult
     source: str
     signs: Glyphs
     width: int
@@ -130,14 +130,14 @@ class _Screen:
             columns.append(Column("down", [_share(row.mean("down")) for row in rows]))
         return [table(columns, width=self.width, signs=self.signs)]
 
-    def rows(self) -> list[_Row]:
+    def rows(self) -> list[_UseRow]:
         """A row a device, or for each set of parts where there are too many devices."""
         devices = self.found.devices
         if len(devices) <= MOST_ROWS:
-            return [_Row(device.name, [device]) for device in devices]
+            return [_UseRow(device.name, [device]) for device in devices]
         ordered = sorted(devices, key=lambda device: (not device.parts, device.parts))
         groups = [list(group) for _, group in groupby(ordered, key=lambda device: device.parts)]
-        return [_Row(count(len(group), "device"), group) for group in groups]
+        return [_UseRow(count(len(group), "device"), group) for group in groups]
 
     def bar(self, share: float) -> Text:
         return Text(self.signs.bar * max(round(share * _BAR), int(share > 0)), style="cyan")
@@ -204,5 +204,5 @@ def _share(share: float) -> str:
     return f"{100 * share:.3g} %" if share < 0.995 else f"{100 * share:.0f} %"
 
 
-def _named(line: LineUse) -> str:
+def _named(line: LinkUse) -> str:
     return f"{line.source or 'router'}{_ARROW}{line.target or 'router'}"

@@ -20,14 +20,14 @@ from ..core.units import duration, size
 from .glyphs import Glyphs, glyphs_for
 from .lanes import MOST_ROWS, lanes
 from .profile_strip import strip
-from .scene import Scene, Valley
+from .scene import CutPlace, Scene
 from .scenes import best_places
 from .tables import Column, Trimmed, table
 from .wording import flop, numbers_words, sized, structure_words
 
 if TYPE_CHECKING:  # these load ONNX Runtime
-    from ..verifying.numerical import Compared
-    from ..verifying.reports import Report
+    from ..verifying.numerical import TensorComparison
+    from ..verifying.reports import Verification
 
 _BAR: Final = 10
 
@@ -208,7 +208,7 @@ class _Screen:
         ]
 
 
-def _place_columns(places: Sequence[Valley]) -> Iterable[Column]:
+def _place_columns(places: Sequence[CutPlace]) -> Iterable[Column]:
     names = [Text(place.node, style="bold" if place.is_key else "") for place in places]
     yield Column("cut after", names, fewest=12)
     yield Column("crossing", [sized(place.bytes, is_exact=place.is_exact) for place in places])
@@ -248,7 +248,7 @@ def cheapest(points: Sequence[CutPoint], number: int) -> list[CutPoint]:
 # Verifying
 
 
-def draw_report(report: Report, cascade: Cascade, console: Console) -> RenderableType:
+def draw_report(report: Verification, cascade: Cascade, console: Console) -> RenderableType:
     """What verifying found; the answer in the first line."""
     signs = glyphs_for(console)
     proof = report.proof
@@ -271,7 +271,7 @@ def draw_report(report: Report, cascade: Cascade, console: Console) -> Renderabl
     return Group(*lines)
 
 
-def _answer(report: Report, signs: Glyphs) -> Text:
+def _answer(report: Verification, signs: Glyphs) -> Text:
     if not report.same:
         return Text(f"{signs.no} the cascade does not do what the model does", style="bold red")
     if report.runs:
@@ -284,7 +284,7 @@ def _sign(signs: Glyphs, is_good: bool | None) -> str:  # noqa: FBT001 - a claim
     return signs.more if is_good is None else signs.yes if is_good else signs.no
 
 
-def _difference_lines(worst: Compared, cascade: Cascade, signs: Glyphs) -> list[Text]:
+def _difference_lines(worst: TensorComparison, cascade: Cascade, signs: Glyphs) -> list[Text]:
     kind = "output" if worst.is_output else "crossing tensor"
     lines = (
         f"  the first {kind} that differs: {worst.tensor!r}, made by {cascade.parts[worst.part].file}",

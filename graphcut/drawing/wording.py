@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..core.states import Holder, Pair, sent_states
+from ..core.states import StateHolder, StatePair, sent_states
 from ..core.units import count, duration, operations, size
 from ..costs.caches import find_caches
 from ..costs.matching import Coverage
@@ -13,12 +13,12 @@ from ..loading.model import Model
 from ..planning.explanations import Place, Reason
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
-from ..planning.results import Outcome, Unit
+from ..planning.results import MetricUnit, Optimality
 from ..planning.solver.recompute import Recomputed
-from .scene import Card, Check, Crossing, Lane, Valley
+from .scene import BoundaryTotals, Card, Check, CutPlace, Lane
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
-    from ..verifying.reports import Report
+    from ..verifying.reports import Verification
 
 _MOST_NAMES = 6
 
@@ -41,7 +41,7 @@ def printable(text: str) -> str:
 # The answer
 
 
-def answer(cards: Sequence[Card], lanes: Sequence[Lane], crossing: Sequence[Crossing], verdict: str = "") -> str:
+def answer(cards: Sequence[Card], lanes: Sequence[Lane], crossing: Sequence[BoundaryTotals], verdict: str = "") -> str:
     """How many parts there are, whether they fit, what crosses between them, and whether that was verified."""
     found = [_parts(cards), _crossing(lanes, crossing), verdict]
     return " ".join(sentence for sentence in found if sentence)
@@ -68,7 +68,7 @@ def _needs(card: Card) -> str:
     return f"needs {size(card.need_bytes)} of its {size(card.budget_bytes)} budget"
 
 
-def _crossing(lanes: Sequence[Lane], crossing: Sequence[Crossing]) -> str:
+def _crossing(lanes: Sequence[Lane], crossing: Sequence[BoundaryTotals]) -> str:
     if not crossing:
         return ""
     if not lanes:
@@ -95,7 +95,7 @@ def _skipping(far: Sequence[Lane], boundaries: int) -> str:
     return f"{count(len(far), 'tensor')} ({least}{size(total)}) {'skips' if len(far) == 1 else 'skip'} over {over}"
 
 
-def answer_where(place: Valley | None, places: int) -> str:
+def answer_where(place: CutPlace | None, places: int) -> str:
     """Where a model can be cut: how often, and what the most even of the good places costs."""
     if place is None:
         return "No place to cut: fewer than two nodes depend on an input."
@@ -112,7 +112,7 @@ def answer_where(place: Valley | None, places: int) -> str:
 # Verifying
 
 
-def verdict(report: Report | None) -> str:
+def verdict(report: Verification | None) -> str:
     """What verifying came to; empty where nothing was verified."""
     if report is None:
         return ""
@@ -121,7 +121,7 @@ def verdict(report: Report | None) -> str:
     return "✓ same outputs as the original." if report.runs else "✓ the parts, stitched together, are the original."
 
 
-def checks(report: Report | None) -> tuple[Check, ...]:
+def checks(report: Verification | None) -> tuple[Check, ...]:
     """What was verified, line by line."""
     if report is None:
         return ()
@@ -129,14 +129,14 @@ def checks(report: Report | None) -> tuple[Check, ...]:
     return Check("structure", structure, report.proof.holds), Check("numbers", _numbers(report), _good(report))
 
 
-def structure_words(report: Report) -> str:
+def structure_words(report: Verification) -> str:
     """What the proof looked at."""
     proof = report.proof
     text = f"{count(proof.nodes, 'node')} found again, {size(proof.weight_bytes)} of large weights compared"
     return f"{text}, {count(proof.replicas, 'replica')}" if proof.replicas else text
 
 
-def numbers_words(report: Report) -> str:
+def numbers_words(report: Verification) -> str:
     """What running both came to; empty where nothing was run."""
     tensors = [tensor for run in report.runs for tensor in run]
     same = sum(tensor.is_identical for tensor in tensors)
@@ -144,7 +144,7 @@ def numbers_words(report: Report) -> str:
     return text if report.runs else ""
 
 
-def _numbers(report: Report) -> str:
+def _numbers(report: Verification) -> str:
     if not report.runs:
         refused = "not run: the model itself refuses the inputs that were made up for it"
         return report.failure or (refused if report.refusal else "not run")
@@ -153,7 +153,7 @@ def _numbers(report: Report) -> str:
     return "; ".join(filter(None, (numbers_words(report), found, report.failure, report.reason)))
 
 
-def _good(report: Report) -> bool | None:
+def _good(report: Verification) -> bool | None:
     if report.failure or report.first_difference is not None:
         return False
     return True if report.runs else None
@@ -189,7 +189,7 @@ def outcomes(made: Plan) -> Iterable[tuple[str, str]]:
         yield f"without {names}", quantity(made.unlimited.value, made.unlimited.unit)
 
 
-def _outcome(outcome: Outcome, reached: float | None) -> Iterable[str]:
+def _outcome(outcome: Optimality, reached: float | None) -> Iterable[str]:
     yield quantity(outcome.value, outcome.unit)
     if outcome.is_optimal:
         yield "no other division does better (proven)"
@@ -202,7 +202,7 @@ def _outcome(outcome: Outcome, reached: float | None) -> Iterable[str]:
         yield f"{quantity(reached, outcome.unit)} once parts recompute"
 
 
-def quantity(value: float, unit: Unit) -> str:
+def quantity(value: float, unit: MetricUnit) -> str:
     """A number in its unit, for a person."""
     match unit:
         case "s":
@@ -286,7 +286,7 @@ def plan_notes(made: Plan, model: Model) -> Iterable[str]:
         yield from _coverage(made.coverage)
 
 
-def divided_states(parts: Sequence[Holder], states: Iterable[Pair]) -> Iterable[str]:
+def divided_states(parts: Sequence[StateHolder], states: Iterable[StatePair]) -> Iterable[str]:
     """Which states of a decoder a cut separates from what they become."""
     if sent := [f"{state.past} from {state.present}" for state in sent_states(parts, states)]:
         what = "a state is" if len(sent) == 1 else f"{count(len(sent), 'state')} are"

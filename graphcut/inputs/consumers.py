@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .flattening import Step, Steps
+from .flattening import FlatNode, FlatNodes
 
 _ALL: Final = range(1 << 16)
 
@@ -39,18 +39,18 @@ class Use:
         is_same: values here are those of the model's input.
     """
 
-    step: Step
+    step: FlatNode
     place: int
     axes: Axes | None
     is_whole: bool
     is_same: bool
 
 
-def uses_of(name: str, rank: int, steps: Steps) -> tuple[Use, ...]:
+def uses_of(name: str, rank: int, steps: FlatNodes) -> tuple[Use, ...]:
     """Everywhere that the input `name` is met, the nearest first. Linear in the steps that are reached."""
     found: list[Use] = []
     seen = {name}
-    waiting = [(name, Use(Step("", (), ()), 0, tuple(range(rank)), is_whole=True, is_same=True))]
+    waiting = [(name, Use(FlatNode("", (), ()), 0, tuple(range(rank)), is_whole=True, is_same=True))]
     for tensor, past in waiting:
         for step, place in steps.readers.get(tensor, ()):
             use = Use(step, place, past.axes, past.is_whole, past.is_same)
@@ -63,7 +63,7 @@ def uses_of(name: str, rank: int, steps: Steps) -> tuple[Use, ...]:
     return tuple(found)
 
 
-def _moved(use: Use, steps: Steps) -> Use | None:
+def _moved(use: Use, steps: FlatNodes) -> Use | None:
     """How what a step writes is related to the input; `None` where other values come out than went in."""
     step = use.step
     if step.op in _ARITHMETIC and all(n in steps.weights for i, n in enumerate(step.reads) if i != use.place):
@@ -73,7 +73,7 @@ def _moved(use: Use, steps: Steps) -> Use | None:
     return Use(step, use.place, _moved_axes(use, steps), use.is_whole and step.op not in _RESIZES, use.is_same)
 
 
-def _moved_axes(use: Use, steps: Steps) -> Axes | None:
+def _moved_axes(use: Use, steps: FlatNodes) -> Axes | None:
     step, axes = use.step, use.axes
     if axes is None or step.op in _LOSES_AXES:
         return None
@@ -93,7 +93,7 @@ def _moved_axes(use: Use, steps: Steps) -> Axes | None:
             return axes
 
 
-def axes_named(step: Step, steps: Steps) -> tuple[int, ...]:
+def axes_named(step: FlatNode, steps: FlatNodes) -> tuple[int, ...]:
     """The axes that Squeeze and Unsqueeze work on: an attribute in older opsets, an input in newer ones."""
     return step.numbers("axes") or (steps.integers(step.reads[1]) if len(step.reads) > 1 else None) or ()
 

@@ -30,7 +30,7 @@ _FEW: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FlatNode:
     """One operation.
 
     Attributes:
@@ -55,7 +55,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Steps:
+class FlatNodes:
     """All operations of a model.
 
     Attributes:
@@ -64,14 +64,14 @@ class Steps:
         lists: constants that a node holds as plain integers.
     """
 
-    row: list[Step] = field(default_factory=list)
+    row: list[FlatNode] = field(default_factory=list)
     weights: dict[str, TensorProto] = field(default_factory=dict)
     lists: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
-    def readers(self) -> Mapping[str, Sequence[tuple[Step, int]]]:
+    def readers(self) -> Mapping[str, Sequence[tuple[FlatNode, int]]]:
         """Who reads a tensor, and as which input."""
-        found: dict[str, list[tuple[Step, int]]] = defaultdict(list)
+        found: dict[str, list[tuple[FlatNode, int]]] = defaultdict(list)
         for step in self.row:
             for place, name in enumerate(step.reads):
                 if name:
@@ -79,12 +79,12 @@ class Steps:
         return found
 
     @cached_property
-    def _writers(self) -> Mapping[str, Step]:
+    def _writers(self) -> Mapping[str, FlatNode]:
         return {name: step for step in self.row for name in step.writes}
 
     def shape_of_constant(self, name: str) -> tuple[int, ...] | None:
         """The shape of a weight, also of one that is unpacked or turned before it is used; else `None`."""
-        turns: list[Step] = []
+        turns: list[FlatNode] = []
         while name not in self.weights:
             step = self._writers.get(name)
             if step is None or step.op not in _KEEPS_SHAPE:
@@ -116,7 +116,7 @@ class Steps:
         return tuple(tensor.int64_data or tensor.int32_data)
 
 
-def lay_open(model: Model) -> Steps:
+def lay_open(model: Model) -> FlatNodes:
     """All operations of `model`. Linear in its nodes, each function counted as often as it is called."""
     opening = _Opening(model)
     opening.open_graph(model.proto.graph, ChainMap())
@@ -127,7 +127,7 @@ class _Opening:
     """One walk through a model."""
 
     def __init__(self, model: Model) -> None:
-        self.steps = Steps()
+        self.steps = FlatNodes()
         self._functions = model.functions
         self._scopes = 0
 
@@ -144,7 +144,7 @@ class _Opening:
             self._open_function(node, reads, writes)
             return
         own = domain(node.domain)
-        step = Step(f"{own}.{node.op_type}" if own else node.op_type, reads, writes, node.attribute)
+        step = FlatNode(f"{own}.{node.op_type}" if own else node.op_type, reads, writes, node.attribute)
         self.steps.row.append(step)
         if step.op == "Constant":
             self._keep_constant(node, writes[0])
@@ -171,7 +171,7 @@ class _Opening:
         for inner in function.node:
             self._open_node(inner, ChainMap(names))
 
-    def _open_body(self, step: Step, body: GraphProto, outer: ChainMap[str, str]) -> None:
+    def _open_body(self, step: FlatNode, body: GraphProto, outer: ChainMap[str, str]) -> None:
         prefix = self._new_prefix()
         own = [*(value.name for value in body.input), *(tensor.name for tensor in body.initializer)]
         own += [name for node in body.node for name in node.output if name]
@@ -186,7 +186,7 @@ class _Opening:
         return f"{self._scopes}\n"  # a line break: no name in a model has one
 
 
-def _handed_over(step: Step, given: Sequence[str], made: Sequence[str]) -> list[Step]:
+def _handed_over(step: FlatNode, given: Sequence[str], made: Sequence[str]) -> list[FlatNode]:
     """What goes into a body and comes out of it, as steps that hand one value on.
 
     Reshape stands for what gains or loses an axis on the way.
@@ -204,4 +204,4 @@ def _handed_over(step: Step, given: Sequence[str], made: Sequence[str]) -> list[
             pairs += [("Reshape", pair) for pair in zip(made, step.writes, strict=False)]
         case _:
             pairs = []
-    return [Step(op, (source,), (target,)) for op, (source, target) in pairs if source and target]
+    return [FlatNode(op, (source,), (target,)) for op, (source, target) in pairs if source and target]

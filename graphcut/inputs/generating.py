@@ -17,7 +17,7 @@ from ..loading.subgraphs import is_external
 from .consumers import Use, uses_of
 from .dtypes import PACKED, as_elements
 from .input_files import near_default
-from .sizes import Guess, Sizes, choose
+from .sizes import DimensionSizes, Guess, choose
 from .survey import Survey, survey
 from .tensor_values import Numbers
 
@@ -76,7 +76,7 @@ def given_sizes(known: Survey, sizes: Mapping[str, int]) -> Mapping[str, int]:
     return {**known.model.dims, **sizes}
 
 
-def make_feeds(known: Survey, sizes: Sizes, *, seed: int, variant: int, guess: Guess) -> Feeds:
+def make_feeds(known: Survey, sizes: DimensionSizes, *, seed: int, variant: int, guess: Guess) -> Feeds:
     """Values for the inputs, of the sizes that were chosen."""
     return dict(_Making(known, Numbers(known, sizes, variant, guess), seed, variant).feeds())
 

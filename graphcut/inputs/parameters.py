@@ -7,7 +7,7 @@ from math import prod
 from typing import Final
 
 from .consumers import Use
-from .flattening import Step, Steps
+from .flattening import FlatNode, FlatNodes
 from .shape_hints import Shape, ShapeOf, size_along
 
 _FAR: Final = 1 << 30
@@ -56,7 +56,7 @@ _POSITIVE: Final = frozenset({
 })  # fmt: skip
 
 
-def bound_of(use: Use, steps: Steps, shape_of: ShapeOf) -> int | None:
+def bound_of(use: Use, steps: FlatNodes, shape_of: ShapeOf) -> int | None:
     """One more than the greatest index that a step may be given; `None` where it takes no indices.
 
     1 where the size is not known: the first always exists.
@@ -101,16 +101,16 @@ def parameters_for(use: Use, shape: Sequence[int], shape_of: ShapeOf) -> list[in
     return rule(use.step, length, shape_of) if rule else None
 
 
-def _axes(_step: Step, length: int, _shape_of: ShapeOf) -> list[int]:
+def _axes(_step: FlatNode, length: int, _shape_of: ShapeOf) -> list[int]:
     return list(range(length))
 
 
-def _squeezed(step: Step, length: int, shape_of: ShapeOf) -> list[int]:
+def _squeezed(step: FlatNode, length: int, shape_of: ShapeOf) -> list[int]:
     ones = [axis for axis, size in enumerate(shape_of(step.reads[0]) or ()) if size == 1]
     return ones[:length] if len(ones) >= length else list(range(length))
 
 
-def _reshaped(step: Step, length: int, shape_of: ShapeOf) -> list[int] | None:
+def _reshaped(step: FlatNode, length: int, shape_of: ShapeOf) -> list[int] | None:
     """What the model declares of the result, else the shape that is there already, else one row."""
     there = shape_of(step.reads[0])
     for shape in (shape_of(step.writes[0]), there):
@@ -127,7 +127,7 @@ def _holds(shape: Shape, there: Shape | None) -> bool:
     return prod(size or 0 for size in shape) == prod(size or 0 for size in there)
 
 
-def _spread(step: Step, length: int, shape_of: ShapeOf) -> list[int]:
+def _spread(step: FlatNode, length: int, shape_of: ShapeOf) -> list[int]:
     """The result that the model declares, or the shape that is there already."""
     made, there = shape_of(step.writes[0]), shape_of(step.reads[0]) or ()
     shape: Shape = made if made is not None and len(made) == length and None not in made else there
@@ -135,18 +135,18 @@ def _spread(step: Step, length: int, shape_of: ShapeOf) -> list[int]:
     return [*[1] * (length - len(sizes)), *sizes[max(0, len(sizes) - length) :]]
 
 
-def _split(step: Step, length: int, shape_of: ShapeOf) -> list[int]:
+def _split(step: FlatNode, length: int, shape_of: ShapeOf) -> list[int]:
     whole = size_along(step, 0, step.number("axis"), shape_of)
     whole = length if whole is None else whole
     return [whole // length + (place < whole % length) for place in range(length)]
 
 
-def _grid(step: Step, length: int, shape_of: ShapeOf) -> list[int]:
+def _grid(step: FlatNode, length: int, shape_of: ShapeOf) -> list[int]:
     """Batch and channels, then a small picture."""
     return [size_along(step, 0, 0, shape_of) or 1, *[3] * (length - 1)]
 
 
-_RULES: Final[Mapping[tuple[str, int], Callable[[Step, int, ShapeOf], list[int] | None]]] = {
+_RULES: Final[Mapping[tuple[str, int], Callable[[FlatNode, int, ShapeOf], list[int] | None]]] = {
     ("Reshape", 1): _reshaped,
     ("Expand", 1): _spread,
     ("Resize", 3): _spread,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..loading.model import Model
 from .generating import Feeds, given_sizes, make_feeds
-from .sizes import Guess, Sizes, choose
+from .sizes import DimensionSizes, Guess, choose
 from .survey import Survey, survey
 
 _USUAL: Final = Guess()
@@ -27,7 +27,7 @@ _LADDER: Final = (
 
 
 @dataclass(frozen=True)
-class Workable:
+class AcceptedInputs:
     """Feeds that a model accepts.
 
     Attributes:
@@ -46,18 +46,18 @@ class Workable:
 @dataclass(frozen=True)
 class _Attempt:
     guess: Guess
-    sizes: Sizes
+    sizes: DimensionSizes
     feeds: Feeds
 
 
-def workable(
+def find_accepted_inputs(
     model: Model,
     run: Callable[[Feeds], object],
     *,
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
     variants: int = 2,
-) -> Workable:
+) -> AcceptedInputs:
     """Feeds for `model` that `run` accepts.
 
     Args:
@@ -85,7 +85,7 @@ def workable(
                 refusals.clear()
                 break
             refusals.append(refusal)
-    return Workable(
+    return AcceptedInputs(
         feeds=tuple(attempt.feeds for attempt in found),
         sizes=tuple(attempt.sizes.numbers for attempt in found),
         refusal=refusals[0] if refusals else "",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from .consumers import Use
-from .flattening import Step
+from .flattening import FlatNode
 from .roles import Meaning
 
 Shape = tuple[int | None, ...]
@@ -113,29 +113,29 @@ def _wanted(use: Use, shape_of: ShapeOf) -> Wanted:
         yield from _beside(use, shape_of)
 
 
-def size_along(step: Step, place: int, axis: int, shape_of: ShapeOf) -> int | None:
+def size_along(step: FlatNode, place: int, axis: int, shape_of: ShapeOf) -> int | None:
     """The size of one input of a step along one axis, where both are there and known."""
     shape = shape_of(step.reads[place]) if place < len(step.reads) else None
     return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
 
 
-def _convolved(step: Step, shape_of: ShapeOf) -> Wanted:
+def _convolved(step: FlatNode, shape_of: ShapeOf) -> Wanted:
     yield 1, (size_along(step, _CONVOLUTIONS[step.op], 1, shape_of) or 0) * step.number("group", 1)
 
 
-def _gemm(step: Step, shape_of: ShapeOf) -> Wanted:
+def _gemm(step: FlatNode, shape_of: ShapeOf) -> Wanted:
     yield 0 if step.number("transA") else 1, size_along(step, 1, 1 if step.number("transB") else 0, shape_of)
 
 
-def _quantized_rows(step: Step, _shape_of: ShapeOf) -> Wanted:
+def _quantized_rows(step: FlatNode, _shape_of: ShapeOf) -> Wanted:
     yield -1, step.number("K")
 
 
-def _pieces(step: Step, _shape_of: ShapeOf) -> Wanted:
+def _pieces(step: FlatNode, _shape_of: ShapeOf) -> Wanted:
     yield step.number("axis"), sum(step.numbers("split"))
 
 
-def _grouped(step: Step, shape_of: ShapeOf) -> Wanted:
+def _grouped(step: FlatNode, shape_of: ShapeOf) -> Wanted:
     """Keys and values of the past: batch, heads, length, head size (onnxruntime ContribOperators.md)."""
     heads = step.number("kv_num_heads")
     keys, packed = size_along(step, 1, -1, shape_of), size_along(step, 0, -1, shape_of)
@@ -157,7 +157,7 @@ def _beside(use: Use, shape_of: ShapeOf) -> Wanted:
                 yield -back, size
 
 
-_RULES: Final[Mapping[tuple[str, int], Callable[[Step, ShapeOf], Wanted]]] = {
+_RULES: Final[Mapping[tuple[str, int], Callable[[FlatNode, ShapeOf], Wanted]]] = {
     **{(op, 0): _convolved for op in _CONVOLUTIONS if op != "ConvTranspose"},
     ("Gemm", 0): _gemm,
     ("Split", 0): _pieces,

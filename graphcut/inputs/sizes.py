@@ -59,7 +59,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DimensionSizes:
     """Every size of the inputs, in numbers.
 
     Attributes:
@@ -79,7 +79,7 @@ class Sizes:
     image: int
 
 
-def choose(survey: Survey, *, given: Mapping[str, int], variant: int = 0, guess: Guess) -> Sizes:
+def choose(survey: Survey, *, given: Mapping[str, int], variant: int = 0, guess: Guess) -> DimensionSizes:
     """Numbers for every open size of the inputs.
 
     Args:
@@ -91,7 +91,7 @@ def choose(survey: Survey, *, given: Mapping[str, int], variant: int = 0, guess:
     choice = _Choice(survey, given, variant, guess)
     numbers = choice.numbers()
     lengths = (choice.length(meaning, numbers) for meaning in _LENGTHS)
-    return Sizes(
+    return DimensionSizes(
         shapes={name: tuple(max(0, _size(d, numbers)) for d in dims) for name, dims in survey.dims.items()},
         numbers={name: numbers[name] for name in survey.places},
         sequence=choice.length("sequence", numbers) or choice.usual("sequence"),

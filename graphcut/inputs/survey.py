@@ -17,7 +17,7 @@ from ..loading.model import Model
 from ..loading.shape_inference import describe
 from .consumers import Use, uses_of
 from .expressions import atoms
-from .flattening import Steps, lay_open
+from .flattening import FlatNodes, lay_open
 from .roles import Meaning, Role, meaning_of_symbol, meanings_of_axes, role_of
 from .shape_hints import Shape, meant_axes, told_channels, told_rank, told_sizes
 
@@ -43,7 +43,7 @@ class Survey:
     """
 
     model: Model
-    steps: Steps
+    steps: FlatNodes
 
     @cached_property
     def types(self) -> Mapping[str, TypeProto]:

@@ -13,7 +13,7 @@ from .expressions import evaluate
 from .parameters import bound_of, is_positive, parameters_for
 from .roles import INTEGERS, Role
 from .shape_hints import Shape
-from .sizes import Guess, Sizes
+from .sizes import DimensionSizes, Guess
 from .survey import Survey
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ class Numbers:
     """
 
     known: Survey
-    sizes: Sizes
+    sizes: DimensionSizes
     variant: int
     guess: Guess
 

@@ -27,7 +27,7 @@ _FICLONERANGE: Final = 0x4020940D  # linux/fs.h
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Range:
+class ByteRange:
     """A run of bytes in a file.
 
     Attributes:
@@ -80,7 +80,7 @@ def find_data(model: Path, location: str, *, tensor: str) -> Path:
     return path
 
 
-def check_inside(span: Range, *, file_bytes: int, tensor: str) -> None:
+def check_inside(span: ByteRange, *, file_bytes: int, tensor: str) -> None:
     """Refuse a range that is not wholly inside its file, which is `file_bytes` long (CVE-2024-27319)."""
     if span.offset < 0 or span.length < 0 or span.offset + span.length > file_bytes:
         raise ModelError(
@@ -90,21 +90,21 @@ def check_inside(span: Range, *, file_bytes: int, tensor: str) -> None:
         )
 
 
-def merge_runs(spans: Iterable[Range]) -> list[Range]:
+def merge_runs(spans: Iterable[ByteRange]) -> list[ByteRange]:
     """The same bytes as as few ranges as can be: sorted, overlaps and neighbours joined."""
-    runs: list[Range] = []
+    runs: list[ByteRange] = []
     for span in sorted(set(spans)):
         last = runs[-1] if runs else None
         if last is not None and last.file == span.file and span.offset <= last.offset + last.length:
             end = max(last.offset + last.length, span.offset + span.length)
-            runs[-1] = Range(last.file, last.offset, end - last.offset)
+            runs[-1] = ByteRange(last.file, last.offset, end - last.offset)
         else:
             runs.append(span)
     return runs
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """Where ranges of other files come to lie in a new data file.
 
     Attributes:
@@ -112,10 +112,10 @@ class Layout:
         file_bytes: length of the new file.
     """
 
-    moves: tuple[tuple[Range, int], ...]
+    moves: tuple[tuple[ByteRange, int], ...]
     file_bytes: int
 
-    def offset_of(self, span: Range) -> int:
+    def offset_of(self, span: ByteRange) -> int:
         """Where the first byte of `span` lies in the new file."""
         low, high = 0, len(self.moves)
         while low < high:
@@ -125,28 +125,28 @@ class Layout:
         return target + span.offset - source.offset
 
 
-def _after(span: Range) -> Range:
+def _after(span: ByteRange) -> ByteRange:
     """The greatest range that begins where `span` begins."""
-    return Range(span.file, span.offset, 1 << 63)
+    return ByteRange(span.file, span.offset, 1 << 63)
 
 
-def lay_out(spans: Iterable[Range]) -> Layout:
+def lay_out(spans: Iterable[ByteRange]) -> FileLayout:
     """Lay `spans` behind each other in a new file, each byte once however many ranges hold it.
 
     A run of a MiB or more begins at the same place within a page as in its source: whole pages can then be shared
     with the source where the file system can do that, and the holes before such runs take next to nothing.
     """
-    moves: list[tuple[Range, int]] = []
+    moves: list[tuple[ByteRange, int]] = []
     end = 0
     for run in merge_runs(spans):
         if run.length >= PADDING_SHARE * _PAGE:
             end += (run.offset - end) % _PAGE
         moves.append((run, end))
         end += run.length
-    return Layout(tuple(moves), end)
+    return FileLayout(tuple(moves), end)
 
 
-def write_data(layout: Layout, target: Path, *, progress: Progress | None = None) -> None:
+def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = None) -> None:
     """Write the data file that `layout` describes, through one small buffer.
 
     Whole pages are shared with the source where the file system can (reflink). Otherwise the room is reserved and
@@ -170,7 +170,7 @@ def write_data(layout: Layout, target: Path, *, progress: Progress | None = None
             os.close(handle)
 
 
-def _move(source: int, run: Range, output: int, offset: int, buffer: memoryview, progress: Progress | None) -> None:
+def _move(source: int, run: ByteRange, output: int, offset: int, buffer: memoryview, progress: Progress | None) -> None:
     done = 0
     cloned = _clone_pages(source, run, output, offset)
     if cloned is None and run.length and hasattr(os, "posix_fallocate"):
@@ -191,7 +191,7 @@ def _move(source: int, run: Range, output: int, offset: int, buffer: memoryview,
             progress(moved)
 
 
-def _clone_pages(source: int, run: Range, output: int, offset: int) -> tuple[int, int] | None:
+def _clone_pages(source: int, run: ByteRange, output: int, offset: int) -> tuple[int, int] | None:
     """Share the whole pages of `run` with the new file; which bytes of the run these are, or None where it can't."""
     first = -run.offset % _PAGE
     last = run.length - (run.offset + run.length) % _PAGE
@@ -207,7 +207,7 @@ def _clone_pages(source: int, run: Range, output: int, offset: int) -> tuple[int
     return None
 
 
-def same_bytes(ours: Range, theirs: Range) -> bool:
+def same_bytes(ours: ByteRange, theirs: ByteRange) -> bool:
     """Do both ranges hold the same bytes? The same place of the same file is not read at all."""
     if ours.length != theirs.length:
         return False
@@ -237,7 +237,7 @@ def _read_exactly(stream: object, length: int) -> bytes:
     return b"".join(pieces)
 
 
-def read_bytes(span: Range) -> bytes:
+def read_bytes(span: ByteRange) -> bytes:
     """The bytes of a range, for the small ones that must be looked at."""
     with span.file.open("rb") as stream:
         stream.seek(span.offset)

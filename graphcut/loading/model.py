@@ -19,7 +19,7 @@ from ..core.states import check_pairs
 from ..core.units import count
 from ..core.wiring import Tensor
 from .bound_sizes import infer_bound, name_open_sizes
-from .external_data import Range, check_inside, find_data
+from .external_data import ByteRange, check_inside, find_data
 from .graph_reader import check_text, read_graph, values_bytes
 from .shape_inference import infer_tensors
 from .subgraphs import FunctionKey, is_external, key_of, nodes_within, tensors_in, tensors_in_function
@@ -91,7 +91,7 @@ class Model:
         shapes = [self.tensors[name].shape or () for name in self.graph.reads]
         return tuple(dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str)))
 
-    def range_of(self, tensor: TensorProto) -> Range:
+    def range_of(self, tensor: TensorProto) -> ByteRange:
         """Where the values of an external tensor lie; checked when the model was opened."""
         return range_in(self.data, tensor)
 
@@ -225,7 +225,7 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
     return data
 
 
-def range_in(data: Mapping[str, tuple[Path, int]], tensor: TensorProto) -> Range:
+def range_in(data: Mapping[str, tuple[Path, int]], tensor: TensorProto) -> ByteRange:
     """Where in the files of `data`, by location, the values of an external tensor lie."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     try:
@@ -236,7 +236,7 @@ def range_in(data: Mapping[str, tuple[Path, int]], tensor: TensorProto) -> Range
             f"the weights of {tensor.name!r} have an offset or a length that is no number",
             hint="save the model again with the tool that wrote it",
         ) from None
-    return Range(data[entries["location"]][0], offset, length)
+    return ByteRange(data[entries["location"]][0], offset, length)
 
 
 def _number(text: str) -> int:

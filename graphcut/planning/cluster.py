@@ -16,7 +16,7 @@ from ..core.units import parse_bytes
 from ..costs.device import Device
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A direct line between two devices, instead of the way over the router.
 
     Attributes:
@@ -51,7 +51,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     devices: tuple[Device, ...]
-    lines: tuple[Line, ...] = ()
+    lines: tuple[NetworkLink, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what can't be.
@@ -77,7 +77,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(f"{times} lines go between {' and '.join(sorted(ends))}")
 
     @cached_property
-    def line_between(self) -> dict[frozenset[str], Line]:
+    def line_between(self) -> dict[frozenset[str], NetworkLink]:
         """The direct line between two devices, by their names."""
         return {frozenset(line.between): line for line in self.lines}
 
@@ -89,7 +89,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return target.latency_s + sent_bytes / source.line_bytes_per_s + sent_bytes / target.line_bytes_per_s
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReliabilityModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is always a little wrong with a device or with a direct line. Planning does not count it; simulating does.
 
     Attributes:
@@ -132,7 +132,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"mean_up_s and mean_down_s of {what} are above 0, and finite")
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScheduledFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device fails at a time that is known.
 
     Attributes:
@@ -157,7 +157,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(f"{self.device!r} can't fail for {self.for_s:g} s: that is above 0, and finite")
 
 
-class World(Cluster, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A cluster, and what goes wrong there.
 
     Attributes:
@@ -165,8 +165,8 @@ class World(Cluster, frozen=True, kw_only=True, forbid_unknown_fields=True, dict
         failures: which devices fail at known times.
     """
 
-    faults: tuple[Fault, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    faults: tuple[ReliabilityModel, ...] = ()
+    failures: tuple[ScheduledFailure, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what can't be.
@@ -187,7 +187,7 @@ class World(Cluster, frozen=True, kw_only=True, forbid_unknown_fields=True, dict
             raise ValueError(f"{most[1]} faults are said of {' and '.join(sorted(most[0]))}")
 
     @cached_property
-    def fault_of(self) -> dict[frozenset[str], Fault]:
+    def fault_of(self) -> dict[frozenset[str], ReliabilityModel]:
         """The fault of a device, or of the line between two, by their names."""
         return {frozenset(fault.between or (fault.device or "",)): fault for fault in self.faults}
 
@@ -199,11 +199,11 @@ def read_cluster(path: str | Path) -> Cluster:
         UsageError: the file can't be read.
         RecordError: it is no TOML, or does not fit the record.
     """
-    world = read_world(path)
+    world = read_simulated_cluster(path)
     return Cluster(devices=world.devices, lines=world.lines)
 
 
-def read_world(path: str | Path) -> World:
+def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     """The same, with what goes wrong there.
 
     Raises:
@@ -218,7 +218,7 @@ def read_world(path: str | Path) -> World:
         raise UsageError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
     hint = "docs/PLANNING.md shows a cluster file"
     try:
-        return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=World)
+        return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=SimulatedCluster)
     except UsageError as error:
         raise RecordError(f"{path}: {error}", hint=error.hint) from None
     except msgspec.ValidationError as error:

@@ -23,7 +23,7 @@ _HEAD: Final = 64
 
 
 @dataclass(frozen=True)
-class Written:
+class SerializedSizes:
     """Bytes on disk, by what brings them into a part.
 
     Attributes:
@@ -40,7 +40,7 @@ class Written:
     part: int
 
 
-def written_bytes(model: Model) -> Written:
+def written_bytes(model: Model) -> SerializedSizes:
     """What the things of `model` take once they are written into parts. Linear in the model's messages."""
     graph, proto = model.graph, model.proto
     declared = {value.name: _entry(value) for value in proto.graph.value_info}
@@ -57,7 +57,7 @@ def written_bytes(model: Model) -> Written:
     shared = [*_weights(model, inputs, notes), *_constants(model, declared), *_functions(model)]
     head = proto.ByteSize() - sum(map(_entry, (proto.graph, *proto.functions, *proto.training_info)))
     around = len(proto.graph.name) + len(proto.graph.doc_string) + sum(map(_entry, proto.graph.metadata_props))
-    return Written(nodes, tuple(shared), border, head + around + _HEAD)
+    return SerializedSizes(nodes, tuple(shared), border, head + around + _HEAD)
 
 
 def _entry(message: Message) -> int:

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from .instance import Floats
-from .problem import Task
-from .results import Choice
+from .problem import PlanningProblem
+from .results import Solution
 
 _MOST: Final = 2
 
@@ -45,7 +45,7 @@ class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     others: tuple[Place, ...]
 
 
-def reasons(choice: Choice, task: Task) -> tuple[Reason, ...]:
+def reasons(choice: Solution, task: PlanningProblem) -> tuple[Reason, ...]:
     """One reason for each cut, in order."""
     climb = choice.found.climb
     steps = zip(choice.costs, pairwise(climb.rungs), strict=True)
@@ -53,7 +53,7 @@ def reasons(choice: Choice, task: Task) -> tuple[Reason, ...]:
     return tuple(_reason(choice, task, own, bar) for bar in range(len(own) - 1))
 
 
-def _reason(choice: Choice, task: Task, own: Floats, bar: int) -> Reason:
+def _reason(choice: Solution, task: PlanningProblem, own: Floats, bar: int) -> Reason:
     climb, ladder = choice.found.climb, choice.found.ladder
     low, here, high = climb.rungs[bar : bar + 3]
     join = np.add if choice.joined == "sum" else np.maximum

@@ -26,8 +26,8 @@ from .explanations import Reason
 from .goals import At, Goal, Limits
 from .node_names import guess
 from .plans import Plan, check_limits, with_figures
-from .predictions import Figures
-from .results import Outcome
+from .predictions import PartMetrics
+from .results import Optimality
 from .solver.recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
@@ -63,7 +63,7 @@ class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nodes: tuple[str, ...]
     repeats: tuple[str, ...] = ()
     device: Device | None = None
-    predicted: Figures | None = None
+    predicted: PartMetrics | None = None
     recomputed: Again | None = None
 
 
@@ -94,8 +94,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits: Limits
     dims: dict[str, int]
     planned: str = ""
-    outcome: Outcome | None
-    unlimited: Outcome | None = None
+    outcome: Optimality | None
+    unlimited: Optimality | None = None
     front: tuple[tuple[float, float], ...] = ()
     reasons: tuple[Reason, ...] = ()
     coverage: Coverage | None = None

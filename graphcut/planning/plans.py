@@ -14,11 +14,11 @@ from msgspec.structs import replace as changed
 from ..analysis.cut_points import Analysis
 from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph, Partition, partition
-from ..core.html_repr import Pictured
-from ..costs.caches import Profile, decoder_symbols, nodes_touching, profile_dims
+from ..core.html_repr import HtmlRepr
+from ..costs.caches import DecoderProfile, decoder_symbols, nodes_touching, profile_dims
 from ..costs.device import Device, run_s
 from ..costs.matching import Coverage, apply_table, cover
-from ..costs.tables import Table
+from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model
 from .by_goal.cluster_mapping import plan_across
@@ -27,15 +27,15 @@ from .by_goal.memory_budget import fewest_parts, plan_within
 from .by_goal.output_heads import rows_of_heads
 from .by_goal.part_count import plan_into
 from .cluster import Cluster
-from .disk_size import Written, written_bytes
+from .disk_size import SerializedSizes, written_bytes
 from .explanations import Reason, reasons
 from .goals import Across, At, Goal, Heads, Into, Limits, Within
 from .node_names import find_nodes
-from .predictions import Figures, figures_of
-from .problem import Task, task_of
+from .predictions import PartMetrics, figures_of
+from .problem import PlanningProblem, problem_of
 from .replicable import cheap_nodes
-from .results import Choice, Outcome
-from .solver.recompute import Prices, Recomputed, recompute, repeated
+from .results import Optimality, Solution
+from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
 _SLACK: Final = 1e-9
 """Times that are the same but for the order of additions."""
@@ -45,7 +45,7 @@ ANY_DEVICE: Final = Device(name="any")
 
 
 @dataclass(frozen=True)
-class Plan(Pictured):
+class Plan(HtmlRepr):
     """An order of the nodes with bars in it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Plan(Pictured):
         coverage: what of a cost model fitted the model, where one was given.
         outcome: how good it is, before anything is recomputed; None for goals that name places.
         unlimited: the same without pins and what to avoid, where there are any.
-        front: see `Choice.front`.
+        front: see `Solution.front`.
         recomputed: what parts compute for themselves instead of receiving it.
         figures: what each part takes; empty for goals that name places.
         reasons: why each cut is where it is.
@@ -75,11 +75,11 @@ class Plan(Pictured):
     dims: Mapping[str, int] = field(default_factory=dict)
     costs: Costs | None = None
     coverage: Coverage | None = None
-    outcome: Outcome | None = None
-    unlimited: Outcome | None = None
+    outcome: Optimality | None = None
+    unlimited: Optimality | None = None
     front: tuple[tuple[float, float], ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
-    figures: tuple[Figures, ...] = ()
+    figures: tuple[PartMetrics, ...] = ()
     reasons: tuple[Reason, ...] = ()
     model: Model | None = field(default=None, repr=False, compare=False)
 
@@ -111,7 +111,7 @@ def plan(
     *,
     limits: Limits | None = None,
     costs: Costs | None = None,
-    table: Table | None = None,
+    table: CostTable | None = None,
     prove_s: float = 0.0,
 ) -> Plan:
     """The best cut of the analysed model that meets `goal`. The same arguments give the same plan.
@@ -144,12 +144,12 @@ def plan(
             f"the cost model matched no node of {model.path.name}",
             hint=f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows",
         )
-    study = _Study(analysis, goal, limits, costs, table)
+    study = _PlanContext(analysis, goal, limits, costs, table)
     return study.heads(goal) if isinstance(goal, Heads) else study.planned(goal, prove_s)
 
 
 def usual_dims(
-    analysis: Analysis, goal: Goal, profile: Profile | None = None, tokens: int | None = None
+    analysis: Analysis, goal: Goal, profile: DecoderProfile | None = None, tokens: int | None = None
 ) -> Mapping[str, int]:
     """The sizes that a goal is planned for, on top of those that the model was opened with: see `decoder_dims`.
 
@@ -161,7 +161,9 @@ def usual_dims(
     return decoder_dims(analysis, profile, tokens)
 
 
-def decoder_dims(analysis: Analysis, profile: Profile | None = None, tokens: int | None = None) -> Mapping[str, int]:
+def decoder_dims(
+    analysis: Analysis, profile: DecoderProfile | None = None, tokens: int | None = None
+) -> Mapping[str, int]:
     """Sizes for a decoder: of a prompt of 512 tokens, or as the profile and the number say. Nothing for other models.
 
     Raises:
@@ -172,21 +174,21 @@ def decoder_dims(analysis: Analysis, profile: Profile | None = None, tokens: int
     return profile_dims(analysis.model, profile or "prefill", 512 if tokens is None else tokens)
 
 
-def with_figures(analysis: Analysis, made: Plan, costs: Costs, table: Table | None = None) -> Plan:
+def with_figures(analysis: Analysis, made: Plan, costs: Costs, table: CostTable | None = None) -> Plan:
     """A plan that has no figures (it names places, or was edited) with those of its parts, and what they recompute."""
-    study = _Study(analysis, made.goal, made.limits, costs, table)
+    study = _PlanContext(analysis, made.goal, made.limits, costs, table)
     return study.with_recomputed(study.with_figures(made))
 
 
 @dataclass(frozen=True)
-class _Study:
+class _PlanContext:
     """One planning: everything that its steps look at."""
 
     analysis: Analysis
     goal: Goal
     limits: Limits
     costs: Costs
-    table: Table | None
+    table: CostTable | None
 
     @property
     def graph(self) -> Graph:
@@ -197,7 +199,7 @@ class _Study:
         return self.goal.cluster if isinstance(self.goal, Across) else None
 
     @cached_property
-    def written(self) -> Written:
+    def written(self) -> SerializedSizes:
         return written_bytes(self.analysis.model)
 
     @cached_property
@@ -248,7 +250,7 @@ class _Study:
         """What its rows say that parts compute for themselves."""
         return replace(made, recomputed=repeated(self.graph, made.rows, cache(self._pricing(made.devices))))
 
-    def best(self, goal: Into | Within | Across, prove_s: float) -> tuple[Task, Choice]:
+    def best(self, goal: Into | Within | Across, prove_s: float) -> tuple[PlanningProblem, Solution]:
         """The task and its best plan. For a budget layers are cut where that takes fewer parts, or is the only way."""
         if not isinstance(goal, Within) or self.limits.inside_layers or self.analysis.repeat is None:
             return self._possible(goal, self.limits, prove_s)
@@ -262,7 +264,9 @@ class _Study:
         finer, cut = self._possible(goal, inside, prove_s)
         return (finer, cut) if cut.outcome.value < whole.outcome.value else (task, whole)
 
-    def _possible(self, goal: Into | Within | Across, limits: Limits, prove_s: float) -> tuple[Task, Choice]:
+    def _possible(
+        self, goal: Into | Within | Across, limits: Limits, prove_s: float
+    ) -> tuple[PlanningProblem, Solution]:
         """The task and its best plan; where that is impossible with cheap values in all parts, without them."""
         task = self._task(goal, limits)
         try:
@@ -273,7 +277,7 @@ class _Study:
         plain = self._task(goal, limits, with_cheap=False)
         return plain, self._chosen(plain, goal, prove_s)
 
-    def _task(self, goal: Into | Within | Across, limits: Limits, *, with_cheap: bool = True) -> Task:
+    def _task(self, goal: Into | Within | Across, limits: Limits, *, with_cheap: bool = True) -> PlanningProblem:
         """What is planned; what every part may compute for itself is left out of it."""
         cheap = frozenset[int]()
         if with_cheap and limits.recompute == "auto":
@@ -285,7 +289,7 @@ class _Study:
                 self.graph, self.costs, run, s_per_byte, kept=self._single(limits), avoided=self._avoided(limits)
             )
         whole_layers = not limits.inside_layers
-        return task_of(self.analysis, self.costs, limits, self.written, whole_layers=whole_layers, cheap=cheap)
+        return problem_of(self.analysis, self.costs, limits, self.written, whole_layers=whole_layers, cheap=cheap)
 
     def _single(self, limits: Limits) -> frozenset[int]:
         """Nodes that stand in one part alone: they touch a cache, or are pinned."""
@@ -295,7 +299,7 @@ class _Study:
     def _avoided(self, limits: Limits) -> set[int]:
         return find_nodes(self.graph, limits.avoid) if limits.avoid else set()
 
-    def _chosen(self, task: Task, goal: Into | Within | Across, prove_s: float) -> Choice:
+    def _chosen(self, task: PlanningProblem, goal: Into | Within | Across, prove_s: float) -> Solution:
         match goal:
             case Into():
                 return plan_into(task, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
@@ -306,12 +310,12 @@ class _Study:
             case _:
                 assert_never(goal)
 
-    def _unlimited(self, goal: Into | Within | Across) -> Outcome | None:
+    def _unlimited(self, goal: Into | Within | Across) -> Optimality | None:
         """How good the plan would be without pins and what to avoid."""
         if not (self.limits.pins or self.limits.avoid):
             return None
         free = changed(self.limits, pins=(), avoid=())
-        return _Study(self.analysis, goal, free, self.costs, self.table).best(goal, 0.0)[1].outcome
+        return _PlanContext(self.analysis, goal, free, self.costs, self.table).best(goal, 0.0)[1].outcome
 
     def _with_replicas(
         self, rows: tuple[tuple[int, ...], ...], devices: Sequence[Device], cheap: Sequence[int], most_s: float
@@ -340,20 +344,20 @@ class _Study:
 
     def _pricing(
         self, devices: Sequence[Device], repeatable: Mapping[int, frozenset[int]] | None = None
-    ) -> Callable[[int], Prices]:
+    ) -> Callable[[int], TransferPrices]:
         """For each part what it costs to repeat and to be sent; `repeatable` tells what some may repeat at most."""
         unsent = frozenset(name for node in self._avoided(self.limits) for name in self.graph.nodes[node].writes)
         sizes = {name: number for name, (number, _) in self.costs.tensor_bytes.items()}
 
-        def prices(part: int) -> Prices:
+        def prices(part: int) -> TransferPrices:
             device, before = devices[part], devices[part - 1]
             run = dict(zip(self.graph.flow, self.seconds(device), strict=True))
             sending = 1 / device.line_bytes_per_s + 1 / before.line_bytes_per_s
-            return Prices(run, sending, sizes, unsent, (repeatable or {}).get(part))
+            return TransferPrices(run, sending, sizes, unsent, (repeatable or {}).get(part))
 
         return prices
 
-    def _fits(self, device: Device, part: Figures) -> bool:
+    def _fits(self, device: Device, part: PartMetrics) -> bool:
         """Has a part that recomputes still room? Never says yes where it has not."""
         if isinstance(self.goal, Within):
             counted = part.activation_bytes + part.cache_bytes if self.goal.counting else 0
@@ -362,7 +366,7 @@ class _Study:
         return device.memory_bytes is None or needed <= device.memory_bytes
 
 
-def _slowest(goal: Goal, choice: Choice) -> float:
+def _slowest(goal: Goal, choice: Solution) -> float:
     """Seconds of the part that was planned to be the slowest; `inf` where the plan was not for time."""
     if not (isinstance(goal, Into) and goal.by == "time") and not (
         isinstance(goal, Across) and goal.objective != "bytes"

@@ -11,10 +11,10 @@ from ..costs.device import Device
 from ..costs.weighing import Costs, peak_bytes
 from .by_goal.direct_links import moving_s
 from .cluster import Cluster
-from .disk_size import Written
+from .disk_size import SerializedSizes
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one part takes.
 
     Attributes:
@@ -47,11 +47,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def figures_of(
     found: Partition,
     costs: Costs,
-    written: Written,
+    written: SerializedSizes,
     devices: Sequence[Device],
     seconds: Callable[[Device], Sequence[float]],
     cluster: Cluster | None = None,
-) -> tuple[Figures, ...]:
+) -> tuple[PartMetrics, ...]:
     """What each part of `found` takes on its device.
 
     Args:
@@ -82,7 +82,7 @@ def figures_of(
         touched = sum(costs.weight_bytes[i] + costs.moved_bytes[i] for i in places)
         flops = sum(costs.flops[i] for i in places)
         made.append(
-            Figures(
+            PartMetrics(
                 nodes=len(nodes),
                 flops=flops,
                 weight_bytes=sum(graph.weights[name].bytes for name in block.weights),
@@ -99,7 +99,7 @@ def figures_of(
     return tuple(made)
 
 
-def _written(block: Block, nodes: Sequence[int], written: Written, shares: Mapping[int, Sequence[int]]) -> int:
+def _written(block: Block, nodes: Sequence[int], written: SerializedSizes, shares: Mapping[int, Sequence[int]]) -> int:
     shared = {i for node in nodes for i in shares.get(node, ())}
     messages = sum(written.nodes[node] for node in nodes)
     border = sum(written.border[name] for name in {*block.reads, *block.writes})

@@ -15,14 +15,14 @@ from ..core.graph import Graph
 from ..core.units import count
 from ..costs.weighing import Costs
 from .contraction import contract
-from .disk_size import Written
+from .disk_size import SerializedSizes
 from .goals import Counted, Limits
 from .instance import Hyperedges, Ints, Workload, exact, quantum_for
 from .node_names import find_nodes
 
 
 @dataclass(frozen=True)
-class Task:
+class PlanningProblem:
     """What is planned of a model.
 
     Attributes:
@@ -40,7 +40,7 @@ class Task:
     limits: Limits
     groups: tuple[tuple[int, ...], ...]
     cheap: tuple[int, ...]
-    written: Written
+    written: SerializedSizes
     pins: Mapping[int, int]
 
     @property
@@ -189,15 +189,15 @@ class Task:
         return most
 
 
-def task_of(
+def problem_of(
     analysis: Analysis,
     costs: Costs,
     limits: Limits,
-    written: Written,
+    written: SerializedSizes,
     *,
     whole_layers: bool,
     cheap: Collection[int] = (),
-) -> Task:
+) -> PlanningProblem:
     """What is planned of `analysis.model`.
 
     Nodes share a group where a tensor between them has no type that can be declared or is no plain tensor, where they
@@ -224,7 +224,7 @@ def task_of(
                     f"{pins[home[node]]}",
                     hint="pin one of them elsewhere, or leave one pin out",
                 )
-    return Task(analysis, costs, limits, groups, tuple(sorted(cheap)), written, pins)
+    return PlanningProblem(analysis, costs, limits, groups, tuple(sorted(cheap)), written, pins)
 
 
 def _awkward(analysis: Analysis) -> Iterable[Sequence[int]]:

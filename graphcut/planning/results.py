@@ -9,16 +9,16 @@ import msgspec
 
 from ..costs.device import Device
 from .instance import Floats
-from .solver.chain_dp import Sum
-from .solver.search import Found
+from .solver.chain_dp import Aggregation
+from .solver.search import SearchResult
 
 _SAME: Final = 1e-6
 """Shares of a value by which it may differ from a bound and yet be it: the exact solver knows no better."""
 
-Unit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s"]
+MetricUnit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s"]
 
 
-class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How good a plan is, by what it was planned for.
 
     Attributes:
@@ -32,7 +32,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     objective: str
     value: float
     bound: float
-    unit: Unit
+    unit: MetricUnit
     is_optimal: bool
 
     @property
@@ -45,7 +45,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Solution:
     """The plan that a planner chose.
 
     Attributes:
@@ -58,11 +58,11 @@ class Choice:
             shortest time between two first. None of them is as good as another in both.
     """
 
-    found: Found
+    found: SearchResult
     devices: tuple[Device, ...]
-    outcome: Outcome
+    outcome: Optimality
     costs: tuple[Floats, ...]
-    joined: Sum
+    joined: Aggregation
     front: tuple[tuple[float, float], ...] = ()
 
 
@@ -71,8 +71,8 @@ def is_same(value: float, bound: float) -> bool:
     return value <= bound * (1 + _SAME)
 
 
-def outcome_of(objective: str, found: Found, bound: float, unit: Unit) -> Outcome:
+def outcome_of(objective: str, found: SearchResult, bound: float, unit: MetricUnit) -> Optimality:
     """The outcome of a search whose first rank is the objective; what comes of a complete ladder is its own bound."""
     value = found.ranks[0]
     is_optimal = found.is_optimal or is_same(value, bound)
-    return Outcome(objective, value, value if is_optimal else bound, unit, is_optimal)
+    return Optimality(objective, value, value if is_optimal else bound, unit, is_optimal)

@@ -13,10 +13,10 @@ import msgspec
 
 from ..core.atomic_files import replacing
 from ..core.errors import RunError
-from .run_log import Log
+from .run_log import RunLog
 
 
-def save_trace(log: Log, parts: Sequence[str], workers: Sequence[str], path: Path) -> None:
+def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: Path) -> None:
     """Write what `log` noted; a row for each worker, a bar for each part at work, a mark for what went wrong.
 
     Args:
@@ -36,7 +36,7 @@ def save_trace(log: Log, parts: Sequence[str], workers: Sequence[str], path: Pat
         raise RunError(f"{path} can't be written: {error.strerror or error}", hint="choose another --trace") from None
 
 
-def _events(log: Log, parts: Sequence[str], workers: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _events(log: RunLog, parts: Sequence[str], workers: Sequence[str]) -> Iterator[dict[str, Any]]:
     zero_s = min(log.arrived_s, default=0.0)
     for number, name in enumerate(workers):
         yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": number, "args": {"name": name}}

@@ -15,11 +15,11 @@ from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade
 from .batches import BatchAxis, agree, batch_axis
 from .in_process.sequential import opened
-from .run_log import Log
-from .scheduling.assignment import Via, balance_of, crew_of, shared_out, staff_of, units_of
-from .scheduling.requests import Request, Wires
-from .scheduling.scheduler import DEADLINE_S, Answer, Dispatcher, OnError
-from .stage import Policy
+from .run_log import RunLog
+from .scheduling.assignment import Via, assign_parts, balance_of, executor_of, scheduled_parts, shared_out
+from .scheduling.requests import Request, Routing
+from .scheduling.scheduler import DEADLINE_S, Answer, OnError, Scheduler
+from .stage import SessionConfig
 from .values import Value, to_array
 
 Outputs = dict[str, Any]
@@ -50,9 +50,9 @@ class Pipeline:
         balanced: bool = True,
         micro_batch: int | Literal["auto"] | None = None,
         deadline_s: float = DEADLINE_S,
-        policy: Policy | None = None,
+        config: SessionConfig | None = None,
         is_tracing: bool = False,
-        log: Log | None = None,
+        log: RunLog | None = None,
     ) -> None:
         """Load the parts; see `stream` for the arguments. With `is_tracing` its own log keeps every span."""
         if not 0 < deadline_s <= _LONGEST_S:
@@ -60,23 +60,23 @@ class Pipeline:
                 f"a deadline of {deadline_s:g} s can't be kept",
                 hint=f"give it more than 0 seconds, and {_LONGEST_S:,} at most",
             )
-        members = staff_of(cascade, workers, overlap)
+        members = assign_parts(cascade, workers, overlap)
         if isinstance(micro_batch, int) and micro_batch < 1:
             raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")
         self.window = window or 2 * len(members)
-        self.log = log or Log(len(cascade.parts), len(members), is_tracing=is_tracing)
+        self.log = log or RunLog(len(cascade.parts), len(members), is_tracing=is_tracing)
         self._cascade = cascade
         self._length = micro_batch
         self.workers = tuple(member.name for member in members)
         self._axis = batch_axis(cascade) if micro_batch else None
         self._is_compared = False
         self._comparing = Lock()
-        crew = crew_of(cascade, via, shared_out(policy or Policy(), len(members), via), {}, members)
-        self._wake = crew.wake
-        units = units_of(cascade, {})
-        self._dispatcher = Dispatcher(
-            Wires(units, cascade.manifest.writes),
-            crew,
+        executor = executor_of(cascade, via, shared_out(config or SessionConfig(), len(members), via), {}, members)
+        self._wake = executor.wake
+        units = scheduled_parts(cascade, {})
+        self._dispatcher = Scheduler(
+            Routing(units, cascade.manifest.writes),
+            executor,
             members,
             window=self.window,
             on_error="skip",
@@ -90,7 +90,7 @@ class Pipeline:
         self._is_over = False
         self._submitted_so_far = 0
         self._sending = Lock()
-        self._thread = Thread(target=self._work, name="graphcut dispatcher", daemon=True)
+        self._thread = Thread(target=self._work, name="graphcut scheduler", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -242,8 +242,8 @@ def stream(  # noqa: PLR0913 - each is a decision of its own, and has a default 
     micro_batch: int | Literal["auto"] | None = None,
     deadline_s: float = DEADLINE_S,
     on_error: OnError = "raise",
-    policy: Policy | None = None,
-    log: Log | None = None,
+    config: SessionConfig | None = None,
+    log: RunLog | None = None,
 ) -> Iterator[Outputs | RunError]:
     """The model's outputs for each of `feeds`, in order, while other parts work on other feeds.
 
@@ -266,7 +266,7 @@ def stream(  # noqa: PLR0913 - each is a decision of its own, and has a default 
         deadline_s: how long loading may take, and a step of which nothing is known yet; who takes longer is taken for
             hung. Threads can't be ended, and have no deadline.
         on_error: `raise` what goes wrong with a feed, or give the error in place of its outputs and go on.
-        policy: how sessions are built; threads are shared out among the workers by themselves.
+        config: how sessions are built; threads are shared out among the workers by themselves.
         log: what happens is noted there.
 
     Raises:
@@ -283,7 +283,7 @@ def stream(  # noqa: PLR0913 - each is a decision of its own, and has a default 
         balanced=balanced,
         micro_batch=micro_batch,
         deadline_s=deadline_s,
-        policy=policy,
+        config=config,
         log=log,
     ) as pipeline:
         yield from pipeline.map(feeds, on_error=on_error)

@@ -16,7 +16,7 @@ class Span:
         worker: who.
         part: the place of the part.
         request: the number of the request.
-        began_s: when, on the clock of the crew.
+        began_s: when, on the clock of the executor.
         seconds: how long.
     """
 
@@ -28,7 +28,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class Tally:
+class PartTotals:
     """What a part took, all requests together.
 
     Attributes:
@@ -43,7 +43,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Log:
+class RunLog:
     """Everything that is noted of a run.
 
     Attributes:
@@ -65,7 +65,7 @@ class Log:
     parts: int
     workers: int
     is_tracing: bool = False
-    tallies: dict[tuple[int, int], Tally] = field(default_factory=dict)
+    tallies: dict[tuple[int, int], PartTotals] = field(default_factory=dict)
     busy_s: list[float] = field(default_factory=list)
     waited_s: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Log:
         self._besides_s[worker] = (self._besides_s.get(worker, besides_s) + besides_s) / 2
         began_s = now_s - sum(seconds)
         for part, took in zip(step.parts, seconds, strict=True):
-            tally = self.tallies.setdefault((part, worker), Tally())
+            tally = self.tallies.setdefault((part, worker), PartTotals())
             tally.usual_s = took if not tally.times else (tally.usual_s + took) / 2
             tally.times += 1
             tally.seconds += took
@@ -137,10 +137,10 @@ class Log:
         """From the first step, when its worker had loaded, to the last answer."""
         return self.delivered_s[-1] - self._first_s if self.delivered_s and self._first_s is not None else 0.0
 
-    def of_part(self, part: int) -> Tally:
+    def of_part(self, part: int) -> PartTotals:
         """What a part took, all workers together."""
         own = [tally for (place, _), tally in self.tallies.items() if place == part]
-        return Tally(sum(tally.times for tally in own), sum(tally.seconds for tally in own))
+        return PartTotals(sum(tally.times for tally in own), sum(tally.seconds for tally in own))
 
     def workers_of(self, part: int) -> list[int]:
         """Who ran a part."""

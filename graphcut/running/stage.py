@@ -23,7 +23,7 @@ _NOWHERE: Final[Values] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Policy:
+class SessionConfig:
     """How sessions are built.
 
     Attributes:
@@ -47,18 +47,18 @@ class Policy:
     is_checked: bool = True
 
 
-def session_options(policy: Policy) -> ort.SessionOptions:
+def session_options(config: SessionConfig) -> ort.SessionOptions:
     """The options that every session of graphcut has."""
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised, and said by us
     levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if policy.optimized else levels.ORT_DISABLE_ALL
-    options.intra_op_num_threads = policy.threads
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if config.optimized else levels.ORT_DISABLE_ALL
+    options.intra_op_num_threads = config.threads
     # Threads of one session that spin while another one works make a cascade two to four times slower.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.enable_cpu_mem_arena = policy.arena
-    options.enable_mem_pattern = policy.arena  # a pattern is one block for all activations, and outputs come on top
-    if not policy.prepacked:
+    options.enable_cpu_mem_arena = config.arena
+    options.enable_mem_pattern = config.arena  # a pattern is one block for all activations, and outputs come on top
+    if not config.prepacked:
         options.add_session_config_entry("session.disable_prepacking", "1")
         # A weight that is transposed would be so once and for all, and lie in memory a second time.
         options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", _SMALL_BYTES)
@@ -68,7 +68,7 @@ def session_options(policy: Policy) -> ort.SessionOptions:
 class Stage:
     """A part with its session."""
 
-    def __init__(self, cascade: Cascade, part: Part, *, policy: Policy) -> None:
+    def __init__(self, cascade: Cascade, part: Part, *, config: SessionConfig) -> None:
         """Load `part`.
 
         Raises:
@@ -79,11 +79,11 @@ class Stage:
         self._tensors = {name: cascade.tensors[name] for name in (*part.reads, *part.writes)}
         self._is_all_numbers = all(map(travels_as_ort_value, self._tensors.values()))
         file = cascade.file(part)
-        if policy.is_checked:
+        if config.is_checked:
             check_unchanged(cascade, part)
-        providers = _providers(cascade, part, policy)
+        providers = _providers(cascade, part, config)
         try:
-            self._session = ort.InferenceSession(os.fspath(file), session_options(policy), providers=providers)
+            self._session = ort.InferenceSession(os.fspath(file), session_options(config), providers=providers)
         except Exception as error:
             raise RunError(
                 f"{file} can't be loaded: {tidy(error)}", hint="`graphcut verify` checks a cascade"
@@ -173,16 +173,16 @@ def check_unchanged(cascade: Cascade, part: Part) -> None:
         ) from None
 
 
-def _providers(cascade: Cascade, part: Part, policy: Policy) -> list[tuple[str, dict[str, str]]]:
+def _providers(cascade: Cascade, part: Part, config: SessionConfig) -> list[tuple[str, dict[str, str]]]:
     planned = next((host.provider for host in cascade.manifest.devices if host.name == part.device), _CPU)
-    provider = policy.provider or planned
+    provider = config.provider or planned
     known = ort.get_available_providers()
     if provider not in known:
         raise RunError(
             f"{part.file} is to run with {provider}, which this ONNX Runtime does not have",
             hint=f"it has {', '.join(known)}; choose one with --provider, or install the ONNX Runtime of that device",
         )
-    chosen = [(provider, dict(policy.options))]
+    chosen = [(provider, dict(config.options))]
     return chosen if provider == _CPU else [*chosen, (_CPU, {})]
 
 

@@ -9,7 +9,7 @@ from math import inf
 
 
 @dataclass(slots=True)
-class Alarm:
+class ScheduledEvent:
     """Something that is to happen.
 
     Attributes:
@@ -35,7 +35,7 @@ class Clock:
     def __init__(self) -> None:
         """It is time 0, and nothing is to happen."""
         self.now_s = 0.0
-        self._alarms: list[tuple[float, int, Alarm]] = []
+        self._alarms: list[tuple[float, int, ScheduledEvent]] = []
         self._set = 0
 
     @property
@@ -45,13 +45,13 @@ class Clock:
             heapq.heappop(self._alarms)
         return self._alarms[0][0] if self._alarms else inf
 
-    def after(self, seconds: float, what: Callable[[], None]) -> Alarm:
+    def after(self, seconds: float, what: Callable[[], None]) -> ScheduledEvent:
         """Let `what` happen in so many seconds."""
         return self.at(self.now_s + seconds, what)
 
-    def at(self, time_s: float, what: Callable[[], None]) -> Alarm:
+    def at(self, time_s: float, what: Callable[[], None]) -> ScheduledEvent:
         """Let `what` happen at a time that is not past."""
-        alarm = Alarm(time_s, what)
+        alarm = ScheduledEvent(time_s, what)
         heapq.heappush(self._alarms, (alarm.at_s, self._set, alarm))
         self._set += 1
         return alarm

@@ -15,17 +15,17 @@ from functools import partial
 from typing import Final
 
 from ..costs.device import Device
-from ..planning.cluster import Fault, World
-from .clock import Alarm, Clock
+from ..planning.cluster import ReliabilityModel, SimulatedCluster
+from .clock import Clock, ScheduledEvent
 
 RETRY_S: Final = 0.2
 """After so long without an answer a message is sent again: the least that Linux's TCP waits (RFC 6298 says 1 s)."""
 
-_RELIABLE: Final = Fault(device="")
+_RELIABLE: Final = ReliabilityModel(device="")
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class LinkDirection:
     """One direction of a line.
 
     Attributes:
@@ -44,7 +44,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """How a tensor gets from one device to another.
 
     Attributes:
@@ -54,7 +54,7 @@ class Way:
         loss: the share of messages that get lost.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[LinkDirection, ...]
     latency_s: float
     jitters_s: tuple[float, ...]
     loss: float
@@ -74,13 +74,13 @@ class Transfer:
         next: what happens to it next.
     """
 
-    way: Way
+    way: Route
     bytes: int
     arrived: Callable[[Transfer], None]
     left_bytes: float = 0.0
     since_s: float = 0.0
     bytes_per_s: float = 0.0
-    next: Alarm | None = None
+    next: ScheduledEvent | None = None
 
 
 class Network:
@@ -90,22 +90,22 @@ class Network:
         lost: how many messages got lost.
     """
 
-    def __init__(self, world: World, clock: Clock, draw: random.Random) -> None:
+    def __init__(self, world: SimulatedCluster, clock: Clock, draw: random.Random) -> None:
         """Nothing is on its way yet; `draw` decides on jitter and loss."""
         self.lost = 0
         self._world = world
         self._clock = clock
         self._draw = draw
-        self._up = [Line(device.name, None, device.line_bytes_per_s) for device in world.devices]
-        self._down = [Line(None, device.name, device.line_bytes_per_s) for device in world.devices]
-        self._direct: dict[tuple[str, str], Line] = {}
+        self._up = [LinkDirection(device.name, None, device.line_bytes_per_s) for device in world.devices]
+        self._down = [LinkDirection(None, device.name, device.line_bytes_per_s) for device in world.devices]
+        self._direct: dict[tuple[str, str], LinkDirection] = {}
         for line in world.lines:
             for source, target in (line.between, line.between[::-1]):
-                self._direct[source, target] = Line(source, target, line.bytes_per_s)
-        self._ways: dict[tuple[int | None, int], Way] = {}
+                self._direct[source, target] = LinkDirection(source, target, line.bytes_per_s)
+        self._ways: dict[tuple[int | None, int], Route] = {}
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[LinkDirection]:
         """All of them: to the router, from it, direct ones."""
         return [*self._up, *self._down, *self._direct.values()]
 
@@ -124,7 +124,7 @@ class Network:
             transfer.next.call_off()
         self._leave(transfer)
 
-    def _way(self, source: int | None, target: int) -> Way:
+    def _way(self, source: int | None, target: int) -> Route:
         """A direct line, or the lines of both to the router, with the latency of the receiver: as in planning."""
         devices, faults = self._world.devices, self._world.fault_of
         to = devices[target]
@@ -134,13 +134,13 @@ class Network:
         if direct is not None:
             line = self._direct[devices[source or 0].name, to.name]
             fault = faults.get(names, _RELIABLE)
-            return Way((line,), direct.latency_s, (fault.jitter_s,), fault.loss)
+            return Route((line,), direct.latency_s, (fault.jitter_s,), fault.loss)
         found = [faults.get(frozenset((device.name,)), _RELIABLE) for device in ends]
         passing = 1.0
         for fault in found:
             passing *= 1 - fault.loss
         lines = (self._down[target],) if source is None else (self._up[source], self._down[target])
-        return Way(lines, to.latency_s, tuple(fault.jitter_s for fault in found), 1 - passing)
+        return Route(lines, to.latency_s, tuple(fault.jitter_s for fault in found), 1 - passing)
 
     def _start(self, transfer: Transfer) -> None:
         transfer.left_bytes, transfer.since_s, transfer.bytes_per_s = float(transfer.bytes), self._clock.now_s, 0.0
@@ -175,7 +175,7 @@ class Network:
         transfer.left_bytes = max(0.0, transfer.left_bytes - sent)
         transfer.since_s = self._clock.now_s
 
-    def _share(self, changed: Iterable[Line]) -> None:
+    def _share(self, changed: Iterable[LinkDirection]) -> None:
         """Share out anew what can be touched by a change on these lines."""
         for transfer, bytes_per_s in fair_shares(_touched(changed)):
             if bytes_per_s == transfer.bytes_per_s:
@@ -187,7 +187,7 @@ class Network:
             transfer.next = self._clock.after(transfer.left_bytes / bytes_per_s, partial(self._sent, transfer))
 
 
-def _touched(changed: Iterable[Line]) -> list[Line]:
+def _touched(changed: Iterable[LinkDirection]) -> list[LinkDirection]:
     """The lines that share tensors with these, directly or over others."""
     found = dict.fromkeys(line for line in changed if line.moving)
     todo = list(found)
@@ -200,13 +200,13 @@ def _touched(changed: Iterable[Line]) -> list[Line]:
     return list(found)
 
 
-def fair_shares(lines: Sequence[Line]) -> list[tuple[Transfer, float]]:
+def fair_shares(lines: Sequence[LinkDirection]) -> list[tuple[Transfer, float]]:
     """Bytes a second for all that moves on `lines`, max-min fairly: again and again the tightest line is shared out."""
     if all(len(line.moving) == 1 for line in lines):  # all of it is one, mostly: the lines are connected
         moving = dict.fromkeys(transfer for line in lines for transfer in line.moving)
         return [(transfer, min(line.bytes_per_s for line in transfer.way.lines)) for transfer in moving]
     left = {line: line.bytes_per_s for line in lines}
-    open_: dict[Line, dict[Transfer, None]] = {line: dict(line.moving) for line in lines}
+    open_: dict[LinkDirection, dict[Transfer, None]] = {line: dict(line.moving) for line in lines}
     shares: list[tuple[Transfer, float]] = []
     while open_:
         tightest = min(open_, key=lambda line: left[line] / len(open_[line]))

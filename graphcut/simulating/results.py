@@ -47,7 +47,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
 
 
-class LineUse(msgspec.Struct, frozen=True, kw_only=True):
+class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
     """What one direction of a line did.
 
     Attributes:
@@ -63,7 +63,7 @@ class LineUse(msgspec.Struct, frozen=True, kw_only=True):
     used: float
 
 
-class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a simulation.
 
     Attributes:
@@ -97,5 +97,5 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     anew: int
     devices: tuple[DeviceUse, ...]
-    lines: tuple[LineUse, ...]
-    undisturbed: Simulated | None = None
+    lines: tuple[LinkUse, ...]
+    undisturbed: SimulationResult | None = None

@@ -15,13 +15,13 @@ from ..core.manifest import Cascade
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model, load
-from ..planning.cluster import Failure, World
+from ..planning.cluster import ScheduledFailure, SimulatedCluster
 from ..planning.goals import Across
 from ..planning.plans import Plan, with_figures
-from ..running.run_log import Log
-from ..running.scheduling.assignment import units_of
+from ..running.run_log import RunLog
+from ..running.scheduling.assignment import scheduled_parts
 from ..running.scheduling.load_balancing import even_bounds
-from ..running.scheduling.requests import Unit
+from ..running.scheduling.requests import ScheduledPart
 
 _SHOWN: Final = 8
 """Names that a message lists."""
@@ -42,12 +42,12 @@ class Scenario:
         seconds: what each part takes, by the device.
     """
 
-    units: tuple[Unit, ...]
+    units: tuple[ScheduledPart, ...]
     weight_bytes: tuple[int, ...]
     reads: tuple[str, ...]
     outputs: tuple[str, ...]
     tensor_bytes: Mapping[str, int]
-    world: World
+    world: SimulatedCluster
     owns: tuple[tuple[int, ...], ...]
     seconds: tuple[tuple[float, ...], ...]
 
@@ -61,7 +61,7 @@ class Scenario:
         faults = tuple(changed(fault, mean_up_s=None, mean_down_s=None) for fault in self.world.faults)
         return replace(self, world=changed(self.world, faults=faults, failures=()))
 
-    def with_failures(self, failures: Sequence[Failure]) -> Scenario:
+    def with_failures(self, failures: Sequence[ScheduledFailure]) -> Scenario:
         """The same where devices fail at known times, too.
 
         Raises:
@@ -91,7 +91,7 @@ class Scenario:
         return replace(self, world=world, owns=self.owns * copies, seconds=self.seconds * copies)
 
 
-def scenario_of_plan(made: Plan, model: Model, world: World | None) -> Scenario:
+def scenario_of_plan(made: Plan, model: Model, world: SimulatedCluster | None) -> Scenario:
     """A plan in a world; without one, in the cluster that it was made for.
 
     Parts are where the plan puts them. If it was made for no cluster, they are spread over the devices in order. What a
@@ -112,7 +112,7 @@ def scenario_of_plan(made: Plan, model: Model, world: World | None) -> Scenario:
         for figures, device, nodes in zip(made.figures, made.devices, held, strict=True)
     ]
     units = tuple(
-        Unit(f"part {i}", block.reads, block.writes, f.written_bytes + f.activation_bytes + f.cache_bytes)
+        ScheduledPart(f"part {i}", block.reads, block.writes, f.written_bytes + f.activation_bytes + f.cache_bytes)
         for i, (block, f) in enumerate(zip(blocks, made.figures, strict=True))
     )
     seconds = _per_device(world, lambda device: _scaled(_roofline(costs, device, held), scales))
@@ -129,7 +129,7 @@ def scenario_of_plan(made: Plan, model: Model, world: World | None) -> Scenario:
     )
 
 
-def scenario_of_cascade(cascade: Cascade, world: World) -> Scenario:
+def scenario_of_cascade(cascade: Cascade, world: SimulatedCluster) -> Scenario:
     """A cascade in a world: its parts are opened to see what they take, by the roofline.
 
     Raises:
@@ -141,7 +141,7 @@ def scenario_of_cascade(cascade: Cascade, world: World) -> Scenario:
     seconds = _per_device(world, lambda device: tuple(sum(run_s(costs, device)) for costs in weighed))
     named = [part.device for part in cascade.parts if part.device is not None]
     return Scenario(
-        tuple(units_of(cascade, {})),
+        tuple(scheduled_parts(cascade, {})),
         tuple(part.weight_bytes for part in cascade.parts),
         cascade.manifest.reads,
         cascade.manifest.writes,
@@ -152,7 +152,7 @@ def scenario_of_cascade(cascade: Cascade, world: World) -> Scenario:
     )
 
 
-def scenario_of_log(cascade: Cascade, log: Log, *, words_s: float = 0.0) -> Scenario:
+def scenario_of_log(cascade: Cascade, log: RunLog, *, words_s: float = 0.0) -> Scenario:
     """What was measured on one machine: each part takes on each worker what it took there on average.
 
     Between workers of one machine tensors take no time of their own. A part belongs to all workers that ran it.
@@ -167,24 +167,24 @@ def scenario_of_log(cascade: Cascade, log: Log, *, words_s: float = 0.0) -> Scen
     usual = [log.of_part(part).seconds / max(1, log.of_part(part).times) for part in parts]
     workers = range(log.workers)
     return Scenario(
-        tuple(units_of(cascade, {})),
+        tuple(scheduled_parts(cascade, {})),
         tuple(part.weight_bytes for part in cascade.parts),
         cascade.manifest.reads,
         cascade.manifest.writes,
         {name: 0 for part in cascade.parts for name in part.writes},
-        World(devices=tuple(Device(name=f"worker {worker}", latency_s=words_s / 2) for worker in workers)),
+        SimulatedCluster(devices=tuple(Device(name=f"worker {worker}", latency_s=words_s / 2) for worker in workers)),
         tuple(tuple(part for part in parts if (part, worker) in known) for worker in workers),
         tuple(tuple(known.get((part, worker), usual[part]) for part in parts) for worker in workers),
     )
 
 
-def _own_world(made: Plan) -> World:
+def _own_world(made: Plan) -> SimulatedCluster:
     if not isinstance(made.goal, Across):
         raise UsageError(
             "the plan was made for no cluster, so it does not say where its parts run",
             hint="name a file that lists devices with --cluster",
         )
-    return World(devices=made.goal.cluster.devices, lines=made.goal.cluster.lines)
+    return SimulatedCluster(devices=made.goal.cluster.devices, lines=made.goal.cluster.lines)
 
 
 def _roofline(costs: Costs, device: Device, parts: Sequence[Sequence[int]]) -> list[float]:
@@ -197,7 +197,9 @@ def _scaled(seconds: Sequence[float], scales: Sequence[float]) -> tuple[float, .
     return tuple(time * scale for time, scale in zip(seconds, scales, strict=True))
 
 
-def _per_device(world: World, seconds: Callable[[Device], tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
+def _per_device(
+    world: SimulatedCluster, seconds: Callable[[Device], tuple[float, ...]]
+) -> tuple[tuple[float, ...], ...]:
     """What the parts take on each device; devices that compute alike are looked at once."""
     found: dict[tuple[float, ...], tuple[float, ...]] = {}
     made = []
@@ -209,7 +211,9 @@ def _per_device(world: World, seconds: Callable[[Device], tuple[float, ...]]) ->
     return tuple(made)
 
 
-def _owned(world: World, named: Sequence[str] | None, seconds: Sequence[float]) -> tuple[tuple[int, ...], ...]:
+def _owned(
+    world: SimulatedCluster, named: Sequence[str] | None, seconds: Sequence[float]
+) -> tuple[tuple[int, ...], ...]:
     """The parts of each device: where they were planned, or else in order, as even as can be, as `stream` does it."""
     names = [device.name for device in world.devices]
     if named is None:
@@ -223,12 +227,12 @@ def _owned(world: World, named: Sequence[str] | None, seconds: Sequence[float]) 
     return tuple(tuple(i for i, at in enumerate(named) if at == name) for name in names)
 
 
-def _copied(world: World, copies: int) -> World:
+def _copied(world: SimulatedCluster, copies: int) -> SimulatedCluster:
     def names(between: tuple[str, str], copy: int) -> tuple[str, str]:
         return _copy_name(between[0], copy), _copy_name(between[1], copy)
 
     numbers = range(1, copies + 1)
-    return World(
+    return SimulatedCluster(
         devices=tuple(changed(one, name=_copy_name(one.name, copy)) for copy in numbers for one in world.devices),
         lines=tuple(changed(one, between=names(one.between, copy)) for copy in numbers for one in world.lines),
         faults=tuple(

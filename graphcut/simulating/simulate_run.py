@@ -1,4 +1,4 @@
-"""A scenario played through: the dispatcher that runs cascades, on devices that are only reckoned."""
+"""A scenario played through: the scheduler that runs cascades, on devices that are only reckoned."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from msgspec.structs import replace as changed
 
 from ..core.errors import RunError, UsageError
 from ..running.scheduling.assignment import balance_of
-from ..running.scheduling.requests import Request, Wires
-from ..running.scheduling.scheduler import Dispatcher
-from ..running.scheduling.worker_pool import Member
-from .results import DeviceUse, Latency, LineUse, Simulated
+from ..running.scheduling.requests import Request, Routing
+from ..running.scheduling.scheduler import Scheduler
+from ..running.scheduling.worker_pool import WorkerState
+from .results import DeviceUse, Latency, LinkUse, SimulationResult
 from .scenario import Scenario
-from .simulated_executor import SimulatedCrew
+from .simulated_executor import SimulatedExecutor
 
 REQUESTS: Final = 1000
 """How many are played where nothing is said."""
@@ -30,7 +30,7 @@ def simulate(
     rate_per_s: float | None = None,
     window: int | None = None,
     seed: int = 0,
-) -> Simulated:
+) -> SimulationResult:
     """Play a scenario through; the same arguments give the same result.
 
     Where devices can fail, the same is played once more without failures: the same requests at the same times.
@@ -64,28 +64,30 @@ def simulate(
     return changed(found, undisturbed=_played(scenario.without_failures(), requests, rate_per_s, window, seed))
 
 
-def _played(scenario: Scenario, requests: int, rate_per_s: float | None, window: int | None, seed: int) -> Simulated:
-    crew = SimulatedCrew(scenario, seed)
+def _played(
+    scenario: Scenario, requests: int, rate_per_s: float | None, window: int | None, seed: int
+) -> SimulationResult:
+    executor = SimulatedExecutor(scenario, seed)
     members = [
-        Member(device.name, device.memory_bytes, parts)
+        WorkerState(device.name, device.memory_bytes, parts)
         for device, parts in zip(scenario.world.devices, scenario.owns, strict=True)
     ]
-    wires = Wires(scenario.units, scenario.outputs)
+    wires = Routing(scenario.units, scenario.outputs)
     balance = balance_of(scenario.units, members)
-    dispatcher = Dispatcher(wires, crew, members, window=window or requests, on_error="skip", balance=balance)
+    scheduler = Scheduler(wires, executor, members, window=window or requests, on_error="skip", balance=balance)
     feeds = dict.fromkeys(scenario.reads)
     source: Iterator[Request | None] = (
-        repeat(Request(feeds), requests) if rate_per_s is None else _coming(crew, feeds, requests, rate_per_s, seed)
+        repeat(Request(feeds), requests) if rate_per_s is None else _coming(executor, feeds, requests, rate_per_s, seed)
     )
     answered, stopped = 0, ""
     try:
-        for answer in dispatcher.run(source):
+        for answer in scheduler.run(source):
             answered += not isinstance(answer, RunError)
     except RunError as error:
         stopped = str(error)
-    log = dispatcher.log
-    total_s = log.delivered_s[-1] if log.delivered_s and not stopped else crew.now()
-    return Simulated(
+    log = scheduler.log
+    total_s = log.delivered_s[-1] if log.delivered_s and not stopped else executor.now()
+    return SimulationResult(
         requests=requests,
         answered=answered,
         failed=log.failures,
@@ -96,24 +98,24 @@ def _played(scenario: Scenario, requests: int, rate_per_s: float | None, window:
         total_s=total_s,
         per_s=answered / total_s if total_s else 0.0,
         latency=latency_of([left - came for came, left in zip(log.arrived_s, log.delivered_s, strict=False)]),
-        lost=crew.network.lost,
-        anew=len(crew.anew),
-        devices=tuple(_devices(scenario, crew, total_s)),
-        lines=tuple(_lines(crew, total_s)),
+        lost=executor.network.lost,
+        anew=len(executor.anew),
+        devices=tuple(_devices(scenario, executor, total_s)),
+        lines=tuple(_lines(executor, total_s)),
     )
 
 
 def _coming(
-    crew: SimulatedCrew, feeds: dict[str, None], requests: int, rate_per_s: float, seed: int
+    executor: SimulatedExecutor, feeds: dict[str, None], requests: int, rate_per_s: float, seed: int
 ) -> Iterator[Request | None]:
     """Requests at random times; None until the next has come."""
     draw = random.Random(f"requests {seed}")  # noqa: S311 - no secret
     time_s = 0.0
     for _ in range(requests):
         time_s += draw.expovariate(rate_per_s)
-        if crew.now() < time_s:
-            crew.clock.at(time_s, crew.wake)
-        while crew.now() < time_s:
+        if executor.now() < time_s:
+            executor.clock.at(time_s, executor.wake)
+        while executor.now() < time_s:
             yield None
         yield Request(feeds)
 
@@ -131,9 +133,9 @@ def latency_of(seconds: Sequence[float]) -> Latency | None:
     return Latency(mean=mean, p50=quantile(0.5), p90=quantile(0.9), p99=quantile(0.99), most=ordered[-1])
 
 
-def _devices(scenario: Scenario, crew: SimulatedCrew, total_s: float) -> Iterator[DeviceUse]:
+def _devices(scenario: Scenario, executor: SimulatedExecutor, total_s: float) -> Iterator[DeviceUse]:
     unit_s = total_s or 1.0
-    for device, parts, machine in zip(scenario.world.devices, scenario.owns, crew.machines, strict=True):
+    for device, parts, machine in zip(scenario.world.devices, scenario.owns, executor.machines, strict=True):
         yield DeviceUse(
             name=device.name,
             parts=parts,
@@ -146,11 +148,11 @@ def _devices(scenario: Scenario, crew: SimulatedCrew, total_s: float) -> Iterato
         )
 
 
-def _lines(crew: SimulatedCrew, total_s: float) -> Iterator[LineUse]:
+def _lines(executor: SimulatedExecutor, total_s: float) -> Iterator[LinkUse]:
     unit_s = total_s or 1.0
-    for line in crew.network.lines:
+    for line in executor.network.lines:
         carried = line.carried_bytes
-        yield LineUse(
+        yield LinkUse(
             source=line.source,
             target=line.target,
             bytes=round(carried),

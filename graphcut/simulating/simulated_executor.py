@@ -1,4 +1,4 @@
-"""Devices that are only reckoned: a crew that lives by the simulation's clock.
+"""Devices that are only reckoned: an executor that lives by the simulation's clock.
 
 A device does one step at a time: it hears of it after the latency of its line, fetches what it lacks, computes, and is
 heard after the latency again. A tensor goes straight from a device that has it to the one that reads it, once; what one
@@ -16,10 +16,10 @@ from functools import partial
 from math import inf
 from typing import Final, cast
 
-from ..planning.cluster import Fault
+from ..planning.cluster import ReliabilityModel
 from ..running.executors.protocol import Died, Done, Event, Handle, Lost, Ready, Step
 from ..running.values import Value
-from .clock import Alarm, Clock
+from .clock import Clock, ScheduledEvent
 from .network import Network, Transfer
 from .scenario import Scenario
 
@@ -31,7 +31,7 @@ LOAD_BYTES_PER_S: Final = 1e9
 
 
 @dataclass(slots=True, eq=False)
-class Placed:
+class SimulatedTensor:
     """A tensor: what it takes, and the devices that have it, its maker first; None where everybody has."""
 
     bytes: int
@@ -39,11 +39,11 @@ class Placed:
 
 
 @dataclass(slots=True)
-class Machine:
+class SimulatedDevice:
     """One device.
 
     Attributes:
-        is_counted_on: it was started, and the dispatcher was not told since that it ended.
+        is_counted_on: it was started, and the scheduler was not told since that it ended.
         is_loaded: it takes steps.
         holds: the parts that it has loaded.
         loading: the parts that it loads, or will once it is up again.
@@ -71,9 +71,9 @@ class Machine:
     step: Step | None = None
     since_s: float = 0.0
     fetching: dict[Transfer, int] = field(default_factory=dict)
-    next: Alarm | None = None
-    next_load: Alarm | Transfer | None = None
-    has: dict[Placed, None] = field(default_factory=dict)
+    next: ScheduledEvent | None = None
+    next_load: ScheduledEvent | Transfer | None = None
+    has: dict[SimulatedTensor, None] = field(default_factory=dict)
     steps: int = 0
     computing_s: float = 0.0
     fetching_s: float = 0.0
@@ -81,8 +81,8 @@ class Machine:
     failures: int = 0
 
 
-class SimulatedCrew:
-    """See `Crew`.
+class SimulatedExecutor:
+    """See `Executor`.
 
     Attributes:
         can_die: True.
@@ -99,12 +99,12 @@ class SimulatedCrew:
         devices = scenario.world.devices
         self.clock = Clock()
         self.network = Network(scenario.world, self.clock, random.Random(f"lines {seed}"))  # noqa: S311 - no secret
-        self.machines = [Machine() for _ in devices]
+        self.machines = [SimulatedDevice() for _ in devices]
         self.anew: set[tuple[int, int]] = set()
         self._scenario = scenario
         self._late_s = [device.latency_s for device in devices]
         self._events: deque[Event | None] = deque()
-        self._sending: list[dict[Transfer, tuple[int, list[Placed]]]] = [{} for _ in devices]
+        self._sending: list[dict[Transfer, tuple[int, list[SimulatedTensor]]]] = [{} for _ in devices]
         number = {device.name: i for i, device in enumerate(devices)}
         for failure in scenario.world.failures:
             for_s = inf if failure.for_s is None else failure.for_s
@@ -114,10 +114,10 @@ class SimulatedCrew:
                 draw = random.Random(f"{fault.device} {seed}")  # noqa: S311 - no secret
                 self._fail_some_time(number[fault.device], fault, draw)
 
-    # What the dispatcher asks for
+    # What the scheduler asks for
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Crew`. Before time begins it takes none; a device that is down comes up first."""
+        """See `Executor`. Before time begins it takes none; a device that is down comes up first."""
         machine = self.machines[worker]
         machine.is_counted_on, machine.loading = True, tuple(parts)
         if machine.down_until_s == inf:
@@ -126,7 +126,7 @@ class SimulatedCrew:
             self._load(worker, takes_time=self.clock.now_s > 0)
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Crew`. Parts that are new to it come over its line before they are loaded."""
+        """See `Executor`. Parts that are new to it come over its line before they are loaded."""
         machine = self.machines[worker]
         if not machine.is_loaded:
             return
@@ -136,7 +136,7 @@ class SimulatedCrew:
         machine.next_load = self.network.send(None, worker, new, lambda _: self._load(worker, takes_time=True))
 
     def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
-        """See `Crew`. One that has failed does not hear."""
+        """See `Executor`. One that has failed does not hear."""
         machine = self.machines[worker]
         if machine.is_loaded:
             machine.step = step
@@ -146,21 +146,18 @@ class SimulatedCrew:
         """Nothing is kept for sequences here."""
 
     def end(self, worker: int) -> None:
-        """See `Crew`."""
         if self.machines[worker].is_counted_on:
             self._end(worker)
 
     def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - what requests bring along is everywhere
-        """See `Crew`."""
-        return Placed(0, None)
+        return SimulatedTensor(0, None)
 
     def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - there are no values here
-        """See `Crew`. An answer is with who asked from the moment it is made."""
+        """See `Executor`. An answer is with who asked from the moment it is made."""
         return None
 
     def release(self, handle: Handle) -> None:
-        """See `Crew`."""
-        placed = cast("Placed", handle)
+        placed = cast("SimulatedTensor", handle)
         for worker in placed.at or ():
             self.machines[worker].has.pop(placed, None)
         if placed.at is not None:
@@ -171,7 +168,7 @@ class SimulatedCrew:
         return self.clock.now_s
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """See `Crew`. Time goes by here, and nowhere else."""
+        """See `Executor`. Time goes by here, and nowhere else."""
         until_s = inf if timeout_s is None else self.clock.now_s + timeout_s
         while not self._events:
             if self.clock.next_s == until_s == inf:
@@ -183,7 +180,6 @@ class SimulatedCrew:
         return self._events.popleft()
 
     def wake(self) -> None:
-        """See `Crew`."""
         self._events.append(None)
 
     def close(self) -> None:
@@ -197,11 +193,11 @@ class SimulatedCrew:
 
     def _fetch_all(self, worker: int, held: Mapping[str, Handle]) -> None:
         self.machines[worker].since_s = self.clock.now_s
-        self._fetch(worker, [cast("Placed", handle) for handle in held.values()])
+        self._fetch(worker, [cast("SimulatedTensor", handle) for handle in held.values()])
 
-    def _fetch(self, worker: int, tensors: Iterable[Placed]) -> None:
+    def _fetch(self, worker: int, tensors: Iterable[SimulatedTensor]) -> None:
         """Fetch what is not here, in one message from each device that is asked; compute if nothing is on its way."""
-        asked: dict[int, list[Placed]] = {}
+        asked: dict[int, list[SimulatedTensor]] = {}
         for placed in tensors:
             if placed.at is None or not placed.bytes or worker in placed.at:  # nothing to be sent
                 continue
@@ -219,7 +215,7 @@ class SimulatedCrew:
         if not machine.fetching:
             self._compute(worker)
 
-    def _fetched(self, worker: int, found: Sequence[Placed], transfer: Transfer) -> None:
+    def _fetched(self, worker: int, found: Sequence[SimulatedTensor], transfer: Transfer) -> None:
         machine = self.machines[worker]
         del self._sending[machine.fetching.pop(transfer)][transfer]
         for placed in found:
@@ -241,7 +237,7 @@ class SimulatedCrew:
         machine.steps += 1
         machine.computing_s += sum(seconds)
         machine.step = None
-        made = {name: Placed(self._scenario.tensor_bytes[name], {worker: None}) for name in step.writes}
+        made = {name: SimulatedTensor(self._scenario.tensor_bytes[name], {worker: None}) for name in step.writes}
         machine.has.update(dict.fromkeys(made.values()))
         self._say(worker, Done(worker, step, made, seconds))
 
@@ -253,7 +249,7 @@ class SimulatedCrew:
         self._say(worker, Lost(worker, step))
 
     def _say(self, worker: int, event: Event, silent_s: float = 0.0) -> None:
-        """The dispatcher hears of it after the latency of the line; of what is silent, when that is noticed."""
+        """The scheduler hears of it after the latency of the line; of what is silent, when that is noticed."""
         self.clock.after(silent_s + self._late_s[worker], partial(self._events.append, event))
 
     # Loading
@@ -274,7 +270,7 @@ class SimulatedCrew:
 
     # Failing
 
-    def _fail_some_time(self, worker: int, fault: Fault, draw: random.Random) -> None:
+    def _fail_some_time(self, worker: int, fault: ReliabilityModel, draw: random.Random) -> None:
         if fault.mean_up_s is None or fault.mean_down_s is None:
             return
         up_s, down_s = draw.expovariate(1 / fault.mean_up_s), draw.expovariate(1 / fault.mean_down_s)
@@ -331,9 +327,9 @@ class SimulatedCrew:
             self._sending[source].pop(transfer, None)
         machine.step, machine.next, machine.fetching = None, None, {}
 
-    def _stop_loading(self, machine: Machine) -> None:
+    def _stop_loading(self, machine: SimulatedDevice) -> None:
         match machine.next_load:
-            case Alarm() as alarm:
+            case ScheduledEvent() as alarm:
                 alarm.call_off()
             case Transfer() as transfer:
                 self.network.stop(transfer)

@@ -34,7 +34,7 @@ from ..core.units import count, size
 from ..costs.caches import find_caches, head_sizes, token_axis
 from ..costs.device import Device
 from ..costs.weighing import peak_bytes
-from ..loading.external_data import Layout, lay_out, write_data
+from ..loading.external_data import FileLayout, lay_out, write_data
 from ..loading.fingerprint import copy_fields, graph_digest
 from ..loading.model import Model, all_tensors
 from ..loading.shape_inference import describe as describe_type
@@ -63,7 +63,7 @@ class PartFile:
     name: str
     model: ModelProto
     block: Block
-    layout: Layout | None
+    layout: FileLayout | None
     data: Mapping[str, int]
 
     @cached_property
@@ -78,7 +78,7 @@ class PartFile:
 
 
 @dataclass(frozen=True)
-class Cut:
+class PreparedFiles:
     """All files that a split will write.
 
     Attributes:
@@ -103,7 +103,7 @@ class Cut:
         return sum(part.bytes for part in self.parts)
 
 
-def prepare(model: Model, plan: Plan, output: str | Path | None = None, *, weights: Storage = "copy") -> Cut:
+def prepare(model: Model, plan: Plan, output: str | Path | None = None, *, weights: Storage = "copy") -> PreparedFiles:
     """Everything that `split` would write, without writing it.
 
     Raises:
@@ -116,10 +116,10 @@ def prepare(model: Model, plan: Plan, output: str | Path | None = None, *, weigh
     blocks = enumerate(plan.partition.blocks)
     if weights == "share":
         parts = tuple(_sharing_part(model, f"{stem}.part-{i}.onnx", block) for i, block in blocks)
-        return Cut(model, plan, weights, folder, f"{stem}.{MANIFEST}", parts)
+        return PreparedFiles(model, plan, weights, folder, f"{stem}.{MANIFEST}", parts)
     parts = tuple(_copying_part(model, f"part-{i}.onnx", block) for i, block in blocks)
     _check_budget(plan, parts)
-    return Cut(model, plan, weights, folder, MANIFEST, parts)
+    return PreparedFiles(model, plan, weights, folder, MANIFEST, parts)
 
 
 def _check_budget(plan: Plan, parts: Sequence[PartFile]) -> None:
@@ -191,7 +191,7 @@ def split(
     return write(prepare(model, plan, output, weights=weights), force=force, progress=progress)
 
 
-def write(cut: Cut, *, force: bool = False, progress: Progress | None = None) -> Cascade:
+def write(cut: PreparedFiles, *, force: bool = False, progress: Progress | None = None) -> Cascade:
     """Write the files of `cut`; see `split`."""
     goal = cut.folder.resolve()
     old = _listed_files(cut, goal / cut.manifest_name, force=force)
@@ -287,7 +287,7 @@ def _place(model: Model, output: str | Path | None, weights: Storage) -> tuple[P
     return folder, stem
 
 
-def _listed_files(cut: Cut, manifest: Path, *, force: bool) -> list[Path]:
+def _listed_files(cut: PreparedFiles, manifest: Path, *, force: bool) -> list[Path]:
     """The files of the cascade that stands in the way, once we may replace it."""
     if not manifest.exists():
         return []
@@ -305,7 +305,7 @@ def _listed_files(cut: Cut, manifest: Path, *, force: bool) -> list[Path]:
     return [manifest, *(file for file in files if file.resolve().is_relative_to(manifest.parent))]
 
 
-def _check_way(cut: Cut, goal: Path, old: Sequence[Path]) -> None:
+def _check_way(cut: PreparedFiles, goal: Path, old: Sequence[Path]) -> None:
     """Nothing that is not ours stands where files will go; and for a folder of its own, nothing at all."""
     if goal.exists() and not goal.is_dir():
         raise UsageError(f"{cut.folder} is a file", hint="choose another folder with -o")
@@ -323,7 +323,7 @@ def _check_way(cut: Cut, goal: Path, old: Sequence[Path]) -> None:
         )
 
 
-def _check_space(cut: Cut, goal: Path) -> None:
+def _check_space(cut: PreparedFiles, goal: Path) -> None:
     place = goal if goal.exists() else goal.parent
     free = shutil.disk_usage(place).free
     if cut.bytes_to_write > free:
@@ -333,7 +333,7 @@ def _check_space(cut: Cut, goal: Path) -> None:
         )
 
 
-def _write_files(cut: Cut, folder: Path, progress: Progress | None) -> None:
+def _write_files(cut: PreparedFiles, folder: Path, progress: Progress | None) -> None:
     total = cut.bytes_to_write
     for part in cut.parts:
         if part.layout is not None:
@@ -358,7 +358,7 @@ def refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     tensor.data_location = TensorProto.EXTERNAL
 
 
-def _manifest(cut: Cut) -> Manifest:
+def _manifest(cut: PreparedFiles) -> Manifest:
     model, wiring = cut.source, cut.plan.partition.wiring
     border = dict.fromkeys((*model.graph.reads, *(link.tensor for link in wiring.links), *model.graph.writes))
     place = model.path.parent.resolve() / model.path.name
@@ -396,7 +396,7 @@ def _states(model: Model) -> Iterator[State]:
         yield State(past=cache.past, present=cache.present, axis=axis, start=start)
 
 
-def _part(cut: Cut, place: int) -> Part:
+def _part(cut: PreparedFiles, place: int) -> Part:
     model, part = cut.source, cut.parts[place]
     devices = _devices(cut.plan)
     weights = [model.graph.weights[name].bytes for name in part.block.weights]
@@ -418,7 +418,7 @@ def _part(cut: Cut, place: int) -> Part:
     )
 
 
-def describe(cut: Cut) -> list[str]:
+def describe(cut: PreparedFiles) -> list[str]:
     """What `write` would write, one line a file, for `--dry-run`."""
     lines = []
     for part in cut.parts:

@@ -20,7 +20,7 @@ from ..core.manifest import Cascade
 from ..core.wiring import Tensor
 from ..loading.model import Model
 from ..running.in_process.sequential import steps
-from ..running.stage import Policy, folder_entry, session_options, tidy
+from ..running.stage import SessionConfig, folder_entry, session_options, tidy
 from ..running.values import CARRIED_AS, Value, ml_dtypes_word, owned, to_array, to_value, travels_as_ort_value
 
 Array = np.ndarray[Any, Any]
@@ -31,12 +31,12 @@ HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
 _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
 
-EXACT: Final = Policy(optimized=False, prepacked=False, threads=1, is_checked=False)
-OPTIMIZED: Final = Policy(optimized=True, prepacked=False, threads=1, is_checked=False)
+EXACT: Final = SessionConfig(optimized=False, prepacked=False, threads=1, is_checked=False)
+OPTIMIZED: Final = SessionConfig(optimized=True, prepacked=False, threads=1, is_checked=False)
 
 
 @dataclass(frozen=True)
-class Compared:
+class TensorComparison:
     """One tensor, in the model and in the cascade.
 
     Attributes:
@@ -68,7 +68,9 @@ class Compared:
         return self.is_identical or self.is_random or (self.allowed > 0 and self.max_abs <= self.allowed)
 
 
-def run_whole(model: Model, feeds: Mapping[str, object], wanted: Sequence[str], *, policy: Policy) -> dict[str, Value]:
+def run_whole(
+    model: Model, feeds: Mapping[str, object], wanted: Sequence[str], *, config: SessionConfig
+) -> dict[str, Value]:
     """The values of `wanted`, outputs or not, when the whole model runs on `feeds`.
 
     Raises:
@@ -78,7 +80,7 @@ def run_whole(model: Model, feeds: Mapping[str, object], wanted: Sequence[str], 
     shown.CopyFrom(model.proto)
     outputs = {value.name for value in shown.graph.output}
     shown.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
-    options = session_options(policy)
+    options = session_options(config)
     options.add_session_config_entry(*folder_entry(model.path.parent))
     tensors = model.tensors
     try:
@@ -94,7 +96,9 @@ def run_whole(model: Model, feeds: Mapping[str, object], wanted: Sequence[str], 
         raise RunError(f"ONNX Runtime refuses the whole model: {tidy(error)}", hint="feed it with --inputs") from error
 
 
-def compare(model: Model, cascade: Cascade, feeds: Mapping[str, object], *, optimized: bool) -> tuple[Compared, ...]:
+def compare(
+    model: Model, cascade: Cascade, feeds: Mapping[str, object], *, optimized: bool
+) -> tuple[TensorComparison, ...]:
     """Run both on `feeds` and compare tensor by tensor, in the order in which the parts make them.
 
     One session is alive at a time, and weights stay on disk: comparing takes no more memory than running the model.
@@ -104,15 +108,15 @@ def compare(model: Model, cascade: Cascade, feeds: Mapping[str, object], *, opti
     Raises:
         RunError: the model or the cascade refuses `feeds`.
     """
-    policy = OPTIMIZED if optimized else EXACT
+    config = OPTIMIZED if optimized else EXACT
     crossing = [] if optimized else list(cascade.wiring.crossing)
     wanted = list(dict.fromkeys((*cascade.manifest.writes, *crossing)))
-    whole = run_whole(model, feeds, wanted, policy=policy)
-    noise = run_whole(model, feeds, wanted, policy=EXACT) if optimized else whole
+    whole = run_whole(model, feeds, wanted, config=config)
+    noise = run_whole(model, feeds, wanted, config=EXACT) if optimized else whole
     fraction = half_tolerance(model)
     random = random_tensors(model)
     found = []
-    for part, name, value in _made(cascade, feeds, policy, set(wanted)):
+    for part, name, value in _made(cascade, feeds, config, set(wanted)):
         tensor = cascade.tensors[name]
         reference, mine = _flat(whole[name], tensor), _flat(value, tensor)
         largest = max(map(_largest, reference), default=0.0)
@@ -122,7 +126,7 @@ def compare(model: Model, cascade: Cascade, feeds: Mapping[str, object], *, opti
             allowed = max(allowed, _NOISE_FACTOR * floor, _SMALLEST_OPTIMIZED * largest)
         max_abs, max_rel, max_ulps = difference(reference, mine)
         found.append(
-            Compared(
+            TensorComparison(
                 tensor=name,
                 part=part,
                 is_output=name in cascade.manifest.writes,
@@ -154,11 +158,11 @@ def half_tolerance(model: Model) -> float:
 
 
 def _made(
-    cascade: Cascade, feeds: Mapping[str, object], policy: Policy, wanted: set[str]
+    cascade: Cascade, feeds: Mapping[str, object], config: SessionConfig, wanted: set[str]
 ) -> Iterator[tuple[int, str, Value]]:
     """Each wanted tensor when a part has made it; then the outputs that are inputs handed straight on."""
     made: set[str] = set()
-    for i, held in enumerate(steps(cascade, feeds, policy=policy)):
+    for i, held in enumerate(steps(cascade, feeds, config=config)):
         for name in cascade.parts[i - 1].writes if i else ():
             if name in wanted:
                 made.add(name)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from ..core.errors import CascadeError, RunError
 from ..core.manifest import Cascade
-from ..inputs.searching import workable
+from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, load
-from .numerical import EXACT, Compared, compare, half_tolerance, run_whole
+from .numerical import EXACT, TensorComparison, compare, half_tolerance, run_whole
 from .structural import Proof, prove
 
 
 @dataclass(frozen=True)
-class Report:
+class Verification:
     """What verifying found. True when the cascade does what its model does.
 
     Attributes:
@@ -27,13 +27,13 @@ class Report:
     """
 
     proof: Proof
-    runs: tuple[tuple[Compared, ...], ...]
+    runs: tuple[tuple[TensorComparison, ...], ...]
     failure: str
     refusal: str
     reason: str
 
     @property
-    def first_difference(self) -> Compared | None:
+    def first_difference(self) -> TensorComparison | None:
         """The first tensor, in the order in which the parts make them, that differs by more than is allowed."""
         return next((tensor for run in self.runs for tensor in run if not tensor.passes), None)
 
@@ -64,7 +64,7 @@ def verify(
     seed: int = 0,
     optimized: bool = False,
     structural_only: bool = False,
-) -> Report:
+) -> Verification:
     """Prove that `cascade` does what `model` does.
 
     Args:
@@ -86,11 +86,11 @@ def verify(
         )
     proof = prove(model, cascade)
     if structural_only or not proof.holds:
-        return Report(proof, (), "", "", "")
+        return Verification(proof, (), "", "", "")
     feeds, refusal = list(inputs), ""
     if not feeds:
-        tried = workable(
-            model, lambda fed: run_whole(model, fed, model.graph.writes, policy=EXACT), seed=seed, sizes=model.dims
+        tried = find_accepted_inputs(
+            model, lambda fed: run_whole(model, fed, model.graph.writes, config=EXACT), seed=seed, sizes=model.dims
         )
         feeds, refusal = list(tried.feeds), tried.refusal
     runs, failure = [], ""
@@ -98,9 +98,9 @@ def verify(
         try:
             runs.append(compare(model, cascade, fed, optimized=optimized))
         except RunError as error:
-            run_whole(model, fed, model.graph.writes, policy=EXACT)  # raises where the model is the one that refuses
+            run_whole(model, fed, model.graph.writes, config=EXACT)  # raises where the model is the one that refuses
             failure = str(error)
-    return Report(proof, tuple(runs), failure, "" if feeds else refusal, _reason(model, optimized=optimized))
+    return Verification(proof, tuple(runs), failure, "" if feeds else refusal, _reason(model, optimized=optimized))
 
 
 def find_source(cascade: Cascade) -> Model:

@@ -24,7 +24,7 @@ from ..core.graph import Graph
 from ..core.manifest import Cascade, Part
 from ..core.units import count
 from ..core.wiring import Tensor
-from ..loading.external_data import Range, same_bytes
+from ..loading.external_data import ByteRange, same_bytes
 from ..loading.fingerprint import copy_fields, function_fact, graph_digest, node_fact, sparse_fact, tensor_fact
 from ..loading.model import Model, load
 from ..loading.shape_inference import describe
@@ -261,9 +261,10 @@ def _frozen(found: Tensor, original: Tensor | None) -> int | None:
     return next((a for a, b in pairs if isinstance(a, int) and isinstance(b, str)), None)
 
 
-def _same(here: Range, there: Range) -> bool:
+def _same(here: ByteRange, there: ByteRange) -> bool:
     return same_bytes(
-        Range(here.file.resolve(), here.offset, here.length), Range(there.file.resolve(), there.offset, there.length)
+        ByteRange(here.file.resolve(), here.offset, here.length),
+        ByteRange(there.file.resolve(), there.offset, there.length),
     )
 
 

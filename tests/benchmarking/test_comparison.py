@@ -16,11 +16,11 @@ from rich.console import Console
 
 import graphcut
 from graphcut import At, Cascade, UsageError
-from graphcut.benchmarking.comparison import Standing, _largest, compare
+from graphcut.benchmarking.comparison import WayResult, _largest, compare
 from graphcut.benchmarking.ways import WAYS
 from graphcut.drawing.run_report import draw_contest, draw_log
 from graphcut.running.executors.protocol import Step
-from graphcut.running.run_log import Log
+from graphcut.running.run_log import RunLog
 
 from conftest import floats, model_of
 
@@ -98,8 +98,8 @@ def test_an_unknown_way_is_refused_with_those_there_are(cascade: Cascade) -> Non
 
 def test_a_contest_shows_ratios_and_says_whether_outputs_are_the_same() -> None:
     rows = [
-        Standing("whole", "whole model", 0.5, 0.1, 1.0, 0.2, 2**20, 0.0),
-        Standing("mapped", "mapped", 0.25, 0.15, 1.5, 0.2, 2**21, 6.7e-6),
+        WayResult("whole", "whole model", 0.5, 0.1, 1.0, 0.2, 2**20, 0.0),
+        WayResult("mapped", "mapped", 0.25, 0.15, 1.5, 0.2, 2**21, 6.7e-6),
     ]
     lines = said(draw_contest(rows, Console())).splitlines()
     assert lines[1].split("  ")[0] == "whole model"
@@ -110,7 +110,7 @@ def test_a_contest_shows_ratios_and_says_whether_outputs_are_the_same() -> None:
 
 
 def test_a_log_says_what_each_part_took_and_who_died() -> None:
-    log = Log(2, 2)
+    log = RunLog(2, 2)
     log.arrived(0, 0.0)
     log.able(0, 0, 0.0)
     log.started(0, Step(0, (0,), ()), 0.5)
@@ -129,7 +129,7 @@ def test_a_log_says_what_each_part_took_and_who_died() -> None:
 
 
 def test_workers_without_work_are_counted_and_pieces_called_so() -> None:
-    log = Log(1, 3)
+    log = RunLog(1, 3)
     log.able(0, 0, 0.0)
     log.started(1, Step(0, (0,), ()), 0.0)
     log.done(1, Step(0, (0,), ()), (1.0,), 1.0)
@@ -148,7 +148,7 @@ def test_a_model_that_was_not_cut_is_no_contender(cascade: Cascade, tmp_path: Pa
 
 
 def test_what_a_step_usually_takes_counts_what_is_sent_to_and_fro_and_loading_is_no_waiting() -> None:
-    log = Log(1, 1)
+    log = RunLog(1, 1)
     log.arrived(0, 0.0)
     log.able(0, 0, 0.0)
     log.up(0, 3.0)
@@ -166,7 +166,7 @@ def test_numbers_that_one_side_lacks_are_no_small_difference() -> None:
 
 
 def test_the_most_that_a_worker_had_in_memory_is_said_where_it_is_known() -> None:
-    log = Log(1, 2)
+    log = RunLog(1, 2)
     for memory_bytes in (2**20, 3 * 2**20, 0):
         log.has(1, memory_bytes)
     assert log.memory_bytes == {1: 3 * 2**20}

@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphcut import Model, RunError, UsageError, load
 from graphcut.benchmarking import cost_measurement, ort_profile
-from graphcut.benchmarking.cost_measurement import Measured, measure, pieces_within
+from graphcut.benchmarking.cost_measurement import MeasuredCosts, measure, pieces_within
 from graphcut.benchmarking.fused_nodes import taken_in
 from graphcut.costs.matching import cover
 from graphcut.costs.tables import REMAINDER, read_table, save_table
@@ -41,7 +41,7 @@ def mlp(layers: int, width: int = 8) -> ModelProto:
     return model_of(nodes, [floats("x0", "n", width)], [floats(f"x{layers}", "n", width)], weights)
 
 
-def assert_adds_up(found: Measured) -> None:
+def assert_adds_up(found: MeasuredCosts) -> None:
     times = {row.module: row.time_s for row in found.table.rows}
     assert all(time is not None and time >= 0 for time in times.values())
     assert times[REMAINDER] == found.remainder_s
@@ -79,9 +79,9 @@ def test_kernels_are_shared_out_scaled_to_the_run_and_the_rest_is_the_remainder(
     nodes = [helper.make_node("Exp", [f"x{i}"], [f"x{i + 1}"], name=name) for i, name in enumerate(names)]
     model = opened(model_of(nodes, [floats("x0", 4)], [floats("x3", 4)]))
 
-    def profile(*_: object, **__: object) -> ort_profile.Profiled:
+    def profile(*_: object, **__: object) -> ort_profile.ProfiledPiece:
         kernels = (((0,), 0.5), ((1, 2), 3.0), ((), 1.5), ((2,), 1.5))
-        return ort_profile.Profiled(run_s=run_s, kernels=kernels, tensor_bytes={}, peak_bytes=7, writes={})
+        return ort_profile.ProfiledPiece(run_s=run_s, kernels=kernels, tensor_bytes={}, peak_bytes=7, writes={})
 
     monkeypatch.setattr(cost_measurement, "profile", profile)
     found = measure(model, inputs={"x0": np.ones(4, np.float32)})

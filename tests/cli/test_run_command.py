@@ -14,7 +14,7 @@ from test_command import Say, command, holdings, say
 
 import graphcut
 from graphcut import UsageError
-from graphcut.cli.run import policy_of
+from graphcut.cli.run import session_config
 from graphcut.core.units import parse_bytes
 
 from conftest import floats, model_of
@@ -219,10 +219,10 @@ def test_a_provider_that_is_not_there_is_told(say: Say, place: Path, batches: Pa
 
 
 def test_a_provider_is_told_its_options() -> None:
-    found = policy_of("CUDAExecutionProvider", ["device_id=1", "path=a=b"])
+    found = session_config("CUDAExecutionProvider", ["device_id=1", "path=a=b"])
     assert (found.provider, found.options) == ("CUDAExecutionProvider", {"device_id": "1", "path": "a=b"})
     with pytest.raises(UsageError):
-        policy_of(None, ["=1"])
+        session_config(None, ["=1"])
 
 
 def test_a_cap_is_refused_kept_and_told(place: Path, batches: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphcut import Cascade, CascadeError, GraphcutError, Link, Manifest, Part, RecordError, Tensor, open_cascade
+from graphcut import Cascade, CascadeError, GraphcutError, Manifest, Part, RecordError, Tensor, TensorEdge, open_cascade
 from graphcut.core.manifest import FORMAT, MANIFEST, Host, Source, State, save_manifest
 
 AGAIN = "split the model again, or use the graphcut that wrote it"
@@ -129,12 +129,12 @@ def test_what_was_saved_is_opened(folder: Path) -> None:
 
 def test_links_are_derived_and_nowhere_written(folder: Path) -> None:
     assert open_cascade(folder).wiring.links == (
-        Link("x", None, 0),
-        Link("a", 0, 1),
-        Link("x", None, 2),
-        Link("b", 1, 2),
-        Link("skip", 0, 2),
-        Link("y", 2, None),
+        TensorEdge("x", None, 0),
+        TensorEdge("a", 0, 1),
+        TensorEdge("x", None, 2),
+        TensorEdge("b", 1, 2),
+        TensorEdge("skip", 0, 2),
+        TensorEdge("y", 2, None),
     )
     written = json.loads((folder / MANIFEST).read_bytes())
     assert {key for part in written["parts"] for key in part} == set(Part.__struct_fields__)

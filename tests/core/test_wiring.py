@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphcut import GraphcutError, Link, Tensor, Wiring
+from graphcut import GraphcutError, Tensor, TensorEdge, Wiring
 from graphcut.core.wiring import BITS, Dim, wire
 
 
@@ -52,41 +52,46 @@ def test_the_two_maps_of_a_figure() -> None:
         "h2": (2, (3,)),
     }
     assert wiring.links == (
-        Link("x", None, 0),
-        Link("h0", 0, 1),
-        Link("mask", 0, 1),
-        Link("h1", 1, 2),
-        Link("h0", 0, 2),
-        Link("h2", 2, 3),
-        Link("mask", 0, 3),
-        Link("h0", 0, 3),
-        Link("y", 3, None),
+        TensorEdge("x", None, 0),
+        TensorEdge("h0", 0, 1),
+        TensorEdge("mask", 0, 1),
+        TensorEdge("h1", 1, 2),
+        TensorEdge("h0", 0, 2),
+        TensorEdge("h2", 2, 3),
+        TensorEdge("mask", 0, 3),
+        TensorEdge("h0", 0, 3),
+        TensorEdge("y", 3, None),
     )
 
 
 def test_inputs_and_outputs_of_the_model_are_in_neither_map() -> None:
     wiring = wired("x > a y1", "x a > y", writes="y1 y")
     assert (wiring.sequential, wiring.residual) == ({0: {1: ("a",)}}, {})
-    assert Link("x", None, 1) in wiring.links
-    assert Link("y1", 0, None) in wiring.links
+    assert TensorEdge("x", None, 1) in wiring.links
+    assert TensorEdge("y1", 0, None) in wiring.links
 
 
 def test_an_output_that_is_read_on_goes_both_ways() -> None:
     wiring = wired("x > y", "y > z", writes="y z")
-    assert wiring.links == (Link("x", None, 0), Link("y", 0, 1), Link("y", 0, None), Link("z", 1, None))
+    assert wiring.links == (
+        TensorEdge("x", None, 0),
+        TensorEdge("y", 0, 1),
+        TensorEdge("y", 0, None),
+        TensorEdge("z", 1, None),
+    )
 
 
 def test_an_input_that_is_an_output_passes_no_unit() -> None:
-    assert wired("x > y", writes="x y").links[1:] == (Link("x", None, None), Link("y", 0, None))
+    assert wired("x > y", writes="x y").links[1:] == (TensorEdge("x", None, None), TensorEdge("y", 0, None))
 
 
 def test_a_tensor_named_twice_makes_one_link() -> None:
     wiring = wired("x x > a", "a a > y", writes="y y")
-    assert wiring.links == (Link("x", None, 0), Link("a", 0, 1), Link("y", 1, None))
+    assert wiring.links == (TensorEdge("x", None, 0), TensorEdge("a", 0, 1), TensorEdge("y", 1, None))
 
 
 def test_no_units_hand_nothing_on() -> None:
-    assert wired(writes="x").links == (Link("x", None, None),)
+    assert wired(writes="x").links == (TensorEdge("x", None, None),)
     assert wired(writes="").links == ()
 
 
@@ -125,9 +130,9 @@ def test_a_unit_may_hand_on_an_input_that_it_reads() -> None:
     """The default of an overridable input that is an output too: who reads it knows what it got."""
     wiring = wired("x d > a", "a d > d y", reads="x d", writes="y d")
     assert [link for link in wiring.links if link.tensor == "d"] == [
-        Link("d", None, 0),
-        Link("d", None, 1),
-        Link("d", 1, None),
+        TensorEdge("d", None, 0),
+        TensorEdge("d", None, 1),
+        TensorEdge("d", 1, None),
     ]
     assert wiring.crossing == {"a": (0, (1,))}
 
@@ -171,7 +176,7 @@ def test_links_are_those_of_all_pairs(drawn: Rows) -> None:
         (None, outputs),
     ]
     naive = {
-        Link(tensor, source, target)
+        TensorEdge(tensor, source, target)
         for (source, writes), (target, reads) in itertools.product(sources, targets)
         for tensor in set(writes) & set(reads)
     }
@@ -187,7 +192,7 @@ def test_the_two_maps_and_the_crossing_tell_the_same_links(drawn: Rows) -> None:
     inner = {link for link in wiring.links if link.source is not None and link.target is not None}
     maps = [
         {
-            Link(tensor, source, target)
+            TensorEdge(tensor, source, target)
             for source, row_ in found.items()
             for target, tensors in row_.items()
             for tensor in tensors
@@ -196,7 +201,9 @@ def test_the_two_maps_and_the_crossing_tell_the_same_links(drawn: Rows) -> None:
     ]
     assert maps[0] | maps[1] == inner
     assert maps[0] & maps[1] == set()
-    assert {Link(t, source, reader) for t, (source, readers) in wiring.crossing.items() for reader in readers} == inner
+    assert {
+        TensorEdge(t, source, reader) for t, (source, readers) in wiring.crossing.items() for reader in readers
+    } == inner
 
 
 @settings(deadline=None)

@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from graphcut import GraphcutError, Model, RecordError, UsageError, load
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.matching import Coverage, apply_table, cover, spread
-from graphcut.costs.tables import REMAINDER, Row, Table, read_table, save_table, shipped_tables, table_of
+from graphcut.costs.tables import REMAINDER, CostRow, CostTable, read_table, save_table, shipped_tables, table_of
 from graphcut.costs.weighing import weigh
 
 from conftest import FIXTURES, ROOT, floats, model_of
@@ -77,8 +77,8 @@ def written(path: Path, text: str) -> Path:
     return file
 
 
-def row(module: str, **figures: float) -> Row:
-    return Row(module=module, **figures)  # type: ignore[arg-type]
+def row(module: str, **figures: float) -> CostRow:
+    return CostRow(module=module, **figures)  # type: ignore[arg-type]
 
 
 def stack(*names: str, width: int = 2) -> ModelProto:
@@ -92,7 +92,7 @@ def stack(*names: str, width: int = 2) -> ModelProto:
 
 def covered(model: Model, *modules: str) -> tuple[list[list[str]], Coverage]:
     """The modules of the rows that each node belongs to."""
-    groups, coverage = cover(Table(tuple(row(module, num_params=1) for module in modules)), weigh(model))
+    groups, coverage = cover(CostTable(tuple(row(module, num_params=1) for module in modules)), weigh(model))
     return [[modules[i] for i in group] for group in groups], coverage
 
 
@@ -101,7 +101,7 @@ def covered(model: Model, *modules: str) -> tuple[list[list[str]], Coverage]:
 
 def test_a_table_of_olive_loads_as_it_is(tmp_path: Path) -> None:
     path = written(tmp_path, OLIVE)
-    assert read_table(path) == Table(
+    assert read_table(path) == CostTable(
         (
             row("model.embed_tokens", num_params=98500608, num_bytes=197001216, num_flops=1),
             row("model.embed_dropout"),
@@ -188,8 +188,8 @@ def test_a_table_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -
 
 
 def test_a_saved_table_reads_back_the_same_and_has_olives_columns_alone_where_ours_are_empty(tmp_path: Path) -> None:
-    plain = Table((row("a", num_params=1, num_bytes=2, num_flops=3), row('odd, "name"')))
-    full = Table((row("a", num_params=1, activation_bytes=0, time_s=0.1 + 0.2), row("b")))
+    plain = CostTable((row("a", num_params=1, num_bytes=2, num_flops=3), row('odd, "name"')))
+    full = CostTable((row("a", num_params=1, activation_bytes=0, time_s=0.1 + 0.2), row("b")))
     path = tmp_path / "costs.csv"
     save_table(plain, path)
     assert path.read_text() == 'module,num_params,num_bytes,num_flops\na,1,2,3\n"odd, ""name""",0,0,0\n'
@@ -202,7 +202,7 @@ def test_a_saved_table_reads_back_the_same_and_has_olives_columns_alone_where_ou
 
 def test_a_table_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(GraphcutError, match=r"costs\.csv can't be written: No such file or directory"):
-        save_table(Table(()), tmp_path / "nowhere" / "costs.csv")
+        save_table(CostTable(()), tmp_path / "nowhere" / "costs.csv")
 
 
 # --- ONNX Runtime's node memory statistics
@@ -370,9 +370,9 @@ def test_rows_and_nodes_that_weigh_nothing_are_no_gap(opened: Open) -> None:
     ]
     weights = [numpy_helper.from_array(np.ones((2, 2), np.float32), "w")]
     costs = weigh(opened(model_of(nodes, [floats("x", 1, 2)], [floats("z", 2, 1)], weights)))
-    table = Table((row("a", num_flops=1), row("dropout"), row(REMAINDER, time_s=1.0)))
+    table = CostTable((row("a", num_flops=1), row("dropout"), row(REMAINDER, time_s=1.0)))
     assert cover(table, costs) == (((0,), ()), Coverage((), (), 1))
-    assert cover(Table(()), costs)[1].uncovered == ("/a/MatMul",)
+    assert cover(CostTable(()), costs)[1].uncovered == ("/a/MatMul",)
 
 
 def test_olives_names_cover_a_genai_export_but_for_what_olive_does_not_count() -> None:
@@ -403,7 +403,7 @@ def test_a_measured_time_is_spread_over_the_module_and_the_rest_keeps_its_roofli
     ]
     weights = [numpy_helper.from_array(np.ones((2, 2), np.float32), "w")]
     costs = weigh(opened(model_of(nodes, [floats("x", 3, 2)], [floats("out", 3, 2)], weights)))
-    seconds, coverage = apply_table(costs, Table((row("a", num_flops=999, time_s=10.0),)), DEVICE)
+    seconds, coverage = apply_table(costs, CostTable((row("a", num_flops=999, time_s=10.0),)), DEVICE)
     assert seconds == pytest.approx((8.0, 2.0, 6.0))
     assert coverage == Coverage((), ("/b/Relu",), 1)
 
@@ -411,7 +411,7 @@ def test_a_measured_time_is_spread_over_the_module_and_the_rest_keeps_its_roofli
 def test_operations_of_a_table_count_as_proportions(opened: Open) -> None:
     # Three modules of 8 operations each, as graphcut counts. The table counts half of that, and one module double.
     costs = weigh(opened(stack("/a/MatMul", "/b/MatMul", "/c/MatMul")))
-    table = Table((row("a", num_flops=4), row("b", num_flops=8), row("c", num_flops=4)))
+    table = CostTable((row("a", num_flops=4), row("b", num_flops=8), row("c", num_flops=4)))
     assert apply_table(costs, table, DEVICE)[0] == pytest.approx((8.0, 16.0, 8.0))
 
 
@@ -425,9 +425,9 @@ def test_the_models_own_table_changes_nothing() -> None:
 def test_rows_that_are_packed_add_up_where_all_are_timed(opened: Open) -> None:
     costs = weigh(opened(stack("/attn/qkv_proj/MatMul")))
     timed = [row(f"attn.{name}_proj", time_s=float(i)) for i, name in enumerate("qkv", start=1)]
-    assert apply_table(costs, Table(tuple(timed)), DEVICE)[0] == pytest.approx((6.0,))
+    assert apply_table(costs, CostTable(tuple(timed)), DEVICE)[0] == pytest.approx((6.0,))
     untimed = (*timed[:2], row("attn.v_proj", num_params=1))
-    assert apply_table(costs, Table(untimed), DEVICE)[0] == pytest.approx(run_s(costs, DEVICE))
+    assert apply_table(costs, CostTable(untimed), DEVICE)[0] == pytest.approx(run_s(costs, DEVICE))
 
 
 def test_an_operator_without_a_formula_takes_the_operations_of_its_row(opened: Open) -> None:
@@ -435,7 +435,7 @@ def test_an_operator_without_a_formula_takes_the_operations_of_its_row(opened: O
     proto = model_of(nodes, [floats("x", 2)], [floats("y", 2)])
     proto.opset_import.append(helper.make_opsetid("custom", 1))
     costs = weigh(opened(proto))
-    assert apply_table(costs, Table((row("a", num_flops=5),)), DEVICE)[0] == pytest.approx((5.0,))
+    assert apply_table(costs, CostTable((row("a", num_flops=5),)), DEVICE)[0] == pytest.approx((5.0,))
 
 
 def test_spreading_keeps_the_whole() -> None:

@@ -22,7 +22,7 @@ from graphcut.drawing.scenes import scene_of_plan
 from graphcut.drawing.terminal import draw_scene
 from graphcut.drawing.wording import quantity
 from graphcut.planning.goals import Goal
-from graphcut.planning.results import Unit
+from graphcut.planning.results import MetricUnit
 
 from conftest import floats, model_of
 
@@ -166,7 +166,7 @@ def test_without_utf_8_all_signs_are_ascii(analysis: Analysis, plans: Mapping[st
 def test_a_cost_model_is_drawn_without_utf_8(analysis: Analysis) -> None:
     at, costs = console(200, encoding="ascii"), graphcut.weigh(analysis.model)
     row = graphcut.table_of(costs).rows[0]
-    timed = graphcut.Table((type(row)(module=row.module, num_flops=5, time_s=5e-6),))
+    timed = graphcut.CostTable((type(row)(module=row.module, num_flops=5, time_s=5e-6),))
     assert printed(draw_table(timed, costs, at), at).isascii()
 
 
@@ -247,5 +247,5 @@ def test_a_name_can_not_move_the_cursor(tmp_path: Path) -> None:
         (1860.0, "tokens/s", "1,860 tokens/s"),
     ],
 )
-def test_a_quantity_is_said_in_its_unit(value: float, unit: Unit, said: str) -> None:
+def test_a_quantity_is_said_in_its_unit(value: float, unit: MetricUnit, said: str) -> None:
     assert quantity(value, unit) == said

@@ -114,10 +114,10 @@ def test_the_same_scene_gives_the_same_page() -> None:
 
 
 def test_the_policy_allows_what_the_page_holds_and_nothing_else() -> None:
-    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)">', html_of(decoder(4)))
+    (config,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)">', html_of(decoder(4)))
     digest = r"'sha256-[\w+/]{43}='"
     assert re.fullmatch(
-        f"default-src 'none'; style-src {digest}; script-src {digest}; base-uri 'none'; form-action 'none'", policy
+        f"default-src 'none'; style-src {digest}; script-src {digest}; base-uri 'none'; form-action 'none'", config
     )
 
 

@@ -15,7 +15,7 @@ import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
 from graphcut.core.errors import CascadeError
 from graphcut.drawing.part_labels import contents
-from graphcut.drawing.scene import Bus, Card, Check, Crossing, Lane, Profile, Scene, Valley
+from graphcut.drawing.scene import BoundaryTotals, Bus, Card, Check, CutPlace, CutProfile, Lane, Scene
 from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.wording import answer, printable
 from graphcut.planning.goals import Goal
@@ -51,7 +51,7 @@ def card(name: str, **changes: object) -> Card:
 A = Lane("a", "float32[n,4]", 32, True, 0, (2,))
 B = Lane("b", "float32[n,4]", 32, True, 0, (1,))
 C = Lane("c", "float32[n,4]", 32, True, 1, (2,))
-CHAIN = Profile(
+CHAIN = CutProfile(
     nodes=("relu", "exp", "neg", "add"),
     ops=("Relu", "Exp", "Neg", "Add"),
     modules=("", "", "", ""),
@@ -63,7 +63,7 @@ CHAIN = Profile(
     weights=(0, 0, 0, 0),
     keys=(0,),
     parts=(),
-    valleys=(Valley("relu", 1, 32, True, 1, 0, 0, True, ""),),
+    valleys=(CutPlace("relu", 1, 32, True, 1, 0, 0, True, ""),),
 )
 THREE = (
     card("p0", nodes=2, reads=("x",), writes=("a", "b"), last="exp"),
@@ -139,7 +139,7 @@ def test_the_scene_of_a_plan(chain: Path) -> None:
         details=(("goal", "cut after the places named"),),
         model=str(chain),
     )
-    assert scene.crossing == (Crossing(64, True, 2), Crossing(64, True, 2))
+    assert scene.crossing == (BoundaryTotals(64, True, 2), BoundaryTotals(64, True, 2))
     assert scene.profile is not None
     assert scene.profile.cuts == (1, 2)
     assert [scene.received(part) for part in range(3)] == [(0, True), (32, True), (64, True)]
@@ -255,7 +255,11 @@ def test_heads_stand_side_by_side(demo: Callable[[str], Analysis]) -> None:
         Lane("/trunk/stage.3/Add_output_0", "float32[batch,64,4,4]", 4 * KIB, True, 0, (1, 2)),
     )
     # Both pass over a part: the first over two heads, the second over the first head.
-    assert scene.crossing == (Crossing(20 * KIB, True, 2), Crossing(20 * KIB, True, 2), Crossing(16 * KIB, True, 1))
+    assert scene.crossing == (
+        BoundaryTotals(20 * KIB, True, 2),
+        BoundaryTotals(20 * KIB, True, 2),
+        BoundaryTotals(16 * KIB, True, 1),
+    )
     assert "At most 20 KiB crosses a boundary in one run; 2 tensors (20 KiB) skip over parts." in scene.sentence
 
 
@@ -279,7 +283,7 @@ def test_a_scene_tells_what_the_analysis_found(demo: Callable[[str], Analysis], 
     assert profile.alive == analysis.profile
     assert profile.keys == tuple(analysis.model.graph.flow.index(node) for node in analysis.key_nodes)
     assert profile.valleys == tuple(
-        Valley(
+        CutPlace(
             node=point.node,
             position=point.position,
             bytes=point.bytes,

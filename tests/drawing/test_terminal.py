@@ -15,7 +15,7 @@ from rich.text import Text
 from graphcut.drawing.glyphs import ASCII, UNICODE
 from graphcut.drawing.lanes import lanes
 from graphcut.drawing.profile_strip import strip
-from graphcut.drawing.scene import Card, Lane, Other, Profile, Scene
+from graphcut.drawing.scene import Card, CutProfile, Lane, Other, Scene
 from graphcut.drawing.tables import Column, table
 
 import scenes_by_hand as by_hand
@@ -208,10 +208,10 @@ def test_of_very_many_those_that_pass_over_parts_are_shown() -> None:
     assert found[14] == "… and 7 more tensors, 7 MiB"
 
 
-def profile(alive: Sequence[int], keys: Sequence[int] = (), parts: Sequence[int] = ()) -> Profile:
+def profile(alive: Sequence[int], keys: Sequence[int] = (), parts: Sequence[int] = ()) -> CutProfile:
     nothing, sure = (0,) * len(alive), (True,) * len(alive)
     names = tuple(f"n{i}" for i in range(len(alive)))
-    return Profile(
+    return CutProfile(
         nodes=names,
         ops=names,
         modules=("",) * len(alive),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import At, Policy, UsageError
+from graphcut import At, SessionConfig, UsageError
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import prove
 
@@ -136,6 +136,6 @@ def check_against_the_untouched_file(path: Path, cascade: graphcut.Cascade, feed
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     expected = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, dict(feeds))
-    ours = graphcut.run(cascade, feeds, policy=Policy(optimized=False))
+    ours = graphcut.run(cascade, feeds, config=SessionConfig(optimized=False))
     for mine, theirs in zip(ours.values(), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)

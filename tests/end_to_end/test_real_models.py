@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphcut
-from graphcut import At, Model, Policy, verify
+from graphcut import At, Model, SessionConfig, verify
 
 from conftest import FIXTURES
 from light import LightNetwork, light_networks
@@ -50,6 +50,6 @@ def test_an_architecture_is_cut_and_gives_its_reference_outputs(name: str, tmp_p
     assert len(cascade.parts) >= 3
     assert report.proof.objections == ()
     assert report.is_identical, report.first_difference
-    outputs = graphcut.run(cascade, network.feeds, policy=Policy(optimized=False))
+    outputs = graphcut.run(cascade, network.feeds, config=SessionConfig(optimized=False))
     for ours, expected in zip(outputs.values(), network.expected.values(), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=network.rtol, atol=network.atol)

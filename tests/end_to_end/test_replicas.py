@@ -18,7 +18,7 @@ from onnx import ModelProto, helper, numpy_helper
 from test_random_models import SHAPE, models
 
 import graphcut
-from graphcut import At, Cascade, GraphcutError, Link, Model, Plan
+from graphcut import At, Cascade, GraphcutError, Model, Plan, TensorEdge
 from graphcut.core.graph import Block, Graph, Node, Partition, Weight, partition
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.surgery.splitting import Storage
@@ -74,13 +74,13 @@ def test_a_node_is_at_home_in_the_first_row_that_holds_it_and_copied_in_the_othe
 
 def test_what_every_reader_recomputes_does_not_cross_and_what_it_reads_does() -> None:
     assert grouped(MASKED, "M A", "M B", "M Y").wiring.links == (
-        Link("ids", None, 0),
-        Link("x", None, 0),
-        Link("ids", None, 1),
-        Link("a", 0, 1),
-        Link("ids", None, 2),
-        Link("b", 1, 2),
-        Link("y", 2, None),
+        TensorEdge("ids", None, 0),
+        TensorEdge("x", None, 0),
+        TensorEdge("ids", None, 1),
+        TensorEdge("a", 0, 1),
+        TensorEdge("ids", None, 2),
+        TensorEdge("b", 1, 2),
+        TensorEdge("y", 2, None),
     )
 
 

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 
 import graphcut
-from graphcut import At, Cascade, GraphcutError, Model, Policy, UsageError
+from graphcut import At, Cascade, GraphcutError, Model, SessionConfig, UsageError
 from graphcut.core.graph import partition
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
@@ -53,7 +53,7 @@ def test_the_cascade_answers_as_the_file_on_disk_does(name: str, tmp_path: Path)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
     expected = session.run(None, hazard.feeds)
-    ours = graphcut.run(cascade, hazard.feeds, policy=Policy(optimized=False))
+    ours = graphcut.run(cascade, hazard.feeds, config=SessionConfig(optimized=False))
     assert list(ours) == [output.name for output in session.get_outputs()]
     for mine, theirs in zip(ours.values(), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -18,7 +18,7 @@ from graphcut.core.wiring import Tensor
 from graphcut.inputs.expressions import atoms, evaluate
 from graphcut.inputs.generating import Feeds, generate, make_feeds
 from graphcut.inputs.input_files import read_inputs
-from graphcut.inputs.searching import workable
+from graphcut.inputs.searching import find_accepted_inputs
 from graphcut.inputs.sizes import Guess, choose
 from graphcut.inputs.survey import survey
 from graphcut.loading.model import Model, load
@@ -642,7 +642,7 @@ def test_a_sparse_input_is_refused_by_name(path: Path) -> None:
 
 def test_feeds_that_are_accepted_at_once_are_tried_once(path: Path) -> None:
     model = load(written(path, "m (float[batch, 4] x) => (float y) { y = MatMul(x, w) }", {"w": (4, 4)}))
-    tried = workable(model, lambda feeds: run(model, feeds))
+    tried = find_accepted_inputs(model, lambda feeds: run(model, feeds))
     assert [shapes(feeds) for feeds in tried.feeds] == [{"x": (2, 4)}, {"x": (3, 4)}]
     assert (tried.sizes, tried.refusal, tried.tries) == (({"batch": 2}, {"batch": 3}), "", 2)
 
@@ -652,7 +652,7 @@ def test_a_batch_that_is_frozen_inside_the_model_is_found_and_all_else_still_var
         s = Constant<value_ints = [1, -1, 4]>() r = Reshape(x, s) y = Concat<axis = 2>(r, x)
     }"""
     model = load(written(path, text, {}))
-    tried = workable(model, lambda feeds: run(model, feeds))
+    tried = find_accepted_inputs(model, lambda feeds: run(model, feeds))
     assert tried.sizes == ({"batch": 1, "seq": 5}, {"batch": 1, "seq": 7})
 
 
@@ -662,7 +662,7 @@ def test_the_one_size_of_image_that_fits_is_found(path: Path) -> None:
         s = Constant<value_ints = [1, 98]>() r = Reshape(c, s) y = MatMul(r, last)
     }"""
     model = load(written(path, text, {"kernel": (2, 3, 32, 32), "last": (98, 2)}))
-    tried = workable(model, lambda feeds: run(model, feeds))
+    tried = find_accepted_inputs(model, lambda feeds: run(model, feeds))
     assert [dict(sizes) for sizes in tried.sizes] == [{"n": 1, "h": 224, "w": 224}] * 2
 
 
@@ -674,7 +674,7 @@ def test_a_model_that_refuses_everything_is_quoted(path: Path) -> None:
         seen.append(repr((shapes(feeds), feeds["i"])))
         raise GraphcutError(f"not\n  with batch {shapes(feeds)['x'][0]}")
 
-    tried = workable(model, refuse)
+    tried = find_accepted_inputs(model, refuse)
     assert (tried.feeds, tried.sizes, tried.refusal) == ((), (), "not with batch 2")
     assert tried.tries == len(seen) == len(set(seen))  # nothing is tried twice
 
@@ -687,7 +687,7 @@ def test_sizes_of_the_user_are_never_varied(path: Path) -> None:
         met.append(shapes(feeds)["x"])
         raise ValueError
 
-    workable(model, refuse, sizes={"seq": 9})
+    find_accepted_inputs(model, refuse, sizes={"seq": 9})
     assert {seq for _, seq in met} == {9}
     assert {batch for batch, _ in met} == {1, 2, 3, 4, 8, 16}
 
@@ -699,7 +699,7 @@ def test_a_model_that_refuses_the_second_variant_alone_keeps_the_first(path: Pat
         if "b" in feeds:
             raise ValueError("b is mine")
 
-    tried = workable(model, refuse_defaults)
+    tried = find_accepted_inputs(model, refuse_defaults)
     assert [list(feeds) for feeds in tried.feeds] == [["x"]]
     assert tried.refusal == "b is mine"
 

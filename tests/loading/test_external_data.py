@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from graphcut import ModelError
 from graphcut.loading import external_data
 from graphcut.loading.external_data import (
-    Layout,
-    Range,
+    ByteRange,
+    FileLayout,
     check_inside,
     find_data,
     lay_out,
@@ -174,18 +174,18 @@ def test_data_may_lie_beside_a_model_that_is_a_link(model: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("span", [(0, 0), (0, 10), (10, 0), (3, 7)])
 def test_a_range_inside_its_file_is_taken(span: tuple[int, int]) -> None:
-    check_inside(Range(Path("w.bin"), *span), file_bytes=10, tensor="w")
+    check_inside(ByteRange(Path("w.bin"), *span), file_bytes=10, tensor="w")
 
 
 @pytest.mark.parametrize("span", [(0, 11), (11, 0), (-1, 5), (5, -1), (1 << 62, 1 << 62)])
 def test_a_range_that_leaves_its_file_is_refused(span: tuple[int, int]) -> None:
     with pytest.raises(ModelError, match=r"^the weights of 'w' lie at bytes .* of w\.bin, which has 10$"):
-        check_inside(Range(Path("w.bin"), *span), file_bytes=10, tensor="w")
+        check_inside(ByteRange(Path("w.bin"), *span), file_bytes=10, tensor="w")
 
 
 def test_the_refusal_of_a_range_gives_the_numbers() -> None:
     with pytest.raises(ModelError) as caught:
-        check_inside(Range(Path("home/w.bin"), 1000, 4096), file_bytes=4096, tensor="w")
+        check_inside(ByteRange(Path("home/w.bin"), 1000, 4096), file_bytes=4096, tensor="w")
     assert str(caught.value) == "the weights of 'w' lie at bytes 1,000 to 5,096 of w.bin, which has 4,096"
     assert caught.value.hint == "the file is cut short or belongs to another model; copy it again"
 
@@ -194,31 +194,43 @@ A, B = Path("a.bin"), Path("b.bin")
 
 
 def test_overlaps_and_neighbours_become_one_run() -> None:
-    spans = [Range(A, 30, 5), Range(A, 0, 10), Range(A, 10, 5), Range(A, 12, 2), Range(B, 12, 2), Range(A, 16, 2)]
-    assert merge_runs(spans) == [Range(A, 0, 15), Range(A, 16, 2), Range(A, 30, 5), Range(B, 12, 2)]
+    spans = [
+        ByteRange(A, 30, 5),
+        ByteRange(A, 0, 10),
+        ByteRange(A, 10, 5),
+        ByteRange(A, 12, 2),
+        ByteRange(B, 12, 2),
+        ByteRange(A, 16, 2),
+    ]
+    assert merge_runs(spans) == [ByteRange(A, 0, 15), ByteRange(A, 16, 2), ByteRange(A, 30, 5), ByteRange(B, 12, 2)]
 
 
 def test_a_shared_weight_lies_in_a_new_file_once() -> None:
-    layout = lay_out([Range(A, 100, 8), Range(A, 200, 8), Range(A, 100, 8)])
-    assert layout == Layout(((Range(A, 100, 8), 0), (Range(A, 200, 8), 8)), 16)
-    assert layout.offset_of(Range(A, 204, 4)) == 12
+    layout = lay_out([ByteRange(A, 100, 8), ByteRange(A, 200, 8), ByteRange(A, 100, 8)])
+    assert layout == FileLayout(((ByteRange(A, 100, 8), 0), (ByteRange(A, 200, 8), 8)), 16)
+    assert layout.offset_of(ByteRange(A, 204, 4)) == 12
 
 
 def test_a_mebibyte_or_more_keeps_its_place_within_the_page() -> None:
     large = 256 * PAGE
-    spans = [Range(A, 7, 10), Range(A, PAGE + 100, large), Range(B, 50, large - 1), Range(B, 300 * PAGE, large)]
+    spans = [
+        ByteRange(A, 7, 10),
+        ByteRange(A, PAGE + 100, large),
+        ByteRange(B, 50, large - 1),
+        ByteRange(B, 300 * PAGE, large),
+    ]
     layout = lay_out(spans)
     assert layout.moves == (
-        (Range(A, 7, 10), 0),
-        (Range(A, PAGE + 100, large), 100),
-        (Range(B, 50, large - 1), large + 100),  # less is not worth a hole
-        (Range(B, 300 * PAGE, large), 2 * large + PAGE),
+        (ByteRange(A, 7, 10), 0),
+        (ByteRange(A, PAGE + 100, large), 100),
+        (ByteRange(B, 50, large - 1), large + 100),  # less is not worth a hole
+        (ByteRange(B, 300 * PAGE, large), 2 * large + PAGE),
     )
     assert layout.file_bytes == 3 * large + PAGE
 
 
 def test_nothing_takes_nothing(tmp_path: Path) -> None:
-    assert lay_out([]) == Layout((), 0)
+    assert lay_out([]) == FileLayout((), 0)
     write_data(lay_out([]), tmp_path / "empty")
     assert (tmp_path / "empty").read_bytes() == b""
 
@@ -249,15 +261,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def placed(folder: Path, spans: Spans) -> list[Range]:
-    return [Range(folder / file, offset, length) for file, offset, length in spans]
+def placed(folder: Path, spans: Spans) -> list[ByteRange]:
+    return [ByteRange(folder / file, offset, length) for file, offset, length in spans]
 
 
-def bytes_of(span: Range) -> bytes:
+def bytes_of(span: ByteRange) -> bytes:
     return CONTENT[Path(span.file.name)][span.offset : span.offset + span.length]
 
 
-def written(layout: Layout, target: Path, progress: Callable[[int], None] | None = None) -> bytes:
+def written(layout: FileLayout, target: Path, progress: Callable[[int], None] | None = None) -> bytes:
     target.unlink(missing_ok=True)
     write_data(layout, target, progress=progress)
     return target.read_bytes()
@@ -274,7 +286,7 @@ def test_every_range_is_found_again_byte_for_byte(folder: Path, drawn: Spans) ->
     for span in spans:
         offset = layout.offset_of(span)
         assert content[offset : offset + span.length] == bytes_of(span)
-        assert same_bytes(Range(folder / "new.bin", offset, span.length), span)
+        assert same_bytes(ByteRange(folder / "new.bin", offset, span.length), span)
     assert sum(moved) == sum(run.length for run in merge_runs(spans))
 
 
@@ -362,23 +374,23 @@ def test_a_full_disk_leaves_no_handle_open(folder: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "pwrite", full)
     with no_handle_is_left(), pytest.raises(OSError, match="No space left on device"):
-        write_data(lay_out([Range(folder / A, 0, 10), Range(folder / B, 0, 10)]), tmp_path / "new.bin")
+        write_data(lay_out([ByteRange(folder / A, 0, 10), ByteRange(folder / B, 0, 10)]), tmp_path / "new.bin")
 
 
 def test_a_disk_that_takes_a_little_at_a_time_gets_it_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda target, piece, offset: real(target, piece[:999], offset))
-    assert written(lay_out([Range(folder / A, 0, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][: 3 * PAGE]
+    assert written(lay_out([ByteRange(folder / A, 0, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][: 3 * PAGE]
 
 
 def test_a_source_that_is_gone_leaves_no_handle_open(folder: Path, tmp_path: Path) -> None:
-    layout = lay_out([Range(folder / A, 0, 10), Range(folder / "gone.bin", 0, 10)])
+    layout = lay_out([ByteRange(folder / A, 0, 10), ByteRange(folder / "gone.bin", 0, 10)])
     with no_handle_is_left(), pytest.raises(FileNotFoundError, match=r"gone\.bin"):
         write_data(layout, tmp_path / "new.bin")
 
 
 def test_a_source_that_ends_early_is_an_error_and_not_zeros(folder: Path, tmp_path: Path) -> None:
-    layout = lay_out([Range(folder / A, FILE_BYTES - 10, 20)])
+    layout = lay_out([ByteRange(folder / A, FILE_BYTES - 10, 20)])
     with no_handle_is_left(), pytest.raises(OSError, match="the file ended early") as caught:
         write_data(layout, tmp_path / "new.bin")
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(folder / A))
@@ -389,7 +401,7 @@ def test_progress_that_fails_leaves_no_handle_open(folder: Path, tmp_path: Path)
         raise KeyboardInterrupt
 
     with no_handle_is_left(), pytest.raises(KeyboardInterrupt):
-        write_data(lay_out([Range(folder / A, 0, 10)]), tmp_path / "new.bin", progress=stop)
+        write_data(lay_out([ByteRange(folder / A, 0, 10)]), tmp_path / "new.bin", progress=stop)
 
 
 def test_no_file_is_overwritten(folder: Path, tmp_path: Path) -> None:
@@ -398,7 +410,7 @@ def test_no_file_is_overwritten(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link.bin").symlink_to(target)
     for name in ("old.bin", "link.bin"):
         with no_handle_is_left(), pytest.raises(FileExistsError):
-            write_data(lay_out([Range(folder / A, 0, 10)]), tmp_path / name)
+            write_data(lay_out([ByteRange(folder / A, 0, 10)]), tmp_path / name)
     assert target.read_bytes() == b"mine"
 
 
@@ -417,18 +429,18 @@ def test_a_file_that_ends_early_holds_other_bytes(tmp_path: Path) -> None:
     long, short, empty = tmp_path / "long", tmp_path / "short", tmp_path / "empty"
     for file, content in ((long, b"abcdef"), (short, b"abc"), (empty, b"")):
         file.write_bytes(content)
-    assert not same_bytes(Range(long, 0, 6), Range(short, 0, 6))
-    assert not same_bytes(Range(short, 0, 6), Range(long, 0, 6))
-    assert not same_bytes(Range(empty, 0, 6), Range(long, 0, 6))
-    assert not same_bytes(Range(empty, 0, 6), Range(short, 3, 6))  # both end at once, and prove nothing
-    assert same_bytes(Range(long, 0, 3), Range(short, 0, 3))
-    assert not same_bytes(Range(long, 0, 3), Range(short, 0, 2))
+    assert not same_bytes(ByteRange(long, 0, 6), ByteRange(short, 0, 6))
+    assert not same_bytes(ByteRange(short, 0, 6), ByteRange(long, 0, 6))
+    assert not same_bytes(ByteRange(empty, 0, 6), ByteRange(long, 0, 6))
+    assert not same_bytes(ByteRange(empty, 0, 6), ByteRange(short, 3, 6))  # both end at once, and prove nothing
+    assert same_bytes(ByteRange(long, 0, 3), ByteRange(short, 0, 3))
+    assert not same_bytes(ByteRange(long, 0, 3), ByteRange(short, 0, 2))
 
 
 def test_a_range_is_not_compared_with_itself(tmp_path: Path) -> None:
-    unread = Range(tmp_path / "nobody opens it", 0, 1 << 40)
+    unread = ByteRange(tmp_path / "nobody opens it", 0, 1 << 40)
     assert same_bytes(unread, unread)
 
 
 def test_the_bytes_of_a_range_are_those_of_the_file(folder: Path) -> None:
-    assert read_bytes(Range(folder / A, 4, 8)) == struct.pack("<II", 1, 2)
+    assert read_bytes(ByteRange(folder / A, 4, 8)) == struct.pack("<II", 1, 2)

@@ -17,7 +17,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorP
 
 from graphcut import GraphcutError, Model, ModelError, load
 from graphcut.core.graph import Node, Weight
-from graphcut.loading.external_data import Range, read_bytes
+from graphcut.loading.external_data import ByteRange, read_bytes
 from graphcut.loading.graph_reader import module_of, values_bytes
 from graphcut.loading.model import all_tensors
 from graphcut.loading.subgraphs import captures, functions_called, is_stateful, key_of, tensors_in_function
@@ -627,7 +627,7 @@ def test_the_place_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str,
     model = load(external(tmp_path, LOCATION, *entries))
     assert model.data == {"w.bin": (tmp_path / "w.bin", 40)}
     span = model.range_of(model.proto.graph.initializer[0])
-    assert span == Range(tmp_path / "w.bin", first * 4, 16)
+    assert span == ByteRange(tmp_path / "w.bin", first * 4, 16)
     assert np.frombuffer(read_bytes(span), np.float32).tolist() == list(range(first, first + 4))
 
 
@@ -689,12 +689,12 @@ def test_an_external_weight_of_a_type_that_onnx_does_not_have_is_refused_for_its
 
 def test_packed_weights_take_half_a_byte_each(tmp_path: Path) -> None:
     model = load(external(tmp_path, LOCATION, number=5, data_type=TensorProto.INT4))
-    assert model.range_of(model.proto.graph.initializer[0]) == Range(tmp_path / "w.bin", 0, 3)
+    assert model.range_of(model.proto.graph.initializer[0]) == ByteRange(tmp_path / "w.bin", 0, 3)
 
 
 def test_an_empty_weight_lies_anywhere_in_its_file(tmp_path: Path) -> None:
     model = load(external(tmp_path, LOCATION, ("offset", "40"), number=0))
-    assert model.range_of(model.proto.graph.initializer[0]) == Range(tmp_path / "w.bin", 40, 0)
+    assert model.range_of(model.proto.graph.initializer[0]) == ByteRange(tmp_path / "w.bin", 40, 0)
 
 
 def test_one_file_that_many_weights_lie_in_is_listed_once(tmp_path: Path) -> None:

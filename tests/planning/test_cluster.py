@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from graphcut import Cluster, Device, GraphcutError, Line, RecordError, UsageError, read_cluster
-from graphcut.planning.cluster import Failure, Fault, read_world
+from graphcut import Cluster, Device, GraphcutError, NetworkLink, RecordError, UsageError, read_cluster
+from graphcut.planning.cluster import ReliabilityModel, ScheduledFailure, read_simulated_cluster
 
 Read = Callable[[str], Cluster]
 
@@ -71,7 +71,7 @@ def test_every_field_of_a_file_reaches_its_record(read: Read) -> None:
         latency_s=0.0,
         provider="XnnpackExecutionProvider",
     )
-    line = Line(between=("pi", "größe"), bytes_per_s=1500.0, latency_s=0.25)
+    line = NetworkLink(between=("pi", "größe"), bytes_per_s=1500.0, latency_s=0.25)
     assert read(text) == Cluster(devices=(pi, Device(name="größe")), lines=(line,))
 
 
@@ -263,11 +263,14 @@ at_s = 20
 
 def test_what_goes_wrong_stands_in_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(FAULTY, encoding="utf-8")
-    a = Fault(device="a", jitter_s=0.5, loss=0.25, mean_up_s=3600.0, mean_down_s=60.0)
-    line = Fault(between=("b", "a"), loss=0.5)
-    world = read_world(tmp_path / "cluster.toml")
+    a = ReliabilityModel(device="a", jitter_s=0.5, loss=0.25, mean_up_s=3600.0, mean_down_s=60.0)
+    line = ReliabilityModel(between=("b", "a"), loss=0.5)
+    world = read_simulated_cluster(tmp_path / "cluster.toml")
     assert world.faults == (a, line)
-    assert world.failures == (Failure(device="b", at_s=10.0, for_s=2.5), Failure(device="a", at_s=20.0))
+    assert world.failures == (
+        ScheduledFailure(device="b", at_s=10.0, for_s=2.5),
+        ScheduledFailure(device="a", at_s=20.0),
+    )
     assert world.fault_of == {frozenset("a"): a, frozenset("ab"): line}
 
 

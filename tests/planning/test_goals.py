@@ -24,8 +24,8 @@ from graphcut.planning.cluster import Cluster
 from graphcut.planning.disk_size import written_bytes
 from graphcut.planning.goals import Across, Heads, Into, Limits, Objective, Within
 from graphcut.planning.plans import plan
-from graphcut.planning.problem import task_of
-from graphcut.surgery.splitting import Cut, prepare
+from graphcut.planning.problem import problem_of
+from graphcut.surgery.splitting import PreparedFiles, prepare
 
 from conftest import FIXTURES, Draw, floats, model_of
 
@@ -53,7 +53,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Named:
     return find
 
 
-def sizes(cut: Cut) -> list[int]:
+def sizes(cut: PreparedFiles) -> list[int]:
     """What the files of each part take on disk."""
     return [part.model.ByteSize() + (part.layout.file_bytes if part.layout else 0) for part in cut.parts]
 
@@ -359,7 +359,7 @@ def test_what_the_workload_holds_is_what_nodes_weigh(named: Named) -> None:
     for name in MODELS:
         analysis = named(name)
         costs = weigh(analysis.model)
-        task = task_of(analysis, costs, Limits(), written_bytes(analysis.model), whole_layers=False)
+        task = problem_of(analysis, costs, Limits(), written_bytes(analysis.model), whole_layers=False)
         assert sorted(n for group in task.groups for n in group) == sorted(analysis.model.graph.flow)
         load = task.load([costs.flops])
         assert load.work.sum() == pytest.approx(sum(costs.flops), rel=1e-12)

@@ -11,10 +11,10 @@ from graphcut.costs.device import Device
 from graphcut.planning.by_goal.part_count import lightest
 from graphcut.planning.instance import Hyperedges, Workload
 from graphcut.planning.solver import milp
-from graphcut.planning.solver.boundaries import Ladder
-from graphcut.planning.solver.chain_dp import Climb, Term, climb_table
-from graphcut.planning.solver.cost_tables import Kind, busy_s, grain_of, memory_bytes, received_bytes
-from graphcut.planning.solver.milp import Question, Sense, solve
+from graphcut.planning.solver.boundaries import BoundaryTables
+from graphcut.planning.solver.chain_dp import ChainPartition, Criterion, chain_dp_table
+from graphcut.planning.solver.cost_tables import DeviceClass, busy_s, grain_of, memory_bytes, received_bytes
+from graphcut.planning.solver.milp import MilpProblem, Sense, solve
 from graphcut.planning.solver.optimality import certified
 from graphcut.planning.solver.order_ideals import complete_ladder
 from graphcut.planning.solver.order_prefixes import prefix_ladder
@@ -22,8 +22,8 @@ from graphcut.planning.solver.search import found_on
 from graphcut.planning.solver.topological_orders import orders
 
 KINDS = (
-    Kind((Device(name="a"),), np.inf, 2**-30, 2**-20),
-    Kind((Device(name="b"), Device(name="c")), np.inf, 2**-29, 2**-18),
+    DeviceClass((Device(name="a"),), np.inf, 2**-30, 2**-20),
+    DeviceClass((Device(name="b"), Device(name="c")), np.inf, 2**-29, 2**-18),
 )
 COUNTS = (1, 2)
 SENSES: tuple[Sense, ...] = ("period", "latency", "token", "received")
@@ -53,7 +53,7 @@ def drawn(seed: int) -> Workload:
     )
 
 
-def ladder_of(load: Workload) -> Ladder:
+def ladder_of(load: Workload) -> BoundaryTables:
     ladder = complete_ladder(load, 10_000)
     assert ladder is not None
     return ladder
@@ -65,21 +65,21 @@ def best(load: Workload, sense: Sense) -> float:
     busy = [busy_s(ladder, number, kind, grain) for number, kind in enumerate(KINDS)]
     match sense:
         case "period":
-            terms = [Term(busy, "max")]
+            terms = [Criterion(busy, "max")]
         case "latency":
-            terms = [Term(busy, "sum")]
+            terms = [Criterion(busy, "sum")]
         case "received":
-            terms = [Term([received_bytes(ladder)] * len(KINDS), "sum")]
+            terms = [Criterion([received_bytes(ladder)] * len(KINDS), "sum")]
         case _:
             return min(token_s(busy, float(period)) for period in np.unique(np.concatenate(busy)))
-    climb = climb_table(terms, COUNTS).best()
+    climb = chain_dp_table(terms, COUNTS).best()
     assert climb is not None
     return climb.ranks[0]
 
 
 def token_s(busy: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]], period: float) -> float:
     kept = [np.where(table <= period, table, np.inf) for table in busy]
-    climb = climb_table([Term(kept, "sum")], COUNTS).best() if np.isfinite(period) else None
+    climb = chain_dp_table([Criterion(kept, "sum")], COUNTS).best() if np.isfinite(period) else None
     return np.inf if climb is None else max(climb.ranks[0] / 2, period)
 
 
@@ -87,7 +87,7 @@ def token_s(busy: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]], perio
 @pytest.mark.parametrize("seed", range(5))
 def test_the_bound_is_the_optimum_on_unequal_devices(seed: int, sense: Sense) -> None:
     load = drawn(seed)
-    answer = solve(Question(load, KINDS, COUNTS, sense, in_flight=2), time_limit_s=SECONDS)
+    answer = solve(MilpProblem(load, KINDS, COUNTS, sense, in_flight=2), time_limit_s=SECONDS)
     assert answer is not None
     assert answer.bound == pytest.approx(best(load, sense), rel=1e-6, abs=1e-9)
 
@@ -96,10 +96,10 @@ def test_the_bound_is_the_optimum_on_unequal_devices(seed: int, sense: Sense) ->
 def test_the_bound_is_the_optimum_for_the_size_of_so_many_parts_and_with_a_pin(seed: int) -> None:
     load = drawn(seed)
     ladder = ladder_of(load)
-    free = Kind((Device(name="d"),), np.inf, 0.0, 0.0)
+    free = DeviceClass((Device(name="d"),), np.inf, 0.0, 0.0)
     for pins in ({}, {load.groups - 2: 1}):
         climb = lightest(ladder, memory_bytes(ladder, ()), 3, pins)
-        question = Question(load, (free,), (3,), "size", pins=pins, exactly=True)
+        question = MilpProblem(load, (free,), (3,), "size", pins=pins, exactly=True)
         answer = solve(question, time_limit_s=SECONDS)
         assert answer is not None
         if climb is None:
@@ -115,9 +115,9 @@ def test_the_bound_is_the_fewest_parts_that_a_budget_allows(seed: int) -> None:
     needed = memory_bytes(ladder, ())
     budget = float(np.sort(needed[np.isfinite(needed)])[int(np.isfinite(needed).sum() * 0.6)])
     fits = [np.where(needed <= budget, received_bytes(ladder), np.inf)]
-    climb = climb_table([Term(fits, "sum")], (load.groups,), enough=True).best()
-    kind = Kind((Device(name="d"),), budget, 0.0, 0.0)
-    answer = solve(Question(load, (kind,), (load.groups,), "parts"), time_limit_s=SECONDS)
+    climb = chain_dp_table([Criterion(fits, "sum")], (load.groups,), enough=True).best()
+    kind = DeviceClass((Device(name="d"),), budget, 0.0, 0.0)
+    answer = solve(MilpProblem(load, (kind,), (load.groups,), "parts"), time_limit_s=SECONDS)
     assert answer is not None
     if climb is None:
         assert answer.parts == ()
@@ -131,7 +131,7 @@ def test_a_poor_plan_is_replaced_by_the_solvers_and_proven(seed: int) -> None:
     load = drawn(seed)
     grain = grain_of(load, KINDS[:1])
 
-    def judge(ladder: Ladder) -> Climb | None:
+    def judge(ladder: BoundaryTables) -> ChainPartition | None:
         return lightest(ladder, busy_s(ladder, 0, KINDS[0], grain), 2, allowed_pins)
 
     allowed_pins: dict[int, int] = {}
@@ -139,7 +139,7 @@ def test_a_poor_plan_is_replaced_by_the_solvers_and_proven(seed: int) -> None:
     climb, optimum = judge(poor), judge(ladder_of(load))
     assert climb is not None
     assert optimum is not None
-    question = Question(load, KINDS[:1], (2,), "period", exactly=True)
+    question = MilpProblem(load, KINDS[:1], (2,), "period", exactly=True)
     found, bound = certified(found_on(poor, climb), 0.0, question, judge, time_limit_s=SECONDS)
     assert found.ranks[0] == optimum.ranks[0]
     assert bound == pytest.approx(optimum.ranks[0], rel=1e-6)
@@ -148,11 +148,11 @@ def test_a_poor_plan_is_replaced_by_the_solvers_and_proven(seed: int) -> None:
 def test_what_is_too_large_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milp, "_MOST_BINARIES", 5)
     load = drawn(0)
-    assert solve(Question(load, KINDS, COUNTS, "period"), time_limit_s=SECONDS) is None
+    assert solve(MilpProblem(load, KINDS, COUNTS, "period"), time_limit_s=SECONDS) is None
 
 
 def test_the_solver_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """HiGHS writes lines of its own past Python, and a command may be printing JSON."""
     for seed in range(8):
-        solve(Question(drawn(seed), KINDS, COUNTS, "period"), time_limit_s=SECONDS)
+        solve(MilpProblem(drawn(seed), KINDS, COUNTS, "period"), time_limit_s=SECONDS)
     assert capfd.readouterr().out == ""

@@ -24,7 +24,7 @@ from graphcut import (
     Heads,
     Into,
     Limits,
-    Line,
+    NetworkLink,
     PlanError,
     RecordError,
     UsageError,
@@ -94,7 +94,7 @@ def names(made: Plan) -> list[list[str]]:
 
 TWO = Cluster(
     devices=(Device(name="a", memory_bytes=10**8), Device(name="größe", flops_per_s=3e11)),
-    lines=(Line(between=("a", "größe"), bytes_per_s=5e8),),
+    lines=(NetworkLink(between=("a", "größe"), bytes_per_s=5e8),),
 )
 GOALS: Mapping[str, Goal] = {
     "at": At(("/model/layers.1/add_1",)),
@@ -134,7 +134,7 @@ def test_a_plan_from_a_cost_model_is_replayed_with_its_figures(decoder: Analysis
     """The table is not at hand any more, and its times still hold."""
     costs = graphcut.weigh(decoder.model, graphcut.plan(decoder, Into(3)).dims)
     rows = [replace(row, time_s=7.0) for row in graphcut.table_of(costs).rows]
-    made = graphcut.plan(decoder, Into(3), costs=costs, table=graphcut.Table(tuple(rows)))
+    made = graphcut.plan(decoder, Into(3), costs=costs, table=graphcut.CostTable(tuple(rows)))
     assert min(part.busy_s for part in made.figures) >= 7.0
     save_plan(made, decoder.model, tmp_path / "plan.json")
     again = replay(decoder, tmp_path / "plan.json")

@@ -24,7 +24,7 @@ from graphcut.planning.cluster import Cluster
 from graphcut.planning.goals import Across, Into, Limits
 from graphcut.planning.plans import plan
 from graphcut.planning.replicable import cheap_nodes
-from graphcut.planning.solver.recompute import Prices, Recomputed, recompute, repeated
+from graphcut.planning.solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
 from conftest import Draw, floats, model_of
 
@@ -49,10 +49,10 @@ def graph_of(*nodes: Node, gives: Sequence[str] = (), weights: Mapping[str, int]
     return Graph(nodes, held, tuple(name for name in read if name not in written), tuple(ends))
 
 
-def flat(graph: Graph, s_per_byte: float = 1.0, run_s: float = 1.0, size: int = 10) -> Prices:
+def flat(graph: Graph, s_per_byte: float = 1.0, run_s: float = 1.0, size: int = 10) -> TransferPrices:
     """Every node takes as long, and every tensor as many bytes."""
     names = {name for n in graph.nodes for name in (*n.reads, *n.writes)}
-    return Prices(dict.fromkeys(graph.flow, run_s), s_per_byte, dict.fromkeys(names, size))
+    return TransferPrices(dict.fromkeys(graph.flow, run_s), s_per_byte, dict.fromkeys(names, size))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Case:
 
     graph: Graph
     rows: tuple[tuple[int, ...], ...]
-    prices: Prices
+    prices: TransferPrices
     kept: frozenset[int]
 
     @classmethod
@@ -87,7 +87,10 @@ class Case:
         sizes = {name: draw.randint(1, 12) * scale for name in sorted(names)}
         run_s = {i: float(draw.randint(1, 9)) for i in range(len(nodes))}
         return cls(
-            graph, rows, Prices(run_s, 1 / scale, sizes), frozenset(i for i in graph.flow if draw.random() < 0.1)
+            graph,
+            rows,
+            TransferPrices(run_s, 1 / scale, sizes),
+            frozenset(i for i in graph.flow if draw.random() < 0.1),
         )
 
     def received(self, nodes: Collection[int]) -> set[str]:
@@ -178,7 +181,7 @@ def test_the_rows_still_make_every_output_and_repeat_nothing_that_must_not_be(se
 
 def test_a_mask_that_is_cheap_to_make_is_made_where_it_is_read() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m"))
-    prices = Prices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
+    prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     rows, found = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
     assert rows == ((0, 1), (0, 2))
     assert found == (Recomputed(part=1, nodes=(0,), tensors=("m",), saved_bytes=6, cost_s=1.0),)
@@ -186,20 +189,20 @@ def test_a_mask_that_is_cheap_to_make_is_made_where_it_is_read() -> None:
 
 def test_what_costs_as_much_as_sending_is_sent() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m"))
-    prices = Prices({0: 6.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
+    prices = TransferPrices({0: 6.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     assert recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset()) == (((0, 1), (2,)), ())
 
 
 def test_an_input_that_the_part_is_fed_anyway_costs_nothing_more() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m", "mask"))
-    prices = Prices({0: 7.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
+    prices = TransferPrices({0: 7.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
     assert rows == ((0, 1), (0, 2))
 
 
 def test_a_view_is_made_again_rather_than_sent() -> None:
     graph = graph_of(node("v", "mask"), node("a", "x", "v"), node("b", "a", "v", "mask"))
-    prices = Prices({0: 0.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "v": 2, "x": 8, "a": 8, "b": 8})
+    prices = TransferPrices({0: 0.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "v": 2, "x": 8, "a": 8, "b": 8})
     rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
     assert rows == ((0, 1), (0, 2))
 
@@ -209,7 +212,7 @@ def test_a_node_that_only_its_copy_was_needed_of_moves() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x"), node("b", "a", "m"))
     rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: flat(graph, run_s=1.0, size=10), frozenset({1}))
     assert rows == ((0, 1), (2,))  # the mask is as dear to send as what it is made of
-    prices = Prices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
+    prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     rows, found = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
     assert rows == ((1,), (0, 2))
     assert [entry.nodes for entry in found] == [(0,)]
@@ -227,7 +230,7 @@ def test_what_rows_repeat_already_is_told_with_what_it_saves() -> None:
 
 def test_a_part_that_would_be_left_empty_keeps_its_nodes() -> None:
     graph = graph_of(node("m", "mask"), node("b", "x", "m"))
-    prices = Prices({0: 1.0, 1: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "b": 8})
+    prices = TransferPrices({0: 1.0, 1: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "b": 8})
     assert recompute(graph, [(0,), (1,)], lambda _: prices, frozenset()) == (((0,), (1,)), ())
 
 
@@ -236,7 +239,7 @@ def test_what_must_stand_once_is_sent(reason: str) -> None:
     weights = ("heavy",) if reason == "heavy" else ()
     first = node("m", "mask", weights=weights, is_stateful=reason == "stateful")
     graph = graph_of(first, node("a", "x", "m"), node("b", "a", "m"), weights={"heavy": HEAVY})
-    prices = Prices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
+    prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     kept = frozenset({0} if reason == "kept" else ())
     assert recompute(graph, [(0, 1), (2,)], lambda _: prices, kept) == (((0, 1), (2,)), ())
 
@@ -247,11 +250,15 @@ def test_a_deep_chain_needs_no_recursion_and_is_repeated_as_far_as_that_is_cheap
     graph = graph_of(*chain, node("a", "x", "t299"), node("b", "a", "t299"))
     run_s = dict.fromkeys(graph.flow, 0.125)
     sizes = {"mask": 1, "x": 1, "a": 1, "b": 1, **{f"t{i}": 100 for i in range(300)}}
-    rows, found = recompute(graph, [tuple(range(301)), (301,)], lambda _: Prices(run_s, 1.0, sizes), frozenset())
+    rows, found = recompute(
+        graph, [tuple(range(301)), (301,)], lambda _: TransferPrices(run_s, 1.0, sizes), frozenset()
+    )
     assert rows == (tuple(range(301)), (*range(300), 301))
     assert found[0].cost_s == 300 * 0.125
     sizes["t200"] = 2
-    rows, found = recompute(graph, [tuple(range(301)), (301,)], lambda _: Prices(run_s, 1.0, sizes), frozenset())
+    rows, found = recompute(
+        graph, [tuple(range(301)), (301,)], lambda _: TransferPrices(run_s, 1.0, sizes), frozenset()
+    )
     assert found[0].nodes == tuple(range(201, 300))
 
 

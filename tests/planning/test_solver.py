@@ -29,15 +29,15 @@ from graphcut.costs.weighing import weigh
 from graphcut.planning.by_goal.cluster_mapping import COUNTING, plan_across
 from graphcut.planning.by_goal.memory_budget import plan_within
 from graphcut.planning.by_goal.part_count import plan_into
-from graphcut.planning.cluster import Cluster, Line
+from graphcut.planning.cluster import Cluster, NetworkLink
 from graphcut.planning.disk_size import written_bytes
 from graphcut.planning.goals import Across, Counted, Into, Limits, Objective, Within
 from graphcut.planning.instance import Hyperedges, Workload
-from graphcut.planning.problem import Task
-from graphcut.planning.results import Choice
+from graphcut.planning.problem import PlanningProblem
+from graphcut.planning.results import Solution
 from graphcut.planning.solver import search as search_module
-from graphcut.planning.solver.boundaries import Ladder
-from graphcut.planning.solver.chain_dp import Climb, Term, climb_table, least_greatest
+from graphcut.planning.solver.boundaries import BoundaryTables
+from graphcut.planning.solver.chain_dp import ChainPartition, Criterion, chain_dp_table, min_max_cost
 from graphcut.planning.solver.order_ideals import complete_ladder
 from graphcut.planning.solver.order_prefixes import prefix_ladder
 from graphcut.planning.solver.search import search
@@ -231,7 +231,7 @@ def keeps(division: Division, pins: Mapping[int, int]) -> bool:
 
 
 @dataclass(frozen=True)
-class Given(Task):
+class Given(PlanningProblem):
     """A task whose workload is given, but for the seconds that the groups take, and then the things they share."""
 
     given: Workload = dataclasses.field(kw_only=True)
@@ -244,7 +244,7 @@ class Given(Task):
 
 
 @pytest.fixture(scope="module")
-def task_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Task]:
+def task_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PlanningProblem]:
     """A task with a given workload, and the names of a model of as many nodes."""
     operators = ("Relu", "Exp", "Neg", "Abs", "Tanh", "Sin", "Cos", "Erf", "Sqrt", "Floor", "Ceil", "Sign")
     names = ["x", *(f"t{i}" for i in range(len(operators)))]
@@ -254,7 +254,7 @@ def task_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Task]:
     analysis = graphcut.analyze(graphcut.load(path))
     costs, written = weigh(analysis.model), written_bytes(analysis.model)
 
-    def make(load: Workload, pins: Mapping[int, int] | None = None) -> Task:
+    def make(load: Workload, pins: Mapping[int, int] | None = None) -> PlanningProblem:
         groups = tuple((group,) for group in range(load.groups))
         return Given(
             analysis=analysis,
@@ -283,11 +283,11 @@ def seconds_of(load: Workload, kind: int = 0) -> list[float]:
     return [*load.work[kind].tolist(), *load.shared_work[kind].tolist()]
 
 
-def divided(choice: Choice) -> Division:
+def divided(choice: Solution) -> Division:
     return tuple(bits(part) for part in choice.found.parts)
 
 
-def checked(choice: Choice, brute: Brute, pins: Mapping[int, int]) -> Division:
+def checked(choice: Solution, brute: Brute, pins: Mapping[int, int]) -> Division:
     """The parts of a plan, which run and keep the pins."""
     assert brute.runs(choice.found.parts)
     assert keeps(divided(choice), pins)
@@ -302,7 +302,7 @@ LATE = (0.0, 0.25, 8.0)
 
 
 @pytest.mark.parametrize("seed", GRAPHS)
-def test_into_is_the_best_of_all_divisions(seed: int, task_for: Callable[..., Task]) -> None:
+def test_into_is_the_best_of_all_divisions(seed: int, task_for: Callable[..., PlanningProblem]) -> None:
     draw = random.Random(seed)
     load = random_load(draw)
     brute, pins = Brute(load), random_pins(draw, load)
@@ -330,7 +330,7 @@ def test_into_is_the_best_of_all_divisions(seed: int, task_for: Callable[..., Ta
 
 @pytest.mark.parametrize("seed", GRAPHS)
 def test_within_is_the_best_of_all_divisions_and_names_the_smallest_budget(
-    seed: int, task_for: Callable[..., Task]
+    seed: int, task_for: Callable[..., PlanningProblem]
 ) -> None:
     draw = random.Random(1000 + seed)
     load = random_load(draw)
@@ -360,7 +360,7 @@ def test_within_is_the_best_of_all_divisions_and_names_the_smallest_budget(
         assert choice.outcome.value == choice.outcome.bound == wanted[0]
 
 
-def test_a_budget_that_is_none_is_refused(task_for: Callable[..., Task]) -> None:
+def test_a_budget_that_is_none_is_refused(task_for: Callable[..., PlanningProblem]) -> None:
     with pytest.raises(UsageError, match="can't be of 0 bytes"):
         plan_within(task_for(random_load(random.Random(1))), Within(0), Device(name="d"))
 
@@ -446,13 +446,15 @@ OBJECTIVES: tuple[tuple[Objective, int], ...] = (
 )
 
 
-def reached(choice: Choice, objective: Objective) -> float:
+def reached(choice: Solution, objective: Objective) -> float:
     """The value of a plan, less is better."""
     return 1 / choice.outcome.value if objective == "decode" and choice.outcome.value else choice.outcome.value
 
 
 @pytest.mark.parametrize("seed", GRAPHS)
-def test_across_is_the_best_of_all_divisions_on_all_devices(seed: int, task_for: Callable[..., Task]) -> None:
+def test_across_is_the_best_of_all_divisions_on_all_devices(
+    seed: int, task_for: Callable[..., PlanningProblem]
+) -> None:
     draw = random.Random(2000 + seed)
     kinds = draw.randint(1, 3)
     load = random_load(draw, most=6, kinds=kinds, huge=2**36)
@@ -485,7 +487,9 @@ def test_across_is_the_best_of_all_divisions_on_all_devices(seed: int, task_for:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_times_that_are_no_round_numbers_are_balanced_as_well(seed: int, task_for: Callable[..., Task]) -> None:
+def test_times_that_are_no_round_numbers_are_balanced_as_well(
+    seed: int, task_for: Callable[..., PlanningProblem]
+) -> None:
     draw = random.Random(3000 + seed)
     load = random_load(draw, most=6, kinds=2, exact=False)
     brute = Brute(load)
@@ -526,7 +530,7 @@ def on_lines(setting: Setting, division: Division, devices: Sequence[Device]) ->
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_plan_over_direct_lines_says_what_it_takes_and_promises_nothing_too_good(
-    seed: int, task_for: Callable[..., Task]
+    seed: int, task_for: Callable[..., PlanningProblem]
 ) -> None:
     draw = random.Random(4000 + seed)
     load = random_load(draw, most=6, kinds=2, huge=2**36)
@@ -534,7 +538,9 @@ def test_a_plan_over_direct_lines_says_what_it_takes_and_promises_nothing_too_go
     plain = Setting.of(draw, brute, 3)
     names = [device.name for device in plain.cluster.devices]
     ends = draw.sample(list(itertools.combinations(names, 2)), draw.randint(1, len(names) - 1))
-    lines = tuple(Line(between=pair, bytes_per_s=draw.choice(LINES), latency_s=draw.choice(LATE)) for pair in ends)
+    lines = tuple(
+        NetworkLink(between=pair, bytes_per_s=draw.choice(LINES), latency_s=draw.choice(LATE)) for pair in ends
+    )
     setting = Setting(brute, Cluster(devices=plain.cluster.devices, lines=lines), plain.kind)
     known = [
         (division, busy)
@@ -563,7 +569,7 @@ def no_complete_ladders(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("most", [1500, 5], ids=["all rungs", "few rungs"])
 @pytest.mark.parametrize("seed", range(20))
 def test_along_orders_plans_are_possible_and_never_better_than_the_best(
-    seed: int, most: int, task_for: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+    seed: int, most: int, task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "_MOST_IDEALS", most)
     draw = random.Random(5000 + seed)
@@ -587,7 +593,9 @@ def test_along_orders_plans_are_possible_and_never_better_than_the_best(
 
 @pytest.mark.usefixtures("no_complete_ladders")
 @pytest.mark.parametrize("seed", range(40))
-def test_along_orders_parts_are_even_and_fit_as_far_as_orders_go(seed: int, task_for: Callable[..., Task]) -> None:
+def test_along_orders_parts_are_even_and_fit_as_far_as_orders_go(
+    seed: int, task_for: Callable[..., PlanningProblem]
+) -> None:
     draw = random.Random(5500 + seed)
     load = random_load(draw, most=6)
     brute, task = Brute(load), task_for(load)
@@ -606,11 +614,11 @@ def test_along_orders_parts_are_even_and_fit_as_far_as_orders_go(seed: int, task
         assert choice.outcome.bound <= wanted <= len(choice.found.parts)
 
 
-def rungs_of(ladder: Ladder) -> list[int]:
+def rungs_of(ladder: BoundaryTables) -> list[int]:
     return [bits(np.flatnonzero(ladder.below(rung)).tolist()) for rung in range(ladder.height)]
 
 
-def assert_tables_are_right(ladder: Ladder, brute: Brute, order: Sequence[int]) -> None:
+def assert_tables_are_right(ladder: BoundaryTables, brute: Brute, order: Sequence[int]) -> None:
     rungs = rungs_of(ladder)
     for (i, high), (j, low) in itertools.product(enumerate(rungs), repeat=2):
         is_part = low != high and low & ~high == 0
@@ -703,14 +711,14 @@ def test_the_least_dearest_part_of_any_climb_is_found() -> None:
         assert ladder is not None
         costs = np.where(ladder.fits, ladder.held + ladder.received, np.inf)
         wanted = min(max(brute.held(part) + brute.received(part) for part in d) for d in brute.divisions())
-        assert least_greatest(costs) == wanted
+        assert min_max_cost(costs) == wanted
 
 
 def test_of_equal_climbs_the_one_with_fewer_parts_is_taken() -> None:
     ladder = complete_ladder(chain_load(4), ALL)
     assert ladder is not None
     free = np.where(ladder.fits, 0.0, np.inf)
-    assert climb_table([Term([free], "sum")], (4,)).best() == Climb((0, 4), (0,), (0.0,))
+    assert chain_dp_table([Criterion([free], "sum")], (4,)).best() == ChainPartition((0, 4), (0,), (0.0,))
 
 
 def test_a_search_that_meets_no_goal_finds_nothing() -> None:
@@ -718,7 +726,7 @@ def test_a_search_that_meets_no_goal_finds_nothing() -> None:
 
 
 def test_many_parts_are_possible_along_few_rungs(
-    task_for: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+    task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ladder gets shorter the more steps a goal takes; it must not get shorter than the parts that are asked for."""
     monkeypatch.setattr(search_module, "complete_ladder", lambda *_: None)
@@ -729,7 +737,7 @@ def test_many_parts_are_possible_along_few_rungs(
 
 
 def test_a_budget_that_works_is_found_along_few_rungs(
-    task_for: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+    task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "complete_ladder", lambda *_: None)
     monkeypatch.setattr(search_module, "_MOST_IDEALS", 6)
@@ -738,7 +746,7 @@ def test_a_budget_that_works_is_found_along_few_rungs(
 
 
 def test_pins_that_lie_close_are_kept_along_few_rungs(
-    task_for: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+    task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "complete_ladder", lambda *_: None)
     monkeypatch.setattr(search_module, "_MOST_IDEALS", 6)
@@ -748,19 +756,19 @@ def test_pins_that_lie_close_are_kept_along_few_rungs(
         assert choice.found.parts == (tuple(range(place + 1)), tuple(range(place + 1, 12)))
 
 
-def test_more_parts_than_groups_are_refused(task_for: Callable[..., Task]) -> None:
+def test_more_parts_than_groups_are_refused(task_for: Callable[..., PlanningProblem]) -> None:
     with pytest.raises(PlanError, match=re.escape("can be cut into 4 parts at most, not into 5")) as caught:
         plan_into(task_for(chain_load(4)), Into(5), Device(name="d"), [1.0] * 4)
     assert caught.value.hint == "ask for fewer parts"
 
 
 @pytest.mark.parametrize("parts", [0, -1])
-def test_no_parts_at_all_are_refused(parts: int, task_for: Callable[..., Task]) -> None:
+def test_no_parts_at_all_are_refused(parts: int, task_for: Callable[..., PlanningProblem]) -> None:
     with pytest.raises(UsageError, match=f"into {parts} parts"):
         plan_into(task_for(chain_load(4)), Into(parts), Device(name="d"), [1.0] * 4)
 
 
-def test_no_sequence_in_flight_is_refused(task_for: Callable[..., Task]) -> None:
+def test_no_sequence_in_flight_is_refused(task_for: Callable[..., PlanningProblem]) -> None:
     cluster = Cluster(devices=(Device(name="d"),))
     with pytest.raises(UsageError, match="0 sequences can't be in flight"):
         plan_across(task_for(chain_load(4)), Across(cluster, "decode", 0), lambda _: [1.0] * 4)

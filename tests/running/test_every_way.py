@@ -11,13 +11,13 @@ import onnxruntime as ort
 import pytest
 
 import graphcut
-from graphcut import Cascade, Into, MemoryCapError, Policy, Runner
+from graphcut import Cascade, Into, MemoryCapError, Runner, SessionConfig
 from graphcut.inputs.generating import generate
 from graphcut.running.stage import session_options
 
 from conftest import FIXTURES
 
-EXACT = Policy(optimized=False, threads=1)
+EXACT = SessionConfig(optimized=False, threads=1)
 SLACK_BYTES = 8 << 20
 NOT_RUN = {"tiny-qwen2-fp32"}  # ONNX Runtime refuses the whole model: its rotary embedding has a head size of 24
 MODELS = sorted(path for path in FIXTURES.rglob("*.onnx") if path.parent.name not in NOT_RUN)
@@ -27,24 +27,24 @@ Way = Callable[[Cascade, list[Feeds]], Iterable[Any]]
 
 
 def in_least_memory(cascade: Cascade, feeds: list[Feeds]) -> list[Any]:
-    with Runner(cascade, policy=EXACT, memory_bytes=1, exact=True) as runner, pytest.raises(MemoryCapError) as caught:
+    with Runner(cascade, config=EXACT, memory_bytes=1, exact=True) as runner, pytest.raises(MemoryCapError) as caught:
         runner.run_all(feeds)
     cap = caught.value.smallest_bytes + SLACK_BYTES
-    with Runner(cascade, policy=EXACT, memory_bytes=cap, exact=True) as runner:
+    with Runner(cascade, config=EXACT, memory_bytes=cap, exact=True) as runner:
         return list(runner.run_all(feeds))
 
 
 def resident(cascade: Cascade, feeds: list[Feeds]) -> list[Any]:
-    with Runner(cascade, policy=EXACT) as runner:
+    with Runner(cascade, config=EXACT) as runner:
         return [runner.run(feed) for feed in feeds]
 
 
 WAYS: Mapping[str, Way] = {
-    "one by one": lambda cascade, feeds: [graphcut.run(cascade, feed, policy=EXACT) for feed in feeds],
+    "one by one": lambda cascade, feeds: [graphcut.run(cascade, feed, config=EXACT) for feed in feeds],
     "resident": resident,
     "least memory": in_least_memory,
-    "threads": lambda cascade, feeds: graphcut.stream(cascade, feeds, workers=3, policy=EXACT),
-    "processes": lambda cascade, feeds: graphcut.stream(cascade, feeds, via="processes", workers=3, policy=EXACT),
+    "threads": lambda cascade, feeds: graphcut.stream(cascade, feeds, workers=3, config=EXACT),
+    "processes": lambda cascade, feeds: graphcut.stream(cascade, feeds, via="processes", workers=3, config=EXACT),
 }
 
 

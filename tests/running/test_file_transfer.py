@@ -13,7 +13,7 @@ import pytest
 import graphcut
 from graphcut import Cascade, RunError, demos
 from graphcut.running.executors import file_transfer
-from graphcut.running.executors.file_transfer import PREFIX, Stamp, Store, pieces, sealed, stamps_of, sweep
+from graphcut.running.executors.file_transfer import PREFIX, FileStamp, PartStore, pieces, sealed, stamps_of, sweep
 
 FILES = ("part-1.onnx", "part-1.onnx.data")
 
@@ -25,7 +25,7 @@ def cascade(tmp_path: Path) -> Cascade:
     return graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(2)), tmp_path / "here")
 
 
-def sent(cascade: Cascade, store: Store, stamps: Mapping[str, Stamp], names: list[str]) -> None:
+def sent(cascade: Cascade, store: PartStore, stamps: Mapping[str, FileStamp], names: list[str]) -> None:
     for name in names:
         for place, piece in pieces(cascade.root / name):
             store.take(name, place, piece)
@@ -33,7 +33,7 @@ def sent(cascade: Cascade, store: Store, stamps: Mapping[str, Stamp], names: lis
 
 
 def test_files_at_the_path_of_the_cascade_are_used_where_they_lie(cascade: Cascade, tmp_path: Path) -> None:
-    store = Store(cascade.root, tmp_path / "sent")
+    store = PartStore(cascade.root, tmp_path / "sent")
     assert store.lacking(1, stamps_of(cascade, cascade.parts[1])) == []
     assert store.home(1) == cascade.root
     assert not (tmp_path / "sent").exists()
@@ -43,7 +43,7 @@ def test_a_copy_with_other_times_is_known_by_its_bytes(cascade: Cascade, tmp_pat
     there = tmp_path / "there"
     shutil.copytree(cascade.root, there, copy_function=shutil.copy)
     os.utime(there / FILES[1], ns=(1, 1))
-    store, stamps = Store(there, tmp_path / "sent"), stamps_of(cascade, cascade.parts[1])
+    store, stamps = PartStore(there, tmp_path / "sent"), stamps_of(cascade, cascade.parts[1])
     assert store.lacking(1, stamps) == [*FILES]  # times alone don't tell
     assert store.lacking(1, sealed(cascade, cascade.parts[1], stamps)) == []
     assert store.home(1) == there
@@ -55,7 +55,7 @@ def test_weights_that_differ_though_names_and_sizes_agree_are_not_used(cascade: 
     other = bytearray((there / FILES[1]).read_bytes())
     other[len(other) // 2] ^= 1
     (there / FILES[1]).write_bytes(other)
-    store, stamps = Store(there, tmp_path / "sent"), stamps_of(cascade, cascade.parts[1])
+    store, stamps = PartStore(there, tmp_path / "sent"), stamps_of(cascade, cascade.parts[1])
     seals = sealed(cascade, cascade.parts[1], stamps)
     assert store.lacking(1, seals) == [*FILES]
     sent(cascade, store, seals, [*FILES])
@@ -68,16 +68,16 @@ def test_weights_that_differ_though_names_and_sizes_agree_are_not_used(cascade: 
 def test_what_was_sent_once_is_not_sent_again(cascade: Cascade, tmp_path: Path) -> None:
     folder, stamps = tmp_path / "sent", stamps_of(cascade, cascade.parts[1])
     seals = sealed(cascade, cascade.parts[1], stamps)
-    sent(cascade, Store(tmp_path / "nowhere", folder), seals, [*FILES])
-    assert Store(tmp_path / "nowhere", folder).lacking(1, stamps) == []
+    sent(cascade, PartStore(tmp_path / "nowhere", folder), seals, [*FILES])
+    assert PartStore(tmp_path / "nowhere", folder).lacking(1, stamps) == []
     (folder / FILES[0]).unlink()
-    assert Store(tmp_path / "nowhere", folder).lacking(1, stamps) == [FILES[0]]
+    assert PartStore(tmp_path / "nowhere", folder).lacking(1, stamps) == [FILES[0]]
 
 
 def test_pieces_may_come_in_any_order(cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_transfer, "_CHUNK_BYTES", 1000)
     seals = sealed(cascade, cascade.parts[1], stamps_of(cascade, cascade.parts[1]))
-    store, name = Store(tmp_path / "nowhere", tmp_path / "sent"), FILES[1]
+    store, name = PartStore(tmp_path / "nowhere", tmp_path / "sent"), FILES[1]
     parts = list(pieces(cascade.root / name))
     assert len(parts) == -(-(cascade.root / name).stat().st_size // 1000) > 2
     for place, piece in reversed(parts):
@@ -88,16 +88,16 @@ def test_pieces_may_come_in_any_order(cascade: Cascade, tmp_path: Path, monkeypa
 
 def test_a_file_of_no_bytes_arrives(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    store = Store(tmp_path / "nowhere", tmp_path / "sent")
+    store = PartStore(tmp_path / "nowhere", tmp_path / "sent")
     nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes, FIPS 180-4
     assert list(pieces(tmp_path / "empty")) == []
-    store.finish("empty", Stamp(0, 7, nothing))
+    store.finish("empty", FileStamp(0, 7, nothing))
     assert (tmp_path / "sent" / "empty").read_bytes() == b""
 
 
 def test_a_file_that_changed_while_it_was_sent_is_refused(cascade: Cascade, tmp_path: Path) -> None:
     seals = sealed(cascade, cascade.parts[1], stamps_of(cascade, cascade.parts[1]))
-    store, name = Store(tmp_path / "nowhere", tmp_path / "sent"), FILES[1]
+    store, name = PartStore(tmp_path / "nowhere", tmp_path / "sent"), FILES[1]
     store.take(name, 0, b"x" * seals[name].size_bytes)
     with pytest.raises(RunError, match=f"{name} changed while it was sent"):
         store.finish(name, seals[name])
@@ -107,7 +107,7 @@ def test_a_file_that_changed_while_it_was_sent_is_refused(cascade: Cascade, tmp_
 def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
     (tmp_path / "sent").touch()  # a file where a folder should be made: nothing can be written there
     with pytest.raises(RunError, match=r"part-1\.onnx can't be sent to .*sent: File exists") as caught:
-        Store(tmp_path, tmp_path / "sent").take("part-1.onnx", 0, b"x")
+        PartStore(tmp_path, tmp_path / "sent").take("part-1.onnx", 0, b"x")
     assert "TMPDIR" in caught.value.hint
 
 

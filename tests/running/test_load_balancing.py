@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from graphcut.core.errors import UsageError
-from graphcut.running.scheduling.load_balancing import Balance, Bounds, Speeds, always, better_bounds, even_bounds
+from graphcut.running.scheduling.load_balancing import (
+    Bounds,
+    LoadBalance,
+    MeasuredSpeeds,
+    always,
+    better_bounds,
+    even_bounds,
+)
 
 SEEDS = range(60)
 
@@ -53,7 +60,7 @@ class Pipeline:
     ) -> None:
         self.costs, self.noise, self.delay, self.balanced = costs, noise, delay, balanced
         self.first_run = first_run
-        self.balance = Balance(bounds, allowed=allowed)
+        self.balance = LoadBalance(bounds, allowed=allowed)
         self.clock_s = 0.0
         self.changes: list[tuple[int, Bounds]] = []
         self._rounds = 0
@@ -170,7 +177,7 @@ def test_of_two_equal_divisions_the_one_that_moves_less_is_taken() -> None:
 # Telling parts from workers
 
 
-def told(speeds: Speeds, seconds: Sequence[dict[int, float]], *, rounds: int = 1) -> Speeds:
+def told(speeds: MeasuredSpeeds, seconds: Sequence[dict[int, float]], *, rounds: int = 1) -> MeasuredSpeeds:
     """`speeds` after rounds in which worker k took seconds[k][i] for part i."""
     for _ in range(rounds):
         for worker, times in enumerate(seconds):
@@ -182,18 +189,18 @@ def told(speeds: Speeds, seconds: Sequence[dict[int, float]], *, rounds: int = 1
 
 def test_parts_that_become_slower_together_mean_the_worker_and_one_alone_means_the_part() -> None:
     before = [dict.fromkeys(range(6), 1.0), dict.fromkeys(range(6, 12), 1.0)]
-    speeds = told(Speeds(parts=12, workers=2), before, rounds=10)
+    speeds = told(MeasuredSpeeds(parts=12, workers=2), before, rounds=10)
     costs, slowness = told(speeds, [before[0], dict.fromkeys(range(6, 12), 2.0)], rounds=40).fitted()
     assert costs == pytest.approx([1.0] * 12, rel=0.01)
     assert slowness == pytest.approx([1, 2], rel=0.01)
-    speeds = told(Speeds(parts=12, workers=2), before, rounds=10)
+    speeds = told(MeasuredSpeeds(parts=12, workers=2), before, rounds=10)
     costs, slowness = told(speeds, [before[0] | {5: 7.0}, before[1]], rounds=40).fitted()
     assert costs == pytest.approx([1.0] * 5 + [7.0] + [1.0] * 6, rel=0.1)
     assert slowness == pytest.approx([1, 1], rel=0.1)
 
 
 def test_a_part_that_changed_has_changed_for_the_worker_that_ran_it_before() -> None:
-    speeds = told(Speeds(parts=4, workers=2), [{0: 1, 1: 1}, {2: 1, 3: 1}], rounds=10)
+    speeds = told(MeasuredSpeeds(parts=4, workers=2), [{0: 1, 1: 1}, {2: 1, 3: 1}], rounds=10)
     told(speeds, [{0: 1, 1: 1, 2: 1}, {3: 1}], rounds=10)
     costs, slowness = told(speeds, [{0: 1, 1: 1, 2: 2}, {3: 1}], rounds=40).fitted()
     assert costs == pytest.approx([1, 1, 2, 1], rel=0.15)
@@ -202,7 +209,7 @@ def test_a_part_that_changed_has_changed_for_the_worker_that_ran_it_before() -> 
 
 def test_a_part_that_ran_on_both_workers_is_remembered() -> None:
     # Part 1 showed once, long ago, that the second worker takes twice as long. By the prior the two are about 1.
-    speeds = told(Speeds(parts=3, workers=2), [{0: 1}, {1: 2, 2: 2}], rounds=5)
+    speeds = told(MeasuredSpeeds(parts=3, workers=2), [{0: 1}, {1: 2, 2: 2}], rounds=5)
     _, slowness = told(speeds, [{0: 1, 1: 1}, {2: 2}], rounds=1000).fitted()
     assert slowness == pytest.approx([2**-0.5, 2**0.5], rel=0.02)
 
@@ -210,21 +217,21 @@ def test_a_part_that_ran_on_both_workers_is_remembered() -> None:
 def test_newer_measurements_count_more() -> None:
     # One part says the workers are alike, 50 rounds ago; another says 1 to 3, now. Each weighs as its two measurements
     # in series: 0.05 / 2 and 1 / 2, so that the logarithm of the ratio is 20/21 of that of 3.
-    speeds = told(Speeds(parts=4, workers=2), [{0: 1}, {0: 1}])
+    speeds = told(MeasuredSpeeds(parts=4, workers=2), [{0: 1}, {0: 1}])
     told(speeds, [{2: 1}, {3: 1}], rounds=50)
     _, slowness = told(speeds, [{1: 1}, {1: 3}]).fitted()
     assert slowness[1] / slowness[0] == pytest.approx(3 ** (20 / 21), rel=0.01)
 
 
 def test_the_first_run_of_a_part_counts_for_an_eighth() -> None:
-    speeds = told(Speeds(parts=2, workers=2), [{0: 1}, {1: 5}])
+    speeds = told(MeasuredSpeeds(parts=2, workers=2), [{0: 1}, {1: 5}])
     costs, _ = told(speeds, [{0: 1}, {1: 1}], rounds=20).fitted()
     assert costs == pytest.approx([1, 5 ** (1 / 8)], rel=0.01)
 
 
 def test_a_part_that_nobody_has_measured_costs_what_parts_cost() -> None:
     # The geometric mean of 1 and 4.
-    costs, _ = told(Speeds(parts=3, workers=2), [{0: 1}, {1: 4}], rounds=5).fitted()
+    costs, _ = told(MeasuredSpeeds(parts=3, workers=2), [{0: 1}, {1: 4}], rounds=5).fitted()
     assert costs == pytest.approx([1, 4, 2], rel=0.01)
 
 
@@ -232,7 +239,7 @@ def test_noise_of_a_worker_is_smoothed() -> None:
     # An average that takes over an eighth leaves sqrt(1/8 / (2 - 1/8)) = 0.26 of the noise: 0.013 of 0.05; one that
     # takes over half leaves 0.58 of it.
     draw = np.random.default_rng(3)
-    speeds = told(Speeds(parts=2, workers=2), [{0: 1}, {1: 1}], rounds=5)
+    speeds = told(MeasuredSpeeds(parts=2, workers=2), [{0: 1}, {1: 1}], rounds=5)
     strays = []
     for _ in range(1000):
         _, slowness = told(speeds, [{0: 1}, {1: float(np.exp(0.05 * draw.standard_normal()))}]).fitted()
@@ -317,7 +324,7 @@ def test_a_worker_with_a_part_that_became_slower_gives_others_away() -> None:
 def test_one_part_that_becomes_slower_is_not_taken_for_its_worker() -> None:
     # Parts 0 .. 4 still take 1 s, part 5 takes 7 s: 12 s and 6 s. On the second worker part 5 would make that 5 s and
     # 13 s, so nothing is worth a change. Were it the worker, half as fast, part 5 would cost 3.5 s there: 9.5 s.
-    balance = Balance((0, 6, 12))
+    balance = LoadBalance((0, 6, 12))
     for seconds in [1.0] * 20 + [7.0] * 20:
         for part, worker in enumerate(owners((0, 6, 12))):
             balance.saw(worker, part, seconds if part == 5 else 1.0)
@@ -365,7 +372,7 @@ def test_one_part_that_is_the_bottleneck_can_not_be_balanced() -> None:
 
 
 def test_a_round_is_over_when_every_worker_has_reported() -> None:
-    balance = Balance((0, 1, 4))
+    balance = LoadBalance((0, 1, 4))
     for _ in range(50):
         for part in (1, 2, 3):
             balance.saw(1, part, 1.0)
@@ -388,6 +395,6 @@ def test_a_part_too_short_for_the_clock_counts_as_nothing() -> None:
 @pytest.mark.parametrize("bounds", [(0, 12), (0, 6, 11), (1, 6, 12), (0, 0, 12), (0, 6, 9, 12)])
 def test_bounds_that_are_none_are_refused(bounds: Bounds) -> None:
     with pytest.raises(UsageError) as caught:
-        Balance((0, 6, 12)).accept(bounds)
+        LoadBalance((0, 6, 12)).accept(bounds)
     assert str(caught.value) == f"the bounds {bounds} don't divide 12 parts among 2 workers"
     assert caught.value.hint == "they are 3 rising numbers, from 0 to 12"

@@ -21,11 +21,18 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import graphcut
-from graphcut import At, Cascade, Policy, RunError, Runner, demos
+from graphcut import At, Cascade, RunError, Runner, SessionConfig, demos
 from graphcut.running.in_process import memory_plan, runner
-from graphcut.running.in_process.memory_plan import Need, Room, Schedule, best_pinned, foresee, peak_of
+from graphcut.running.in_process.memory_plan import (
+    AvailableMemory,
+    PartMemory,
+    ResidencyPlan,
+    best_pinned,
+    peak_of,
+    predict_memory,
+)
 from graphcut.running.in_process.memory_plan import schedule as scheduled
-from graphcut.running.in_process.spilling import Shelf
+from graphcut.running.in_process.spilling import SpillStore
 from graphcut.running.npz_files import save_outputs
 from graphcut.running.stage import Stage
 from graphcut.running.values import CARRIED_AS, to_array, to_value
@@ -67,8 +74,8 @@ def same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> bool:
 # What is chosen
 
 
-def need(loaded: int, loading: int = 0, running: int = 0) -> Need:
-    return Need(loaded=loaded, loading=loading, ahead=loaded + loading, running=running)
+def need(loaded: int, loading: int = 0, running: int = 0) -> PartMemory:
+    return PartMemory(loaded=loaded, loading=loading, ahead=loaded + loading, running=running)
 
 
 def test_the_peak_is_that_of_the_part_that_takes_most() -> None:
@@ -86,7 +93,9 @@ def test_the_peak_is_that_of_the_part_that_takes_most() -> None:
 def test_what_fits_is_never_streamed() -> None:
     needs = [need(10), need(20), need(30)]
     for is_once in (True, False):
-        assert scheduled(needs, 60, is_once=is_once) == Schedule(frozenset({0, 1, 2}), is_ahead=False, peak_bytes=60)
+        assert scheduled(needs, 60, is_once=is_once) == ResidencyPlan(
+            frozenset({0, 1, 2}), is_ahead=False, peak_bytes=60
+        )
         found = scheduled(needs, 59, is_once=is_once)
         assert found is not None
         assert found.pinned != {0, 1, 2}
@@ -94,17 +103,17 @@ def test_what_fits_is_never_streamed() -> None:
 
 def test_the_next_part_is_loaded_ahead_when_two_fit() -> None:
     needs = [need(10), need(20), need(30)]
-    assert scheduled(needs, 50, is_once=True) == Schedule(frozenset(), is_ahead=True, peak_bytes=50)
-    assert scheduled(needs, 49, is_once=True) == Schedule(frozenset(), is_ahead=False, peak_bytes=30)
-    assert scheduled(needs, 30, is_once=True) == Schedule(frozenset(), is_ahead=False, peak_bytes=30)
+    assert scheduled(needs, 50, is_once=True) == ResidencyPlan(frozenset(), is_ahead=True, peak_bytes=50)
+    assert scheduled(needs, 49, is_once=True) == ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=30)
+    assert scheduled(needs, 30, is_once=True) == ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=30)
     assert scheduled(needs, 29, is_once=True) is None
 
 
 def test_parts_that_are_used_again_stay_where_they_fit() -> None:
     needs = [need(10), need(20), need(30)]
     # 40 hold 30 and 10 while 20 goes; or 20 and 10 while 30 goes needs 60. Pinning 10 leaves 30 for the largest.
-    assert scheduled(needs, 40, is_once=False) == Schedule(frozenset({0}), is_ahead=False, peak_bytes=40)
-    assert scheduled(needs, 50, is_once=False) == Schedule(frozenset({2}), is_ahead=False, peak_bytes=50)
+    assert scheduled(needs, 40, is_once=False) == ResidencyPlan(frozenset({0}), is_ahead=False, peak_bytes=40)
+    assert scheduled(needs, 50, is_once=False) == ResidencyPlan(frozenset({2}), is_ahead=False, peak_bytes=50)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -136,29 +145,29 @@ TENSOR = 4 * 8 * 64
 """Bytes of each tensor at a border, for 8 rows."""
 
 
-def room_of(memory_bytes: int | None) -> Room:
-    return Room(base_bytes=50 * MIB, memory_bytes=memory_bytes, free_bytes=1 << 40)
+def room_of(memory_bytes: int | None) -> AvailableMemory:
+    return AvailableMemory(base_bytes=50 * MIB, memory_bytes=memory_bytes, free_bytes=1 << 40)
 
 
 def test_the_smallest_cap_is_the_smallest(cascade: Cascade) -> None:
     with pytest.raises(RunError) as caught:
-        foresee(cascade, SHAPES, room_of(1))
+        predict_memory(cascade, SHAPES, room_of(1))
     (smallest,) = (
         int(word.replace(",", "")) for word in str(caught.value).split() if word[0].isdigit() and len(word) > 3
     )
-    found = foresee(cascade, SHAPES, room_of(smallest))
+    found = predict_memory(cascade, SHAPES, room_of(smallest))
     assert found.peak_bytes == smallest
     with pytest.raises(RunError, match=f"takes {smallest:,} bytes at the least, and the cap is {smallest - 1:,}"):
-        foresee(cascade, SHAPES, room_of(smallest - 1))
+        predict_memory(cascade, SHAPES, room_of(smallest - 1))
 
 
 def test_the_hint_of_a_refusal_is_a_cap_that_holds(cascade: Cascade) -> None:
     with pytest.raises(RunError) as caught:
-        foresee(cascade, SHAPES, room_of(60))
+        predict_memory(cascade, SHAPES, room_of(60))
     from graphcut.core.units import parse_bytes
 
     word = next(word for word in caught.value.hint.split() if word[0].isdigit())
-    assert foresee(cascade, SHAPES, room_of(parse_bytes(word))).peak_bytes <= parse_bytes(word)
+    assert predict_memory(cascade, SHAPES, room_of(parse_bytes(word))).peak_bytes <= parse_bytes(word)
 
 
 def test_activations_are_exact_for_the_sizes_of_the_split(cascade: Cascade) -> None:
@@ -173,7 +182,7 @@ def test_activations_are_scaled_for_other_sizes_and_said_to_be_estimates(cascade
     assert not sizes.is_exact
     assert set(sizes.tensors.values()) == {3 * TENSOR}
     assert list(sizes.activations) == [3 * part.activation_bytes for part in cascade.parts]
-    assert foresee(cascade, {"t0": (24, 64)}, room_of(1 << 30)).is_about
+    assert predict_memory(cascade, {"t0": (24, 64)}, room_of(1 << 30)).is_about
 
 
 def test_tensors_that_wait_are_those_that_skip(cascade: Cascade) -> None:
@@ -210,7 +219,7 @@ def test_half_precision_counts_twice_since_the_processor_widens_it(tmp_path: Pat
 
 def test_weights_are_mapped_only_where_not_all_fit_and_bits_may_differ(cascade: Cascade) -> None:
     def is_mapped(memory_bytes: int | None, **options: bool) -> bool:
-        return foresee(cascade, SHAPES, room_of(memory_bytes), **options).is_mapped
+        return predict_memory(cascade, SHAPES, room_of(memory_bytes), **options).is_mapped
 
     assert [is_mapped(None), is_mapped(1 << 30), is_mapped(56 * MIB)] == [False, False, True]
     assert not is_mapped(56 * MIB, exact=True)
@@ -218,7 +227,7 @@ def test_weights_are_mapped_only_where_not_all_fit_and_bits_may_differ(cascade: 
 
 def test_a_forecast_says_which_parts_stay(cascade: Cascade) -> None:
     def residency_of(memory_bytes: int, *, is_once: bool) -> str:
-        return foresee(cascade, SHAPES, room_of(memory_bytes), is_once=is_once, exact=True).residency
+        return predict_memory(cascade, SHAPES, room_of(memory_bytes), is_once=is_once, exact=True).residency
 
     assert residency_of(1 << 30, is_once=True) == "4 parts, resident"
     assert residency_of(53 * MIB, is_once=True) == "one part at a time"
@@ -238,8 +247,8 @@ class Counting:
         counting = self
 
         class Counted(Stage):
-            def __init__(self, cascade: Cascade, part: graphcut.Part, *, policy: Policy) -> None:
-                super().__init__(cascade, part, policy=policy)
+            def __init__(self, cascade: Cascade, part: graphcut.Part, *, config: SessionConfig) -> None:
+                super().__init__(cascade, part, config=config)
                 counting.loads.append(part.file)
                 counting.alive += 1
                 counting.most = max(counting.most, counting.alive)
@@ -271,7 +280,7 @@ def tight(cascade: Cascade, monkeypatch: pytest.MonkeyPatch, spare_bytes: int = 
     with pytest.raises(RunError) as caught:
         made.run_all([feeds_of(i, rows) for i in range(times)])
     smallest = int(str(caught.value).split()[3].replace(",", ""))
-    room = Room(made._room.base_bytes, smallest + spare_bytes, 0)
+    room = AvailableMemory(made._room.base_bytes, smallest + spare_bytes, 0)
     monkeypatch.setattr(made, "_room", room)
     return made
 
@@ -314,14 +323,14 @@ def test_what_waits_on_disk_is_what_would_wait_in_memory(
     cascade: Cascade, spill_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    real = Shelf._write
+    real = SpillStore._write
 
-    def noted(self: Shelf, *arguments: Any) -> Path:  # noqa: ANN401
+    def noted(self: SpillStore, *arguments: Any) -> Path:  # noqa: ANN401
         path = real(self, *arguments)
         seen.append(len(list(path.parent.iterdir())))
         return path
 
-    monkeypatch.setattr(Shelf, "_write", noted)
+    monkeypatch.setattr(SpillStore, "_write", noted)
     with tight(cascade, monkeypatch, exact=True) as made:
         found = list(made.run_all([feeds_of(i) for i in range(5)]))
         assert made.forecast is not None
@@ -505,7 +514,7 @@ def test_a_full_disk_is_told_and_nothing_stays(
 
 def test_what_waits_in_memory_goes_to_disk_when_room_is_taken_away(cascade: Cascade, spill_folder: Path) -> None:
     arrays = {name: np.full((8, 64), i, np.float32) for i, name in enumerate(("t1", "t2", "t3"))}
-    with Shelf(cascade.tensors, 3 * TENSOR) as shelf:
+    with SpillStore(cascade.tensors, 3 * TENSOR) as shelf:
         for name, array in arrays.items():
             shelf.put((1, name), to_value(array, cascade.tensors[name]))
         assert (shelf.in_memory_bytes, list(spill_folder.iterdir())) == (3 * TENSOR, [])
@@ -519,7 +528,7 @@ def test_what_waits_in_memory_goes_to_disk_when_room_is_taken_away(cascade: Casc
 
 def test_a_spilled_tensor_that_is_gone_is_told(cascade: Cascade, spill_folder: Path) -> None:
     tensor = cascade.tensors["t1"]
-    with Shelf({"t1": tensor}, 0) as shelf:
+    with SpillStore({"t1": tensor}, 0) as shelf:
         shelf.put((1, "t1"), to_value(np.ones((8, 64), np.float32), tensor))
         for file in spill_folder.rglob("*"):
             if file.is_file():
@@ -538,7 +547,7 @@ def test_a_tensor_of_any_type_comes_back_from_disk(dtype: str) -> None:
     for shape in ((3, 5), (), (2, 0)):
         value = np.ones(shape, carried)
         bare = Tensor(name="t", dtype=dtype, shape=shape)
-        with Shelf({"t": tensor}, 0) as shelf:
+        with SpillStore({"t": tensor}, 0) as shelf:
             shelf.put((0, "t"), to_value(value, bare))
             np.testing.assert_array_equal(to_array(shelf.get((0, "t")), bare), value, strict=True)
 
@@ -752,7 +761,7 @@ def test_where_the_whole_model_dies_its_parts_answer_bit_for_bit(heavy: Cascade,
     assert "bad_alloc" in said["whole"] or "Cannot allocate memory" in said["whole"]
     from graphcut.running.stage import session_options
 
-    session = ort.InferenceSession(model, session_options(Policy()), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model, session_options(SessionConfig()), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"x0": x})
     np.testing.assert_array_equal(np.load(answer), expected, strict=True)
     assert not np.array_equal(expected, x)

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import graphcut
-from graphcut import At, Cascade, Log, ModelSplitter, Pipeline, Policy, RunError, UsageError, demos
+from graphcut import At, Cascade, ModelSplitter, Pipeline, RunError, RunLog, SessionConfig, UsageError, demos
 from graphcut.inputs.generating import generate
 from graphcut.running.batches import BatchAxis, batch_axis
 from graphcut.running.chrome_trace import save_trace
-from graphcut.running.scheduling.assignment import staff_of
+from graphcut.running.scheduling.assignment import assign_parts
 
 from conftest import floats, model_of
 
 Array = NDArray[Any]
-ONE_THREAD = Policy(threads=1)
+ONE_THREAD = SessionConfig(threads=1)
 
 
 def cut(path: Path, *names: str) -> Cascade:
@@ -52,7 +52,7 @@ def whole(path: Path, feeds: dict[str, Array]) -> dict[str, Array]:
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_outputs_come_in_the_order_of_the_feeds(cascade: Cascade, chain: Path, workers: int) -> None:
     feeds = [{"x": rows(1 + i % 3, seed=i)} for i in range(20)]
-    found = list(graphcut.stream(cascade, feeds, workers=workers, policy=ONE_THREAD))
+    found = list(graphcut.stream(cascade, feeds, workers=workers, config=ONE_THREAD))
     for feed, outputs in zip(feeds, found, strict=True):
         assert not isinstance(outputs, RunError)
         np.testing.assert_array_equal(outputs["y"], whole(chain, feed)["y"], strict=True)
@@ -64,8 +64,8 @@ def test_a_pipeline_gives_what_the_parts_one_by_one_give(tmp_path: Path, name: s
     model = graphcut.load(tmp_path / "m.onnx")
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)))
     feeds = [dict(generate(model, seed=seed)) for seed in range(4)]
-    expected = [graphcut.run(cascade, feed, policy=ONE_THREAD) for feed in feeds]
-    found = list(graphcut.stream(cascade, feeds, workers=2, policy=ONE_THREAD))
+    expected = [graphcut.run(cascade, feed, config=ONE_THREAD) for feed in feeds]
+    found = list(graphcut.stream(cascade, feeds, workers=2, config=ONE_THREAD))
     for outputs, right in zip(found, expected, strict=True):
         assert not isinstance(outputs, RunError)
         for key, array in right.items():
@@ -141,10 +141,10 @@ def test_there_must_be_a_worker(cascade: Cascade) -> None:
 
 
 def test_workers_own_stretches_and_more_workers_than_parts_share_the_heaviest(cascade: Cascade) -> None:
-    assert [member.owns for member in staff_of(cascade, 3)] == [(0,), (1,), (2,)]
+    assert [member.owns for member in assign_parts(cascade, 3)] == [(0,), (1,), (2,)]
     heaviest = max(range(3), key=lambda i: cascade.parts[i].weight_bytes + cascade.parts[i].activation_bytes)
-    assert sorted(member.owns for member in staff_of(cascade, 4)) == sorted([(0,), (1,), (2,), (heaviest,)])
-    assert [member.also for member in staff_of(cascade, 3, overlap=1)] == [{0, 1}, {0, 1, 2}, {1, 2}]
+    assert sorted(member.owns for member in assign_parts(cascade, 4)) == sorted([(0,), (1,), (2,), (heaviest,)])
+    assert [member.also for member in assign_parts(cascade, 3, overlap=1)] == [{0, 1}, {0, 1, 2}, {1, 2}]
 
 
 # Batches in pieces
@@ -203,7 +203,7 @@ def test_outputs_without_the_symbol_are_not_divided(tmp_path: Path) -> None:
 
 
 def test_a_trace_has_a_bar_for_each_part_of_each_feed(cascade: Cascade, tmp_path: Path) -> None:
-    log = Log(3, 2, is_tracing=True)
+    log = RunLog(3, 2, is_tracing=True)
     list(graphcut.stream(cascade, [{"x": rows(1)}] * 4, workers=2, log=log))
     save_trace(log, ["p0", "p1", "p2"], ["a", "b"], tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]

@@ -21,11 +21,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import graphcut
-from graphcut import At, Cascade, Into, Log, Policy, RunError, demos
+from graphcut import At, Cascade, Into, RunError, RunLog, SessionConfig, demos
 from graphcut.core.errors import GraphcutError
 from graphcut.inputs.generating import generate
 from graphcut.running.executors import processes
-from graphcut.running.executors.processes import ProcessCrew
+from graphcut.running.executors.processes import ProcessExecutor
 from graphcut.running.executors.protocol import Died, Done, Failed, Lost, Ready, Step
 from graphcut.running.executors.shm_folders import SHARED_MEMORY
 from graphcut.running.scheduling import scheduler
@@ -34,7 +34,7 @@ from conftest import FIXTURES, floats, model_of
 from hazards import border_types
 from hazards.hazard import Hazard
 
-ONE_THREAD = Policy(threads=1)
+ONE_THREAD = SessionConfig(threads=1)
 RUNS = int(os.environ.get("GRAPHCUT_KILLS", "2"))
 """How often workers are killed at random; GRAPHCUT_KILLS=50 for a longer look."""
 
@@ -59,13 +59,13 @@ def demo(folder: Path, name: str) -> tuple[Cascade, list[Feeds]]:
 
 
 def answers(cascade: Cascade, feeds: Sequence[Feeds], **options: Any) -> list[Any]:  # noqa: ANN401 - see `stream`
-    return list(graphcut.stream(cascade, feeds, via="processes", policy=ONE_THREAD, **options))
+    return list(graphcut.stream(cascade, feeds, via="processes", config=ONE_THREAD, **options))
 
 
 def check(cascade: Cascade, feeds: Sequence[Feeds], found: Sequence[Any]) -> None:
     """To the bit what one process gives, part after part."""
     assert len(found) == len(feeds)
-    known = {id(feed): graphcut.run(cascade, feed, policy=ONE_THREAD) for feed in {id(f): f for f in feeds}.values()}
+    known = {id(feed): graphcut.run(cascade, feed, config=ONE_THREAD) for feed in {id(f): f for f in feeds}.values()}
     for feed, ours in zip(feeds, found, strict=True):
         expected = known[id(feed)]
         assert list(ours) == list(expected)
@@ -193,7 +193,7 @@ def test_sizes_that_hang_on_values_cross(tmp_path: Path) -> None:
 def test_outputs_stay_what_they_are_while_more_are_made(cascade: Cascade) -> None:
     feeds = rows(12)
     found, kept = [], []
-    for outputs in graphcut.stream(cascade, feeds, via="processes", workers=2, policy=ONE_THREAD):
+    for outputs in graphcut.stream(cascade, feeds, via="processes", workers=2, config=ONE_THREAD):
         assert not isinstance(outputs, RunError)
         found.append(outputs["y"])
         kept.append(outputs["y"].copy())
@@ -264,16 +264,16 @@ def kill_while_running(monkeypatch: pytest.MonkeyPatch, draw: random.Random, ste
     chosen = set(draw.sample(range(steps), kills))
     killed: list[int] = []
     number = iter(range(10**9))
-    run = ProcessCrew.run
+    run = ProcessExecutor.run
 
-    def run_and_kill(self: ProcessCrew, worker: int, step: Step, held: Mapping[str, Any]) -> None:
+    def run_and_kill(self: ProcessExecutor, worker: int, step: Step, held: Mapping[str, Any]) -> None:
         process = self._lives[worker].process
         run(self, worker, step, held)
         if next(number) in chosen:
             killed.append(process.pid)
             Timer(draw.uniform(0, 0.003), process.kill).start()
 
-    monkeypatch.setattr(ProcessCrew, "run", run_and_kill)
+    monkeypatch.setattr(ProcessExecutor, "run", run_and_kill)
     return killed
 
 
@@ -283,7 +283,7 @@ def test_every_answer_is_exact_whoever_is_killed(seed: int, tmp_path: Path, monk
     cascade, feeds = demo(tmp_path, ("unet", "llm", "multitask")[seed % 3])
     feeds = feeds * 2
     killed = kill_while_running(monkeypatch, draw, steps=3 * len(feeds), kills=3)
-    log = Log(len(cascade.parts), 3)
+    log = RunLog(len(cascade.parts), 3)
     check(cascade, feeds, answers(cascade, feeds, workers=3, log=log))
     assert len(killed) == 3
     assert {why for _, why, _ in log.deaths} == {"it was ended by SIGKILL"}
@@ -291,7 +291,7 @@ def test_every_answer_is_exact_whoever_is_killed(seed: int, tmp_path: Path, monk
 
 def test_each_worker_tells_what_it_has_in_memory(tmp_path: Path) -> None:
     cascade, feeds = demo(tmp_path, "resnet")
-    log = Log(len(cascade.parts), 2)
+    log = RunLog(len(cascade.parts), 2)
     answers(cascade, feeds, workers=2, log=log)
     python_alone = 10 << 20
     assert sorted(log.memory_bytes) == [0, 1]
@@ -320,7 +320,7 @@ def test_a_worker_that_is_killed_without_a_step_is_replaced(
                 time.sleep(0.3)
             yield row
 
-    found = list(graphcut.stream(cascade, feeds(), via="processes", workers=2, window=2, policy=ONE_THREAD))
+    found = list(graphcut.stream(cascade, feeds(), via="processes", workers=2, window=2, config=ONE_THREAD))
     check(cascade, rows(8), found)
     assert len(lives) == 3
 
@@ -367,9 +367,9 @@ def test_a_hung_worker_is_found_and_replaced(
     cascade: Cascade, monkeypatch: pytest.MonkeyPatch, lives: list[subprocess.Popen[bytes]]
 ) -> None:
     monkeypatch.setattr(scheduler, "_PATIENCE_S", 0.5)
-    log = Log(len(cascade.parts), 3)
+    log = RunLog(len(cascade.parts), 3)
     found = []
-    for outputs in graphcut.stream(cascade, rows(40), via="processes", workers=3, policy=ONE_THREAD, log=log):
+    for outputs in graphcut.stream(cascade, rows(40), via="processes", workers=3, config=ONE_THREAD, log=log):
         found.append(outputs)
         if len(found) == 20:
             lives[1].send_signal(signal.SIGSTOP)
@@ -390,7 +390,7 @@ def test_a_slow_worker_is_not_taken_for_hung(cascade: Cascade, lives: list[subpr
 
     brake = Thread(target=slow_down)
     brake.start()
-    log = Log(len(cascade.parts), 3)
+    log = RunLog(len(cascade.parts), 3)
     try:
         check(cascade, rows(40), answers(cascade, rows(40), workers=3, log=log))
     finally:
@@ -399,24 +399,24 @@ def test_a_slow_worker_is_not_taken_for_hung(cascade: Cascade, lives: list[subpr
     assert log.deaths == []
 
 
-# The crew itself
+# The executor itself
 
 
-def next_of(crew: ProcessCrew, kind: type[Any]) -> Any:  # noqa: ANN401 - an event of that kind
-    event = crew.next_event(20)
+def next_of(executor: ProcessExecutor, kind: type[Any]) -> Any:  # noqa: ANN401 - an event of that kind
+    event = executor.next_event(20)
     assert isinstance(event, kind), event
     return event
 
 
-def step_on(crew: ProcessCrew, worker: int, step: Step, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-    crew.run(worker, step, feeds)
-    made: Mapping[str, Any] = next_of(crew, Done).made
+def step_on(executor: ProcessExecutor, worker: int, step: Step, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    executor.run(worker, step, feeds)
+    made: Mapping[str, Any] = next_of(executor, Done).made
     return made
 
 
 @pytest.fixture
-def crew(cascade: Cascade) -> Iterator[ProcessCrew]:
-    made = ProcessCrew(cascade, ONE_THREAD, {})
+def executor(cascade: Cascade) -> Iterator[ProcessExecutor]:
+    made = ProcessExecutor(cascade, ONE_THREAD, {})
     yield made
     made.close()
 
@@ -424,82 +424,82 @@ def crew(cascade: Cascade) -> Iterator[ProcessCrew]:
 X = np.arange(4000, dtype=np.float32).reshape(1000, 4) % 7 - 3
 
 
-def test_what_a_worker_made_outlives_it_until_it_is_released(crew: ProcessCrew) -> None:
-    crew.start(0, [0])
-    next_of(crew, Ready)
-    x = crew.put(value_of(X), "x")
-    made = step_on(crew, 0, Step(0, (0,), ("a",)), {"x": x})
-    crew.end(0)
-    assert next_of(crew, Died).why == "it was ended by SIGKILL"
+def test_what_a_worker_made_outlives_it_until_it_is_released(executor: ProcessExecutor) -> None:
+    executor.start(0, [0])
+    next_of(executor, Ready)
+    x = executor.put(value_of(X), "x")
+    made = step_on(executor, 0, Step(0, (0,), ("a",)), {"x": x})
+    executor.end(0)
+    assert next_of(executor, Died).why == "it was ended by SIGKILL"
     files = [path for folder in folders_of(os.getpid()) for path in folder.iterdir() if path.suffix != ".stderr"]
     assert len(files) == 2
-    np.testing.assert_array_equal(array_at(crew, made["a"]), np.maximum(X, 0))
-    crew.release(made["a"])
+    np.testing.assert_array_equal(array_at(executor, made["a"]), np.maximum(X, 0))
+    executor.release(made["a"])
     files = [path for folder in folders_of(os.getpid()) for path in folder.iterdir() if path.suffix != ".stderr"]
     assert [path.name for path in files] == ["hub-1"]
 
 
-def test_room_is_used_again_once_it_is_released(crew: ProcessCrew) -> None:
-    crew.start(0, [0])
-    next_of(crew, Ready)
+def test_room_is_used_again_once_it_is_released(executor: ProcessExecutor) -> None:
+    executor.start(0, [0])
+    next_of(executor, Ready)
     for number in range(6):
-        x = crew.put(value_of(X), "x")
-        made = step_on(crew, 0, Step(number, (0,), ("a",)), {"x": x})
-        crew.release(x)
-        crew.release(made["a"])
+        x = executor.put(value_of(X), "x")
+        made = step_on(executor, 0, Step(number, (0,), ("a",)), {"x": x})
+        executor.release(x)
+        executor.release(made["a"])
     files = [path for folder in folders_of(os.getpid()) for path in folder.iterdir() if path.suffix != ".stderr"]
     assert len(files) == 2
 
 
-def test_a_worker_loads_more_parts_beside_its_work(crew: ProcessCrew) -> None:
-    crew.start(0, [0])
-    assert next_of(crew, Ready).parts == {0}
-    crew.hold(0, [0, 1])
-    crew.run(0, Step(0, (0,), ("a",)), {"x": crew.put(value_of(X), "x")})
-    events = [crew.next_event(20), crew.next_event(20)]
+def test_a_worker_loads_more_parts_beside_its_work(executor: ProcessExecutor) -> None:
+    executor.start(0, [0])
+    assert next_of(executor, Ready).parts == {0}
+    executor.hold(0, [0, 1])
+    executor.run(0, Step(0, (0,), ("a",)), {"x": executor.put(value_of(X), "x")})
+    events = [executor.next_event(20), executor.next_event(20)]
     assert Ready(0, frozenset({0, 1})) in events
     assert sum(isinstance(event, Done) for event in events) == 1
-    crew.run(0, Step(1, (0, 1), ("c",)), {"x": crew.put(value_of(X), "x")})
-    assert list(next_of(crew, Done).made) == ["c"]
+    executor.run(0, Step(1, (0, 1), ("c",)), {"x": executor.put(value_of(X), "x")})
+    assert list(next_of(executor, Done).made) == ["c"]
 
 
-def test_a_tensor_whose_file_somebody_removed_is_lost(crew: ProcessCrew) -> None:
-    crew.start(0, [0])
-    next_of(crew, Ready)
-    x = crew.put(value_of(X), "x")
+def test_a_tensor_whose_file_somebody_removed_is_lost(executor: ProcessExecutor) -> None:
+    executor.start(0, [0])
+    next_of(executor, Ready)
+    x = executor.put(value_of(X), "x")
     Path(getattr(x, "region", "")).unlink()
-    crew.run(0, Step(0, (0,), ("a",)), {"x": x})
-    next_of(crew, Lost)
-    made = step_on(crew, 0, Step(0, (0,), ("a",)), {"x": crew.put(value_of(X), "x")})
-    np.testing.assert_array_equal(array_at(crew, made["a"]), np.maximum(X, 0))
+    executor.run(0, Step(0, (0,), ("a",)), {"x": x})
+    next_of(executor, Lost)
+    made = step_on(executor, 0, Step(0, (0,), ("a",)), {"x": executor.put(value_of(X), "x")})
+    np.testing.assert_array_equal(array_at(executor, made["a"]), np.maximum(X, 0))
 
 
-def test_a_part_that_is_missing_does_not_end_a_worker(crew: ProcessCrew, cascade: Cascade) -> None:
-    crew.start(0, [0])
-    next_of(crew, Ready)
+def test_a_part_that_is_missing_does_not_end_a_worker(executor: ProcessExecutor, cascade: Cascade) -> None:
+    executor.start(0, [0])
+    next_of(executor, Ready)
     cascade.file(cascade.parts[2]).unlink()
-    crew.hold(0, [0, 2])
-    failed = next_of(crew, Failed)
+    executor.hold(0, [0, 2])
+    failed = next_of(executor, Failed)
     assert (failed.step, "can't be read" in str(failed.error)) == (None, True)
-    step_on(crew, 0, Step(0, (0,), ("a",)), {"x": crew.put(value_of(X), "x")})
+    step_on(executor, 0, Step(0, (0,), ("a",)), {"x": executor.put(value_of(X), "x")})
 
 
-def test_waking_ends_a_wait_however_often_and_also_when_it_is_over(crew: ProcessCrew) -> None:
+def test_waking_ends_a_wait_however_often_and_also_when_it_is_over(executor: ProcessExecutor) -> None:
     for _ in range(5000):  # more than a pipe takes
-        crew.wake()
-    assert crew.next_event(None) is None
-    Timer(0.05, crew.wake).start()
-    assert crew.next_event(20) is None
-    crew.close()
-    crew.wake()
+        executor.wake()
+    assert executor.next_event(None) is None
+    Timer(0.05, executor.wake).start()
+    assert executor.next_event(20) is None
+    executor.close()
+    executor.wake()
 
 
 def value_of(array: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - an OrtValue
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
-def array_at(crew: ProcessCrew, handle: object) -> np.ndarray[Any, Any]:
-    value = crew.get(handle, "a")
+def array_at(executor: ProcessExecutor, handle: object) -> np.ndarray[Any, Any]:
+    value = executor.get(handle, "a")
     return np.array(value.numpy())  # while `value` lives
 
 

@@ -20,10 +20,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import Cascade, Policy, RunError, demos, stream
+from graphcut import Cascade, RunError, SessionConfig, demos, stream
 from graphcut.core.manifest import Host, save_manifest
 from graphcut.running.executors.protocol import Died, Done, Event, Lost, Ready, Step
-from graphcut.running.run_log import Log
+from graphcut.running.run_log import RunLog
 from graphcut.running.values import to_value
 
 from conftest import floats, model_of
@@ -34,11 +34,11 @@ from ray._private import state as ray_state  # noqa: E402, TID251 - only where R
 from ray.cluster_utils import Cluster  # noqa: E402, TID251 - likewise
 
 from graphcut.running.executors import ray_executor  # noqa: E402 - likewise
-from graphcut.running.executors.ray_executor import RayCrew  # noqa: E402 - likewise
+from graphcut.running.executors.ray_executor import RayExecutor  # noqa: E402 - likewise
 
 DEVICES = ("edge0", "edge1", "edge2")
 ROWS = 40_000  # rows of four floats: too large to travel inside a message, so Ray's object stores hold them
-ONE = Policy(threads=1)
+ONE = SessionConfig(threads=1)
 KILLS = int(os.environ.get("GRAPHCUT_KILLS", "2"))
 """How many runs in which an actor is killed: a few by themselves, 50 to be sure."""
 
@@ -154,7 +154,7 @@ def feeds_of(number: int, rows: int = ROWS) -> Feeds:
 def expect_equal(got: Sequence[Any], cascade: Cascade, feeds: Sequence[Mapping[str, Any]]) -> None:
     assert len(got) == len(feeds)
     for answer, feed in zip(got, feeds, strict=True):
-        expected = graphcut.run(cascade, feed, policy=ONE)
+        expected = graphcut.run(cascade, feed, config=ONE)
         assert list(answer) == list(expected)
         for name, value in expected.items():
             np.testing.assert_array_equal(answer[name], value)
@@ -187,7 +187,7 @@ def kill_on(device: str) -> None:
 @pytest.mark.parametrize("rows", [3, ROWS])
 def test_answers_are_exact_and_in_order(cascade: Cascade, rows: int) -> None:
     feeds = feeds_of(12, rows)
-    expect_equal(list(stream(cascade, feeds, via="ray", policy=ONE)), cascade, feeds)
+    expect_equal(list(stream(cascade, feeds, via="ray", config=ONE)), cascade, feeds)
     assert actors() == {}
 
 
@@ -206,19 +206,19 @@ def test_demos_without_devices_run_anywhere(tmp_path: Path, demo: str) -> None:
         }
         for _ in range(4)
     ]
-    expect_equal(list(stream(cascade, feeds, via="ray", workers=2, policy=ONE)), cascade, feeds)
+    expect_equal(list(stream(cascade, feeds, via="ray", workers=2, config=ONE)), cascade, feeds)
 
 
-def next_of(crew: RayCrew) -> Event:
-    event = crew.next_event(30)
+def next_of(executor: RayExecutor) -> Event:
+    event = executor.next_event(30)
     assert event is not None
     return event
 
 
 @pytest.fixture
-def crew(machines: Machines, cascade: Cascade) -> Iterator[RayCrew]:  # noqa: ARG001 - it must run
+def executor(machines: Machines, cascade: Cascade) -> Iterator[RayExecutor]:  # noqa: ARG001 - it must run
     """Each part is held by the worker of its number."""
-    made = RayCrew(cascade, ONE, {}, DEVICES)
+    made = RayExecutor(cascade, ONE, {}, DEVICES)
     try:
         for place in range(3):
             made.start(place, [place])
@@ -229,39 +229,39 @@ def crew(machines: Machines, cascade: Cascade) -> Iterator[RayCrew]:  # noqa: AR
         made.close()
 
 
-def first_step(crew: RayCrew) -> Any:  # noqa: ANN401 - what a crew holds
+def first_step(executor: RayExecutor) -> Any:  # noqa: ANN401 - what an executor holds
     """Where `a` lies, which the first part makes on the first device."""
-    fed = crew.put(to_value(np.ones((ROWS, 4), np.float32), crew._cascade.tensors["x"]), "x")
-    crew.run(0, Step(0, (0,), ("a",)), {"x": fed})
-    event = next_of(crew)
+    fed = executor.put(to_value(np.ones((ROWS, 4), np.float32), executor._cascade.tensors["x"]), "x")
+    executor.run(0, Step(0, (0,), ("a",)), {"x": fed})
+    event = next_of(executor)
     assert isinstance(event, Done)
     return event.made["a"]
 
 
-def test_each_part_sits_on_the_machine_of_its_device(crew: RayCrew) -> None:
-    assert [crew._seats[place].node for place in range(3)] == [node_of(device) for device in DEVICES]
+def test_each_part_sits_on_the_machine_of_its_device(executor: RayExecutor) -> None:
+    assert [executor._seats[place].node for place in range(3)] == [node_of(device) for device in DEVICES]
 
 
-def test_a_tensor_that_was_made_on_a_lost_machine_is_reported_lost(crew: RayCrew, machines: Machines) -> None:
-    lies = first_step(crew)
+def test_a_tensor_that_was_made_on_a_lost_machine_is_reported_lost(executor: RayExecutor, machines: Machines) -> None:
+    lies = first_step(executor)
     machines.lose("edge0")
-    crew.run(1, step := Step(0, (1,), ("b",)), {"a": lies})
-    events = [next_of(crew), next_of(crew)]
+    executor.run(1, step := Step(0, (1,), ("b",)), {"a": lies})
+    events = [next_of(executor), next_of(executor)]
     assert Lost(1, step) in events
     assert Died(0, "its machine is gone") in events
     with pytest.raises(LookupError, match="a is lost"):
-        crew.get(lies, "a")
+        executor.get(lies, "a")
 
 
-def test_the_death_of_an_idle_worker_is_reported_at_once(crew: RayCrew) -> None:
+def test_the_death_of_an_idle_worker_is_reported_at_once(executor: RayExecutor) -> None:
     kill_on("edge2")
-    assert next_of(crew) == Died(2, "its process ended")
+    assert next_of(executor) == Died(2, "its process ended")
 
 
-def test_another_thread_can_wake_the_dispatcher(crew: RayCrew) -> None:
-    crew.wake()
-    assert crew.next_event(None) is None
-    assert crew.next_event(0.01) is None
+def test_another_thread_can_wake_the_dispatcher(executor: RayExecutor) -> None:
+    executor.wake()
+    assert executor.next_event(None) is None
+    assert executor.next_event(0.01) is None
 
 
 @pytest.mark.usefixtures("machines")
@@ -277,7 +277,7 @@ def test_an_error_of_onnx_runtime_is_told_and_the_rest_goes_on(tmp_path: Path) -
     plan = graphcut.plan(graphcut.analyze(model), graphcut.At(("first",)))
     cascade = graphcut.split(model, plan, tmp_path / "parts")
     feeds: Feeds = [{"x": np.array([place], np.int64)} for place in (2, 3, 0)]
-    good, bad, last = stream(cascade, feeds, via="ray", policy=Policy(optimized=False), on_error="skip")
+    good, bad, last = stream(cascade, feeds, via="ray", config=SessionConfig(optimized=False), on_error="skip")
     assert isinstance(bad, RunError)
     assert "part-1.onnx failed" in str(bad)
     assert "indices element out of data bounds" in str(bad)
@@ -309,7 +309,7 @@ def test_all_types_go_there_and_back(tmp_path: Path, typed: dict[str, tuple[int,
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), cut), tmp_path / "parts")
     assert len(cascade.parts) > 1
     feed = {name: value for name, (_, value) in typed.items()}
-    (answer,) = stream(cascade, [feed], via="ray", workers=2, policy=Policy(optimized=False, threads=1))
+    (answer,) = stream(cascade, [feed], via="ray", workers=2, config=SessionConfig(optimized=False, threads=1))
     assert isinstance(answer, dict)
     for name, (_, value) in typed.items():
         np.testing.assert_array_equal(answer[f"{name}_out"], value)
@@ -326,7 +326,7 @@ def test_a_device_that_the_cluster_lacks_is_named(machines: Machines, cascade: C
 @pytest.mark.usefixtures("machines")
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_killed_workers_are_replaced_and_nothing_is_wrong(cascade: Cascade, seed: int) -> None:
-    draw, feeds, log = np.random.default_rng(seed), feeds_of(16), Log(3, 3)
+    draw, feeds, log = np.random.default_rng(seed), feeds_of(16), RunLog(3, 3)
     at, device, after_s = int(draw.integers(3, 13)), DEVICES[draw.integers(3)], float(draw.random()) / 50
 
     def kill() -> None:
@@ -334,15 +334,15 @@ def test_killed_workers_are_replaced_and_nothing_is_wrong(cascade: Cascade, seed
         kill_on(device)
 
     hurt = disturbed(feeds, at, kill)
-    expect_equal(list(stream(cascade, hurt, via="ray", policy=ONE, log=log)), cascade, feeds)
+    expect_equal(list(stream(cascade, hurt, via="ray", config=ONE, log=log)), cascade, feeds)
     assert [(worker, why) for worker, why, _ in log.deaths] == [(DEVICES.index(device), "its process ended")]
 
 
 def test_the_work_of_a_lost_node_goes_to_another_with_its_device(machines: Machines, cascade: Cascade) -> None:
     machines.bring("edge0", "edge1", "edge1", "edge2")
-    feeds, log = feeds_of(16), Log(3, 3)
+    feeds, log = feeds_of(16), RunLog(3, 3)
     hurt = disturbed(feeds, 7, lambda: lose_where_it_works(machines, "edge1"))
-    expect_equal(list(stream(cascade, hurt, via="ray", policy=ONE, log=log)), cascade, feeds)
+    expect_equal(list(stream(cascade, hurt, via="ray", config=ONE, log=log)), cascade, feeds)
     assert [worker for worker, _, _ in log.deaths] == [1]
 
 
@@ -358,9 +358,9 @@ def lose_where_it_works(machines: Machines, device: str) -> None:
 
 @pytest.mark.parametrize("device", ["edge0", "edge1"])
 def test_a_device_that_is_gone_for_good_hands_its_parts_over(machines: Machines, cascade: Cascade, device: str) -> None:
-    feeds, log = feeds_of(16), Log(3, 3)
+    feeds, log = feeds_of(16), RunLog(3, 3)
     hurt = disturbed(feeds, 7, lambda: machines.lose(device))
-    expect_equal(list(stream(cascade, hurt, via="ray", policy=ONE, log=log)), cascade, feeds)
+    expect_equal(list(stream(cascade, hurt, via="ray", config=ONE, log=log)), cascade, feeds)
     assert {worker for worker, _, _ in log.deaths} == {DEVICES.index(device)}
 
 
@@ -370,7 +370,7 @@ def test_a_device_whose_parts_fit_nowhere_else_is_named_with_them(machines: Mach
     cascade = planned(bare, needs)
     hurt = disturbed(feeds_of(16), 7, lambda: machines.lose("edge1"))
     with pytest.raises(RunError, match=r"edge1 is lost \(no machine of the cluster is edge1 any more\).* part-1\.onnx"):
-        list(stream(cascade, hurt, via="ray", policy=ONE))
+        list(stream(cascade, hurt, via="ray", config=ONE))
     assert actors() == {}
 
 
@@ -380,8 +380,8 @@ def test_caches_that_are_lost_with_a_worker_are_made_again(tmp_path: Path) -> No
     model = graphcut.load(tmp_path / "llm.onnx")
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(2)), tmp_path / "parts")
     prompts = [[1, 15, 27], [3, 4]]
-    expected = graphcut.generate(cascade, prompts, max_tokens=8, policy=ONE).all()
-    generation = graphcut.generate(cascade, prompts, max_tokens=8, via="ray", workers=2, policy=ONE)
+    expected = graphcut.generate(cascade, prompts, max_tokens=8, config=ONE).all()
+    generation = graphcut.generate(cascade, prompts, max_tokens=8, via="ray", workers=2, config=ONE)
     made: list[list[int]] = [[], []]
     for number, (sequence, token) in enumerate(generation):
         made[sequence].append(token)
@@ -395,8 +395,8 @@ def test_caches_that_are_lost_with_a_worker_are_made_again(tmp_path: Path) -> No
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nodes look for the cascade where it is not: as if they shared no disk with the driver."""
 
-    class Apart(RayCrew):
-        def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 - those of a crew
+    class Apart(RayExecutor):
+        def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 - those of an executor
             super().__init__(*arguments)
             self._path = tmp_path / "not here" / self._path.name
 
@@ -412,7 +412,7 @@ def test_parts_are_sent_to_nodes_that_lack_them_and_removed(machines: Machines, 
         kill_on("edge1")  # who takes its place finds what was sent
 
     feeds = feeds_of(10)
-    expect_equal(list(stream(cascade, disturbed(feeds, 7, look), via="ray", policy=ONE)), cascade, feeds)
+    expect_equal(list(stream(cascade, disturbed(feeds, 7, look), via="ray", config=ONE)), cascade, feeds)
     files = sorted(name for part in cascade.parts for name in (part.file, *part.data))
     assert seen == [sorted([*files, "in-use", "in-use", "in-use"])]
     assert machines.sent() == []
@@ -428,7 +428,7 @@ def test_a_part_that_was_changed_after_the_split_is_refused(
     file = cascade.file(cascade.parts[1])
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(RunError, match=r"changed/parts/part-1\.onnx was changed after the model was cut"):
-        list(stream(cascade, feeds_of(2, 3), via="ray", policy=ONE))
+        list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
     assert machines.sent() == []
 
 
@@ -437,12 +437,12 @@ def test_a_part_that_is_missing_is_named(tmp_path: Path) -> None:
     cascade = planned(model_in_three(tmp_path / "missing"))
     cascade.file(cascade.parts[2]).unlink()
     with pytest.raises(RunError, match=r"missing/parts/part-2\.onnx can't be read: No such file"):
-        list(stream(cascade, feeds_of(2, 3), via="ray", policy=ONE))
+        list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
 
 
 @pytest.mark.usefixtures("machines")
 def test_whoever_stops_early_leaves_no_actor(cascade: Cascade) -> None:
-    answers = stream(cascade, feeds_of(12), via="ray", policy=ONE)
+    answers = stream(cascade, feeds_of(12), via="ray", config=ONE)
     next(answers)
     del answers
     wait_until(lambda: actors() == {})

@@ -1,4 +1,4 @@
-"""The dispatcher, told by workers who follow a script on a clock of their own: any order of events can be had."""
+"""The scheduler, told by workers who follow a script on a clock of their own: any order of events can be had."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 from graphcut import RunError
 from graphcut.running.executors.protocol import Died, Done, Event, Failed, Handle, Lost, Ready, Step
-from graphcut.running.run_log import Log
-from graphcut.running.scheduling.load_balancing import Balance
-from graphcut.running.scheduling.requests import Request, Unit, Wires
-from graphcut.running.scheduling.scheduler import Answer, Dispatcher
-from graphcut.running.scheduling.step_history import History
-from graphcut.running.scheduling.worker_pool import Member
+from graphcut.running.run_log import RunLog
+from graphcut.running.scheduling.load_balancing import LoadBalance
+from graphcut.running.scheduling.requests import Request, Routing, ScheduledPart
+from graphcut.running.scheduling.scheduler import Answer, Scheduler
+from graphcut.running.scheduling.step_history import StepHistory
+from graphcut.running.scheduling.worker_pool import WorkerState
 
 LOAD_S = 1.0
 Moment = Callable[[], Event | None]
@@ -37,13 +37,13 @@ class Mate:
 
 
 class Script:
-    """A crew that does nothing but note, on a clock that jumps from event to event.
+    """An executor that does nothing but note, on a clock that jumps from event to event.
 
     A part writes texts that say what it read, and what it kept if it keeps states: so an answer tells how it was made.
     Everything that is placed has a number, must be let go exactly once, and not while a step reads it.
     """
 
-    def __init__(self, units: Sequence[Unit], workers: int, *, costs: Sequence[float] = ()) -> None:
+    def __init__(self, units: Sequence[ScheduledPart], workers: int, *, costs: Sequence[float] = ()) -> None:
         self.can_die = True
         self.units = units
         self.costs = costs or [1.0] * len(units)
@@ -95,7 +95,7 @@ class Script:
         mate.kept.clear()
         return Died(worker, why, worker in self.gone)
 
-    # What the dispatcher asks
+    # What the scheduler asks
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         self.starts[worker] += 1
@@ -162,17 +162,17 @@ class Script:
         why = "" if self.mates[worker].is_alive else "it was dead"
         self.at(self.time, lambda: self.dead(worker, why or "it was ended"))
 
-    def put(self, value: Any, tensor: str) -> int:  # noqa: ANN401, ARG002 - see Crew
+    def put(self, value: Any, tensor: str) -> int:  # noqa: ANN401, ARG002 - see Executor
         number = next(self.numbers)
         self.placed[number] = value
         return number
 
-    def get(self, handle: Any, tensor: str) -> Any:  # noqa: ANN401, ARG002 - see Crew
+    def get(self, handle: Any, tensor: str) -> Any:  # noqa: ANN401, ARG002 - see Executor
         if self.placed[handle] is None:
             raise LookupError(handle)
         return self.placed[handle]
 
-    def release(self, handle: Any) -> None:  # noqa: ANN401 - see Crew
+    def release(self, handle: Any) -> None:  # noqa: ANN401 - see Executor
         del self.placed[handle]
 
     def now(self) -> float:
@@ -197,16 +197,18 @@ class Script:
         self.is_closed = True
 
 
-def written(unit: Unit, values: Mapping[str, Any], past: str) -> dict[str, str]:
+def written(unit: ScheduledPart, values: Mapping[str, Any], past: str) -> dict[str, str]:
     read = ",".join(str(values[name]) for name in unit.reads if name in values)
     return {name: f"{name}({read}{'|' + past if past else ''})" for name in unit.writes}
 
 
-def state_of(unit: Unit, values: Mapping[str, Any], past: str) -> str:
+def state_of(unit: ScheduledPart, values: Mapping[str, Any], past: str) -> str:
     return f"{past};{'+'.join(str(values[name]) for name in unit.reads)}"
 
 
-def by_hand(units: Sequence[Unit], outputs: Sequence[str], requests: Iterable[Request]) -> list[dict[str, Any]]:
+def by_hand(
+    units: Sequence[ScheduledPart], outputs: Sequence[str], requests: Iterable[Request]
+) -> list[dict[str, Any]]:
     """The answers, part after part, request after request."""
     kept: dict[tuple[int | None, int], str] = {}
     answers = []
@@ -222,14 +224,16 @@ def by_hand(units: Sequence[Unit], outputs: Sequence[str], requests: Iterable[Re
     return answers
 
 
-def row(parts: int, *, keeps: bool = False, needs_bytes: int = 10) -> list[Unit]:
+def row(parts: int, *, keeps: bool = False, needs_bytes: int = 10) -> list[ScheduledPart]:
     """x → p0 → t1 → p1 → t2 → ..."""
     names = ["x", *(f"t{i + 1}" for i in range(parts))]
-    return [Unit(f"p{i}", (a,), (b,), needs_bytes, keeps) for i, (a, b) in enumerate(pairwise(names))]
+    return [ScheduledPart(f"p{i}", (a,), (b,), needs_bytes, keeps) for i, (a, b) in enumerate(pairwise(names))]
 
 
-def own(*owned: Sequence[int], memory_bytes: int | None = None, also: Sequence[Sequence[int]] = ()) -> list[Member]:
-    members = [Member(f"worker {i}", memory_bytes, tuple(parts)) for i, parts in enumerate(owned)]
+def own(
+    *owned: Sequence[int], memory_bytes: int | None = None, also: Sequence[Sequence[int]] = ()
+) -> list[WorkerState]:
+    members = [WorkerState(f"worker {i}", memory_bytes, tuple(parts)) for i, parts in enumerate(owned)]
     for one, more in zip(members, also, strict=False):
         one.also = frozenset(more)
     return members
@@ -244,30 +248,30 @@ class Run:
     """A run to its end."""
 
     answers: list[Answer]
-    dispatcher: Dispatcher
+    scheduler: Scheduler
 
 
 def play(
     script: Script,
-    members: Sequence[Member],
+    members: Sequence[WorkerState],
     requests: Iterable[Request | None],
     outputs: Sequence[str],
-    **options: Any,  # noqa: ANN401 - those of `Dispatcher`
+    **options: Any,  # noqa: ANN401 - those of `Scheduler`
 ) -> Run:
     """Run it all, and check what must hold of every run: it is closed, and all that was placed has been let go."""
     options.setdefault("window", 4)
     options.setdefault("deadline_s", 100.0)
-    dispatcher = Dispatcher(Wires(script.units, outputs), script, members, **options)
-    answers = list(dispatcher.run(requests))
+    scheduler = Scheduler(Routing(script.units, outputs), script, members, **options)
+    answers = list(scheduler.run(requests))
     assert script.is_closed
     while script.moments:  # what still ran when the last answer came
         event = heapq.heappop(script.moments)[2]()
         if isinstance(event, Done):
-            dispatcher._hear(event)
+            scheduler._hear(event)
     for worker in range(len(members)):  # and what hung then
-        dispatcher._free(worker)
+        scheduler._free(worker)
     assert script.placed == {}
-    return Run(answers, dispatcher)
+    return Run(answers, scheduler)
 
 
 def steps_of(script: Script, *, since: float = 0.0) -> list[tuple[float, int, int, tuple[int, ...]]]:
@@ -308,8 +312,8 @@ def test_the_window_is_kept_and_feeds_are_fetched_one_by_one() -> None:
             yield request
 
     script = Script(row(2), 2)
-    dispatcher = Dispatcher(Wires(script.units, ["t2"]), script, own([0], [1]), window=3)
-    answers = dispatcher.run(source())
+    scheduler = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=3)
+    answers = scheduler.run(source())
     for delivered in range(1, 8):
         next(answers)
         assert len(fetched) <= delivered + 2  # two others are on their way when one is delivered
@@ -328,10 +332,10 @@ def test_answers_come_in_the_order_of_requests_also_when_later_ones_are_done_fir
 def test_branches_that_do_not_depend_on_each_other_run_side_by_side() -> None:
     """A trunk, and two heads on two workers; a fourth part joins them."""
     units = [
-        Unit("trunk", ("x",), ("t",)),
-        Unit("left", ("t",), ("l",)),
-        Unit("right", ("t",), ("r",)),
-        Unit("join", ("l", "r"), ("y",)),
+        ScheduledPart("trunk", ("x",), ("t",)),
+        ScheduledPart("left", ("t",), ("l",)),
+        ScheduledPart("right", ("t",), ("r",)),
+        ScheduledPart("join", ("l", "r"), ("y",)),
     ]
     script = Script(units, 3)
     found = play(script, own([0], [1, 3], [2]), feeds(1), ["y"])
@@ -344,18 +348,22 @@ def test_a_stage_that_several_workers_own_is_shared_by_them() -> None:
     script = Script(row(2), 4, costs=[1, 3])
     found = play(script, own([0], [1], [1], [1]), feeds(9), ["t2"], window=9)
     assert found.answers == by_hand(script.units, ["t2"], feeds(9))
-    assert found.dispatcher.log.delivered_s == [5 + i for i in range(9)]
+    assert found.scheduler.log.delivered_s == [5 + i for i in range(9)]
 
 
 def test_a_skip_goes_to_its_reader_and_is_let_go_after_it() -> None:
-    units = [Unit("a", ("x",), ("t", "skip")), Unit("b", ("t",), ("u",)), Unit("c", ("u", "skip"), ("y",))]
+    units = [
+        ScheduledPart("a", ("x",), ("t", "skip")),
+        ScheduledPart("b", ("t",), ("u",)),
+        ScheduledPart("c", ("u", "skip"), ("y",)),
+    ]
     script = Script(units, 3)
     found = play(script, own([0], [1], [2]), feeds(3), ["y", "u"])
     assert found.answers == by_hand(units, ["y", "u"], feeds(3))
 
 
 def test_an_input_that_is_an_output_comes_back_and_one_that_is_not_fed_is_not_waited_for() -> None:
-    units = [Unit("a", ("x", "maybe"), ("y",))]
+    units = [ScheduledPart("a", ("x", "maybe"), ("y",))]
     found = play(Script(units, 1), own([0]), [Request({"x": "1"}), Request({"x": "1", "maybe": "2"})], ["y", "x"])
     assert found.answers == [{"y": "y(1)", "x": "1"}, {"y": "y(1,2)", "x": "1"}]
 
@@ -371,15 +379,15 @@ def test_requests_that_are_not_there_yet_are_asked_for_again() -> None:
                 yield None
             yield request
 
-    dispatcher = Dispatcher(Wires(script.units, ["t2"]), script, own([0], [1]), window=4)
-    for answer in dispatcher.run(source()):
+    scheduler = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4)
+    for answer in scheduler.run(source()):
         answered.append(answer)  # noqa: PERF402 - the source looks at it meanwhile
     assert answered == by_hand(script.units, ["t2"], feeds(3))
 
 
 def test_whoever_stops_early_ends_the_crew() -> None:
     script = Script(row(2), 2)
-    answers = Dispatcher(Wires(script.units, ["t2"]), script, own([0], [1]), window=4).run(feeds(9))
+    answers = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4).run(feeds(9))
     next(answers)
     answers.close()  # type: ignore[attr-defined]
     assert script.is_closed
@@ -391,8 +399,8 @@ def test_whoever_stops_early_ends_the_crew() -> None:
 def test_an_error_of_a_part_is_raised_in_its_turn_and_not_tried_again() -> None:
     script = Script(row(2), 2)
     script.wrong = {(1, 0)}
-    dispatcher = Dispatcher(Wires(script.units, ["t2"]), script, own([0], [1]), window=4)
-    answers = dispatcher.run(feeds(4))
+    scheduler = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4)
+    answers = scheduler.run(feeds(4))
     assert next(answers) == {"t2": "t2(t1(x0))"}
     with pytest.raises(RunError, match="input 1 is wrong"):
         next(answers)
@@ -411,7 +419,11 @@ def test_an_error_that_is_skipped_stands_where_the_answer_would() -> None:
 
 def test_what_a_failed_request_holds_stays_until_its_other_steps_have_read_it() -> None:
     """Both heads read t; the fast one fails while the slow one still reads, as the script checks when that ends."""
-    units = [Unit("trunk", ("x",), ("t",)), Unit("fast", ("t",), ("f",)), Unit("slow", ("t",), ("s",))]
+    units = [
+        ScheduledPart("trunk", ("x",), ("t",)),
+        ScheduledPart("fast", ("t",), ("f",)),
+        ScheduledPart("slow", ("t",), ("s",)),
+    ]
     script = Script(units, 3, costs=[1, 1, 5])
     script.wrong = {(0, 1)}
     found = play(script, own([0], [1], [2]), feeds(3), ["f", "s"], on_error="skip")
@@ -423,7 +435,7 @@ def test_a_part_that_can_not_be_loaded_ends_the_run() -> None:
     script = Script(row(2), 2)
     script.unloadable = {1}
     with pytest.raises(RunError, match="it can't be loaded"):
-        list(Dispatcher(Wires(script.units, ["t2"]), script, own([0], [1]), window=4).run(feeds(2)))
+        list(Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4).run(feeds(2)))
     assert script.is_closed
 
 
@@ -438,7 +450,7 @@ def test_a_step_that_was_lost_with_its_worker_is_repeated_and_nothing_before_it(
     assert found.answers == by_hand(script.units, ["t3"], feeds(2))
     assert [(time, step.request) for time, worker, step in script.ran if worker == 1] == [(2, 0), (3.5, 0), (4.5, 1)]
     assert Counter(step.parts for _, worker, step in script.ran if worker == 0) == {(0,): 2}
-    assert found.dispatcher.log.deaths == [(1, "it was killed", 2.5)]
+    assert found.scheduler.log.deaths == [(1, "it was killed", 2.5)]
 
 
 def test_results_of_a_worker_outlive_it() -> None:
@@ -488,24 +500,24 @@ def test_a_hung_worker_is_found_by_what_its_step_usually_takes() -> None:
     found = play(script, own([0]), feeds(4), ["t1"])
     assert found.answers == by_hand(script.units, ["t1"], feeds(4))
     assert [(time, step.request) for time, _, step in script.ran] == [(1, 0), (2, 1), (3, 2), (14, 2), (15, 3)]
-    assert found.dispatcher.log.deaths == [(0, "it hung", 13)]
+    assert found.scheduler.log.deaths == [(0, "it hung", 13)]
 
 
 def test_a_hung_worker_is_found_while_others_are_busy() -> None:
     """Worker 1 hangs on its third request while worker 0 reports every tenth of a second."""
-    units = [Unit("a", ("x",), ("y",)), Unit("b", ("x",), ("z",))]
+    units = [ScheduledPart("a", ("x",), ("y",)), ScheduledPart("b", ("x",), ("z",))]
     script = Script(units, 2, costs=[0.1, 0.1])
     script.hangs = {(2, 1)}
     script.at(4, script.hangs.clear)
     found = play(script, own([0], [1]), feeds(200), ["y", "z"], window=1000)
     assert found.answers == by_hand(units, ["y", "z"], feeds(200))
-    assert [(worker, why) for worker, why, _ in found.dispatcher.log.deaths] == [(1, "it hung")]
-    assert found.dispatcher.log.deaths[0][2] == pytest.approx(1.2 + 5, abs=0.5)  # 5 s is the least patience
+    assert [(worker, why) for worker, why, _ in found.scheduler.log.deaths] == [(1, "it hung")]
+    assert found.scheduler.log.deaths[0][2] == pytest.approx(1.2 + 5, abs=0.5)  # 5 s is the least patience
 
 
 def test_a_hung_worker_is_found_by_a_dispatcher_that_always_has_something_to_hear() -> None:
     """It needs a tenth of a second for each report, and three workers make one in that time."""
-    units = [Unit(name, ("x",), (f"{name}.y",)) for name in "abcd"]
+    units = [ScheduledPart(name, ("x",), (f"{name}.y",)) for name in "abcd"]
     script = Script(units, 4, costs=[0.1] * 4)
     script.lag_s = 0.1
     script.hangs = {(2, 3)}
@@ -513,8 +525,8 @@ def test_a_hung_worker_is_found_by_a_dispatcher_that_always_has_something_to_hea
     outputs = [unit.writes[0] for unit in units]
     found = play(script, own([0], [1], [2], [3]), feeds(200), outputs, window=1000)
     assert found.answers == by_hand(units, outputs, feeds(200))
-    assert [(worker, why) for worker, why, _ in found.dispatcher.log.deaths] == [(3, "it hung")]
-    assert found.dispatcher.log.deaths[0][2] < 10
+    assert [(worker, why) for worker, why, _ in found.scheduler.log.deaths] == [(3, "it hung")]
+    assert found.scheduler.log.deaths[0][2] < 10
 
 
 def test_a_long_request_is_not_taken_for_hung_for_ever() -> None:
@@ -524,19 +536,19 @@ def test_a_long_request_is_not_taken_for_hung_for_ever() -> None:
     script.slow_at(70, 0, 1.0)
     found = play(script, own([0]), feeds(3), ["t1"])
     assert found.answers == by_hand(script.units, ["t1"], feeds(3))
-    assert [why for _, why, _ in found.dispatcher.log.deaths] == ["it hung"]
+    assert [why for _, why, _ in found.scheduler.log.deaths] == ["it hung"]
 
 
 def test_workers_are_not_taken_for_hung_because_nobody_listened() -> None:
     """The consumer sleeps for a minute between two answers; meanwhile all steps were done."""
     script = Script(row(2), 2)
-    dispatcher = Dispatcher(Wires(script.units, ["t2"]), script, own([0], [1]), window=4, deadline_s=100)
+    scheduler = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4, deadline_s=100)
     answers = []
-    for answer in dispatcher.run(feeds(8)):
+    for answer in scheduler.run(feeds(8)):
         answers.append(answer)
         script.time += 60
     assert answers == by_hand(script.units, ["t2"], feeds(8))
-    assert dispatcher.log.deaths == []
+    assert scheduler.log.deaths == []
 
 
 # Devices that are gone
@@ -613,7 +625,11 @@ def test_a_request_whose_tensors_are_lost_begins_at_its_inputs() -> None:
 
 def test_a_late_answer_to_an_attempt_that_was_given_up_is_not_used() -> None:
     """The skip is lost while the slow head still works on it: its answer comes after the request has begun anew."""
-    units = [Unit("trunk", ("x",), ("t", "u")), Unit("fast", ("t",), ("f",)), Unit("slow", ("u",), ("s",))]
+    units = [
+        ScheduledPart("trunk", ("x",), ("t", "u")),
+        ScheduledPart("fast", ("t",), ("f",)),
+        ScheduledPart("slow", ("u",), ("s",)),
+    ]
     script = Script(units, 3, costs=[1, 1, 4])
     lost: list[int] = []
 
@@ -654,24 +670,24 @@ def sequences(lengths: Sequence[int]) -> list[Request]:
     return [Request({"x": f"s{s}.{step}"}, s, {"state": (1,)} if step == 0 else {}) for step, s in rounds]
 
 
-def one_after_the_other(requests: Sequence[Request], dispatcher: list[Dispatcher]) -> Iterator[Request | None]:
+def one_after_the_other(requests: Sequence[Request], scheduler: list[Scheduler]) -> Iterator[Request | None]:
     """A step of a sequence is offered after the answer to the step before."""
     for number, request in enumerate(requests):
         before = sum(r.sequence == request.sequence for r in requests[:number])
-        while before and _delivered(dispatcher[0], requests, request.sequence) < before:
+        while before and _delivered(scheduler[0], requests, request.sequence) < before:
             yield None
         yield request
 
 
-def _delivered(dispatcher: Dispatcher, requests: Sequence[Request], sequence: int | None) -> int:
-    return sum(r.sequence == sequence for r in requests[: len(dispatcher.log.delivered_s)])
+def _delivered(scheduler: Scheduler, requests: Sequence[Request], sequence: int | None) -> int:
+    return sum(r.sequence == sequence for r in requests[: len(scheduler.log.delivered_s)])
 
 
-def decode(script: Script, members: Sequence[Member], requests: Sequence[Request], window: int = 4) -> Run:
-    own_dispatcher: list[Dispatcher] = []
+def decode(script: Script, members: Sequence[WorkerState], requests: Sequence[Request], window: int = 4) -> Run:
+    own_dispatcher: list[Scheduler] = []
     outputs = [script.units[-1].writes[0]]
-    wires = Wires(script.units, outputs)
-    own_dispatcher.append(Dispatcher(wires, script, members, window=window, deadline_s=100))
+    wires = Routing(script.units, outputs)
+    own_dispatcher.append(Scheduler(wires, script, members, window=window, deadline_s=100))
     answers = list(own_dispatcher[0].run(one_after_the_other(requests, own_dispatcher)))
     assert script.placed == {}
     return Run(answers, own_dispatcher[0])
@@ -719,20 +735,22 @@ def test_what_a_sequence_was_fed_is_forgotten_with_it() -> None:
     script = Script(row(2, keeps=True), 2)
     requests = sequences([3])
     found = decode(script, own([0], [1]), requests)
-    assert len(found.dispatcher._history._entries[0]) == 6
-    found.dispatcher.forget(0)
-    assert found.dispatcher._history._entries == {}
+    assert len(found.scheduler._history._entries[0]) == 6
+    found.scheduler.forget(0)
+    assert found.scheduler._history._entries == {}
     assert script.mates[0].kept == script.mates[1].kept == {}
 
 
 def test_parts_that_take_part_in_a_repair_repeat_all_their_steps() -> None:
     """Parts 0 and 1 ran as one, then apart, then as one: what 1 read last is only made by a 0 that saw all."""
     units = row(2, keeps=True)
-    history = History(Script(units, 1), units)
+    history = StepHistory(Script(units, 1), units)
     noted = [((0, 1), {"x": 0}), ((0,), {"x": 1}), ((1,), {"t1": 2}), ((0, 1), {"x": 3})]
     for number, (parts, held) in enumerate(noted):
-        crew = history._crew
-        history.note(5, Step(number, parts, ("t2",), 0, 5), 0, {name: crew.put(v, name) for name, v in held.items()})
+        executor = history._crew
+        history.note(
+            5, Step(number, parts, ("t2",), 0, 5), 0, {name: executor.put(v, name) for name, v in held.items()}
+        )
     assert history.lost(5, (1,), 0) is None
     repair = history.lost(5, (1,), 1)
     assert repair is not None
@@ -755,21 +773,21 @@ def slowed(*, overlap: bool) -> tuple[Script, Run]:
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
     members = own(range(4), range(4, 8), also=[range(8)] * 2 if overlap else ())
-    return script, play(script, members, feeds(40), ["t8"], balance=Balance((0, 4, 8)))
+    return script, play(script, members, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
 
 
 def test_parts_that_both_hold_change_hands_by_a_word() -> None:
     """Speeds of 3 : 1 and 8 equal parts: 6 and 2 take 6 s each."""
     script, found = slowed(overlap=True)
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
-    assert [bounds for bounds, _ in found.dispatcher.log.moves] == [(0, 6, 8)]
+    assert [bounds for bounds, _ in found.scheduler.log.moves] == [(0, 6, 8)]
     assert script.held == []
 
 
 def test_parts_that_nobody_else_holds_are_loaded_first() -> None:
     script, found = slowed(overlap=False)
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
-    ((bounds, moved_s),) = found.dispatcher.log.moves
+    ((bounds, moved_s),) = found.scheduler.log.moves
     assert bounds == (0, 6, 8)
     assert script.held == [(0, (0, 1, 2, 3, 4, 5))]
     assert all(step.parts[-1] < 4 for time, worker, step in script.ran if worker == 0 and time < moved_s)
@@ -779,9 +797,9 @@ def test_a_worker_without_memory_for_more_keeps_what_it_has() -> None:
     members = own(range(4), range(4, 8), memory_bytes=40)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    found = play(script, members, feeds(40), ["t8"], balance=Balance((0, 4, 8)))
+    found = play(script, members, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
-    assert found.dispatcher.log.moves == []
+    assert found.scheduler.log.moves == []
     assert script.held == []
 
 
@@ -789,9 +807,9 @@ def test_a_worker_with_a_limit_drops_the_parts_it_gave_away() -> None:
     members = own(range(4), range(4, 8), memory_bytes=70)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    found = play(script, members, feeds(40), ["t8"], balance=Balance((0, 4, 8)))
+    found = play(script, members, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
-    assert [bounds for bounds, _ in found.dispatcher.log.moves] == [(0, 6, 8)]
+    assert [bounds for bounds, _ in found.scheduler.log.moves] == [(0, 6, 8)]
     assert script.held == [(0, (0, 1, 2, 3, 4, 5)), (1, (6, 7))]
 
 
@@ -800,25 +818,25 @@ def test_a_death_while_parts_are_prepared_does_not_end_balancing() -> None:
     _, before = slowed(overlap=False)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    script.kill_at(before.dispatcher.log.moves[0][1] - LOAD_S / 2, 0)
-    found = play(script, own(range(4), range(4, 8)), feeds(60), ["t8"], balance=Balance((0, 4, 8)))
+    script.kill_at(before.scheduler.log.moves[0][1] - LOAD_S / 2, 0)
+    found = play(script, own(range(4), range(4, 8)), feeds(60), ["t8"], balance=LoadBalance((0, 4, 8)))
     assert found.answers == by_hand(script.units, ["t8"], feeds(60))
-    assert len(found.dispatcher.log.deaths) == 1
-    assert [bounds for bounds, _ in found.dispatcher.log.moves] == [(0, 6, 8)]
+    assert len(found.scheduler.log.deaths) == 1
+    assert [bounds for bounds, _ in found.scheduler.log.moves] == [(0, 6, 8)]
     assert script.held == [(0, (0, 1, 2, 3, 4, 5))] * 2
 
 
 # Whatever happens
 
 
-def random_units(draw: random.Random) -> tuple[list[Unit], list[str]]:
+def random_units(draw: random.Random) -> tuple[list[ScheduledPart], list[str]]:
     """Parts that read what is there, each at least one tensor; the outputs are what nobody reads."""
     known = ["x", "z"]
     units = []
     for i in range(draw.randint(1, 7)):
         reads = tuple(draw.sample(known, draw.randint(1, min(3, len(known)))))
         writes = tuple(f"t{i}.{k}" for k in range(draw.randint(1, 2)))
-        units.append(Unit(f"p{i}", reads, writes, 10, keeps=draw.random() < 0.4))
+        units.append(ScheduledPart(f"p{i}", reads, writes, 10, keeps=draw.random() < 0.4))
         known.extend(writes)
     read = {name for unit in units for name in unit.reads}
     outputs = [name for unit in units for name in unit.writes if name not in read]
@@ -871,7 +889,7 @@ def test_every_answer_is_exact_in_order_and_given_once_whoever_dies(seed: int) -
 def test_sequences_are_exact_whoever_dies(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     units = row(draw.randint(1, 5))
-    units = [Unit(unit.name, unit.reads, unit.writes, 10, keeps=draw.random() < 0.7) for unit in units]
+    units = [ScheduledPart(unit.name, unit.reads, unit.writes, 10, keeps=draw.random() < 0.7) for unit in units]
     owned = random_owners(draw, len(units), replicas=False)
     script = Script(units, len(owned), costs=[draw.choice([0.1, 1.0]) for _ in units])
     trouble(script, draw, len(owned))
@@ -881,6 +899,6 @@ def test_sequences_are_exact_whoever_dies(seed: int) -> None:
 
 
 def test_a_log_of_its_own_is_used() -> None:
-    log = Log(1, 1)
+    log = RunLog(1, 1)
     play(Script(row(1), 1), own([0]), feeds(2), ["t1"], log=log)
     assert log.delivered_s == [2, 3]

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import At, Cascade, Part, Policy, RunError
+from graphcut import At, Cascade, Part, RunError, SessionConfig
 from graphcut.core.manifest import digest_of
 from graphcut.running.in_process.sequential import steps
 from graphcut.running.stage import Stage, session_options
 
 from conftest import floats, model_of
 
-EXACT = Policy(optimized=False)
+EXACT = SessionConfig(optimized=False)
 Array = NDArray[Any]
 
 
@@ -49,7 +49,7 @@ def test_a_cascade_gives_what_the_model_gives(cascade: Cascade, chain: Path) -> 
     options = session_options(EXACT)
     session = ort.InferenceSession(chain, options, providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"x": X})
-    found = graphcut.run(cascade, {"x": X}, policy=EXACT)
+    found = graphcut.run(cascade, {"x": X}, config=EXACT)
     assert list(found) == ["y"]
     np.testing.assert_array_equal(found["y"], expected, strict=True)
 
@@ -59,8 +59,8 @@ def test_a_cascade_gives_what_the_model_gives(cascade: Cascade, chain: Path) -> 
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_every_policy_gives_the_answers(cascade: Cascade, *, optimized: bool, prepacked: bool, threads: int) -> None:
     relu = np.maximum(X, 0)
-    policy = Policy(optimized=optimized, prepacked=prepacked, threads=threads)
-    np.testing.assert_allclose(graphcut.run(cascade, {"x": X}, policy=policy)["y"], relu - np.exp(relu), rtol=1e-6)
+    config = SessionConfig(optimized=optimized, prepacked=prepacked, threads=threads)
+    np.testing.assert_allclose(graphcut.run(cascade, {"x": X}, config=config)["y"], relu - np.exp(relu), rtol=1e-6)
 
 
 def test_a_cascade_that_is_opened_again_runs(cascade: Cascade) -> None:
@@ -268,7 +268,7 @@ def test_what_may_be_left_out_is_checked_when_it_is_fed(with_default: Cascade) -
 
 
 def test_what_nothing_needs_any_more_is_dropped(cascade: Cascade) -> None:
-    held = [sorted(step) for step in steps(cascade, {"x": X}, policy=EXACT)]
+    held = [sorted(step) for step in steps(cascade, {"x": X}, config=EXACT)]
     assert held == [["x"], ["a", "b"], ["a", "c"], ["y"]]
 
 
@@ -276,7 +276,7 @@ def test_an_output_is_held_to_the_end(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(3)]
     outputs = [floats(name, 2) for name in ("t3", "t1", "t0")]
     cascade = cut_proto(tmp_path, model_of(nodes, [floats("t0", 2)], outputs), "n0", "n1")
-    held = [sorted(step) for step in steps(cascade, {"t0": np.ones(2, np.float32)}, policy=EXACT)]
+    held = [sorted(step) for step in steps(cascade, {"t0": np.ones(2, np.float32)}, config=EXACT)]
     assert held == [["t0"], ["t0", "t1"], ["t0", "t1", "t2"], ["t0", "t1", "t3"]]
 
 
@@ -284,8 +284,8 @@ def test_one_part_is_loaded_at_a_time(cascade: Cascade, monkeypatch: pytest.Monk
     alive, most = [0], [0]
 
     class Counted(Stage):
-        def __init__(self, cascade: Cascade, part: Part, *, policy: Policy) -> None:
-            super().__init__(cascade, part, policy=policy)
+        def __init__(self, cascade: Cascade, part: Part, *, config: SessionConfig) -> None:
+            super().__init__(cascade, part, config=config)
             alive[0] += 1
             most[0] = max(most[0], alive[0])
 
@@ -318,7 +318,7 @@ def test_a_sequence_crosses_as_a_list(tmp_path: Path) -> None:
     ]
     cascade = cut_proto(tmp_path, model_of(nodes, [floats("x", 2)], [floats("y", 4)]), "construct")
     assert graphcut.run(cascade, {"x": np.array([1, 2], np.float32)})["y"].tolist() == [1, 2, 1, 2]
-    _, held, _ = steps(cascade, {"x": np.array([1, 2], np.float32)}, policy=EXACT)
+    _, held, _ = steps(cascade, {"x": np.array([1, 2], np.float32)}, config=EXACT)
     assert [array.tolist() for array in held["s"]] == [[1, 2], [1, 2]]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from graphcut import RunError
 from graphcut.running.executors import shm_folders
-from graphcut.running.executors.shm_folders import Folders
+from graphcut.running.executors.shm_folders import ShmFolders
 
 LONG_AGO = (1.0, 1.0)
 KILLED = """
@@ -37,13 +37,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_shared_memory_comes_first_then_the_temporary_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "shm").mkdir()
     monkeypatch.setattr(shm_folders, "SHARED_MEMORY", home / "shm")
-    made = Folders()
+    made = ShmFolders()
     assert [Path(path).parent for path in made.paths] == [home / "shm", home]
     made.close()
 
 
 def test_they_are_private_name_their_process_and_go_with_all_that_is_in_them(home: Path) -> None:
-    made = Folders()
+    made = ShmFolders()
     (path,) = map(Path, made.paths)
     assert path.name.startswith(f"graphcut-{os.getpid()}-")
     assert path.stat().st_mode & 0o777 == 0o700
@@ -56,7 +56,7 @@ def test_where_no_folder_can_be_made_it_is_said(home: Path, monkeypatch: pytest.
     monkeypatch.setattr("tempfile.tempdir", str(home / "none"))
     monkeypatch.setattr(shm_folders, "SHARED_MEMORY", home / "neither")
     with pytest.raises(RunError, match="no folder can be made in "):
-        Folders()
+        ShmFolders()
 
 
 def test_what_a_killed_program_left_is_cleared_away(home: Path) -> None:
@@ -64,19 +64,19 @@ def test_what_a_killed_program_left_is_cleared_away(home: Path) -> None:
     (left,) = home.iterdir()
     (left / "region").write_text("x")
     os.utime(left, LONG_AGO)
-    made = Folders()
+    made = ShmFolders()
     assert [str(path) for path in home.iterdir()] == made.paths
     made.close()
 
 
 def test_what_is_in_use_or_young_or_of_another_name_stays(home: Path) -> None:
-    used = Folders()
+    used = ShmFolders()
     os.utime(used.paths[0], LONG_AGO)
     for name in ("graphcut-cache", "graphcut-12-x.y", "other"):
         (home / name).mkdir()
         os.utime(home / name, LONG_AGO)
     (home / "graphcut-12-young").mkdir()
-    made = Folders()
+    made = ShmFolders()
     names = {path.name for path in home.iterdir()}
     assert names >= {Path(used.paths[0]).name, "graphcut-cache", "graphcut-12-x.y", "other", "graphcut-12-young"}
     made.close()

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 import graphcut
 from graphcut import Across, Cluster, Device, Into, UsageError, demos
-from graphcut import Line as DirectLine
-from graphcut.planning.cluster import Failure, Fault, World
+from graphcut import NetworkLink as DirectLine
+from graphcut.planning.cluster import ReliabilityModel, ScheduledFailure, SimulatedCluster
 from graphcut.running.executors.protocol import Step
-from graphcut.running.run_log import Log
-from graphcut.running.scheduling.requests import Unit
-from graphcut.simulating.network import RETRY_S, Line, Transfer, Way, fair_shares
+from graphcut.running.run_log import RunLog
+from graphcut.running.scheduling.requests import ScheduledPart
+from graphcut.simulating.network import RETRY_S, LinkDirection, Route, Transfer, fair_shares
 from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario_of_log, scenario_of_plan
 from graphcut.simulating.simulate_run import latency_of, simulate
 from graphcut.simulating.simulated_executor import LOAD_BYTES_PER_S, NOTICE_S
@@ -41,20 +41,20 @@ def chain(
     sent_bytes: int = 0,
     weight_bytes: int = 0,
     latency_s: float = 0.0,
-    faults: Sequence[Fault] = (),
-    failures: Sequence[Failure] = (),
+    faults: Sequence[ReliabilityModel] = (),
+    failures: Sequence[ScheduledFailure] = (),
     memory_bytes: int | None = None,
 ) -> Scenario:
     """Parts in a row, each on a device of its own, that send each other so many bytes."""
     number = len(seconds)
     devices = devices_of(number, latency_s=latency_s, memory_bytes=memory_bytes)
     return Scenario(
-        tuple(Unit(f"part {i}", (f"t{i}",), (f"t{i + 1}",), weight_bytes) for i in range(number)),
+        tuple(ScheduledPart(f"part {i}", (f"t{i}",), (f"t{i + 1}",), weight_bytes) for i in range(number)),
         (weight_bytes,) * number,
         ("t0",),
         (f"t{number}",),
         {f"t{i + 1}": sent_bytes for i in range(number)},
-        World(devices=devices, faults=tuple(faults), failures=tuple(failures)),
+        SimulatedCluster(devices=devices, faults=tuple(faults), failures=tuple(failures)),
         tuple((i,) for i in range(number)),
         (tuple(seconds),) * number,
     )
@@ -112,10 +112,10 @@ def test_a_closed_loop_keeps_littles_law(window: int) -> None:
 def test_parts_that_do_not_depend_on_each_other_run_side_by_side() -> None:
     """0 feeds 1 and 2, both feed 3; each tensor moves on a line of its own, but what 0 sends shares its own."""
     units = (
-        Unit("part 0", ("x",), ("a",)),
-        Unit("part 1", ("a",), ("b",)),
-        Unit("part 2", ("a",), ("c",)),
-        Unit("part 3", ("a", "b", "c"), ("y",)),
+        ScheduledPart("part 0", ("x",), ("a",)),
+        ScheduledPart("part 1", ("a",), ("b",)),
+        ScheduledPart("part 2", ("a",), ("c",)),
+        ScheduledPart("part 3", ("a", "b", "c"), ("y",)),
     )
     scenario = Scenario(
         units,
@@ -123,7 +123,7 @@ def test_parts_that_do_not_depend_on_each_other_run_side_by_side() -> None:
         ("x",),
         ("y",),
         {"a": 1000, "b": 1000, "c": 500, "y": 0},
-        World(devices=devices_of(4)),
+        SimulatedCluster(devices=devices_of(4)),
         ((0,), (1,), (2,), (3,)),
         ((1.0, 5.0, 2.0, 1.0),) * 4,
     )
@@ -154,7 +154,7 @@ def test_parts_of_one_device_are_one_step_and_send_nothing_to_each_other() -> No
 def test_a_direct_line_is_taken_instead_of_the_router() -> None:
     scenario = chain([1.0, 1.0], sent_bytes=1000)
     line = DirectLine(between=("d1", "d0"), bytes_per_s=4 * RATE, latency_s=0.5)
-    world = World(devices=scenario.world.devices, lines=(line,))
+    world = SimulatedCluster(devices=scenario.world.devices, lines=(line,))
     found = simulate(replace(scenario, world=world), requests=1)
     assert found.total_s == 1 + 0.5 + 0.25 + 1
     carried = {(line.source, line.target): line.bytes for line in found.lines if line.bytes}
@@ -165,7 +165,7 @@ def test_parts_move_to_the_faster_device_as_they_do_in_a_real_run() -> None:
     """Of six alike parts each device has three; one is twice as fast. With four there and two here both take 4 s."""
     scenario = replace(
         chain([1.0] * 6),
-        world=World(devices=devices_of(2)),
+        world=SimulatedCluster(devices=devices_of(2)),
         owns=((0, 1, 2), (3, 4, 5)),
         seconds=((2.0,) * 6, (1.0,) * 6),
     )
@@ -204,10 +204,10 @@ def test_two_devices_with_the_same_part_answer_twice_as_often() -> None:
 
 
 def test_copies_have_the_lines_and_faults_of_the_first_and_its_failures_are_its_own() -> None:
-    fault, failure = Fault(device="d0", loss=0.5), Failure(device="d1", at_s=1.0)
+    fault, failure = ReliabilityModel(device="d0", loss=0.5), ScheduledFailure(device="d1", at_s=1.0)
     line = DirectLine(between=("d0", "d1"), bytes_per_s=1.0)
     scenario = chain([1.0, 2.0])
-    world = World(devices=scenario.world.devices, lines=(line,), faults=(fault,), failures=(failure,))
+    world = SimulatedCluster(devices=scenario.world.devices, lines=(line,), faults=(fault,), failures=(failure,))
     copied = replace(scenario, world=world).copied(2)
     assert [device.name for device in copied.world.devices] == ["d0", "d1", "d0#2", "d1#2"]
     assert [line.between for line in copied.world.lines] == [("d0", "d1"), ("d0#2", "d1#2")]
@@ -219,11 +219,11 @@ def test_copies_have_the_lines_and_faults_of_the_first_and_its_failures_are_its_
 # Lines
 
 
-def moving(capacities: Sequence[float], ways: Sequence[Sequence[int]]) -> tuple[list[Line], list[Transfer]]:
-    lines = [Line(None, None, capacity) for capacity in capacities]
+def moving(capacities: Sequence[float], ways: Sequence[Sequence[int]]) -> tuple[list[LinkDirection], list[Transfer]]:
+    lines = [LinkDirection(None, None, capacity) for capacity in capacities]
     transfers = []
     for way in ways:
-        transfer = Transfer(Way(tuple(lines[i] for i in way), 0.0, (), 0.0), 1, lambda _: None)
+        transfer = Transfer(Route(tuple(lines[i] for i in way), 0.0, (), 0.0), 1, lambda _: None)
         transfers.append(transfer)
         for line in transfer.way.lines:
             line.moving[transfer] = None
@@ -261,9 +261,9 @@ def test_shares_are_max_min_fair(data: st.DataObject) -> None:
 def test_two_tensors_on_a_line_share_it_until_the_shorter_has_arrived() -> None:
     """Part 0 sends 1,000 bytes to part 1 and 3,000 to part 2: both at half the rate for 2 s, then 2,000 in 2 s."""
     units = (
-        Unit("part 0", ("x",), ("a", "b")),
-        Unit("part 1", ("a",), ("y",)),
-        Unit("part 2", ("b",), ("z",)),
+        ScheduledPart("part 0", ("x",), ("a", "b")),
+        ScheduledPart("part 1", ("a",), ("y",)),
+        ScheduledPart("part 2", ("b",), ("z",)),
     )
     scenario = Scenario(
         units,
@@ -271,7 +271,7 @@ def test_two_tensors_on_a_line_share_it_until_the_shorter_has_arrived() -> None:
         ("x",),
         ("y", "z"),
         {"a": 1000, "b": 3000, "y": 0, "z": 0},
-        World(devices=devices_of(3)),
+        SimulatedCluster(devices=devices_of(3)),
         ((0,), (1,), (2,)),
         ((0.0, 0.0, 0.0),) * 3,
     )
@@ -283,7 +283,7 @@ def test_two_tensors_on_a_line_share_it_until_the_shorter_has_arrived() -> None:
 def test_each_lost_message_costs_a_timeout_and_goes_again() -> None:
     """Of n messages n p / (1 - p) are lost on average, with a variance of n p / (1 - p)² (negative binomial)."""
     loss, requests = 0.2, 2000
-    scenario = chain([0.0, 0.5], sent_bytes=100, faults=[Fault(device="d1", loss=loss)])
+    scenario = chain([0.0, 0.5], sent_bytes=100, faults=[ReliabilityModel(device="d1", loss=loss)])
     found = simulate(scenario, requests=requests, window=1)
     expected = requests * loss / (1 - loss)
     assert abs(found.lost - expected) < 4 * sqrt(expected / (1 - loss))
@@ -292,7 +292,7 @@ def test_each_lost_message_costs_a_timeout_and_goes_again() -> None:
 
 
 def test_over_the_router_a_message_must_pass_both_lines() -> None:
-    faults = [Fault(device="d0", loss=0.5), Fault(device="d1", loss=0.5)]
+    faults = [ReliabilityModel(device="d0", loss=0.5), ReliabilityModel(device="d1", loss=0.5)]
     found = simulate(chain([0.0, 0.0], sent_bytes=1, faults=faults), requests=2000, window=1)
     expected = 2000 * 0.75 / 0.25
     assert abs(found.lost - expected) < 4 * sqrt(expected / 0.25)
@@ -300,7 +300,7 @@ def test_over_the_router_a_message_must_pass_both_lines() -> None:
 
 def test_jitter_has_the_mean_that_is_told() -> None:
     """The sum of n exponential times has a mean of n, and a deviation of the root of n, times theirs."""
-    faults = [Fault(device="d0", jitter_s=0.01), Fault(device="d1", jitter_s=0.03)]
+    faults = [ReliabilityModel(device="d0", jitter_s=0.01), ReliabilityModel(device="d1", jitter_s=0.03)]
     found = simulate(chain([0.0, 1.0], sent_bytes=1, faults=faults), requests=2000, window=1)
     assert abs(found.total_s - 2000 * (1.04 + 1 / RATE)) < 4 * sqrt(2000) * (0.01 + 0.03)
 
@@ -310,7 +310,7 @@ def test_jitter_has_the_mean_that_is_told() -> None:
 
 def test_a_device_that_fails_takes_up_its_step_when_it_is_back_and_has_loaded() -> None:
     """It fails in the middle of its eleventh step, which begins anew 5 s later and a second of loading."""
-    failure = Failure(device="d0", at_s=10.5, for_s=5.0)
+    failure = ScheduledFailure(device="d0", at_s=10.5, for_s=5.0)
     found = simulate(chain([1.0], weight_bytes=int(LOAD_BYTES_PER_S), failures=[failure]), requests=20)
     assert found.total_s == 20 + (15.5 - 10.0) + 1
     assert found.undisturbed is not None
@@ -320,14 +320,14 @@ def test_a_device_that_fails_takes_up_its_step_when_it_is_back_and_has_loaded() 
 
 
 def test_a_short_failure_costs_until_it_is_noticed() -> None:
-    failure = Failure(device="d0", at_s=10.5, for_s=0.25)
+    failure = ScheduledFailure(device="d0", at_s=10.5, for_s=0.25)
     found = simulate(chain([1.0], failures=[failure]), requests=20)
     assert found.total_s == 20 + (10.5 + NOTICE_S - 10.0)
 
 
 def test_what_lay_on_a_device_that_failed_is_made_anew() -> None:
     """Part 0 has made what part 1 fetches, for 4 s, when its device fails: the request begins at its inputs."""
-    failure = Failure(device="d0", at_s=3.0, for_s=2.0)
+    failure = ScheduledFailure(device="d0", at_s=3.0, for_s=2.0)
     found = simulate(chain([1.0, 1.0], sent_bytes=4000, failures=[failure]), requests=1)
     assert (found.answered, found.anew) == (1, 1)
     assert found.total_s == 5 + 1 + 4 + 1
@@ -336,9 +336,9 @@ def test_what_lay_on_a_device_that_failed_is_made_anew() -> None:
 def test_a_tensor_that_another_device_has_too_comes_from_there() -> None:
     """Part 2 reads what part 0 wrote and part 1 has fetched; when the device of part 0 is gone, it asks part 1."""
     units = (
-        Unit("part 0", ("x",), ("a",)),
-        Unit("part 1", ("a",), ("b",)),
-        Unit("part 2", ("a", "b"), ("y",)),
+        ScheduledPart("part 0", ("x",), ("a",)),
+        ScheduledPart("part 1", ("a",), ("b",)),
+        ScheduledPart("part 2", ("a", "b"), ("y",)),
     )
     scenario = Scenario(
         units,
@@ -346,7 +346,7 @@ def test_a_tensor_that_another_device_has_too_comes_from_there() -> None:
         ("x",),
         ("y",),
         {"a": 1000, "b": 0, "y": 0},
-        World(devices=devices_of(3), failures=(Failure(device="d0", at_s=3.0, for_s=50.0),)),
+        SimulatedCluster(devices=devices_of(3), failures=(ScheduledFailure(device="d0", at_s=3.0, for_s=50.0),)),
         ((0,), (1,), (2,)),
         ((1.0, 3.0, 1.0),) * 3,
     )
@@ -360,7 +360,7 @@ def test_parts_of_a_device_that_is_gone_come_over_the_line_of_their_heir() -> No
     Four are on their way: d0 has made by then what the second part reads of all of them. It runs that, a second each;
     after the first of these the last request comes, which takes both parts in one step.
     """
-    failure = Failure(device="d1", at_s=2.5)
+    failure = ScheduledFailure(device="d1", at_s=2.5)
     scenario = chain([1.0, 1.0], weight_bytes=2000, failures=[failure], memory_bytes=4000)
     found = simulate(scenario, requests=6)
     assert (found.answered, found.stopped) == (6, "")
@@ -370,7 +370,9 @@ def test_parts_of_a_device_that_is_gone_come_over_the_line_of_their_heir() -> No
 
 
 def test_without_room_for_the_parts_of_a_device_that_is_gone_the_run_stops_and_says_so() -> None:
-    scenario = chain([1.0, 1.0], weight_bytes=2000, failures=[Failure(device="d1", at_s=2.5)], memory_bytes=3999)
+    scenario = chain(
+        [1.0, 1.0], weight_bytes=2000, failures=[ScheduledFailure(device="d1", at_s=2.5)], memory_bytes=3999
+    )
     found = simulate(scenario, requests=6)
     assert found.answered == 1
     assert found.total_s == 2.5 + NOTICE_S
@@ -382,7 +384,7 @@ def test_without_room_for_the_parts_of_a_device_that_is_gone_the_run_stops_and_s
 def test_failures_and_repairs_leave_the_availability_that_their_means_say() -> None:
     """Down for m / (M + m) of the time T; its variance is 2 M² m² / ((M + m)³ T) (alternating renewal process)."""
     up, down = 20.0, 4.0
-    scenario = chain([0.5], faults=[Fault(device="d0", mean_up_s=up, mean_down_s=down)])
+    scenario = chain([0.5], faults=[ReliabilityModel(device="d0", mean_up_s=up, mean_down_s=down)])
     found = [simulate(scenario, requests=2000, seed=seed) for seed in range(3)]
     total_s = sum(one.total_s for one in found)
     share = sum(one.devices[0].down * one.total_s for one in found) / total_s
@@ -399,7 +401,7 @@ def test_whatever_fails_every_request_is_answered_once_and_in_order(seed: int) -
     units, made = [], ["x"]
     for i in range(6):
         reads = tuple(sorted({draw.choice(made[-3:]) for _ in range(3)}))
-        units.append(Unit(f"part {i}", reads, (f"t{i}",)))
+        units.append(ScheduledPart(f"part {i}", reads, (f"t{i}",)))
         made.append(f"t{i}")
     read = {name for unit in units for name in unit.reads}
     outputs = tuple(name for name in made[1:] if name not in read)
@@ -410,9 +412,9 @@ def test_whatever_fails_every_request_is_answered_once_and_in_order(seed: int) -
         ("x",),
         outputs,
         {name: draw.randrange(1, 300) for name in made},
-        World(
+        SimulatedCluster(
             devices=devices,
-            faults=tuple(Fault(device=d.name, loss=0.05, mean_up_s=20, mean_down_s=2) for d in devices),
+            faults=tuple(ReliabilityModel(device=d.name, loss=0.05, mean_up_s=20, mean_down_s=2) for d in devices),
         ),
         tuple((i,) for i in range(6)),
         tuple(tuple(draw.uniform(0.01, 0.5) for _ in range(6)) for _ in range(6)),
@@ -427,7 +429,7 @@ def test_whatever_fails_every_request_is_answered_once_and_in_order(seed: int) -
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
-    fault = Fault(device="d1", jitter_s=0.1, loss=0.1, mean_up_s=10, mean_down_s=1)
+    fault = ReliabilityModel(device="d1", jitter_s=0.1, loss=0.1, mean_up_s=10, mean_down_s=1)
     scenario = chain([0.1, 0.2], sent_bytes=100, faults=[fault])
     first = simulate(scenario, requests=200, rate_per_s=2.0, seed=3)
     assert simulate(scenario, requests=200, rate_per_s=2.0, seed=3) == first
@@ -435,7 +437,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
 
 
 def test_failures_do_not_change_when_requests_come() -> None:
-    failing = chain([0.0], faults=[Fault(device="d0", mean_up_s=1e9, mean_down_s=1.0)])
+    failing = chain([0.0], faults=[ReliabilityModel(device="d0", mean_up_s=1e9, mean_down_s=1.0)])
     found = simulate(failing, requests=100, rate_per_s=3.0)
     assert found.undisturbed == replaced(found)
 
@@ -468,7 +470,7 @@ def test_what_can_not_be_played_is_refused(asked: dict[str, Any], said: str) -> 
 
 def test_a_failure_of_a_stranger_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no device 'pi' to fail") as caught:
-        chain([1.0, 1.0]).with_failures([Failure(device="pi", at_s=1.0)])
+        chain([1.0, 1.0]).with_failures([ScheduledFailure(device="pi", at_s=1.0)])
     assert caught.value.hint == "there are d0, d1"
 
 
@@ -478,7 +480,7 @@ def test_copies_are_at_least_one_and_their_names_new() -> None:
     scenario = chain([1.0, 1.0])
     devices = tuple(Device(name=name) for name in ("d", "d#2"))
     with pytest.raises(UsageError, match="2 devices are called 'd#2', counting copies"):
-        replace(scenario, world=World(devices=devices)).copied(2)
+        replace(scenario, world=SimulatedCluster(devices=devices)).copied(2)
 
 
 def test_quantiles_are_times_that_some_request_took() -> None:
@@ -497,7 +499,7 @@ CLUSTER = Cluster(
         Device(name="spare", flops_per_s=1e6),
     )
 )
-WORLD = World(devices=CLUSTER.devices)
+WORLD = SimulatedCluster(devices=CLUSTER.devices)
 
 
 @pytest.fixture(scope="module")
@@ -563,7 +565,7 @@ def test_what_was_measured_here_is_played_with_the_times_that_it_took(
 ) -> None:
     """Part 0 took 2 s on the first worker; part 1 took 1 s on the second and 3 s on the third."""
     cascade = graphcut.split(model, graphcut.plan(analysis, Into(2)), tmp_path / "parts")
-    log = Log(2, 3)
+    log = RunLog(2, 3)
     for worker, part, seconds in ((0, 0, 1.0), (0, 0, 3.0), (1, 1, 1.0), (2, 1, 3.0)):
         log.done(worker, Step(0, (part,), ()), [seconds], 10.0)
     scenario = scenario_of_log(cascade, log, words_s=0.5)
@@ -574,7 +576,7 @@ def test_what_was_measured_here_is_played_with_the_times_that_it_took(
 
 def test_more_parts_than_devices_are_shared_out_evenly(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
     made = graphcut.plan(analysis, Into(4))
-    world = World(devices=CLUSTER.devices[:2])
+    world = SimulatedCluster(devices=CLUSTER.devices[:2])
     scenario = scenario_of_plan(made, model, world)
     assert [len(parts) for parts in scenario.owns] == [2, 2]
     loads = [sum(scenario.seconds[0][i] for i in parts) for parts in scenario.owns]
@@ -587,7 +589,7 @@ def test_a_device_of_the_plan_that_the_cluster_lacks_is_named(
 ) -> None:
     made = graphcut.plan(analysis, Across(CLUSTER))
     with pytest.raises(UsageError, match=r"part \d is to run on '(pi|jetson)', which is no device of this cluster"):
-        scenario_of_plan(made, model, World(devices=(Device(name="other"),)))
+        scenario_of_plan(made, model, SimulatedCluster(devices=(Device(name="other"),)))
 
 
 def test_a_cascade_is_simulated_as_its_plan(model: graphcut.Model, analysis: graphcut.Analysis, tmp_path: Path) -> None:

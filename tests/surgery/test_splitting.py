@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import At, Cascade, GraphcutError, Model, Policy, UsageError, demos
+from graphcut import At, Cascade, GraphcutError, Model, SessionConfig, UsageError, demos
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
 from graphcut.surgery import splitting
@@ -30,7 +30,7 @@ from graphcut.verifying.structural import prove
 
 from conftest import floats, model_of
 
-EXACT = Policy(optimized=False)
+EXACT = SessionConfig(optimized=False)
 Array = NDArray[Any]
 
 
@@ -118,7 +118,7 @@ def test_the_interface_of_the_cascade_is_that_of_the_model(tmp_path: Path) -> No
         cascade = cut(tmp_path / "m.onnx", *at, force=True)
         assert cascade.manifest.reads == ("unused", "x", "straight")
         assert cascade.manifest.writes == ("d", "straight", "w", "a")
-        assert_same(graphcut.run(cascade, feeds, policy=EXACT), answers(tmp_path / "m.onnx", feeds))
+        assert_same(graphcut.run(cascade, feeds, config=EXACT), answers(tmp_path / "m.onnx", feeds))
 
 
 def test_a_tensor_needed_two_parts_later_is_written_once_and_read_by_each(inline: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_data_file_holds_each_byte_once(tmp_path: Path) -> None:
     cascade = cut(tmp_path / "m.onnx", "m3")
     assert [part.data for part in cascade.parts] == [{"part-0.onnx.data": 1024}, {"part-1.onnx.data": 2048}]
     x = {"x": np.ones((2, 16), np.float32)}
-    assert_same(graphcut.run(cascade, x, policy=EXACT), answers(tmp_path / "m.onnx", x))
+    assert_same(graphcut.run(cascade, x, config=EXACT), answers(tmp_path / "m.onnx", x))
 
 
 def test_overlapping_weights_are_stored_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from graphcut import At, Cascade, CascadeError, Model, RunError
 from graphcut.core.wiring import Tensor
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.surgery.splitting import Storage
-from graphcut.verifying.numerical import HALF_TOLERANCES, Compared, _flat, compare, difference, half_tolerance
+from graphcut.verifying.numerical import HALF_TOLERANCES, TensorComparison, _flat, compare, difference, half_tolerance
 from graphcut.verifying.reports import find_source
 from graphcut.verifying.structural import Proof, prove
 
@@ -516,10 +516,10 @@ def add(summand: float, dtype: type[np.generic] = F32) -> Change:
     return change
 
 
-def compared(tensor: str, part: int, **fields: Any) -> Compared:  # noqa: ANN401 - fields of many types
+def compared(tensor: str, part: int, **fields: Any) -> TensorComparison:  # noqa: ANN401 - fields of many types
     flags = {"is_output": False, "is_identical": True, "is_random": False}
     numbers = {"max_abs": 0.0, "max_rel": 0.0, "max_ulps": 0, "allowed": 0.0}
-    return Compared(tensor=tensor, part=part, **{**flags, **numbers, **fields})
+    return TensorComparison(tensor=tensor, part=part, **{**flags, **numbers, **fields})
 
 
 def test_every_output_and_every_crossing_tensor_is_compared(model: Model, cascade: Cascade) -> None:

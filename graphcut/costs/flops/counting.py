@@ -31,7 +31,7 @@ _UNDEFINED: Final = "undefined"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FlopCount:
     """What a node costs.
 
     Attributes:
@@ -43,7 +43,7 @@ class Found:
     uncounted: Mapping[str, int] = field(default_factory=dict)
 
 
-_NOTHING: Final = Found(ZERO)
+_NOTHING: Final = FlopCount(ZERO)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Scope:
     opsets: Sequence[OperatorSetIdProto]
     functions: Mapping[FunctionKey, FunctionProto]
     dims: Mapping[str, int]
-    called: dict[object, Found] = field(default_factory=dict)
+    called: dict[object, FlopCount] = field(default_factory=dict)
 
     def number(self, name: str) -> int | None:
         """The value of a tensor that holds one number, where it is known."""
@@ -75,7 +75,7 @@ class Scope:
         return int(array.reshape(())) if array.size == 1 else None
 
 
-def count_node(node: NodeProto, scope: Scope) -> Found:
+def count_node(node: NodeProto, scope: Scope) -> FlopCount:
     """The FLOPs of one run of `node`."""
     if scope.functions and (key := function_key(node)) in scope.functions:
         return _called(node, key, scope)
@@ -85,9 +85,9 @@ def count_node(node: NodeProto, scope: Scope) -> Found:
         return _NOTHING
     rule = RULES.get(op)
     if rule is not None:
-        return Found(rule(Operation(node, scope.tensors)))
+        return FlopCount(rule(Operation(node, scope.tensors)))
     control = _CONTROL.get(op)
-    return control(node, scope) if control is not None else Found(ZERO, {op: 1})
+    return control(node, scope) if control is not None else FlopCount(ZERO, {op: 1})
 
 
 def has_insides(node: NodeProto, op: str, scope: Scope) -> bool:
@@ -125,30 +125,30 @@ def _dims_of(attribute: AttributeProto, values: Sequence[object]) -> list[int]:
     return [len(values)] if attribute.name.endswith("s") else []
 
 
-def _sum(nodes: Iterable[NodeProto], scope: Scope) -> Found:
+def _sum(nodes: Iterable[NodeProto], scope: Scope) -> FlopCount:
     total, uncounted = ZERO, Counter[str]()
     for node in nodes:
         found = count_node(node, scope)
         total += found.flops
         uncounted.update(found.uncounted)
-    return Found(total, uncounted)
+    return FlopCount(total, uncounted)
 
 
-def _inside(body: GraphProto, scope: Scope, incoming: Sequence[Tensor | None] = ()) -> Found:
+def _inside(body: GraphProto, scope: Scope, incoming: Sequence[Tensor | None] = ()) -> FlopCount:
     """One run of a body whose inputs have the types `incoming`."""
     return _sum(body.node, _scope_within(body, scope, incoming))
 
 
-def _branching(node: NodeProto, scope: Scope) -> Found:
+def _branching(node: NodeProto, scope: Scope) -> FlopCount:
     """The branch that costs more for the bound dims; of two that cost the same, the first."""
     branches = [_inside(body, scope) for body in bodies(node)]
     heavier = max((branch.flops for branch in branches), key=lambda flops: flops.at(scope.dims))
     is_exact = all(branch.flops.is_exact for branch in branches)
     uncounted = sum((Counter(branch.uncounted) for branch in branches), Counter[str]())
-    return Found(replace(heavier, is_exact=is_exact), uncounted)
+    return FlopCount(replace(heavier, is_exact=is_exact), uncounted)
 
 
-def _looping(node: NodeProto, scope: Scope) -> Found:
+def _looping(node: NodeProto, scope: Scope) -> FlopCount:
     """The body, as often as the trip count says; once, and as a lower bound, where that is not known.
 
     The count is exact only where the condition can't end the loop before, and what is carried keeps its sizes.
@@ -165,7 +165,7 @@ def _looping(node: NodeProto, scope: Scope) -> Found:
         for before, value in zip(carried, body.output[1:], strict=False)
     )
     is_exact = flops.is_exact and keeps and _runs_to_its_end(node, body, scope)
-    return Found(replace(flops, is_exact=is_exact), once.uncounted)
+    return FlopCount(replace(flops, is_exact=is_exact), once.uncounted)
 
 
 def _runs_to_its_end(node: NodeProto, body: GraphProto, scope: Scope) -> bool:
@@ -183,17 +183,17 @@ def _runs_to_its_end(node: NodeProto, body: GraphProto, scope: Scope) -> bool:
     return kept == going
 
 
-def _mapping(node: NodeProto, scope: Scope) -> Found:
+def _mapping(node: NodeProto, scope: Scope) -> FlopCount:
     """SequenceMap: the body for each element of a sequence, whose length nothing tells."""
     once = _inside(next(bodies(node)), scope)
-    return Found(once.flops * UNKNOWN, once.uncounted)
+    return FlopCount(once.flops * UNKNOWN, once.uncounted)
 
 
-def _scanning(node: NodeProto, scope: Scope) -> Found:
+def _scanning(node: NodeProto, scope: Scope) -> FlopCount:
     """The body for each slice of what is scanned. Scan of opset 8, with lengths and a batch axis, has no formula."""
     body = next(bodies(node))
     if len(node.input) != len(body.input):
-        return Found(ZERO, {"Scan": 1})
+        return FlopCount(ZERO, {"Scan": 1})
     numbers = {attribute.name: attribute for attribute in node.attribute}
     scanned = numbers["num_scan_inputs"].i
     axes = list(numbers["scan_input_axes"].ints) if "scan_input_axes" in numbers else [0] * scanned
@@ -202,10 +202,10 @@ def _scanning(node: NodeProto, scope: Scope) -> Found:
     slices = [_slice(tensor, at) for tensor, at in zip(whole[states:], axes, strict=True)]
     once = _inside(body, scope, [*whole[:states], *slices])
     first = whole[states]
-    return Found(once.flops * Formula.of(axis(first.shape if first else None, axes[0])), once.uncounted)
+    return FlopCount(once.flops * Formula.of(axis(first.shape if first else None, axes[0])), once.uncounted)
 
 
-_CONTROL: Final[Mapping[str, Callable[[NodeProto, Scope], Found]]] = {
+_CONTROL: Final[Mapping[str, Callable[[NodeProto, Scope], FlopCount]]] = {
     "If": _branching,
     "Loop": _looping,
     "Scan": _scanning,
@@ -220,7 +220,7 @@ def _slice(tensor: Tensor | None, at: int) -> Tensor | None:
     return Tensor(name="", dtype=tensor.dtype, shape=tensor.shape[:place] + tensor.shape[place + 1 :])
 
 
-def _called(node: NodeProto, key: FunctionKey, scope: Scope) -> Found:
+def _called(node: NodeProto, key: FunctionKey, scope: Scope) -> FlopCount:
     """What the nodes of a function cost with the inputs and attributes of this call."""
     function = scope.functions[key]
     reads = [scope.tensors.get(name) for name in node.input]
@@ -242,7 +242,7 @@ def _counted(
     scope: Scope,
     reads: Sequence[Tensor | None],
     values: Sequence[TensorProto | None],
-) -> Found:
+) -> FlopCount:
     given = {attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)}
     nodes = [_with_attributes(inner, given) for inner in function.node]
     names = list(function.input)

@@ -10,9 +10,9 @@ from typing import Final
 
 from ...core.errors import UsageError
 from ..part_labels import Look, spoken
-from ..scene import Card, Profile, Scene
+from ..scene import Card, CutProfile, Scene
 from ..wording import printable
-from .record import Changes, Cut, Flow, Kind, Pair, Sent, Side
+from .record import Changes, ChangeSide, CutChange, Flow, PartPair, ProductKind, Sent
 from .words import sentence
 
 _Overlap = Mapping[tuple[int, int], int]
@@ -93,7 +93,7 @@ def _difference(old: Scene, new: Scene) -> str:
 # One side
 
 
-def _side(scene: Scene, load: str) -> Side:
+def _side(scene: Scene, load: str) -> ChangeSide:
     """One division in figures; its balance is that of what `load` names: seconds, else operations, else bytes."""
     cards, lanes, crossing = scene.cards, scene.lanes, scene.crossing
     loads = [float(getattr(card, load)) for card in cards]
@@ -101,7 +101,7 @@ def _side(scene: Scene, load: str) -> Side:
     times = [card.busy_s for card in cards if card.busy_s is not None]
     slowest = times.index(max(times)) if len(times) == len(cards) else None
     links = [reader - lane.source for lane in lanes for reader in lane.readers]
-    return Side(
+    return ChangeSide(
         parts=len(cards),
         largest=largest,
         largest_bytes=cards[largest].need_bytes,
@@ -129,7 +129,7 @@ def _dims(scene: Scene) -> Mapping[str, str]:
 # Nodes and cuts
 
 
-def _homes(profile: Profile) -> dict[str, int]:
+def _homes(profile: CutProfile) -> dict[str, int]:
     """For each node, along the profile, the place of the part that is its home."""
     return dict(zip(profile.nodes, profile.parts or (0,) * len(profile.nodes), strict=True))
 
@@ -144,7 +144,7 @@ def _heirs(overlap: _Overlap) -> dict[int, int]:
 
 
 def _flows(
-    profile: Profile, home: Mapping[str, int], moved_to: Mapping[str, int], heirs: Mapping[int, int]
+    profile: CutProfile, home: Mapping[str, int], moved_to: Mapping[str, int], heirs: Mapping[int, int]
 ) -> Iterable[Flow]:
     """The nodes of each pair of parts; what they are is said with the words of the whole model."""
     places: dict[tuple[int, int], list[int]] = {}
@@ -172,25 +172,25 @@ def _kept(parts: int, overlap: _Overlap) -> Iterable[tuple[int, int]]:
             yield boundary, highest
 
 
-def _placed(scene: Scene, profile: Profile, kinds: Mapping[int, Kind]) -> Iterable[tuple[int, Cut]]:
+def _placed(scene: Scene, profile: CutProfile, kinds: Mapping[int, ProductKind]) -> Iterable[tuple[int, CutChange]]:
     """Some boundaries of a scene, and how many nodes stand before each."""
     for boundary, kind in kinds.items():
         crossing = scene.crossing[boundary]
         nodes = bisect_right(profile.parts, boundary)
-        yield nodes, Cut(profile.nodes[nodes - 1], kind, crossing.bytes, crossing.is_exact)
+        yield nodes, CutChange(profile.nodes[nodes - 1], kind, crossing.bytes, crossing.is_exact)
 
 
 # Parts, tensors, words
 
 
-def _pairs(old: Sequence[Card], new: Sequence[Card], heirs: Mapping[int, int]) -> Iterable[Pair]:
+def _pairs(old: Sequence[Card], new: Sequence[Card], heirs: Mapping[int, int]) -> Iterable[PartPair]:
     origin = {after: before for before, after in heirs.items()}
     for place, card in enumerate(new):
         before = origin.get(place)
-        yield Pair(before, place, None if before is None else old[before], card)
+        yield PartPair(before, place, None if before is None else old[before], card)
     for place, card in enumerate(old):
         if place not in heirs:
-            yield Pair(place, None, card, None)
+            yield PartPair(place, None, card, None)
 
 
 def _sent(old: Scene, new: Scene) -> Iterable[Sent]:

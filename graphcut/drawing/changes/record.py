@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from ..scene import Card, Lane
 
-Kind = Literal["stays", "came", "went"]
+ProductKind = Literal["stays", "came", "went"]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ChangeSide:
     """One of the two divisions, in figures.
 
     Attributes:
@@ -51,7 +51,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PartPair:
     """A part before and after. A part is the one before with which it has most nodes in common.
 
     Attributes:
@@ -89,7 +89,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutChange:
     """A boundary: the same one where the same nodes stand before it.
 
     Attributes:
@@ -100,7 +100,7 @@ class Cut:
     """
 
     node: str
-    kind: Kind
+    kind: ProductKind
     bytes: int
     is_exact: bool
 
@@ -120,7 +120,7 @@ class Sent:
     after: Lane | None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ProductKind:
         """Does it cross before and after, only after, or only before?"""
         return "came" if self.before is None else "went" if self.after is None else "stays"
 
@@ -147,11 +147,11 @@ class Changes:
 
     title: str
     sentence: str
-    before: Side
-    after: Side
-    pairs: tuple[Pair, ...]
+    before: ChangeSide
+    after: ChangeSide
+    pairs: tuple[PartPair, ...]
     flows: tuple[Flow, ...] | None
-    cuts: tuple[Cut, ...] | None
+    cuts: tuple[CutChange, ...] | None
     sent: tuple[Sent, ...]
     details: tuple[tuple[str, str, str], ...] = ()
     recomputed: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())

@@ -15,13 +15,13 @@ from ..lanes import MOST_ROWS, ranges
 from ..scene import Card, Lane
 from ..tables import Column, Trimmed, table
 from ..wording import sized
-from .record import Changes, Cut, Kind, Pair, Sent
+from .record import Changes, CutChange, PartPair, ProductKind, Sent
 from .words import share
 
-_SIGNS: Final[dict[Kind, str]] = {"stays": " ", "came": "+", "went": "-"}
-_STYLES: Final[dict[Kind, str]] = {"stays": "dim", "came": "green", "went": "red"}
+_SIGNS: Final[dict[ProductKind, str]] = {"stays": " ", "came": "+", "went": "-"}
+_STYLES: Final[dict[ProductKind, str]] = {"stays": "dim", "came": "green", "went": "red"}
 _MOST_RANGES: Final = 2
-_Row = TypeVar("_Row", Cut, Sent)
+_Row = TypeVar("_Row", CutChange, Sent)
 _ARROW: Final = " \N{RIGHTWARDS ARROW} "
 
 
@@ -37,12 +37,12 @@ class _Drawn:
     changes: Changes
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        screen = _Screen(self.changes, glyphs_for(console), options.max_width)
+        screen = _ChangesScreen(self.changes, glyphs_for(console), options.max_width)
         yield Trimmed(Group(*screen.lines()))
 
 
 @dataclass(frozen=True)
-class _Screen:
+class _ChangesScreen:
     """What changed, and what it is drawn with."""
 
     changes: Changes
@@ -182,7 +182,7 @@ class _Screen:
 
     def told(self, indent: str, went: Sequence[str], came: Sequence[str]) -> list[RenderableType]:
         """What no longer holds, and what does now."""
-        kinds: tuple[tuple[Kind, Sequence[str]], ...] = (("went", went), ("came", came))
+        kinds: tuple[tuple[ProductKind, Sequence[str]], ...] = (("went", went), ("came", came))
         return [
             self.signs.text(f"{indent}{_SIGNS[kind]} {said}", _STYLES[kind])
             for kind, all_said in kinds
@@ -244,7 +244,7 @@ def _more_bytes(before: int, after: int) -> str:
 # Cells
 
 
-def _part_name(pair: Pair) -> Text:
+def _part_name(pair: PartPair) -> Text:
     if pair.old is None:
         return Text(f"p{pair.new}, new", style="green")
     if pair.new is None:
@@ -252,14 +252,14 @@ def _part_name(pair: Pair) -> Text:
     return Text(f"p{pair.new}" if pair.old == pair.new else f"p{pair.old}{_ARROW}p{pair.new}", style="bold")
 
 
-def _both(pair: Pair, said: Callable[[Card], str]) -> Text:
+def _both(pair: PartPair, said: Callable[[Card], str]) -> Text:
     """What is said of a part before and now; once, where that is the same."""
     found = [said(card) for card in (pair.before, pair.after) if card is not None]
     style = "red" if pair.after is None else "green" if pair.before is None else ""
     return Text(_ARROW.join(filter(None, dict.fromkeys(found))), style=style)
 
 
-def _latest(pair: Pair, said: Callable[[Card], str]) -> Text:
+def _latest(pair: PartPair, said: Callable[[Card], str]) -> Text:
     card = pair.after or pair.before
     return Text("" if card is None else said(card))
 
@@ -275,7 +275,7 @@ def _lane_size(one: Sent) -> str:
     return _ARROW.join(dict.fromkeys(sizes))
 
 
-def _sign(kind: Kind) -> Text:
+def _sign(kind: ProductKind) -> Text:
     return Text(_SIGNS[kind], style=_STYLES[kind])
 
 

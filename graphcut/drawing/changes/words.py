@@ -6,14 +6,18 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ...core.units import count, size
-from .record import Cut, Flow, Sent, Side
+from .record import ChangeSide, CutChange, Flow, Sent
 
 _SAME: Final = 1e-3
 """A share by which a figure may differ and yet be said to be the same."""
 
 
 def sentence(
-    before: Side, after: Side, flows: Sequence[Flow] | None, cuts: Sequence[Cut] | None, sent: Sequence[Sent]
+    before: ChangeSide,
+    after: ChangeSide,
+    flows: Sequence[Flow] | None,
+    cuts: Sequence[CutChange] | None,
+    sent: Sequence[Sent],
 ) -> str:
     """How many parts there are, how many cuts and nodes moved, what crosses, and whether it got faster or smaller."""
     found = [_parts(before, after), *_cuts(cuts), *_nodes(flows)]
@@ -30,12 +34,12 @@ def share(before: float, after: float) -> str:
     return f"{abs(change) * 100:.3g} % {'more' if change > 0 else 'less'}"
 
 
-def _parts(before: Side, after: Side) -> str:
+def _parts(before: ChangeSide, after: ChangeSide) -> str:
     now = f"Now {count(after.parts, 'part')}"
     return f"{now}, as before" if before.parts == after.parts else f"{now} instead of {before.parts}"
 
 
-def _cuts(cuts: Sequence[Cut] | None) -> Iterable[str]:
+def _cuts(cuts: Sequence[CutChange] | None) -> Iterable[str]:
     if not cuts:
         return
     kinds = [cut.kind for cut in cuts]
@@ -76,7 +80,7 @@ def _crossing(sent: Sequence[Sent]) -> Iterable[str]:
         yield "the same tensors cross"
 
 
-def _load(before: Side, after: Side) -> Iterable[str]:
+def _load(before: ChangeSide, after: ChangeSide) -> Iterable[str]:
     if before.slowest_s is not None and after.slowest_s is not None:
         change = share(before.slowest_s, after.slowest_s)
         yield f"the slowest part takes {change}" if change else "the slowest part takes as long"

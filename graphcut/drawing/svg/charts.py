@@ -8,7 +8,7 @@ from math import ceil, log2
 from typing import Final
 
 from ...core.units import count, size
-from ..scene import Lane, Profile, Scene, Valley
+from ..scene import CutPlace, CutProfile, Lane, Scene
 from ..scenes import best_places
 from .card import bytes_said
 from .panel import Panel
@@ -96,7 +96,7 @@ _AXIS: Final = 76.0
 _MOST_BINS: Final = 800
 
 
-def draw_profile(scene: Scene, profile: Profile, width: float) -> Panel:
+def draw_profile(scene: Scene, profile: CutProfile, width: float) -> Panel:
     """Bytes alive after each node: where several nodes share a place, the least strong and the most pale."""
     room = width - _AXIS - 8
     edges = _edges(len(profile.nodes))
@@ -148,7 +148,7 @@ def _ticks(most: int, width: float, bottom: float) -> Iterator[str]:
         yield words(_AXIS - 8, y + 4, size(value), SMALL, ink="muted", anchor="end")
 
 
-def _key_marks(profile: Profile, place: Mapping[int, float], bottom: float) -> Iterator[str]:
+def _key_marks(profile: CutProfile, place: Mapping[int, float], bottom: float) -> Iterator[str]:
     """A stroke below the axis for each key node; those that share a place are one."""
     if profile.keys:
         yield words(_AXIS - 8, bottom + 18, "key nodes", SMALL, ink="muted", anchor="end")
@@ -157,7 +157,7 @@ def _key_marks(profile: Profile, place: Mapping[int, float], bottom: float) -> I
 
 
 def _parts(
-    scene: Scene, profile: Profile, place: Mapping[int, float], span: tuple[float, float], top: float, bottom: float
+    scene: Scene, profile: CutProfile, place: Mapping[int, float], span: tuple[float, float], top: float, bottom: float
 ) -> Iterator[str]:
     """Where each part stands below the axis, and a line at each cut with what it costs."""
     at = [(place[i] + place[i + 1]) / 2 for i in profile.cuts]
@@ -179,7 +179,7 @@ def _parts(
             taken = x + half + 8
 
 
-def _valleys(best: Sequence[Valley], y: float, width: float) -> Iterator[str]:
+def _valleys(best: Sequence[CutPlace], y: float, width: float) -> Iterator[str]:
     stops = [width - 8 - 110 * i for i in range(4)][::-1]
     heads = ("crossing", "tensors", "weights before", "after")
     yield words(0, y, "cut after", SMALL, ink="muted")

@@ -17,7 +17,7 @@ from typing import Final
 from ..scene import Bus, Card, Scene
 from .card import bytes_said, card_height, full_card, ink_of, scales_of, tensors_said
 from .panel import Panel
-from .primitives import BODY, BOLD, SMALL, Way, head, line, width_of, words
+from .primitives import BODY, BOLD, SMALL, LineDirection, head, line, width_of, words
 from .strokes import Point, comb, thickness
 
 MOST_CARDS: Final = 4
@@ -41,7 +41,7 @@ def columns_of(cards: Sequence[Card]) -> list[list[int]]:
 
 def draw_columns(scene: Scene, width: float) -> Panel:
     """The map of `scene` as cards side by side, at least `width` wide."""
-    layout = _Layout(scene.cards, scene.buses, width)
+    layout = _ColumnLayout(scene.cards, scene.buses, width)
     marks: list[str] = []
     for bus in range(len(scene.buses)):
         marks += layout.drawn(bus)
@@ -58,7 +58,7 @@ def draw_columns(scene: Scene, width: float) -> Panel:
     return Panel(layout.width, layout.height, tuple(marks))
 
 
-def _totals(scene: Scene, layout: _Layout) -> Iterator[str]:
+def _totals(scene: Scene, layout: _ColumnLayout) -> Iterator[str]:
     """What crosses each boundary, below its gap."""
     y = layout.height + 14
     yield words(0, y, "crosses the boundary, in total", SMALL, ink="muted", room=_CARD)
@@ -67,7 +67,7 @@ def _totals(scene: Scene, layout: _Layout) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _ColumnLayout:
     """Where everything stands. Buses and cards are named by their places."""
 
     cards: Sequence[Card]
@@ -273,7 +273,7 @@ class _Layout:
         x = self.lane_x(bus, self.column[reader] - 1)
         return [(x, y), (x, self.in_y(bus, reader)), (left - 6, self.in_y(bus, reader))]
 
-    def _tips(self, bus: int) -> Iterable[tuple[float, float, Way]]:
+    def _tips(self, bus: int) -> Iterable[tuple[float, float, LineDirection]]:
         for reader in self.buses[bus].readers:
             left, top = self.corners[reader]
             if self.is_direct(bus) or not self.is_alone(reader):

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 Side = Literal["start", "end"]
 Anchor = Literal["start", "middle", "end"]
-Way = Literal["right", "down"]
+LineDirection = Literal["right", "down"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def line(points: Sequence[tuple[float, float]], css: str, *, width: float | None
     return f'<path class="{css}" d="{path}"{thick}/>'
 
 
-def head(x: float, y: float, toward: Way, css: str) -> str:
+def head(x: float, y: float, toward: LineDirection, css: str) -> str:
     """The head of an arrow whose tip is there."""
     corners = ((-8, -4), (-8, 4)) if toward == "right" else ((-4, -8), (4, -8))
     path = f"M{number(x)} {number(y)}" + "".join(f"L{number(x + dx)} {number(y + dy)}" for dx, dy in corners)

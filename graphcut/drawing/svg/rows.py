@@ -47,7 +47,7 @@ _HEADS: Final = 22
 
 def draw_rows(scene: Scene, width: float) -> Panel:
     """The map of `scene` as rows that are `width` wide together with their gutter."""
-    layout = _Layout(scene.cards, scene.buses, width)
+    layout = _RowLayout(scene.cards, scene.buses, width)
     marks: list[str] = []
     for bus in layout.shown:
         marks += layout.drawn(bus)
@@ -69,7 +69,7 @@ def draw_rows(scene: Scene, width: float) -> Panel:
     return Panel(width, height, tuple(marks))
 
 
-def _totals(scene: Scene, layout: _Layout, scales: Scales) -> Iterator[str]:
+def _totals(scene: Scene, layout: _RowLayout, scales: Scales) -> Iterator[str]:
     """What crosses between two rows of one part each."""
     x = stops_of(layout.left, layout.inner, scales).need
     for place, crossing in enumerate(scene.crossing):
@@ -83,7 +83,7 @@ def _are_apart(span: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _RowLayout:
     """Where everything stands. Buses and cards are named by their places."""
 
     cards: Sequence[Card]

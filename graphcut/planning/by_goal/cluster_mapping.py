@@ -15,14 +15,14 @@ from ...core.units import count, size
 from ...costs.device import Device
 from ..goals import Across, Counted, Objective
 from ..instance import Floats, Workload
-from ..problem import Task
-from ..results import Choice, Outcome, Unit, outcome_of
-from ..solver.boundaries import Ladder
-from ..solver.chain_dp import Climb, Sum, Term, climb_table
-from ..solver.cost_tables import Kind, allowed_by, busy_s, fits_in, grain_of, kinds_of, received_bytes
-from ..solver.milp import Question, Sense
+from ..problem import PlanningProblem
+from ..results import MetricUnit, Optimality, Solution, outcome_of
+from ..solver.boundaries import BoundaryTables
+from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, chain_dp_table
+from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, fits_in, grain_of, kinds_of, received_bytes
+from ..solver.milp import MilpProblem, Sense
 from ..solver.optimality import certified
-from ..solver.search import Found, search
+from ..solver.search import SearchResult, search
 from .direct_links import settle
 
 COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")
@@ -43,8 +43,8 @@ _MOST_STATES: Final = 20_000
 
 
 def plan_across(
-    task: Task, goal: Across, seconds: Callable[[Device], Sequence[float]], *, prove_s: float = 0.0
-) -> Choice:
+    task: PlanningProblem, goal: Across, seconds: Callable[[Device], Sequence[float]], *, prove_s: float = 0.0
+) -> Solution:
     """The best plan for the cluster of `goal`. A device runs one part, or none.
 
     Args:
@@ -75,11 +75,11 @@ def plan_across(
     found = search(load, ranking.judge, states=ranking.states, marked=task.pins, good_enough=bound)
     if found is None:
         raise _impossible(task, load, kinds)
-    question = Question(load, kinds, counts, _SENSES[goal.objective], goal.in_flight, task.pins)
+    question = MilpProblem(load, kinds, counts, _SENSES[goal.objective], goal.in_flight, task.pins)
     found, bound = certified(found, bound, question, ranking.judge, time_limit_s=prove_s)
     devices = _named(kinds, found.kinds)
     costs, joined = ranking.costs(found)
-    choice = Choice(found, devices, _outcome(goal, found, bound), costs, joined, tuple(ranking.front(found.ladder)))
+    choice = Solution(found, devices, _outcome(goal, found, bound), costs, joined, tuple(ranking.front(found.ladder)))
     return settle(choice, load, kinds, goal) if goal.cluster.lines else choice
 
 
@@ -89,7 +89,7 @@ class Ranking:
 
     goal: Across
     load: Workload
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DeviceClass, ...]
     counts: tuple[int, ...]
     grain: float
     pins: Mapping[int, int]
@@ -99,7 +99,7 @@ class Ranking:
         """How many steps the dynamic program takes on a ladder."""
         return prod(number + 1 for number in self.counts) * len(self.kinds)
 
-    def judge(self, ladder: Ladder) -> Climb | None:
+    def judge(self, ladder: BoundaryTables) -> ChainPartition | None:
         """The best climb of a ladder."""
         busy = self._busy(ladder)
         received = [np.where(np.isfinite(seconds), received_bytes(ladder), np.inf) for seconds in busy]
@@ -107,20 +107,20 @@ class Ranking:
             case "throughput":
                 return self._shortest_period(ladder, busy)
             case "latency":
-                return self._best(ladder, [Term(busy, "sum"), Term(received, "sum")])
+                return self._best(ladder, [Criterion(busy, "sum"), Criterion(received, "sum")])
             case "decode":
                 return self._most_tokens(ladder, busy)
             case "bytes":
-                return self._best(ladder, [Term(received, "sum"), Term(busy, "max")])
+                return self._best(ladder, [Criterion(received, "sum"), Criterion(busy, "max")])
             case "devices":
-                climb = self._best(ladder, [Term(busy, "sum")], enough=True)
-                return climb and Climb(climb.rungs, climb.kinds, (float(len(climb.kinds)), *climb.ranks))
+                climb = self._best(ladder, [Criterion(busy, "sum")], enough=True)
+                return climb and ChainPartition(climb.rungs, climb.kinds, (float(len(climb.kinds)), *climb.ranks))
 
-    def front(self, ladder: Ladder) -> Iterator[tuple[float, float]]:
+    def front(self, ladder: BoundaryTables) -> Iterator[tuple[float, float]]:
         """Seconds between requests, and of one request, of plans none of which is as good as another in both."""
         busy = self._busy(ladder)
-        first = self._best(ladder, [Term(busy, "max")])
-        last = self._best(ladder, [Term(busy, "sum")])
+        first = self._best(ladder, [Criterion(busy, "max")])
+        last = self._best(ladder, [Criterion(busy, "sum")])
         if first is None or last is None:
             return
         period = first.ranks[0]
@@ -128,17 +128,17 @@ class Ranking:
         steps = np.linspace(period, longest, _FRONT) if longest > period else [period]
         latency = np.inf
         for limit in steps:
-            climb = self._best(ladder, [Term(_at_most(busy, float(limit)), "sum")])
+            climb = self._best(ladder, [Criterion(_at_most(busy, float(limit)), "sum")])
             if climb is not None and climb.ranks[0] < latency * (1 - _NOTABLE):
                 latency = climb.ranks[0]
                 yield _period(climb, busy), latency
 
-    def costs(self, found: Found) -> tuple[tuple[Floats, ...], Sum]:
+    def costs(self, found: SearchResult) -> tuple[tuple[Floats, ...], Aggregation]:
         """For each part the table of what the objective counts, and how that is joined."""
         if self.goal.objective == "bytes":
             return (received_bytes(found.ladder),) * len(found.kinds), "sum"
         busy = self._busy(found.ladder)
-        joined: Sum = "max" if self.goal.objective in {"throughput", "decode"} else "sum"
+        joined: Aggregation = "max" if self.goal.objective in {"throughput", "decode"} else "sum"
         return tuple(busy[kind] for kind in found.kinds), joined
 
     def bound(self) -> float:
@@ -181,41 +181,43 @@ class Ranking:
                 return number
         return len(room)
 
-    def _busy(self, ladder: Ladder) -> list[Floats]:
+    def _busy(self, ladder: BoundaryTables) -> list[Floats]:
         fits = fits_in(ladder, COUNTING, [kind.memory_bytes for kind in self.kinds])
         return [
             np.where(fits[number], busy_s(ladder, number, kind, self.grain), np.inf)
             for number, kind in enumerate(self.kinds)
         ]
 
-    def _best(self, ladder: Ladder, terms: Sequence[Term], *, enough: bool = False) -> Climb | None:
-        return climb_table(terms, self.counts, allowed=allowed_by(ladder, self.pins), enough=enough).best()
+    def _best(
+        self, ladder: BoundaryTables, terms: Sequence[Criterion], *, enough: bool = False
+    ) -> ChainPartition | None:
+        return chain_dp_table(terms, self.counts, allowed=allowed_by(ladder, self.pins), enough=enough).best()
 
-    def _shortest_period(self, ladder: Ladder, busy: list[Floats]) -> Climb | None:
-        first = self._best(ladder, [Term(busy, "max")])
+    def _shortest_period(self, ladder: BoundaryTables, busy: list[Floats]) -> ChainPartition | None:
+        first = self._best(ladder, [Criterion(busy, "max")])
         if first is None:
             return None
-        climb = self._best(ladder, [Term(_at_most(busy, first.ranks[0]), "sum")])
-        return climb and Climb(climb.rungs, climb.kinds, (first.ranks[0], *climb.ranks))
+        climb = self._best(ladder, [Criterion(_at_most(busy, first.ranks[0]), "sum")])
+        return climb and ChainPartition(climb.rungs, climb.kinds, (first.ranks[0], *climb.ranks))
 
-    def _most_tokens(self, ladder: Ladder, busy: list[Floats]) -> Climb | None:
+    def _most_tokens(self, ladder: BoundaryTables, busy: list[Floats]) -> ChainPartition | None:
         """With m sequences in flight a token takes max(latency / m, period): the latency falls as the period may grow.
 
         So the best is where they meet, or just before; found by halving among all periods there can be.
         """
-        first = self._best(ladder, [Term(busy, "max")])
+        first = self._best(ladder, [Criterion(busy, "max")])
         if first is None:
             return None
         periods = np.unique(np.concatenate([seconds[np.isfinite(seconds)] for seconds in busy]))
         periods = periods[periods >= first.ranks[0]]
-        tried: list[Climb] = []
+        tried: list[ChainPartition] = []
 
         def seconds_a_token(index: int) -> tuple[float, float]:
-            climb = self._best(ladder, [Term(_at_most(busy, float(periods[index])), "sum")])
+            climb = self._best(ladder, [Criterion(_at_most(busy, float(periods[index])), "sum")])
             if climb is None:  # there is one: the periods begin with one that can be kept
                 return np.inf, np.inf
             share, period = climb.ranks[0] / self.goal.in_flight, _period(climb, busy)
-            tried.append(Climb(climb.rungs, climb.kinds, (max(share, period), *climb.ranks)))
+            tried.append(ChainPartition(climb.rungs, climb.kinds, (max(share, period), *climb.ranks)))
             return share, float(periods[index])
 
         low, high = 0, len(periods) - 1
@@ -231,19 +233,19 @@ def _at_most(busy: Sequence[Floats], period: float) -> list[Floats]:
     return [np.where(seconds <= period, seconds, np.inf) for seconds in busy]
 
 
-def _period(climb: Climb, busy: Sequence[Floats]) -> float:
+def _period(climb: ChainPartition, busy: Sequence[Floats]) -> float:
     steps = zip(pairwise(climb.rungs), climb.kinds, strict=True)
     return max(float(busy[kind][high, low]) for (low, high), kind in steps)
 
 
-def _named(kinds: Sequence[Kind], chosen: Sequence[int]) -> tuple[Device, ...]:
+def _named(kinds: Sequence[DeviceClass], chosen: Sequence[int]) -> tuple[Device, ...]:
     """The devices of the parts: of a kind the first ones first."""
     left = [list(kind.devices) for kind in kinds]
     return tuple(left[kind].pop(0) for kind in chosen)
 
 
-def _outcome(goal: Across, found: Found, bound: float) -> Outcome:
-    words: dict[str, tuple[str, Unit]] = {
+def _outcome(goal: Across, found: SearchResult, bound: float) -> Optimality:
+    words: dict[str, tuple[str, MetricUnit]] = {
         "throughput": ("time between two requests", "s"),
         "latency": ("time of one request", "s"),
         "bytes": ("bytes received", "bytes"),
@@ -251,7 +253,7 @@ def _outcome(goal: Across, found: Found, bound: float) -> Outcome:
     }
     if goal.objective == "decode":
         reached = outcome_of("", found, bound, "s")
-        return Outcome(
+        return Optimality(
             f"tokens a second, {goal.in_flight} in flight",
             1 / reached.value if reached.value else np.inf,
             1 / reached.bound if reached.bound else np.inf,
@@ -261,7 +263,7 @@ def _outcome(goal: Across, found: Found, bound: float) -> Outcome:
     return outcome_of(words[goal.objective][0], found, bound, words[goal.objective][1])
 
 
-def _impossible(task: Task, load: Workload, kinds: Sequence[Kind]) -> PlanError:
+def _impossible(task: PlanningProblem, load: Workload, kinds: Sequence[DeviceClass]) -> PlanError:
     if task.pins:
         return PlanError("no plan for this cluster keeps all pins", hint="leave a pin out")
     room = sum(kind.memory_bytes * len(kind.devices) for kind in kinds)

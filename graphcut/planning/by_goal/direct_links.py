@@ -16,15 +16,15 @@ from ...costs.device import Device
 from ..cluster import Cluster
 from ..goals import Across
 from ..instance import Workload
-from ..results import Choice, Outcome, is_same
-from ..solver.cost_tables import Kind, memory_bytes
+from ..results import Optimality, Solution, is_same
+from ..solver.cost_tables import DeviceClass, memory_bytes
 from ..solver.order_prefixes import prefix_ladder
 
 Moved = tuple[int, int, Sequence[int]]
 """A tensor that crosses: its bytes, the part that writes it, the other parts that read it."""
 
 
-def settle(choice: Choice, load: Workload, kinds: Sequence[Kind], goal: Across) -> Choice:
+def settle(choice: Solution, load: Workload, kinds: Sequence[DeviceClass], goal: Across) -> Solution:
     """`choice` with its true figures on the lines of the cluster, its devices where they serve best.
 
     Devices change places, or with one that is idle, as long as the objective gets better: a local optimum.
@@ -61,7 +61,7 @@ def settle(choice: Choice, load: Workload, kinds: Sequence[Kind], goal: Across) 
             is_optimal = is_same(1 / reached if reached else np.inf, 1 / bound if bound else np.inf)
         else:
             reached, is_optimal = least, is_same(least, bound)
-        outcome = Outcome(outcome.objective, reached, reached if is_optimal else bound, outcome.unit, is_optimal)
+        outcome = Optimality(outcome.objective, reached, reached if is_optimal else bound, outcome.unit, is_optimal)
     return replace(choice, devices=best, outcome=outcome)
 
 

@@ -11,17 +11,17 @@ from ...core.units import size
 from ...costs.device import Device
 from ..goals import Within
 from ..instance import Workload
-from ..problem import Task
-from ..results import Choice, outcome_of
-from ..solver.boundaries import Ladder
-from ..solver.chain_dp import Climb, Term, climb_table, least_greatest
-from ..solver.cost_tables import Kind, allowed_by, memory_bytes, received_bytes
-from ..solver.milp import Question
+from ..problem import PlanningProblem
+from ..results import Solution, outcome_of
+from ..solver.boundaries import BoundaryTables
+from ..solver.chain_dp import ChainPartition, Criterion, chain_dp_table, min_max_cost
+from ..solver.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
+from ..solver.milp import MilpProblem
 from ..solver.optimality import certified
 from ..solver.search import search
 
 
-def plan_within(task: Task, goal: Within, device: Device, *, prove_s: float = 0.0) -> Choice:
+def plan_within(task: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:
     """The division into the fewest parts none of which takes more than `goal.memory_bytes`.
 
     Of these the one whose parts receive the fewest bytes, and of these the one whose largest part is smallest.
@@ -37,44 +37,46 @@ def plan_within(task: Task, goal: Within, device: Device, *, prove_s: float = 0.
     found = search(load, judge, marked=task.pins, good_enough=_bound(load, goal))
     if found is None:
         raise _impossible(task, goal, load, judge.smallest)
-    kind = Kind((device,), float(goal.memory_bytes), 0.0, 0.0)
-    question = Question(load, (kind,), (len(found.parts),), "parts", pins=task.pins)
+    kind = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
+    question = MilpProblem(load, (kind,), (len(found.parts),), "parts", pins=task.pins)
     found, bound = certified(found, _bound(load, goal), question, judge, time_limit_s=prove_s)
     outcome = outcome_of("parts", found, bound, "parts")
     number = len(found.parts)
     fits = memory_bytes(found.ladder, goal.counting) <= goal.memory_bytes
     costs = np.where(fits, received_bytes(found.ladder), np.inf)
-    return Choice(found, (device,) * number, outcome, (costs,) * number, "sum")
+    return Solution(found, (device,) * number, outcome, (costs,) * number, "sum")
 
 
 @dataclass
 class _Judge:
     """Ranks the climbs of a ladder, and remembers the smallest budget that some ladder would have met."""
 
-    task: Task
+    task: PlanningProblem
     goal: Within
     smallest: float = np.inf
 
-    def __call__(self, ladder: Ladder) -> Climb | None:
+    def __call__(self, ladder: BoundaryTables) -> ChainPartition | None:
         needed = memory_bytes(ladder, self.goal.counting)
-        self.smallest = min(self.smallest, least_greatest(needed))
+        self.smallest = min(self.smallest, min_max_cost(needed))
         if self.smallest > self.goal.memory_bytes:
             return None
         fits = needed <= self.goal.memory_bytes
         terms = [
-            Term([np.where(fits, received_bytes(ladder), np.inf)], "sum"),
-            Term([np.where(fits, needed, np.inf)], "max"),
+            Criterion([np.where(fits, received_bytes(ladder), np.inf)], "sum"),
+            Criterion([np.where(fits, needed, np.inf)], "max"),
         ]
         allowed = allowed_by(ladder, self.task.pins)
-        climb = climb_table(terms, (ladder.load.groups,), allowed=allowed, enough=True).best()
-        return None if climb is None else Climb(climb.rungs, climb.kinds, (float(len(climb.kinds)), *climb.ranks))
+        climb = chain_dp_table(terms, (ladder.load.groups,), allowed=allowed, enough=True).best()
+        return (
+            None if climb is None else ChainPartition(climb.rungs, climb.kinds, (float(len(climb.kinds)), *climb.ranks))
+        )
 
 
-def _load(task: Task, goal: Within) -> Workload:
+def _load(task: PlanningProblem, goal: Within) -> Workload:
     return task.load([[0.0] * len(task.graph.flow)], goal.counting)
 
 
-def fewest_parts(task: Task, goal: Within) -> float:
+def fewest_parts(task: PlanningProblem, goal: Within) -> float:
     """No division has fewer parts: everything, divided by what a part has room for."""
     return _bound(_load(task, goal), goal)
 
@@ -84,7 +86,7 @@ def _bound(load: Workload, goal: Within) -> float:
     return np.inf if room <= 0 else max(1.0, float(np.ceil((load.held.sum() + load.shared.sum()) / room)))
 
 
-def _impossible(task: Task, goal: Within, load: Workload, smallest: float) -> PlanError:
+def _impossible(task: PlanningProblem, goal: Within, load: Workload, smallest: float) -> PlanError:
     if smallest <= goal.memory_bytes:
         return PlanError(
             f"parts of {size(goal.memory_bytes)} are possible, but not with these pins", hint="leave a pin out"

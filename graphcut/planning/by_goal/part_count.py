@@ -12,16 +12,16 @@ from ...core.units import count
 from ...costs.device import Device
 from ..goals import Into, Measure
 from ..instance import Floats, Workload
-from ..problem import Task
-from ..results import Choice, Unit, outcome_of
-from ..solver.boundaries import Ladder
-from ..solver.chain_dp import Climb, Term, climb_table
-from ..solver.cost_tables import Kind, allowed_by, busy_s, grain_of, memory_bytes, received_bytes
-from ..solver.milp import Question, Sense
+from ..problem import PlanningProblem
+from ..results import MetricUnit, Solution, outcome_of
+from ..solver.boundaries import BoundaryTables
+from ..solver.chain_dp import ChainPartition, Criterion, chain_dp_table
+from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, grain_of, memory_bytes, received_bytes
+from ..solver.milp import MilpProblem, Sense
 from ..solver.optimality import certified
 from ..solver.search import search
 
-_UNITS: Final[dict[Measure, Unit]] = {"time": "s", "layers": "layers", "bytes": "bytes", "flops": "flops"}
+_UNITS: Final[dict[Measure, MetricUnit]] = {"time": "s", "layers": "layers", "bytes": "bytes", "flops": "flops"}
 _WORDS: Final[dict[Measure, str]] = {
     "time": "time of the slowest part",
     "layers": "layers of the part with most",
@@ -30,7 +30,9 @@ _WORDS: Final[dict[Measure, str]] = {
 }
 
 
-def plan_into(task: Task, goal: Into, device: Device, seconds: Sequence[float], *, prove_s: float = 0.0) -> Choice:
+def plan_into(
+    task: PlanningProblem, goal: Into, device: Device, seconds: Sequence[float], *, prove_s: float = 0.0
+) -> Solution:
     """The division into `goal.parts` parts whose heaviest is lightest; of these the one that receives the fewest bytes.
 
     Args:
@@ -51,14 +53,14 @@ def plan_into(task: Task, goal: Into, device: Device, seconds: Sequence[float], 
     if stranger := next((part for part in task.pins.values() if part >= goal.parts), None):
         raise UsageError(f"there is no part {stranger}", hint=f"parts are counted from 0, up to {goal.parts - 1}")
     load = task.load([_work(task, goal.by, seconds)])
-    free = Kind((device,), np.inf, 0.0, 0.0)
-    kind = Kind((device,), np.inf, 1 / device.line_bytes_per_s, device.latency_s) if goal.by == "time" else free
+    free = DeviceClass((device,), np.inf, 0.0, 0.0)
+    kind = DeviceClass((device,), np.inf, 1 / device.line_bytes_per_s, device.latency_s) if goal.by == "time" else free
     grain = grain_of(load, [kind])
 
-    def price(ladder: Ladder) -> Floats:
+    def price(ladder: BoundaryTables) -> Floats:
         return memory_bytes(ladder, ()) if goal.by == "bytes" else busy_s(ladder, 0, kind, grain)
 
-    def judge(ladder: Ladder) -> Climb | None:
+    def judge(ladder: BoundaryTables) -> ChainPartition | None:
         return lightest(ladder, price(ladder), goal.parts, task.pins)
 
     bound = _bound(load, goal)
@@ -66,28 +68,28 @@ def plan_into(task: Task, goal: Into, device: Device, seconds: Sequence[float], 
     if found is None:
         raise _impossible(task, goal)
     sense: Sense = "size" if goal.by == "bytes" else "period"
-    question = Question(load, (kind,), (goal.parts,), sense, pins=task.pins, exactly=True)
+    question = MilpProblem(load, (kind,), (goal.parts,), sense, pins=task.pins, exactly=True)
     found, bound = certified(found, bound, question, judge, time_limit_s=prove_s)
     outcome = outcome_of(_WORDS[goal.by], found, bound, _UNITS[goal.by])
-    return Choice(found, (device,) * goal.parts, outcome, (price(found.ladder),) * goal.parts, "max")
+    return Solution(found, (device,) * goal.parts, outcome, (price(found.ladder),) * goal.parts, "max")
 
 
-def lightest(ladder: Ladder, costs: Floats, parts: int, pins: Mapping[int, int]) -> Climb | None:
+def lightest(ladder: BoundaryTables, costs: Floats, parts: int, pins: Mapping[int, int]) -> ChainPartition | None:
     """The climb of so many steps whose dearest is cheapest; of equal ones the one that receives the fewest bytes."""
     allowed = allowed_by(ladder, pins)
 
     def is_all(state: tuple[int, ...]) -> bool:
         return state == (parts,)
 
-    best = climb_table([Term([costs], "max")], (parts,), allowed=allowed).best(is_all)
+    best = chain_dp_table([Criterion([costs], "max")], (parts,), allowed=allowed).best(is_all)
     if best is None:
         return None
     light = np.where(costs <= best.ranks[0], received_bytes(ladder), np.inf)
-    climb = climb_table([Term([light], "sum")], (parts,), allowed=allowed).best(is_all)
-    return None if climb is None else Climb(climb.rungs, climb.kinds, (best.ranks[0], *climb.ranks))
+    climb = chain_dp_table([Criterion([light], "sum")], (parts,), allowed=allowed).best(is_all)
+    return None if climb is None else ChainPartition(climb.rungs, climb.kinds, (best.ranks[0], *climb.ranks))
 
 
-def _work(task: Task, by: Measure, seconds: Sequence[float]) -> list[float]:
+def _work(task: PlanningProblem, by: Measure, seconds: Sequence[float]) -> list[float]:
     match by:
         case "time":
             return list(seconds)
@@ -113,7 +115,7 @@ def _bound(load: Workload, goal: Into) -> float:
     return max(float(load.work[0].sum()) / goal.parts, float(load.work[0].max(initial=0.0)))
 
 
-def _impossible(task: Task, goal: Into) -> PlanError:
+def _impossible(task: PlanningProblem, goal: Into) -> PlanError:
     groups = len(task.groups)
     if task.pins and groups >= goal.parts:
         return PlanError(

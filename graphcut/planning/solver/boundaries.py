@@ -18,7 +18,7 @@ from .topological_orders import Order
 
 
 @dataclass(frozen=True)
-class Ladder(ABC):
+class BoundaryTables(ABC):
     """Rungs, the lowest first, and tables over pairs of rungs: `table[high, low]` is of the part between them.
 
     Attributes:

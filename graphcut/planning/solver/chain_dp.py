@@ -15,12 +15,12 @@ import numpy as np
 
 from ..instance import Bools, Floats
 
-Sum = Literal["sum", "max"]
-State = tuple[int, ...]
+Aggregation = Literal["sum", "max"]
+DeviceCounts = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Term:
+class Criterion:
     """One number by which climbs are ranked: the sum, or the greatest, of what its parts cost.
 
     Attributes:
@@ -29,7 +29,7 @@ class Term:
     """
 
     costs: Sequence[Floats]
-    joined: Sum
+    joined: Aggregation
 
     def join(self, first: Floats, second: Floats) -> Floats:
         """The number of two stretches together."""
@@ -37,7 +37,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Climb:
+class ChainPartition:
     """A way from the lowest rung to the highest.
 
     Attributes:
@@ -52,13 +52,13 @@ class Climb:
 
 
 @dataclass(frozen=True)
-class Table:
+class DpTable:
     """The best ranks of reaching each rung with so many devices of each kind."""
 
-    terms: Sequence[Term]
-    ranks: Mapping[State, Sequence[Floats]]
+    terms: Sequence[Criterion]
+    ranks: Mapping[DeviceCounts, Sequence[Floats]]
 
-    def best(self, choose: Callable[[State], bool] = lambda _: True) -> Climb | None:
+    def best(self, choose: Callable[[DeviceCounts], bool] = lambda _: True) -> ChainPartition | None:
         """The best climb to the top, among the states that `choose` admits; of equal ones the fewest parts."""
         found = [(tuple(float(r[-1]) for r in ranks), sum(s), s) for s, ranks in self.ranks.items() if choose(s)]
         found = [entry for entry in found if np.isfinite(entry[0][0])]
@@ -67,16 +67,16 @@ class Table:
         ranks, _, state = min(found)
         return self._climb(state, ranks)
 
-    def _climb(self, state: State, ranks: tuple[float, ...]) -> Climb:
+    def _climb(self, state: DeviceCounts, ranks: tuple[float, ...]) -> ChainPartition:
         rung = len(self.ranks[state][0]) - 1
         rungs, kinds = [rung], []
         while sum(state):
             state, rung, kind = next(self._steps_to(state, rung))
             rungs.append(rung)
             kinds.append(kind)
-        return Climb(tuple(reversed(rungs)), tuple(reversed(kinds)), ranks)
+        return ChainPartition(tuple(reversed(rungs)), tuple(reversed(kinds)), ranks)
 
-    def _steps_to(self, state: State, rung: int) -> Iterator[tuple[State, int, int]]:
+    def _steps_to(self, state: DeviceCounts, rung: int) -> Iterator[tuple[DeviceCounts, int, int]]:
         """The last steps by which the ranks of a rung come about; ranks are exact, so that equality finds them."""
         wanted = [ranks[rung] for ranks in self.ranks[state]]
         for kind, used in enumerate(state):
@@ -90,9 +90,13 @@ class Table:
                 yield before, int(low), kind
 
 
-def climb_table(
-    terms: Sequence[Term], counts: State, *, allowed: Callable[[int], Bools] | None = None, enough: bool = False
-) -> Table:
+def chain_dp_table(
+    terms: Sequence[Criterion],
+    counts: DeviceCounts,
+    *,
+    allowed: Callable[[int], Bools] | None = None,
+    enough: bool = False,
+) -> DpTable:
     """Rank every way up: by the first term, and where that is equal by the next.
 
     Args:
@@ -105,7 +109,7 @@ def climb_table(
     rungs = terms[0].costs[0].shape[0]
     start = np.full(rungs, np.inf)
     start[0] = 0.0
-    ranks: dict[State, Sequence[Floats]] = {tuple(0 for _ in counts): [start.copy() for _ in terms]}
+    ranks: dict[DeviceCounts, Sequence[Floats]] = {tuple(0 for _ in counts): [start.copy() for _ in terms]}
     states = sorted(product(*(range(count + 1) for count in counts)), key=lambda state: (sum(state), state))
     for parts, level in groupby(states[1:], key=sum):
         reached = [ranks[state] for state in ranks if sum(state) == parts - 1]
@@ -118,10 +122,12 @@ def climb_table(
                 found[mask] = np.inf
             if np.isfinite(best[0]).any():
                 ranks[state] = best
-    return Table(terms, ranks)
+    return DpTable(terms, ranks)
 
 
-def _best_into(terms: Sequence[Term], ranks: Mapping[State, Sequence[Floats]], state: State) -> list[Floats]:
+def _best_into(
+    terms: Sequence[Criterion], ranks: Mapping[DeviceCounts, Sequence[Floats]], state: DeviceCounts
+) -> list[Floats]:
     """The best ranks of reaching each rung with these devices, whichever of them runs the last part."""
     best = [np.full(terms[0].costs[0].shape[0], np.inf) for _ in terms]
     for kind, used in enumerate(state):
@@ -131,7 +137,7 @@ def _best_into(terms: Sequence[Term], ranks: Mapping[State, Sequence[Floats]], s
     return best
 
 
-def _step(terms: Sequence[Term], ranks: Sequence[Floats], kind: int) -> list[Floats]:
+def _step(terms: Sequence[Criterion], ranks: Sequence[Floats], kind: int) -> list[Floats]:
     """The best ranks after one more part on a device of that kind."""
     options = [term.join(rank[None, :], term.costs[kind]) for term, rank in zip(terms, ranks, strict=True)]
     best = [options[0].min(axis=1)]
@@ -151,11 +157,11 @@ def _better(first: Sequence[Floats], second: Sequence[Floats]) -> list[Floats]:
     return [np.where(wins, b, a) for a, b in zip(first, second, strict=True)]
 
 
-def _one_less(state: State, kind: int) -> State:
+def _one_less(state: DeviceCounts, kind: int) -> DeviceCounts:
     return (*state[:kind], state[kind] - 1, *state[kind + 1 :])
 
 
-def least_greatest(costs: Floats) -> float:
+def min_max_cost(costs: Floats) -> float:
     """The least number that the dearest part of any climb, of any number of parts, can cost."""
     best = np.full(len(costs), np.inf)
     best[0] = -np.inf

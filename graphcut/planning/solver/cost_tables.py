@@ -11,11 +11,11 @@ from ...costs.device import Device
 from ..cluster import Cluster
 from ..goals import Counted
 from ..instance import Bools, Floats, Workload, exact, quantum_for
-from .boundaries import Ladder
+from .boundaries import BoundaryTables
 
 
 @dataclass(frozen=True)
-class Kind:
+class DeviceClass:
     """Devices that are alike.
 
     Attributes:
@@ -31,7 +31,7 @@ class Kind:
     latency_s: float
 
 
-def kinds_of(cluster: Cluster) -> tuple[Kind, ...]:
+def kinds_of(cluster: Cluster) -> tuple[DeviceClass, ...]:
     """The kinds among the devices, in the order they first appear: alike in all but their names.
 
     A device with a direct line is a kind of its own; it counts with the rate of the best of its lines.
@@ -44,10 +44,10 @@ def kinds_of(cluster: Cluster) -> tuple[Kind, ...]:
     return tuple(_kind(tuple(devices), cluster) for devices in alike.values())
 
 
-def _kind(devices: tuple[Device, ...], cluster: Cluster) -> Kind:
+def _kind(devices: tuple[Device, ...], cluster: Cluster) -> DeviceClass:
     device = devices[0]
     lines = [line for line in cluster.lines if device.name in line.between]
-    return Kind(
+    return DeviceClass(
         devices,
         np.inf if device.memory_bytes is None else float(device.memory_bytes),
         1 / max([device.line_bytes_per_s, *(line.bytes_per_s for line in lines)]),
@@ -55,7 +55,7 @@ def _kind(devices: tuple[Device, ...], cluster: Cluster) -> Kind:
     )
 
 
-def grain_of(load: Workload, kinds: Sequence[Kind]) -> float:
+def grain_of(load: Workload, kinds: Sequence[DeviceClass]) -> float:
     """The grain of all times of a workload on these kinds, whatever the ladder, such that their sums are exact."""
     work = float(load.work[np.isfinite(load.work)].sum())
     sent = float(load.tensor_bytes.sum()) * max(kind.s_per_byte for kind in kinds)
@@ -63,7 +63,7 @@ def grain_of(load: Workload, kinds: Sequence[Kind]) -> float:
     return quantum_for(4 * (work + sent + late))
 
 
-def busy_s(ladder: Ladder, number: int, kind: Kind, grain: float) -> Floats:
+def busy_s(ladder: BoundaryTables, number: int, kind: DeviceClass, grain: float) -> Floats:
     """Seconds that a part keeps a device busy, of the kind of that number: receiving, computing, sending, in turn.
 
     Each tensor is received once and sent once, however many nodes here and devices there read it (Tarnawski et al.,
@@ -74,12 +74,12 @@ def busy_s(ladder: Ladder, number: int, kind: Kind, grain: float) -> Floats:
     return np.where(ladder.fits, exact(seconds, grain), np.inf)
 
 
-def received_bytes(ladder: Ladder) -> Floats:
+def received_bytes(ladder: BoundaryTables) -> Floats:
     """Bytes that a part receives from others, each tensor once."""
     return np.where(ladder.fits, ladder.received, np.inf)
 
 
-def memory_bytes(ladder: Ladder, counting: Collection[Counted]) -> Floats:
+def memory_bytes(ladder: BoundaryTables, counting: Collection[Counted]) -> Floats:
     """Bytes that a part takes: its files, and what else is counted."""
     held = ladder.held + ladder.shared + ladder.declared + ladder.load.part_bytes
     if "inputs" in counting:
@@ -89,7 +89,7 @@ def memory_bytes(ladder: Ladder, counting: Collection[Counted]) -> Floats:
     return np.where(ladder.fits, held, np.inf)
 
 
-def fits_in(ladder: Ladder, counting: Collection[Counted], memory: Sequence[float]) -> list[Bools]:
+def fits_in(ladder: BoundaryTables, counting: Collection[Counted], memory: Sequence[float]) -> list[Bools]:
     """For each of some sizes of memory, which parts fit it. The peak is looked at only where it decides."""
     needed = memory_bytes(ladder, [what for what in counting if what != "activations"])
     if "activations" in counting:
@@ -99,7 +99,7 @@ def fits_in(ladder: Ladder, counting: Collection[Counted], memory: Sequence[floa
     return [np.asarray(needed <= size) for size in memory]
 
 
-def allowed_by(ladder: Ladder, pins: Mapping[int, int]) -> Callable[[int], Bools] | None:
+def allowed_by(ladder: BoundaryTables, pins: Mapping[int, int]) -> Callable[[int], Bools] | None:
     """For a number of parts, which rungs can be reached with so many when pinned groups stand in theirs."""
     if not pins:
         return None

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Set
 
 
-class Network:
+class FlowNetwork:
     """A network of vertices 0, 1, ... with arcs of whole-number capacities.
 
     An arc and its reverse stand beside each other, at places 2k and 2k + 1; `room` is what each can still carry.

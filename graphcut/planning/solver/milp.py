@@ -18,7 +18,7 @@ from typing import Final, Literal, assert_never
 import numpy as np
 
 from ..instance import Workload
-from .cost_tables import Kind
+from .cost_tables import DeviceClass
 
 Sense = Literal["period", "latency", "token", "received", "parts", "size"]
 """What is made least: seconds of the busiest part, of all together, of a token; bytes received; how many parts there
@@ -26,12 +26,12 @@ are; bytes of the largest part."""
 
 _MOST_BINARIES: Final = 20_000
 
-Form = list[tuple[float, int]]
+MilpForm = list[tuple[float, int]]
 """A linear form: coefficients, each with its variable."""
 
 
 @dataclass(frozen=True)
-class Question:
+class MilpProblem:
     """What is to be proven.
 
     Attributes:
@@ -45,7 +45,7 @@ class Question:
     """
 
     load: Workload
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DeviceClass, ...]
     counts: tuple[int, ...]
     sense: Sense
     in_flight: int = 1
@@ -54,7 +54,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class MilpResult:
     """What the solver found in its time.
 
     Attributes:
@@ -66,7 +66,7 @@ class Answer:
     parts: tuple[tuple[int, ...], ...]
 
 
-def solve(question: Question, *, time_limit_s: float) -> Answer | None:
+def solve(question: MilpProblem, *, time_limit_s: float) -> MilpResult | None:
     """Ask HiGHS; None where the program is too large for an answer to be hoped for."""
     if question.load.groups * sum(question.counts) > _MOST_BINARIES:
         return None
@@ -89,7 +89,7 @@ def solve(question: Question, *, time_limit_s: float) -> Answer | None:
             options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
         )
     bound = -np.inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
-    return Answer(bound * program.unit, () if found.x is None else program.parts_in(found.x))
+    return MilpResult(bound * program.unit, () if found.x is None else program.parts_in(found.x))
 
 
 @contextmanager
@@ -113,12 +113,12 @@ class _Program:
     All times and bytes are counted in `unit`, since numbers of very different size make solvers err.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: MilpProblem) -> None:
         self.question = question
         self.load = question.load
         self.parts = range(sum(question.counts))
-        self.rows: list[tuple[Form, float]] = []
-        self.objective: Form = []
+        self.rows: list[tuple[MilpForm, float]] = []
+        self.objective: MilpForm = []
         self.lower: list[float] = []
         self.upper: list[float] = []
         self.integral: list[bool] = []
@@ -128,7 +128,7 @@ class _Program:
         self._order()
         self._devices()
         self.busy = [self._variable(np.inf) for _ in self.parts]
-        self.received: list[Form] = []
+        self.received: list[MilpForm] = []
         for k in self.parts:
             self._part(k)
         self._least()
@@ -154,10 +154,10 @@ class _Program:
         self.integral.append(whole)
         return len(self.upper) - 1
 
-    def _at_least(self, form: Form, low: float) -> None:
+    def _at_least(self, form: MilpForm, low: float) -> None:
         self.rows.append((form, low))
 
-    def _here(self, group: int, k: int, factor: float = 1.0) -> Form:
+    def _here(self, group: int, k: int, factor: float = 1.0) -> MilpForm:
         """`factor` if the group stands in part k."""
         row = self.until[group]
         return [(factor, row[k])] if k == 0 else [(factor, row[k]), (-factor, row[k - 1])]
@@ -217,7 +217,7 @@ class _Program:
                 room = kind.memory_bytes - load.part_bytes
                 self._where_used(use, [(room / kind.memory_bytes, use)], _times(taken, 1 / kind.memory_bytes))
 
-    def _where_used(self, use: int, most: Form, form: Form) -> None:
+    def _where_used(self, use: int, most: MilpForm, form: MilpForm) -> None:
         """`form` is at most `most` where the device is used; elsewhere anything, which is no more than all of it."""
         everything = sum(value for value, _ in form if value > 0)
         self._at_least([*most, (-everything, use), *_times(form, -1)], -everything)
@@ -258,7 +258,7 @@ class _Program:
             case _:
                 assert_never(self.question.sense)
 
-    def _above(self, forms: Iterable[Form]) -> int:
+    def _above(self, forms: Iterable[MilpForm]) -> int:
         """A variable that is no less than any of the forms."""
         most = self._variable(np.inf)
         for form in forms:
@@ -266,5 +266,5 @@ class _Program:
         return most
 
 
-def _times(form: Sequence[tuple[float, int]], factor: float) -> Form:
+def _times(form: Sequence[tuple[float, int]], factor: float) -> MilpForm:
     return [(value * factor, variable) for value, variable in form]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Final
 
-from .max_flow import Network
+from .max_flow import FlowNetwork
 
 BEFORE: Final = 0
 AFTER: Final = 1
@@ -70,7 +70,7 @@ def _reaching_sink(arcs: Sequence[tuple[int, int, int]], vertices: int, bound: i
 
     No minimum cut costs more than `bound`, so an endless arc is one that can carry more than that.
     """
-    network = Network(vertices)
+    network = FlowNetwork(vertices)
     for source, target, price in arcs:
         network.add_arc(source, target, bound + 1 if price == _ENDLESS else price)
     network.saturate(BEFORE, AFTER)

@@ -6,14 +6,14 @@ from itertools import accumulate
 
 import numpy as np
 
-from .milp import Question, solve
+from .milp import MilpProblem, solve
 from .order_prefixes import prefix_ladder
-from .search import Found, Judge, found_on
+from .search import Evaluator, SearchResult, found_on
 
 
 def certified(
-    found: Found, bound: float, question: Question, judge: Judge, *, time_limit_s: float
-) -> tuple[Found, float]:
+    found: SearchResult, bound: float, question: MilpProblem, judge: Evaluator, *, time_limit_s: float
+) -> tuple[SearchResult, float]:
     """The best plan known, and the best bound known, after the exact solver had its time.
 
     Args:

@@ -12,11 +12,11 @@ from functools import cached_property
 import numpy as np
 
 from ..instance import Bools, Floats, Hyperedges, Ints, Workload
-from .boundaries import Ladder, last_readers
+from .boundaries import BoundaryTables, last_readers
 
 
 @dataclass(frozen=True)
-class CompleteLadder(Ladder):
+class IdealTables(BoundaryTables):
     """All ideals, the smaller first.
 
     Attributes:
@@ -90,7 +90,7 @@ class CompleteLadder(Ladder):
         return _first_touches(self.rungs, edges, numbers, np.ones((len(self.rungs), edges.number), dtype=bool))
 
 
-def complete_ladder(load: Workload, most: int) -> CompleteLadder | None:
+def complete_ladder(load: Workload, most: int) -> IdealTables | None:
     """The ladder of all ideals; None where there are more than `most`."""
     ideals = _ideals(load, most)
     if ideals is None:
@@ -105,7 +105,7 @@ def complete_ladder(load: Workload, most: int) -> CompleteLadder | None:
     def leaving(numbers: Floats) -> Floats:
         return np.asarray((alive * numbers) @ (~written).T.astype(np.float64))
 
-    return CompleteLadder(
+    return IdealTables(
         load=load,
         order=tuple(range(load.groups)),
         fits=_subsets(rungs),

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ..instance import Bools, Floats, Hyperedges, Ints, Workload
-from .boundaries import Ladder, last_readers
+from .boundaries import BoundaryTables, last_readers
 from .topological_orders import Order
 
 _Range = tuple[Ints, Ints]
@@ -21,7 +21,7 @@ _Range = tuple[Ints, Ints]
 
 
 @dataclass(frozen=True)
-class PrefixLadder(Ladder):
+class PrefixTables(BoundaryTables):
     """Some prefixes of an order, the shorter first.
 
     Attributes:
@@ -94,7 +94,7 @@ class PrefixLadder(Ladder):
         return _entries(len(self.rungs), outside, edges, _segments(self.order, self.rungs))
 
 
-def prefix_ladder(load: Workload, order: Order, rungs: Sequence[int]) -> PrefixLadder:
+def prefix_ladder(load: Workload, order: Order, rungs: Sequence[int]) -> PrefixTables:
     """The ladder of prefixes of `order`, of the lengths `rungs`, which begin with 0 and end with all groups."""
     lengths = np.array(rungs, dtype=np.int64)
     segment = _segments(order, lengths)
@@ -110,7 +110,7 @@ def prefix_ladder(load: Workload, order: Order, rungs: Sequence[int]) -> PrefixL
         high = writer[crossing] + 1, last[crossing]
         return _rectangles(number, low, high, numbers[crossing])
 
-    return PrefixLadder(
+    return PrefixTables(
         load=load,
         order=order,
         fits=np.asarray(index[:, None] > index[None, :]),

@@ -15,7 +15,7 @@ from math import inf
 from typing import Final
 
 from ...core.graph import Graph, partition
-from .max_flow import Network
+from .max_flow import FlowNetwork
 
 _SOURCE: Final = 0
 _SINK: Final = 1
@@ -43,7 +43,7 @@ class Recomputed:
 
 
 @dataclass(frozen=True)
-class Prices:
+class TransferPrices:
     """What it costs to repeat and to send.
 
     Attributes:
@@ -66,7 +66,7 @@ class Prices:
 
 
 def recompute(
-    graph: Graph, rows: Sequence[tuple[int, ...]], prices: Callable[[int], Prices], kept: frozenset[int]
+    graph: Graph, rows: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices], kept: frozenset[int]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
     """The rows with what each part repeats, and a list of that.
 
@@ -96,7 +96,9 @@ def recompute(
     return tuple(tuple(sorted(flowing & {*b.nodes, *b.replicas})) for b in blocks), tuple(found)
 
 
-def repeated(graph: Graph, rows: Sequence[tuple[int, ...]], prices: Callable[[int], Prices]) -> tuple[Recomputed, ...]:
+def repeated(
+    graph: Graph, rows: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices]
+) -> tuple[Recomputed, ...]:
     """What parts compute for themselves in rows where that stands already: nodes whose home is an earlier row.
 
     Args:
@@ -113,7 +115,7 @@ def repeated(graph: Graph, rows: Sequence[tuple[int, ...]], prices: Callable[[in
     return tuple(found)
 
 
-def _saved(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], cost: Prices) -> Recomputed:
+def _saved(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], cost: TransferPrices) -> Recomputed:
     """What comes of a part that computes the chosen nodes besides its own."""
     before, after = _received(graph, own), _received(graph, {*own, *chosen})
     saved = sum(cost.tensor_bytes[name] for name in before) - sum(cost.tensor_bytes[name] for name in after)
@@ -127,7 +129,9 @@ def _received(graph: Graph, nodes: set[int]) -> dict[str, None]:
     return {name: None for name in names if graph.producer.get(name) not in nodes}
 
 
-def _repeated(graph: Graph, row: Sequence[int], prices: Prices, may_repeat: Callable[[int], bool]) -> tuple[int, ...]:
+def _repeated(
+    graph: Graph, row: Sequence[int], prices: TransferPrices, may_repeat: Callable[[int], bool]
+) -> tuple[int, ...]:
     """The nodes that a part repeats at the least cost; of equal choices the one that repeats least."""
     inside = set(row)
     needed = [name for name in _received(graph, inside) if name in graph.producer]
@@ -145,7 +149,7 @@ def _repeated(graph: Graph, row: Sequence[int], prices: Prices, may_repeat: Call
 
 
 def _candidates(
-    graph: Graph, needed: Sequence[str], prices: Prices, may_repeat: Callable[[int], bool]
+    graph: Graph, needed: Sequence[str], prices: TransferPrices, may_repeat: Callable[[int], bool]
 ) -> dict[int, int]:
     """The nodes that may be worth repeating, each with a vertex of its own.
 
@@ -187,7 +191,7 @@ def _is_light(graph: Graph, node: int, held: set[str]) -> bool:
     return not own.is_stateful and sum(graph.weights[w].bytes for w in own.weights if w not in held) <= _MOST_WEIGHTS
 
 
-def _late_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: Prices) -> set[int]:
+def _late_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices) -> set[int]:
     """The vertices that stand on the reading part's side of the minimum cut with the fewest there."""
     readers: dict[str, set[int]] = {}
     for node in (*sorted(inside), *candidates):
@@ -206,7 +210,7 @@ def _late_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], pr
         vertices += 1
     arcs += [(_SOURCE, vertex, _grains(prices.run_s[node])) for node, vertex in candidates.items()]
     endless = 1 + sum(price for _, _, price in arcs if price > 0)
-    network = Network(vertices)
+    network = FlowNetwork(vertices)
     for source, target, price in arcs:
         network.add_arc(source, target, endless if price < 0 else price)
     network.saturate(_SOURCE, _SINK)

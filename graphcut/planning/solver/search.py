@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from ..instance import Floats, Workload
-from .boundaries import Ladder, last_readers
-from .chain_dp import Climb
+from .boundaries import BoundaryTables, last_readers
+from .chain_dp import ChainPartition
 from .min_cut import AFTER, BEFORE, FREE, cheapest_cut
 from .order_ideals import complete_ladder
 from .order_prefixes import places_in, prefix_ladder
@@ -28,12 +28,12 @@ _LARGE: Final = 4000
 _WINDOW: Final = 200
 _PASSES: Final = 3
 
-Judge = Callable[[Ladder], Climb | None]
+Evaluator = Callable[[BoundaryTables], ChainPartition | None]
 """Finds the best climb of a ladder; None where no climb meets the goal. Ranks of different ladders are comparable."""
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The best plan that was found.
 
     Attributes:
@@ -49,19 +49,19 @@ class Found:
     kinds: tuple[int, ...]
     ranks: tuple[float, ...]
     is_optimal: bool
-    ladder: Ladder
-    climb: Climb
+    ladder: BoundaryTables
+    climb: ChainPartition
 
 
 def search(
     load: Workload,
-    judge: Judge,
+    judge: Evaluator,
     *,
     states: int = 1,
     parts: int = 1,
     marked: Collection[int] = (),
     good_enough: float = -np.inf,
-) -> Found | None:
+) -> SearchResult | None:
     """The best plan; None where none meets the goal on any ladder that was looked at.
 
     Args:
@@ -90,13 +90,13 @@ def search(
 
 def _along(
     load: Workload,
-    judge: Judge,
+    judge: Evaluator,
     order: Order,
     most: int,
     near: Sequence[int] = (),
     *,
     marked: Collection[int] = (),
-) -> Found | None:
+) -> SearchResult | None:
     rungs = {*_rungs(load, order, most, near)}
     if marked and len(rungs) <= load.groups:
         places = places_in(order)[list(marked)].tolist()
@@ -106,13 +106,13 @@ def _along(
     return None if climb is None else found_on(ladder, climb)
 
 
-def found_on(ladder: Ladder, climb: Climb) -> Found:
+def found_on(ladder: BoundaryTables, climb: ChainPartition) -> SearchResult:
     """The plan that is a climb of a ladder; the best climb of a complete one is optimal."""
     parts = tuple(ladder.members(low, high) for low, high in pairwise(climb.rungs))
-    return Found(parts, climb.kinds, climb.ranks, ladder.is_complete, ladder, climb)
+    return SearchResult(parts, climb.kinds, climb.ranks, ladder.is_complete, ladder, climb)
 
 
-def _better(best: Found | None, other: Found | None) -> Found | None:
+def _better(best: SearchResult | None, other: SearchResult | None) -> SearchResult | None:
     """The one with lower ranks; of equal ones the first."""
     if best is None or other is None:
         return best or other
@@ -158,7 +158,7 @@ def _alive_across(load: Workload, order: Order) -> Floats:
     return np.cumsum(change)[: load.groups + 1]
 
 
-def _refined(load: Workload, judge: Judge, best: Found, most: int, marked: Collection[int]) -> Found:
+def _refined(load: Workload, judge: Evaluator, best: SearchResult, most: int, marked: Collection[int]) -> SearchResult:
     for _ in range(_PASSES):
         order = tuple(group for part in best.parts for group in part)
         bars = np.cumsum([len(part) for part in best.parts])[:-1].tolist()

@@ -17,7 +17,7 @@ from ...core.states import carried_on, kept_states, states_of
 from ...core.wiring import Dim, Tensor
 from ..batches import shape_of
 from ..values import CARRIED_AS, Value, to_value, zeros
-from .token_inputs import Role, Stretch, fed, role_of
+from .token_inputs import DecoderInputRole, Stretch, fed, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})
 _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64"})
@@ -45,7 +45,7 @@ class Decoder:
     """
 
     cascade: Cascade
-    roles: Mapping[str, Role]
+    roles: Mapping[str, DecoderInputRole]
     constants: Mapping[str, Value]
     kept: Mapping[int, tuple[State, ...]]
     fresh: Mapping[str, tuple[int, ...]]
@@ -121,7 +121,9 @@ def decoder_of(
     local = {state.past for row in kept.values() for state in row}
     sent = [s for s in states if s.past not in local and _is_read(cascade, s.past)]
     batch = ids.shape[0] if ids.shape and len(ids.shape) > 1 and isinstance(ids.shape[0], int) else 1
-    sizes = _Sizes(cascade, ids, batch, {**_sizes_of(given, tensors), **dims}, has_branch="branch" in roles.values())
+    sizes = _StateSizes(
+        cascade, ids, batch, {**_sizes_of(given, tensors), **dims}, has_branch="branch" in roles.values()
+    )
     starts = {state.past: sizes.start(state) for state in states if state.past in local}
     zero = {s.past: zeros(tensors[s.past], sizes.start(s)) for s in sent if s.past not in given}
     begins = {state.past: given.get(state.past, zero.get(state.past)) for state in sent}
@@ -159,7 +161,7 @@ def _is_read(cascade: Cascade, name: str) -> bool:
     return any(name in part.reads for part in cascade.parts)
 
 
-def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, object]) -> dict[str, Role]:
+def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, object]) -> dict[str, DecoderInputRole]:
     """What the inputs are for that neither are states nor given."""
     known = {state.past for state in states} | inputs.keys()
     open_ = [name for name in cascade.manifest.reads if name not in known and _is_read(cascade, name)]
@@ -231,7 +233,7 @@ def _most(ids: Tensor, states: Sequence[State]) -> int | None:
 
 
 def _capacity(
-    cascade: Cascade, roles: Mapping[str, Role], states: Sequence[State], max_context: int | None
+    cascade: Cascade, roles: Mapping[str, DecoderInputRole], states: Sequence[State], max_context: int | None
 ) -> int | None:
     """How many tokens fit: what the user allows, buffers of a fixed size, masks of a fixed size."""
     limits = [max_context]
@@ -256,7 +258,7 @@ def _sizes_of(given: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> dict
     return found
 
 
-class _Sizes:
+class _StateSizes:
     """Numbers for the sizes of states when a sequence begins."""
 
     def __init__(

@@ -12,17 +12,17 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade
 from ...core.units import count
-from ..executors.inline import SoloCrew
-from ..run_log import Log
-from ..scheduling.assignment import Via, crew_of, shared_out, staff_of, units_of
-from ..scheduling.requests import Request, Wires
-from ..scheduling.scheduler import Answer, Dispatcher
-from ..stage import Policy
+from ..executors.inline import InlineExecutor
+from ..run_log import RunLog
+from ..scheduling.assignment import Via, assign_parts, executor_of, scheduled_parts, shared_out
+from ..scheduling.requests import Request, Routing
+from ..scheduling.scheduler import Answer, Scheduler
+from ..stage import SessionConfig
 from ..values import Value
 from .decoder import Decoder, decoder_of
 from .token_inputs import Stretch
 
-End = Literal["stop", "max_tokens", "full"]
+FinishReason = Literal["stop", "max_tokens", "full"]
 """Why a sequence ended: by a stop token; it is as long as was asked for; no more tokens fit the model."""
 
 _LAST_TOKEN: Final = 2**31 - 1
@@ -85,18 +85,18 @@ class Generation:
     def __init__(
         self,
         decoder: Decoder,
-        dispatcher: Dispatcher,
+        scheduler: Scheduler,
         prompts: Sequence[tuple[int, ...]],
         *,
         max_tokens: int,
         stop: frozenset[int],
     ) -> None:
         """Nothing runs before the first token is asked for; see `generate`."""
-        self.log = dispatcher.log
-        self.workers = tuple(member.name for member in dispatcher.staff.members)
-        self.ends: dict[int, End] = {}
+        self.log = scheduler.log
+        self.workers = tuple(member.name for member in scheduler.staff.members)
+        self.ends: dict[int, FinishReason] = {}
         self._decoder = decoder
-        self._dispatcher = dispatcher
+        self._dispatcher = scheduler
         self._prompts = prompts
         self._max_tokens = max_tokens
         self._stop = stop
@@ -144,7 +144,7 @@ class Generation:
             self.ends[one.number] = end
             self._dispatcher.forget(one.number)
 
-    def _end(self, one: _Sequence, token: int) -> End | None:
+    def _end(self, one: _Sequence, token: int) -> FinishReason | None:
         if token in self._stop:
             return "stop"
         if one.made >= self._max_tokens:
@@ -178,8 +178,8 @@ def generate(  # noqa: PLR0913 - each is a decision of its own, and has a defaul
     via: Via = "threads",
     workers: int | None = None,
     window: int | None = None,
-    policy: Policy | None = None,
-    log: Log | None = None,
+    config: SessionConfig | None = None,
+    log: RunLog | None = None,
 ) -> Generation:
     """The tokens that a decoder finds most likely, after each of `prompts`, as they come.
 
@@ -201,7 +201,7 @@ def generate(  # noqa: PLR0913 - each is a decision of its own, and has a defaul
         workers: how many; no more than parts. By themselves as many as the plan has devices, or else one for each core,
             though no more than parts or prompts: a sequence is with one worker at a time.
         window: how many sequences are decoded at the same time; twice the number of workers by itself.
-        policy: how sessions are built.
+        config: how sessions are built.
         log: what happens is noted there.
 
     Raises:
@@ -211,16 +211,20 @@ def generate(  # noqa: PLR0913 - each is a decision of its own, and has a defaul
     asked = [tuple(int(token) for token in prompt) for prompt in prompts]
     decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context)
     _check(asked, max_tokens, decoder.capacity, workers, len(cascade.parts))
-    members = staff_of(cascade, workers)
+    members = assign_parts(cascade, workers)
     if workers is None and not cascade.manifest.devices:
-        members = staff_of(cascade, max(1, min(len(members), len(asked))))
+        members = assign_parts(cascade, max(1, min(len(members), len(asked))))
     window = window or 2 * len(members)
-    policy = shared_out(policy or Policy(), max(1, min(len(members), window, len(asked))), via)
+    config = shared_out(config or SessionConfig(), max(1, min(len(members), window, len(asked))), via)
     is_alone = via == "threads" and len(members) == 1
-    crew = SoloCrew(cascade, policy, decoder.kept) if is_alone else crew_of(cascade, via, policy, decoder.kept, members)
-    wires = Wires(units_of(cascade, decoder.kept), decoder.outputs)
-    dispatcher = Dispatcher(wires, crew, members, window=window, log=log)
-    return Generation(decoder, dispatcher, asked, max_tokens=max_tokens, stop=frozenset(stop))
+    executor = (
+        InlineExecutor(cascade, config, decoder.kept)
+        if is_alone
+        else executor_of(cascade, via, config, decoder.kept, members)
+    )
+    wires = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
+    scheduler = Scheduler(wires, executor, members, window=window, log=log)
+    return Generation(decoder, scheduler, asked, max_tokens=max_tokens, stop=frozenset(stop))
 
 
 def _check(

@@ -10,12 +10,12 @@ import numpy as np
 
 from ...core.wiring import Tensor
 
-Role = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
+DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
 """What an input tells: the tokens; which places of the sequence are filled; where the tokens stand; how many came
 before; how many there are with these; the last place; whether there is a cache; the kind of each token; how many logits
 are wanted."""
 
-_ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
+_ROLES: Final[tuple[tuple[DecoderInputRole, re.Pattern[str]], ...]] = (
     # The names that torch.onnx, optimum, onnxruntime-genai and transformers.js give.
     ("ids", re.compile(r"^(decoder_)?(input_ids|tokens|input_tokens|token_ids)$")),
     ("mask", re.compile(r"^(decoder_)?(attention_mask|attn_mask|causal_mask)$")),
@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
         return self.past + len(self.tokens)
 
 
-_FOUND: Final[Mapping[Role, Callable[[Stretch], Any]]] = {
+_FOUND: Final[Mapping[DecoderInputRole, Callable[[Stretch], Any]]] = {
     "ids": lambda at: at.tokens,
     "mask": lambda at: np.ones(at.total),
     "positions": lambda at: np.arange(at.past, at.total),
@@ -62,13 +62,13 @@ _FOUND: Final[Mapping[Role, Callable[[Stretch], Any]]] = {
 }
 
 
-def role_of(tensor: Tensor) -> Role | None:
+def role_of(tensor: Tensor) -> DecoderInputRole | None:
     """What an input is for; None where its name does not tell, or its type is none of such inputs."""
     name = tensor.name.lower()
     return next((role for role, pattern in _ROLES if pattern.match(name) and tensor.dtype in _TYPES), None)
 
 
-def fed(role: Role, tensor: Tensor, at: Stretch, batch: int) -> np.ndarray[Any, Any]:
+def fed(role: DecoderInputRole, tensor: Tensor, at: Stretch, batch: int) -> np.ndarray[Any, Any]:
     """What an input is fed for a stretch.
 
     All rows of a batch are alike. A size that the model fixes is filled up: tokens stand first, zeros after them. A

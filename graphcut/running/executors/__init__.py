@@ -1,1 +1,1 @@
-"""Who runs parts: a crew is a set of workers, one file a kind. `crew` is what all kinds have in common."""
+"""Who runs parts: an executor is a set of workers, one file a kind. `executor` is what all kinds have in common."""

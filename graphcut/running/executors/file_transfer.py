@@ -1,6 +1,7 @@
 """How the files of parts get to another machine: used where they lie if they are the same there, else sent, once.
 
-Nothing here knows who carries the bytes. The driver's side reads files; the other side (`Store`) finds or takes them.
+Nothing here knows who carries the bytes. The driver's side reads files; the other
+side (`PartStore`) finds or takes them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CHUNK_BYTES: Final = 16 << 20
 _LOCK: Final = "in-use"
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """What tells whether a file is the same elsewhere.
 
     Attributes:
@@ -45,7 +46,7 @@ def files_of(part: Part) -> tuple[str, ...]:
     return (part.file, *sorted(part.data))
 
 
-def stamps_of(cascade: Cascade, part: Part) -> dict[str, Stamp]:
+def stamps_of(cascade: Cascade, part: Part) -> dict[str, FileStamp]:
     """The stamps of a part's files, without digests.
 
     Raises:
@@ -54,7 +55,7 @@ def stamps_of(cascade: Cascade, part: Part) -> dict[str, Stamp]:
     return {name: _stamp(cascade.root / name, part.data.get(name)) for name in files_of(part)}
 
 
-def sealed(cascade: Cascade, part: Part, stamps: Mapping[str, Stamp]) -> dict[str, Stamp]:
+def sealed(cascade: Cascade, part: Part, stamps: Mapping[str, FileStamp]) -> dict[str, FileStamp]:
     """`stamps` with digests, which reads the files once.
 
     Raises:
@@ -73,7 +74,7 @@ def pieces(file: Path) -> Iterator[tuple[int, bytes]]:
             place += len(piece)
 
 
-class Store:
+class PartStore:
     """A machine's files of a cascade: those at the cascade's own path, and those that were sent into a folder.
 
     Attributes:
@@ -92,7 +93,7 @@ class Store:
         self._homes: dict[int, Path] = {}
         self._lock: IO[bytes] | None = None
 
-    def lacking(self, place: int, stamps: Mapping[str, Stamp]) -> list[str]:
+    def lacking(self, place: int, stamps: Mapping[str, FileStamp]) -> list[str]:
         """The files that would have to be sent before the part at `place` can be loaded here.
 
         All files of a part must lie in one folder: what is at the cascade's path is used if all of it is the same.
@@ -126,7 +127,7 @@ class Store:
                 hint="make room there (TMPDIR of the Ray node says where), or put the cascade on a path that it shares",
             ) from None
 
-    def finish(self, name: str, stamp: Stamp) -> None:
+    def finish(self, name: str, stamp: FileStamp) -> None:
         """All pieces of a file are here.
 
         Raises:
@@ -172,7 +173,7 @@ def remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _stamp(file: Path, expected: int | None) -> Stamp:
+def _stamp(file: Path, expected: int | None) -> FileStamp:
     try:
         found = file.stat()
     except OSError as error:
@@ -182,10 +183,10 @@ def _stamp(file: Path, expected: int | None) -> Stamp:
             f"{file} has {size(found.st_size)}, and had {size(expected)} when the model was cut",
             hint="copy it again, or split the model again",
         )
-    return Stamp(found.st_size, found.st_mtime_ns)
+    return FileStamp(found.st_size, found.st_mtime_ns)
 
 
-def _is_same(file: Path, stamp: Stamp) -> bool:
+def _is_same(file: Path, stamp: FileStamp) -> bool:
     try:
         found = file.stat()
         if found.st_size != stamp.size_bytes:

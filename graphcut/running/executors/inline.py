@@ -1,4 +1,4 @@
-"""One worker without a thread of its own: it works while the dispatcher waits, which saves going to and fro."""
+"""One worker without a thread of its own: it works while the scheduler waits, which saves going to and fro."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 from .protocol import Event
-from .threads import ThreadCrew
+from .threads import ThreadExecutor
 from .worker import Worker
 
 
-class SoloCrew(ThreadCrew):
-    """See `Crew`. For steps so short that two changes of thread for each are felt: a token of a small decoder."""
+class InlineExecutor(ThreadExecutor):
+    """See `Executor`. For steps so short that two changes of thread for each are felt: a token of a small decoder."""
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         """The parts are loaded when the first event is asked for."""

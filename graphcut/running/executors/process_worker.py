@@ -22,10 +22,10 @@ import msgspec
 from ...core.errors import RunError
 from ...core.manifest import Cascade, Manifest, digest_of, open_cascade
 from ..in_process.process_memory import resident_bytes
-from ..stage import Policy, Stage
-from .output_placement import Landing
+from ..stage import SessionConfig, Stage
+from .output_placement import OutputBuffers
 from .protocol import Step
-from .shared_memory import Shared, Slot
+from .shared_memory import SharedMemory, TensorRef
 from .worker import Places, Worker
 
 
@@ -35,14 +35,14 @@ class Opening(NamedTuple):
     Attributes:
         manifest: the path of the cascade's manifest.
         digest: what stands in it, see `digest_of_manifest`.
-        policy: how sessions are built.
+        config: how sessions are built.
         states: what parts keep.
         owner: begins the names of the worker's regions.
     """
 
     manifest: str
     digest: str
-    policy: Policy
+    config: SessionConfig
     states: Places
     owner: str
 
@@ -53,7 +53,7 @@ class Hold(NamedTuple):
     parts: tuple[int, ...]
 
 
-class Run(NamedTuple):
+class RunStep(NamedTuple):
     """Run a step.
 
     Attributes:
@@ -65,7 +65,7 @@ class Run(NamedTuple):
     """
 
     step: Step
-    held: Mapping[str, Slot]
+    held: Mapping[str, TensorRef]
     freed: Sequence[str]
     gone: Sequence[str]
     forgotten: Sequence[int]
@@ -80,7 +80,7 @@ class Loaded(NamedTuple):
 class Made(NamedTuple):
     """The step is done."""
 
-    made: Mapping[str, Slot]
+    made: Mapping[str, TensorRef]
     seconds: tuple[float, ...]
     memory_bytes: int
 
@@ -96,8 +96,8 @@ class Missing(NamedTuple):
     """What the step reads is not there."""
 
 
-Order = Hold | Run
-Report = Loaded | Made | Broken | Missing
+Command = Hold | RunStep
+Message = Loaded | Made | Broken | Missing
 
 
 def digest_of_manifest(manifest: Manifest) -> str:
@@ -126,16 +126,16 @@ class Server:
         """Nothing is loaded yet."""
         self._connection = connection
         self._opening = opening
-        self._shared = Shared(folders, opening.owner)
-        self._landing = Landing(self._shared)
+        self._shared = SharedMemory(folders, opening.owner)
+        self._landing = OutputBuffers(self._shared)
         self._sending = Lock()
         self._loads: SimpleQueue[Hold] = SimpleQueue()
-        self._steps: SimpleQueue[Run] = SimpleQueue()
+        self._steps: SimpleQueue[RunStep] = SimpleQueue()
         self._worker: Worker | None = None
         for work in (self._load_all, self._run_all):
             Thread(target=work, daemon=True).start()
 
-    def hear(self, order: Order) -> None:
+    def hear(self, order: Command) -> None:
         """Pass an order on."""
         if isinstance(order, Hold):
             self._loads.put(order)
@@ -158,20 +158,20 @@ class Server:
                 report = Broken(_sendable(error), is_step=True)
             self._report(report)
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: Message) -> None:
         with self._sending:
             self._connection.send(report)
 
-    def _load(self, order: Hold) -> Report:
+    def _load(self, order: Hold) -> Message:
         if self._worker is None:
             cascade = _opened(self._opening)
-            policy = self._opening.policy
-            load = lambda place: Stage(cascade, cascade.parts[place], policy=policy)  # noqa: E731
+            config = self._opening.config
+            load = lambda place: Stage(cascade, cascade.parts[place], config=config)  # noqa: E731
             self._worker = Worker(cascade, self._opening.states, load)
         self._worker.hold(frozenset(order.parts))
         return Loaded(order.parts)
 
-    def _run(self, order: Run) -> Report:
+    def _run(self, order: RunStep) -> Message:
         worker, shared = self._worker, self._shared
         if worker is None:
             raise RunError("a step came before the parts were loaded")

@@ -25,12 +25,12 @@ from typing import Final, assert_never, cast
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade
-from ..stage import Policy
+from ..stage import SessionConfig
 from ..values import Value
-from .process_worker import Broken, Hold, Loaded, Made, Missing, Opening, Order, Report, Run, digest_of_manifest
+from .process_worker import Broken, Command, Hold, Loaded, Made, Message, Missing, Opening, RunStep, digest_of_manifest
 from .protocol import Died, Done, Event, Failed, Handle, Lost, Ready, Step
-from .shared_memory import Shared, Slot
-from .shm_folders import Folders
+from .shared_memory import SharedMemory, TensorRef
+from .shm_folders import ShmFolders
 from .worker import Places
 
 _SERVE: Final = "from graphcut.running.executors.process_worker import serve; serve()"
@@ -61,8 +61,8 @@ class _Life:
     forgotten: list[int] = field(default_factory=list)
 
 
-class ProcessCrew:
-    """See `Crew`. Only `wake` may be called from another thread.
+class ProcessExecutor:
+    """See `Executor`. Only `wake` may be called from another thread.
 
     Attributes:
         can_die: True.
@@ -70,14 +70,14 @@ class ProcessCrew:
 
     can_die = True
 
-    def __init__(self, cascade: Cascade, policy: Policy, states: Places) -> None:
+    def __init__(self, cascade: Cascade, config: SessionConfig, states: Places) -> None:
         """Nothing runs yet; see `start`."""
         self._cascade = cascade
-        self._policy = policy
+        self._policy = config
         self._states = states
         self._digest = digest_of_manifest(cascade.manifest)
-        self._folders: Folders | None = None
-        self._shared = Shared([], "hub")
+        self._folders: ShmFolders | None = None
+        self._shared = SharedMemory([], "hub")
         self._lives: dict[int, _Life] = {}
         self._begun = 0
         self._held: Counter[str] = Counter()
@@ -92,10 +92,9 @@ class ProcessCrew:
     # Workers
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Crew`."""
         if self._folders is None:
-            self._folders = Folders()
-            self._shared = Shared(self._folders.paths, "hub")
+            self._folders = ShmFolders()
+            self._shared = SharedMemory(self._folders.paths, "hub")
         self._begun += 1
         owner = f"{worker}.{self._begun}"
         try:
@@ -109,15 +108,13 @@ class ProcessCrew:
         self._send(life, Hold(tuple(parts)))
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Crew`."""
         self._send(self._lives[worker], Hold(tuple(parts)))
 
     def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
-        """See `Crew`."""
         life = self._lives[worker]
-        slots = cast("Mapping[str, Slot]", held)
+        slots = cast("Mapping[str, TensorRef]", held)
         life.step = step
-        self._send(life, Run(step, slots, life.freed, life.gone, life.forgotten))
+        self._send(life, RunStep(step, slots, life.freed, life.gone, life.forgotten))
         life.freed, life.gone, life.forgotten = [], [], []
 
     def forget(self, sequence: int) -> None:
@@ -126,12 +123,10 @@ class ProcessCrew:
             life.forgotten.append(sequence)
 
     def end(self, worker: int) -> None:
-        """See `Crew`."""
         if worker in self._lives:
             self._lives[worker].process.kill()
 
     def close(self) -> None:
-        """See `Crew`."""
         with self._waking:
             self._waker.close()
         for life in self._lives.values():
@@ -148,18 +143,15 @@ class ProcessCrew:
     # Values
 
     def put(self, value: Value, tensor: str) -> Handle:
-        """See `Crew`."""
         slots = self._shared.write({tensor: value})
         self._hold(slots)
         return slots[tensor]
 
-    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - see Crew
-        """See `Crew`."""
-        return self._shared.copy(cast("Slot", handle))
+    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - see Executor
+        return self._shared.copy(cast("TensorRef", handle))
 
     def release(self, handle: Handle) -> None:
-        """See `Crew`."""
-        region = cast("Slot", handle).region
+        region = cast("TensorRef", handle).region
         if region is None:
             return
         self._held[region] -= 1
@@ -167,7 +159,7 @@ class ProcessCrew:
             del self._held[region]
             self._free(region)
 
-    def _hold(self, slots: Mapping[str, Slot]) -> None:
+    def _hold(self, slots: Mapping[str, TensorRef]) -> None:
         self._held.update(slot.region for slot in slots.values() if slot.region is not None)
 
     def _free(self, region: str) -> None:
@@ -196,7 +188,6 @@ class ProcessCrew:
         return perf_counter()
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """See `Crew`."""
         if self._events:
             return self._events.popleft()
         if not self._ready:
@@ -208,14 +199,13 @@ class ProcessCrew:
         return self._hear(self._ready.popleft()) if self._ready else None
 
     def wake(self) -> None:
-        """See `Crew`."""
         with self._waking, suppress(OSError):  # it is over already
             self._waker.send(b"!")
 
     def _hear(self, worker: int) -> Event:
         life = self._lives[worker]
         try:
-            report: Report = life.connection.recv()
+            report: Message = life.connection.recv()
         except (EOFError, OSError):
             return self._died(worker)
         if isinstance(report, Loaded):
@@ -247,7 +237,7 @@ class ProcessCrew:
                     self._remove(os.fspath(path))
         return Died(worker, _why(status, _last_words(folders, life.owner)))
 
-    def _send(self, life: _Life, order: Opening | Order) -> None:
+    def _send(self, life: _Life, order: Opening | Command) -> None:
         try:
             life.connection.send(order)
         except OSError:  # it is gone, or takes nothing: its end is read from the pipe

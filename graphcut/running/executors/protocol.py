@@ -1,7 +1,7 @@
-"""What the dispatcher and its workers say to each other, wherever the workers are.
+"""What the scheduler and its workers say to each other, wherever the workers are.
 
-A crew is a set of workers that hold parts: threads, processes, actors on other machines, or nothing but a clock. The
-dispatcher decides what runs where and when; a crew carries it out, and reports.
+An executor is a set of workers that hold parts: threads, processes, actors on other machines, or nothing but a clock.
+The scheduler decides what runs where and when; an executor carries it out, and reports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 from ..values import Value
 
 Handle = object
-"""Where a tensor lies: an OrtValue, a place in shared memory, a reference to another machine. Only its crew knows."""
+"""A tensor as its executor knows it: an OrtValue, a place in shared memory, a reference to another machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Lost:
 Event = Ready | Done | Failed | Died | Lost
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Workers, by their numbers. Nothing here waits but `next_event`.
 
     Attributes:
@@ -153,7 +153,7 @@ class Crew(Protocol):
         """Nobody needs what lies there any more."""
 
     def now(self) -> float:
-        """Seconds on the clock that the crew lives by."""
+        """Seconds on the clock that the executor lives by."""
 
     def next_event(self, timeout_s: float | None) -> Event | None:
         """The next report; None after `timeout_s` without one."""

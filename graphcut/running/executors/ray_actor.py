@@ -18,9 +18,9 @@ from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
 from ...core.wiring import Tensor
 from ..in_process.process_memory import resident_bytes
-from ..stage import Policy, Stage, tidy
+from ..stage import SessionConfig, Stage, tidy
 from ..values import CARRIED_AS, Value, to_array, travels_as_ort_value
-from .file_transfer import PREFIX, Stamp, Store
+from .file_transfer import PREFIX, FileStamp, PartStore
 from .protocol import Step
 from .worker import Places, Worker
 
@@ -29,7 +29,7 @@ SMALL_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StepResult:
     """What came of a step.
 
     Attributes:
@@ -45,24 +45,24 @@ class Report:
     small: tuple[str, ...]
 
 
-class Seat:
+class RemoteWorker:
     """Made and called on the machine where the parts are to run. What it raises travels to the driver."""
 
-    def __init__(self, path: str, manifest: Manifest, states: Places, policy: Policy, run: str) -> None:
+    def __init__(self, path: str, manifest: Manifest, states: Places, config: SessionConfig, run: str) -> None:
         """Nothing is loaded yet.
 
         Args:
             path: where the manifest lies on the driver's machine.
             manifest: what stands in it.
             states: what parts keep from step to step of a sequence.
-            policy: how sessions are built.
+            config: how sessions are built.
             run: a word of this run and this machine, for a folder of its own.
         """
         self._path = Path(path)
         self._manifest = manifest
-        self._policy = policy
+        self._policy = config
         self._cascade = Cascade(self._path, manifest)
-        self.store = Store(self._path.parent, Path(gettempdir()) / f"{PREFIX}{run}")
+        self.store = PartStore(self._path.parent, Path(gettempdir()) / f"{PREFIX}{run}")
         self._worker = Worker(self._cascade, states, self._load)
 
     def version(self) -> str:
@@ -73,16 +73,16 @@ class Seat:
         """Wait without end: who waits for the answer learns at once when this process ends."""
         Event().wait()
 
-    def lacking(self, place: int, stamps: Mapping[str, Stamp]) -> list[str]:
-        """See `Store.lacking`."""
+    def lacking(self, place: int, stamps: Mapping[str, FileStamp]) -> list[str]:
+        """See `PartStore.lacking`."""
         return self.store.lacking(place, stamps)
 
     def take(self, name: str, place: int, piece: bytes) -> None:
-        """See `Store.take`."""
+        """See `PartStore.take`."""
         self.store.take(name, place, piece)
 
-    def finish(self, name: str, stamp: Stamp) -> None:
-        """See `Store.finish`."""
+    def finish(self, name: str, stamp: FileStamp) -> None:
+        """See `PartStore.finish`."""
         self.store.finish(name, stamp)
 
     def folder(self) -> str:
@@ -124,7 +124,7 @@ class Seat:
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
             told: object = error if isinstance(error, RunError) else RunError(tidy(error))
             return (told, *(None for _ in large)) if large else told
-        report = Report(
+        report = StepResult(
             seconds,
             resident_bytes(),
             {name: packed[name] for name in step.writes if name in small},
@@ -138,7 +138,7 @@ class Seat:
 
     def _load(self, place: int) -> Stage:
         home = self.store.home(place)
-        return Stage(Cascade(home / self._path.name, self._manifest), self._manifest.parts[place], policy=self._policy)
+        return Stage(Cascade(home / self._path.name, self._manifest), self._manifest.parts[place], config=self._policy)
 
 
 def is_small(packed: object) -> bool:

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 
 from ...core.errors import RunError, UsageError
 from ...core.manifest import Manifest
-from ..stage import Policy
+from ..stage import SessionConfig
 from .file_transfer import remove
 
 _DEVICE: Final = "dev:"
@@ -49,11 +49,11 @@ _TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105 - a name
 _OURS: Final = secrets.token_hex(32)
 """The token of clusters that are started here; Ray remembers it as long as the process lives."""
 
-Machine = Mapping[str, Any]
+RayNode = Mapping[str, Any]
 """What Ray tells of one: `NodeID`, `Alive`, `Resources`."""
 
 
-class Cluster:
+class RayCluster:
     """The cluster that this process is connected to: one that it was connected to before, one that runs, or its own."""
 
     def __init__(self, workers: int) -> None:
@@ -97,13 +97,13 @@ class Cluster:
             ray_worker.print_to_stdstream = lambda *_, **__: None
 
 
-class Placing:
+class WorkerPlacement:
     """On which machine each worker belongs.
 
     Machines say which devices they are by resources, `dev:edge0`. Where none says so, any machine will do.
     """
 
-    def __init__(self, manifest: Manifest, names: Sequence[str], policy: Policy) -> None:
+    def __init__(self, manifest: Manifest, names: Sequence[str], config: SessionConfig) -> None:
         """Look once at the machines.
 
         Raises:
@@ -112,10 +112,10 @@ class Placing:
         machines = alive()
         known = sorted({word for one in machines for word in one["Resources"] if word.startswith(_DEVICE)})
         hosts = {host.name: host.provider for host in manifest.devices}
-        self._policy = policy
+        self._policy = config
         self._machines = machines
         self._devices = [name if known and name in hosts else "" for name in names]
-        self._providers = [policy.provider or hosts.get(name, "") for name in names]
+        self._providers = [config.provider or hosts.get(name, "") for name in names]
         missing = next((name for name in self._devices if name and _resource(name) not in known), None)
         if missing is not None:
             raise RunError(
@@ -134,7 +134,7 @@ class Placing:
             return {**wishes, "resources": {_resource(device): _TINY}}
         return {**wishes, "scheduling_strategy": "SPREAD"}
 
-    def policy(self, worker: int) -> Policy:
+    def config(self, worker: int) -> SessionConfig:
         """The policy for a worker: where it names no number of threads, it gets its share of its machine's cores."""
         if self._policy.threads:
             return self._policy
@@ -187,9 +187,9 @@ def _running() -> str | None:
     return address
 
 
-def alive() -> list[Machine]:
+def alive() -> list[RayNode]:
     """The machines that are alive."""
-    machines: list[Machine] = ray.nodes()  # type: ignore[no-untyped-call]
+    machines: list[RayNode] = ray.nodes()  # type: ignore[no-untyped-call]
     return [one for one in machines if one["Alive"]]
 
 
@@ -238,7 +238,7 @@ def _told(wishes: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _cores(machines: Sequence[Machine]) -> float:
+def _cores(machines: Sequence[RayNode]) -> float:
     return sum(float(one["Resources"].get("CPU", 0)) for one in machines)
 
 

@@ -1,6 +1,6 @@
 """Workers that are actors of a Ray cluster: other machines, each with its own memory and its own ways to be lost.
 
-Actors are plain ones, and Ray repeats nothing by itself: what is done again, and where, is the dispatcher's business,
+Actors are plain ones, and Ray repeats nothing by itself: what is done again, and where, is the scheduler's business,
 which knows what parts keep from step to step. Outputs lie in Ray's object stores, each by itself, and go from the
 machine that made them to the one that reads them; only what a step took, and small tensors, come by this process.
 """
@@ -24,12 +24,12 @@ from ray import exceptions  # noqa: TID251 - this is the place
 from ...core.errors import GraphcutError, RunError
 from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
-from ..stage import Policy, tidy
+from ..stage import SessionConfig, tidy
 from ..values import Value, to_array
-from .file_transfer import Stamp, pieces, sealed, stamps_of
+from .file_transfer import FileStamp, pieces, sealed, stamps_of
 from .protocol import Died, Done, Event, Failed, Handle, Lost, Ready, Step
-from .ray_actor import Report, Seat, is_small, unpacked
-from .ray_cluster import Cluster, Placing, alive, hear, remove_there
+from .ray_actor import RemoteWorker, StepResult, is_small, unpacked
+from .ray_cluster import RayCluster, WorkerPlacement, alive, hear, remove_there
 from .worker import Places
 
 _LOOK_S: Final = 0.5
@@ -52,13 +52,13 @@ _PIECES: Final = 2
 """How many pieces of a file are on their way at once."""
 
 
-class Actor(Seat):
+class WorkerActor(RemoteWorker):
     """A seat that knows which machine of the cluster it is on."""
 
-    def __init__(self, path: str, manifest: Manifest, states: Places, policy: Policy, run: str) -> None:
-        """See `Seat`: on one machine, all actors of a run share a folder."""
+    def __init__(self, path: str, manifest: Manifest, states: Places, config: SessionConfig, run: str) -> None:
+        """See `RemoteWorker`: on one machine, all actors of a run share a folder."""
         self._node = str(ray.get_runtime_context().get_node_id())
-        super().__init__(path, manifest, states, policy, f"{run}-{self._node[:12]}")
+        super().__init__(path, manifest, states, config, f"{run}-{self._node[:12]}")
 
     def node(self) -> str:
         """Ray's name of the machine."""
@@ -74,7 +74,7 @@ class _Made:
 
 
 @dataclass(slots=True, eq=False)
-class _Seated:
+class _ActorHandle:
     """One actor, from its start to its death. A worker that is started again gets another.
 
     Attributes:
@@ -87,11 +87,11 @@ class _Seated:
         step: that step.
         sources: the machines whose tensors the step reads.
         why: why it was ended by us.
-        is_dead: the dispatcher was told so.
+        is_dead: the scheduler was told so.
     """
 
     worker: int
-    placing: Placing
+    placing: WorkerPlacement
     actor: Any
     life: Any
     node: str = ""
@@ -106,8 +106,8 @@ class _Seated:
         return ray.get(getattr(self.actor, method).options(concurrency_group="loading").remote(*arguments))
 
 
-class RayCrew:
-    """See `Crew`. All that happens is told to one queue, and looked at in the thread that calls `next_event`.
+class RayExecutor:
+    """See `Executor`. All that happens is told to one queue, and looked at in the thread that calls `next_event`.
 
     Attributes:
         can_die: True.
@@ -115,12 +115,12 @@ class RayCrew:
 
     can_die = True
 
-    def __init__(self, cascade: Cascade, policy: Policy, states: Places, names: Sequence[str]) -> None:
+    def __init__(self, cascade: Cascade, config: SessionConfig, states: Places, names: Sequence[str]) -> None:
         """Nothing is connected before the first worker is started.
 
         Args:
             cascade: whose parts are to run.
-            policy: how sessions are built; where it names no number of threads, the cores of a machine are shared out
+            config: how sessions are built; where it names no number of threads, the cores of a machine are shared out
                 among the workers that will sit on it.
             states: what parts keep from step to step of a sequence.
             names: what each worker is called: the device that it is, or any other word.
@@ -128,45 +128,43 @@ class RayCrew:
         self._cascade = cascade
         self._path = cascade.path.resolve()
         self._states = states
-        self._actor: Any = ray.remote(**_KIND)(Actor)
+        self._actor: Any = ray.remote(**_KIND)(WorkerActor)
         self._names = tuple(names)
         self._run = uuid4().hex[:12]
         self._told: SimpleQueue[Callable[[], Event | None] | None] = SimpleQueue()
-        self._seats: dict[int, _Seated] = {}
+        self._seats: dict[int, _ActorHandle] = {}
         self._threads: list[Thread] = []
         self._gone: set[str] = set()
         self._small: frozenset[str] = frozenset()
         self._sending: dict[str, Lock] = {}
         self._folders: dict[str, str] = {}
         self._is_closing = Flag()
-        self._policy = policy
-        self._cluster: Cluster | None = None
-        self._placing: Placing | None = None
+        self._policy = config
+        self._cluster: RayCluster | None = None
+        self._placing: WorkerPlacement | None = None
 
-    # What the dispatcher asks
+    # What the scheduler asks
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Crew`; the first call connects to a cluster, or starts one here.
+        """See `Executor`; the first call connects to a cluster, or starts one here.
 
         Raises:
             RunError: there is no such cluster, or it lacks a device.
         """
         placing = self._connected()
         actor = self._actor.options(**placing.wishes(worker)).remote(
-            os.fspath(self._path), self._cascade.manifest, self._states, placing.policy(worker), self._run
+            os.fspath(self._path), self._cascade.manifest, self._states, placing.config(worker), self._run
         )
         life = actor.live.options(concurrency_group="life").remote()
-        seat = self._seats[worker] = _Seated(worker, placing, actor, life)
+        seat = self._seats[worker] = _ActorHandle(worker, placing, actor, life)
         life.future().add_done_callback(lambda future: self._told.put(lambda: self._ended(seat, future.exception())))
         self._begin(lambda: self._load(seat, parts))
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Crew`."""
         seat = self._seats[worker]
         self._begin(lambda: self._load(seat, parts))
 
     def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
-        """See `Crew`."""
         seat = self._seats[worker]
         read = {name: cast("_Made", handle) for name, handle in held.items()}
         carried = {name: made.packed for name, made in read.items() if not isinstance(made.packed, ray.ObjectRef)}
@@ -181,23 +179,19 @@ class RayCrew:
         )
 
     def forget(self, sequence: int) -> None:
-        """See `Crew`."""
         for seat in self._seats.values():
             seat.actor.forget.remote(sequence)
 
     def end(self, worker: int) -> None:
-        """See `Crew`."""
         seat = self._seats[worker]
         seat.why = "it was ended"
         ray.kill(seat.actor)
 
     def put(self, value: Value, tensor: str) -> Handle:
-        """See `Crew`."""
         packed = to_array(value, self._cascade.tensors[tensor])
         return _Made(packed if is_small(packed) else ray.put(packed))
 
     def get(self, handle: Handle, tensor: str) -> Value:
-        """See `Crew`."""
         packed = cast("_Made", handle).packed
         try:
             found = ray.get(packed) if isinstance(packed, ray.ObjectRef) else packed
@@ -213,7 +207,6 @@ class RayCrew:
         return perf_counter()
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """See `Crew`."""
         due = None if timeout_s is None else perf_counter() + timeout_s
         while True:
             try:
@@ -225,11 +218,9 @@ class RayCrew:
                 return event
 
     def wake(self) -> None:
-        """See `Crew`."""
         self._told.put(None)
 
     def close(self) -> None:
-        """See `Crew`."""
         if self._cluster is None:
             return
         self._is_closing.set()
@@ -245,16 +236,16 @@ class RayCrew:
         self._seats.clear()
         self._cluster.leave()
 
-    def _connected(self) -> Placing:
+    def _connected(self) -> WorkerPlacement:
         if self._placing is None:
-            self._cluster = Cluster(len(self._names))
-            self._placing = Placing(self._cascade.manifest, self._names, self._policy)
+            self._cluster = RayCluster(len(self._names))
+            self._placing = WorkerPlacement(self._cascade.manifest, self._names, self._policy)
             self._begin(self._watch)
         return self._placing
 
     # What happens to workers
 
-    def _finished(self, seat: _Seated, report: Any, refs: Sequence[Any], future: Any) -> Event | None:  # noqa: ANN401 - Ray's
+    def _finished(self, seat: _ActorHandle, report: Any, refs: Sequence[Any], future: Any) -> Event | None:  # noqa: ANN401 - Ray's
         if seat.is_dead or seat.report is not report or seat.step is None:
             hear([report, *refs])
             return None  # nobody waits for it any more
@@ -266,7 +257,7 @@ class RayCrew:
             hear(refs)
             is_lost = isinstance(error, exceptions.ObjectLostError)
             return Lost(seat.worker, step) if is_lost else Failed(seat.worker, step, _ours(error))
-        found: Report | Exception = future.result()
+        found: StepResult | Exception = future.result()
         if isinstance(found, Exception):
             return Failed(seat.worker, step, _ours(found))
         self._small = self._small.difference(step.writes).union(found.small)
@@ -276,7 +267,7 @@ class RayCrew:
         wanted = {name: made[name] for name in step.writes}
         return Done(seat.worker, step, wanted, found.seconds, found.memory_bytes)
 
-    def _ended(self, seat: _Seated, error: BaseException) -> Event | None:
+    def _ended(self, seat: _ActorHandle, error: BaseException) -> Event | None:
         text = " ".join(str(error).split())
         if seat.node or "creation task" not in text:
             return self._died(seat, "its machine is gone" if "node has died" in text else "its process ended")
@@ -285,7 +276,7 @@ class RayCrew:
         hint = "install graphcut[ray] there, in the same versions as here"
         return Failed(seat.worker, None, RunError(words, hint=hint))
 
-    def _died(self, seat: _Seated, why: str, *, is_gone_for_good: bool = False) -> Event | None:
+    def _died(self, seat: _ActorHandle, why: str, *, is_gone_for_good: bool = False) -> Event | None:
         if seat.is_dead or self._is_closing.is_set():
             return None
         seat.is_dead = True
@@ -301,7 +292,7 @@ class RayCrew:
                 self._told.put(partial(self._deprived, seat, seat.report))
         return None
 
-    def _deprived(self, seat: _Seated, report: Any) -> Event | None:  # noqa: ANN401 - a reference of Ray's
+    def _deprived(self, seat: _ActorHandle, report: Any) -> Event | None:  # noqa: ANN401 - a reference of Ray's
         if seat.is_dead or seat.report is not report or seat.step is None:
             return None
         step = seat.step
@@ -325,7 +316,7 @@ class RayCrew:
                 self._told.put(partial(self._lost, node))
             before = now
 
-    def _load(self, seat: _Seated, parts: Sequence[int]) -> None:
+    def _load(self, seat: _ActorHandle, parts: Sequence[int]) -> None:
         event: Event
         try:
             if not seat.node:
@@ -338,13 +329,13 @@ class RayCrew:
             why = str(error)
             self._told.put(lambda: self._died(seat, why, is_gone_for_good=True))
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the dispatcher is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, the scheduler is told
             event = Failed(seat.worker, None, _ours(error))
         else:
             event = Ready(seat.worker, frozenset(parts))
         self._told.put(lambda: None if seat.is_dead else event)
 
-    def _seated_on(self, seat: _Seated) -> str:
+    def _seated_on(self, seat: _ActorHandle) -> str:
         """Wait until a machine has taken the actor in.
 
         Raises:
@@ -364,7 +355,7 @@ class RayCrew:
             raise RunError(text, hint="install the same version on all machines of the cluster")
         return str(ray.get(seat.actor.node.remote()))
 
-    def _bring(self, seat: _Seated, parts: Sequence[int]) -> None:
+    def _bring(self, seat: _ActorHandle, parts: Sequence[int]) -> None:
         """See that the machine has the files of `parts`: the same at the same path, or sent."""
         cascade, call = self._cascade, seat.loading
         with self._sending.setdefault(seat.node, Lock()):
@@ -376,7 +367,7 @@ class RayCrew:
                         self._send(seat, name, seals[name])
                     call("lacking", place, seals)
 
-    def _send(self, seat: _Seated, name: str, stamp: Stamp) -> None:
+    def _send(self, seat: _ActorHandle, name: str, stamp: FileStamp) -> None:
         self._folders[seat.node] = seat.loading("folder")
         on_the_way: list[Any] = []
         for place, piece in pieces(self._cascade.root / name):

@@ -61,7 +61,7 @@ _KNOWN_TO_NUMPY: Final = frozenset(range(14))
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class Form(NamedTuple):
+class TensorSpec(NamedTuple):
     """What a tensor is like.
 
     Attributes:
@@ -78,7 +78,7 @@ class Form(NamedTuple):
         return math.prod(self.shape) * np.dtype(_TYPES.get(self.element, np.uint8)).itemsize
 
 
-class Slot(NamedTuple):
+class TensorRef(NamedTuple):
     """Where a value lies.
 
     Attributes:
@@ -88,13 +88,13 @@ class Slot(NamedTuple):
         inline: its bytes.
     """
 
-    form: Form
+    form: TensorSpec
     region: str | None = None
     offset: int = 0
     inline: bytes = b""
 
 
-class Shared:
+class SharedMemory:
     """Shared memory as one process sees it: its own regions, which it writes, and those of others."""
 
     def __init__(self, folders: Sequence[str], owner: str) -> None:
@@ -112,21 +112,21 @@ class Shared:
 
     # To write
 
-    def write(self, values: Mapping[str, Value]) -> dict[str, Slot]:
+    def write(self, values: Mapping[str, Value]) -> dict[str, TensorRef]:
         """Copy values to where others can read them, all into one region.
 
         Raises:
             RunError: there is no room for them.
         """
         raw = {name: _Raw(value) for name, value in values.items()}
-        slots = {name: Slot(one.form, inline=one.bytes()) for name, one in raw.items() if is_small(one.form)}
+        slots = {name: TensorRef(one.form, inline=one.bytes()) for name, one in raw.items() if is_small(one.form)}
         slots |= self.room({name: one.form for name, one in raw.items() if name not in slots})
         for name, slot in slots.items():
             if slot.region is not None:
                 raw[name].copy_to(self._maps[slot.region][slot.offset :])
         return slots
 
-    def room(self, forms: Mapping[str, Form]) -> dict[str, Slot]:
+    def room(self, forms: Mapping[str, TensorSpec]) -> dict[str, TensorRef]:
         """Room for tensors of these forms, in one region.
 
         Raises:
@@ -139,7 +139,7 @@ class Shared:
             offsets.append(end)
             end = -(-(end + form.length_bytes) // _ALIGNED) * _ALIGNED
         region = self._take(end)
-        return {name: Slot(form, region, at) for (name, form), at in zip(forms.items(), offsets, strict=True)}
+        return {name: TensorRef(form, region, at) for (name, form), at in zip(forms.items(), offsets, strict=True)}
 
     def free(self, regions: Iterable[str]) -> None:
         """Regions made here, or room in them, that nobody reads any more."""
@@ -147,7 +147,7 @@ class Shared:
 
     # To read
 
-    def read(self, slot: Slot) -> Value:
+    def read(self, slot: TensorRef) -> Value:
         """The value where it lies, to be written too if the region was made here.
 
         The slot must not be freed before the value is dropped.
@@ -164,7 +164,7 @@ class Shared:
             return ort.OrtValue.ortvalue_from_numpy(array)
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, form.element)
 
-    def copy(self, slot: Slot) -> Value:
+    def copy(self, slot: TensorRef) -> Value:
         """The value in memory of its own.
 
         Raises:
@@ -173,7 +173,7 @@ class Shared:
         if slot.region is None or slot.form.element == _PICKLED:
             return self.read(slot)
         raw = self._seen(slot)[: slot.form.length_bytes].tobytes()
-        return self.read(Slot(slot.form, inline=raw))
+        return self.read(TensorRef(slot.form, inline=raw))
 
     def forget(self, regions: Iterable[str]) -> None:
         """Regions of others that are gone."""
@@ -182,7 +182,7 @@ class Shared:
 
     # Regions
 
-    def _seen(self, slot: Slot) -> Bytes:
+    def _seen(self, slot: TensorRef) -> Bytes:
         region = slot.region or ""
         seen = self._maps.get(region)
         if seen is None or len(seen) < slot.offset + slot.form.length_bytes:  # it has grown
@@ -228,14 +228,14 @@ class _Raw:
 
     def __init__(self, value: Value) -> None:
         self._value: Any = value
-        form = form_of(value)
+        form = spec_of(value)
         if form is not None:
             self.form = form
             self._used = _used_bytes(form)
         else:
             plain = value.numpy() if isinstance(value, ort.OrtValue) else value
             self._value = pickle.dumps(plain, pickle.HIGHEST_PROTOCOL)
-            self.form = Form(_PICKLED, (len(self._value),))
+            self.form = TensorSpec(_PICKLED, (len(self._value),))
             self._used = len(self._value)
 
     def bytes(self) -> bytes:
@@ -248,19 +248,19 @@ class _Raw:
         ctypes.memmove(target.ctypes.data, source, self._used)
 
 
-def form_of(value: Value) -> Form | None:
+def spec_of(value: Value) -> TensorSpec | None:
     """What a tensor of numbers is like; None for anything else."""
     if not isinstance(value, ort.OrtValue) or not value.is_tensor() or value.element_type() not in _TYPES:
         return None
-    return Form(value.element_type(), tuple(value.shape()))
+    return TensorSpec(value.element_type(), tuple(value.shape()))
 
 
-def is_small(form: Form) -> bool:
+def is_small(form: TensorSpec) -> bool:
     """Does it go in the message?"""
     return form.length_bytes <= INLINE_BYTES
 
 
-def _used_bytes(form: Form) -> int:
+def _used_bytes(form: TensorSpec) -> int:
     return (form.length_bytes + 1) // 2 if form.element in {21, 22} else form.length_bytes
 
 

@@ -22,7 +22,7 @@ _YOUNG_S: Final = 60.0
 """A folder is locked right after it was made; one that is younger than this may not be locked yet."""
 
 
-class Folders:
+class ShmFolders:
     """Folders that one hub and its workers share.
 
     The hub removes them at its end, or its workers do when the hub is gone. Where all are killed together, the next hub

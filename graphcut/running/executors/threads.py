@@ -8,7 +8,7 @@ from threading import Lock, Thread
 from time import perf_counter
 
 from ...core.manifest import Cascade
-from ..stage import Policy, Stage
+from ..stage import SessionConfig, Stage
 from ..values import Value
 from .protocol import Done, Event, Failed, Handle, Ready, Step
 from .worker import Places, Worker
@@ -16,8 +16,8 @@ from .worker import Places, Worker
 _Task = Callable[[Worker], Event | None]
 
 
-class ThreadCrew:
-    """See `Crew`. Sessions let go of Python's lock while they run, so threads do run side by side.
+class ThreadExecutor:
+    """See `Executor`. Sessions let go of Python's lock while they run, so threads do run side by side.
 
     Attributes:
         can_die: False: a thread can't be ended from outside, and none ends by itself.
@@ -25,10 +25,10 @@ class ThreadCrew:
 
     can_die = False
 
-    def __init__(self, cascade: Cascade, policy: Policy, states: Places) -> None:
+    def __init__(self, cascade: Cascade, config: SessionConfig, states: Places) -> None:
         """Nothing runs yet; see `start`."""
         self._cascade = cascade
-        self._policy = policy
+        self._policy = config
         self._states = states
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self._tasks: dict[int, SimpleQueue[_Task | None]] = {}
@@ -61,7 +61,7 @@ class ThreadCrew:
         def task(made: Worker) -> Event:
             try:
                 values, seconds = made.run(step, held)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the dispatcher is told
+            except Exception as error:  # noqa: BLE001 - whatever it is, the scheduler is told
                 return Failed(worker, step, error)
             return Done(worker, step, values, seconds)
 
@@ -76,11 +76,11 @@ class ThreadCrew:
         """Not to be had: a thread can't be ended from outside."""
         raise NotImplementedError(f"worker {worker} is a thread")
 
-    def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - see Crew
+    def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - see Executor
         """A value lies where it is."""
         return value
 
-    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - see Crew
+    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - see Executor
         """A value lies where it is."""
         return handle
 
@@ -92,14 +92,12 @@ class ThreadCrew:
         return perf_counter()
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """See `Crew`."""
         try:
             return self._events.get(timeout=timeout_s)
         except Empty:
             return None
 
     def wake(self) -> None:
-        """See `Crew`."""
         self._events.put(None)
 
     def close(self) -> None:
@@ -133,7 +131,7 @@ class ThreadCrew:
     def _hold(self, worker: int, made: Worker, parts: Sequence[int]) -> Event:
         try:
             made.hold(frozenset(parts))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the dispatcher is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, the scheduler is told
             return Failed(worker, None, error)
         with self._lock:
             used = set().union(*self._asked.values(), *(one.stages for one in self._workers.values()))
@@ -144,5 +142,5 @@ class ThreadCrew:
         with self._lock:
             if place not in self._stages:
                 part = self._cascade.parts[place]
-                self._stages[place] = Stage(self._cascade, part, policy=self._policy)
+                self._stages[place] = Stage(self._cascade, part, config=self._policy)
             return self._stages[place]

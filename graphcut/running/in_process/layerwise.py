@@ -9,7 +9,7 @@ from ...core.errors import RunError
 from ...core.manifest import Cascade
 from ..stage import Stage
 from ..values import Value, to_array
-from .spilling import Shelf
+from .spilling import SpillStore
 
 Outputs = dict[str, Any]
 OnError = Literal["raise", "skip"]
@@ -25,13 +25,13 @@ class Loader(Protocol):
         """It is not needed any more in this round."""
 
 
-class Round:
+class LayerwisePass:
     """One round: from the inputs to the outputs.
 
     Tensors that later parts read wait on a shelf, each until its last reader has read it.
     """
 
-    def __init__(self, cascade: Cascade, shelf: Shelf, *, on_error: OnError) -> None:
+    def __init__(self, cascade: Cascade, shelf: SpillStore, *, on_error: OnError) -> None:
         """Nothing has run yet.
 
         Args:

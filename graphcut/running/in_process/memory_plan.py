@@ -25,7 +25,7 @@ _UNITS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class PartMemory:
     """What a part takes, in bytes, on top of what else is there.
 
     Attributes:
@@ -42,7 +42,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ResidencyPlan:
     """Which parts stay, and what that takes.
 
     Attributes:
@@ -57,7 +57,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class TensorSizes:
     """Bytes of the tensors at borders, and of activations, for the sizes that are fed.
 
     Attributes:
@@ -71,7 +71,7 @@ class Sizes:
     is_exact: bool
 
 
-def sizes_for(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> Sizes:
+def sizes_for(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> TensorSizes:
     """What tensors take when inputs of these shapes are fed.
 
     Tensors at borders are exact where their symbols are those of inputs. The activations of a part stand in the
@@ -87,7 +87,7 @@ def sizes_for(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> Sizes:
         border = dict.fromkeys((*part.reads, *part.writes))
         given, thought = (sum(of[name][0] for name in border) for of in (now, planned))
         activations.append(max(given, part.activation_bytes * given // thought if thought else part.activation_bytes))
-    return Sizes(
+    return TensorSizes(
         {name: number for name, (number, _) in now.items()},
         activations,
         all(planned[name] == found and found[1] for name, found in now.items())
@@ -105,7 +105,7 @@ def _bound(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -
     }
 
 
-def needs_of(cascade: Cascade, sizes: Sizes, *, prepacked: bool, is_alone: bool = True) -> list[Need]:
+def needs_of(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_alone: bool = True) -> list[PartMemory]:
     """What each part takes.
 
     Args:
@@ -126,7 +126,7 @@ def needs_of(cascade: Cascade, sizes: Sizes, *, prepacked: bool, is_alone: bool 
         is_copied = prepacked or factor > 1
         loading = factor * part.largest_weight_bytes if is_copied else 0
         found.append(
-            Need(
+            PartMemory(
                 loaded=session + weights,
                 loading=loading,
                 ahead=session + weights + loading if is_copied else session,
@@ -136,7 +136,7 @@ def needs_of(cascade: Cascade, sizes: Sizes, *, prepacked: bool, is_alone: bool 
     return found
 
 
-def crossing_bytes(cascade: Cascade, sizes: Sizes) -> int:
+def crossing_bytes(cascade: Cascade, sizes: TensorSizes) -> int:
     """The most that waits between two parts for one input: what was there before, and later parts or users need."""
     return max(sum(sizes.tensors[name] for name in names) for names in _alive(cascade))
 
@@ -156,7 +156,7 @@ def _is_half(cascade: Cascade, parts: Iterable[Part]) -> bool:
     return any(cascade.tensors[name].dtype in _HALVES for part in parts for name in (*part.reads, *part.writes))
 
 
-def peak_of(needs: Sequence[Need], pinned: frozenset[int], *, is_ahead: bool = False) -> int:
+def peak_of(needs: Sequence[PartMemory], pinned: frozenset[int], *, is_ahead: bool = False) -> int:
     """The most that is taken at once when each part runs in turn; tensors that wait are left out."""
     kept = sum(needs[place].loaded for place in pinned)
     streamed = [place for place in range(len(needs)) if place not in pinned]
@@ -170,7 +170,7 @@ def peak_of(needs: Sequence[Need], pinned: frozenset[int], *, is_ahead: bool = F
     return peak
 
 
-def best_pinned(needs: Sequence[Need], room_bytes: int) -> frozenset[int]:
+def best_pinned(needs: Sequence[PartMemory], room_bytes: int) -> frozenset[int]:
     """The parts to keep loaded so that least has to be loaded again, where each part runs in turn, again and again.
 
     In such a round the part used last is the one needed latest, so that a choice that stays is best, and what counts is
@@ -212,7 +212,7 @@ def _fullest(sizes: Sequence[int], room: int) -> list[int]:
     return chosen
 
 
-def schedule(needs: Sequence[Need], room_bytes: int, *, is_once: bool) -> Schedule | None:
+def schedule(needs: Sequence[PartMemory], room_bytes: int, *, is_once: bool) -> ResidencyPlan | None:
     """How the parts are run within `room_bytes`; None where not even one at a time fits.
 
     All stay if they fit. Else, where each is used once, none stays, and the next is loaded ahead if two fit; where
@@ -220,18 +220,18 @@ def schedule(needs: Sequence[Need], room_bytes: int, *, is_once: bool) -> Schedu
     """
     every = frozenset(range(len(needs)))
     if (peak := peak_of(needs, every)) <= room_bytes:
-        return Schedule(every, is_ahead=False, peak_bytes=peak)
+        return ResidencyPlan(every, is_ahead=False, peak_bytes=peak)
     if peak_of(needs, frozenset()) > room_bytes:
         return None
     pinned = frozenset[int]() if is_once else best_pinned(needs, room_bytes)
     ahead = peak_of(needs, pinned, is_ahead=True)
     if ahead <= room_bytes:
-        return Schedule(pinned, is_ahead=True, peak_bytes=ahead)
-    return Schedule(pinned, is_ahead=False, peak_bytes=peak_of(needs, pinned))
+        return ResidencyPlan(pinned, is_ahead=True, peak_bytes=ahead)
+    return ResidencyPlan(pinned, is_ahead=False, peak_bytes=peak_of(needs, pinned))
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class MemoryForecast:
     """What a run will take, said before.
 
     Attributes:
@@ -254,7 +254,7 @@ class Forecast:
     is_alone: bool
     spills: bool
     parts: int
-    schedule: Schedule
+    schedule: ResidencyPlan
     room_bytes: int
 
     @property
@@ -278,7 +278,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class AvailableMemory:
     """The memory there is.
 
     Attributes:
@@ -297,16 +297,16 @@ class Room:
         return self.free_bytes if self.memory_bytes is None else self.memory_bytes - self.base_bytes
 
 
-def foresee(
+def predict_memory(
     cascade: Cascade,
     shapes: Mapping[str, Sequence[int]],
-    room: Room,
+    room: AvailableMemory,
     *,
     times: int | None = 1,
     is_once: bool = True,
     prepacked: bool = True,
     exact: bool = False,
-) -> Forecast:
+) -> MemoryForecast:
     """How inputs of these shapes are best run in that memory, and what it will take.
 
     Args:
@@ -331,12 +331,12 @@ def foresee(
     least = peak_of(needs, frozenset())
     if found is None and room.memory_bytes is not None:
         raise refusal(room.memory_bytes, room.base_bytes + least)
-    found = found or Schedule(frozenset(), is_ahead=False, peak_bytes=least)
+    found = found or ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=least)
     one = crossing_bytes(cascade, sizes)
     shelf = max(0, room.bytes - found.peak_bytes)
     # Parts that stay run one input after the other; for others, all inputs wait at each border.
     waiting = one if len(found.pinned) == len(needs) else one * times if times is not None else max(one, shelf)
-    return Forecast(
+    return MemoryForecast(
         peak_bytes=room.base_bytes + found.peak_bytes + min(shelf, waiting),
         memory_bytes=room.memory_bytes,
         is_about=not sizes.is_exact,

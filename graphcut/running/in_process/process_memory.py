@@ -52,7 +52,7 @@ def available_bytes() -> int | None:
     return max(0, min(found)) if found else None
 
 
-class Peak:
+class PeakMemory:
     """The most memory that this process has had since this was made.
 
     Attributes:

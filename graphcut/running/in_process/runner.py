@@ -12,13 +12,29 @@ import onnxruntime as ort
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade
-from ..stage import Policy, Stage
+from ..stage import SessionConfig, Stage
 from ..values import Value, to_array
-from .layerwise import OnError, Outputs, Round
-from .memory_plan import Forecast, Room, Schedule, foresee, needs_of, peak_of, refusal, sizes_for
-from .process_memory import Peak, available_bytes, code_to_come_bytes, give_back, keep_nothing_large, resident_bytes
+from .layerwise import LayerwisePass, OnError, Outputs
+from .memory_plan import (
+    AvailableMemory,
+    MemoryForecast,
+    ResidencyPlan,
+    needs_of,
+    peak_of,
+    predict_memory,
+    refusal,
+    sizes_for,
+)
+from .process_memory import (
+    PeakMemory,
+    available_bytes,
+    code_to_come_bytes,
+    give_back,
+    keep_nothing_large,
+    resident_bytes,
+)
 from .sequential import opened, steps
-from .spilling import Shelf
+from .spilling import SpillStore
 
 Feeds = Mapping[str, object]
 
@@ -30,7 +46,7 @@ def run(
     cascade: Cascade,
     feeds: Mapping[str, object],
     *,
-    policy: Policy | None = None,
+    config: SessionConfig | None = None,
     memory_bytes: int | None = None,
     exact: bool = False,
 ) -> dict[str, Any]:
@@ -42,7 +58,7 @@ def run(
         cascade: from `split` or `open_cascade`.
         feeds: the model's inputs by name: numpy arrays; lists for sequences, dicts for maps, None for an optional
             without value. bfloat16 and 8-bit floats as ml_dtypes arrays or as their bits.
-        policy: how sessions are built.
+        config: how sessions are built.
         memory_bytes: what this process may have at most, with all that it has already; see `Runner`.
         exact: bit for bit what the whole model gives, under a cap too; see `Runner`.
 
@@ -53,10 +69,10 @@ def run(
         RunError: an input is missing, unknown or of the wrong type, a part fails, or the cap can't hold.
     """
     if memory_bytes is not None:
-        with Runner(cascade, policy=policy, memory_bytes=memory_bytes, exact=exact) as runner:
+        with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
             return outputs  # type: ignore[return-value]
-    *_, held = steps(cascade, feeds, policy=policy or Policy())
+    *_, held = steps(cascade, feeds, config=config or SessionConfig())
     return {name: to_array(held[name], cascade.tensors[name]) for name in cascade.manifest.writes}
 
 
@@ -79,7 +95,7 @@ class Runner:
         self,
         cascade: Cascade,
         *,
-        policy: Policy | None = None,
+        config: SessionConfig | None = None,
         memory_bytes: int | None = None,
         exact: bool = False,
     ) -> None:
@@ -87,19 +103,19 @@ class Runner:
 
         Args:
             cascade: from `split` or `open_cascade`.
-            policy: how sessions are built. Where memory is short, it is without an arena.
+            config: how sessions are built. Where memory is short, it is without an arena.
             memory_bytes: what this process may have, with all that it has already.
             exact: rearrange weights even where not all parts fit: bit for bit what the whole model gives, at the price
                 of doing it again whenever a part is loaded, and of room for the largest weight once more.
         """
-        self.forecast: Forecast | None = None
+        self.forecast: MemoryForecast | None = None
         self._cascade = cascade
-        self._policy = policy or Policy()
+        self._policy = config or SessionConfig()
         self._exact = exact
         base = resident_bytes() + code_to_come_bytes()
-        self._room = Room(base, memory_bytes, _NO_LIMIT if (free := available_bytes()) is None else free)
+        self._room = AvailableMemory(base, memory_bytes, _NO_LIMIT if (free := available_bytes()) is None else free)
         self._stages = _Stages(cascade)
-        self._peak: Peak | None = None
+        self._peak: PeakMemory | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +128,7 @@ class Runner:
         self._stages.close()
 
     @property
-    def peak(self) -> Peak | None:
+    def peak(self) -> PeakMemory | None:
         """The most memory that this process had since the first run; None without a cap."""
         return self._peak
 
@@ -184,7 +200,7 @@ class Runner:
         yield from self._round([fed], forecast, on_error)
 
     def _admitted(
-        self, inputs: Iterable[dict[str, Value] | RunError], forecast: Forecast, shelf: Shelf
+        self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, shelf: SpillStore
     ) -> Iterator[dict[str, Value] | RunError]:
         """The inputs; room is made for those larger than the first, and an error stands for what the cap can't hold."""
         room, pinned, most = forecast.room_bytes, forecast.schedule.pinned, forecast.schedule.peak_bytes
@@ -204,8 +220,8 @@ class Runner:
             shelf.shrink(max(0, room - most))
             yield fed
 
-    def _foresee(self, fed: Mapping[str, Value], *, times: int | None, is_once: bool) -> Forecast:
-        self.forecast = foresee(
+    def _foresee(self, fed: Mapping[str, Value], *, times: int | None, is_once: bool) -> MemoryForecast:
+        self.forecast = predict_memory(
             self._cascade,
             _shapes(fed),
             self._room,
@@ -217,10 +233,10 @@ class Runner:
         return self.forecast
 
     def _round(
-        self, inputs: Iterable[dict[str, Value] | RunError], forecast: Forecast, on_error: OnError
+        self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, on_error: OnError
     ) -> Generator[Outputs | RunError]:
         is_tight = forecast.memory_bytes is not None or not forecast.is_resident
-        policy = replace(
+        config = replace(
             self._policy,
             arena=self._policy.arena and not is_tight,
             prepacked=self._policy.prepacked and not forecast.is_mapped,
@@ -228,12 +244,12 @@ class Runner:
         if is_tight:
             keep_nothing_large()
         if forecast.memory_bytes is not None and self._peak is None:
-            self._peak = Peak()
-        self._stages.keep_to(forecast.schedule, policy)
-        with Shelf(self._cascade.tensors, forecast.shelf_bytes) as shelf:
+            self._peak = PeakMemory()
+        self._stages.keep_to(forecast.schedule, config)
+        with SpillStore(self._cascade.tensors, forecast.shelf_bytes) as shelf:
             try:
                 admitted = self._admitted(inputs, forecast, shelf)
-                yield from Round(self._cascade, shelf, on_error=on_error).run(admitted, self._stages)
+                yield from LayerwisePass(self._cascade, shelf, on_error=on_error).run(admitted, self._stages)
             finally:
                 self._stages.end_round()
 
@@ -247,17 +263,17 @@ class _Stages:
 
     def __init__(self, cascade: Cascade) -> None:
         self._cascade = cascade
-        self._policy = Policy()
-        self._schedule = Schedule(frozenset(), is_ahead=False, peak_bytes=0)
+        self._policy = SessionConfig()
+        self._schedule = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=0)
         self._loaded: dict[int, Stage] = {}
         self._coming: dict[int, Future[Stage]] = {}
         self._thread: ThreadPoolExecutor | None = None
 
-    def keep_to(self, schedule: Schedule, policy: Policy) -> None:
+    def keep_to(self, schedule: ResidencyPlan, config: SessionConfig) -> None:
         """From now on; parts that are loaded otherwise are dropped."""
-        wanted = schedule.pinned if policy == self._policy else frozenset[int]()
+        wanted = schedule.pinned if config == self._policy else frozenset[int]()
         self._drop([place for place in self._loaded if place not in wanted])
-        self._schedule, self._policy = schedule, policy
+        self._schedule, self._policy = schedule, config
 
     @property
     def is_ahead(self) -> bool:
@@ -298,7 +314,7 @@ class _Stages:
         self._drop(list(self._loaded))
 
     def _load(self, place: int) -> Stage:
-        return Stage(self._cascade, self._cascade.parts[place], policy=self._policy)
+        return Stage(self._cascade, self._cascade.parts[place], config=self._policy)
 
     def _drop_coming(self) -> None:
         for future in self._coming.values():

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade
-from ..stage import Policy, Stage
+from ..stage import SessionConfig, Stage
 from ..values import Value, to_value
 
 
-def steps(cascade: Cascade, feeds: Mapping[str, object], *, policy: Policy) -> Iterator[dict[str, Value]]:
+def steps(cascade: Cascade, feeds: Mapping[str, object], *, config: SessionConfig) -> Iterator[dict[str, Value]]:
     """All that is held before the first part and after each part: what a later part reads, or is an output."""
     held = opened(cascade, feeds)
     last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads}
     outputs = set(cascade.manifest.writes)
     yield dict(held)
     for i, part in enumerate(cascade.parts):
-        held.update(Stage(cascade, part, policy=policy).step(held))
+        held.update(Stage(cascade, part, config=config).step(held))
         held = {name: v for name, v in held.items() if name in outputs or last_reader.get(name, -1) > i}
         yield dict(held)
 

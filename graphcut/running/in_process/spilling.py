@@ -24,7 +24,7 @@ Key = tuple[int, str]
 _PREFIX: Final = "graphcut-"
 
 
-class Shelf:
+class SpillStore:
     """Values by request and name. Used in a `with`, which ends with nothing left on disk.
 
     What came first stays in memory, since every part takes all of them in turn: to keep what was used last would keep

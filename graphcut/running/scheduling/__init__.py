@@ -1,1 +1,1 @@
-"""Which part runs when, and on which worker: one dispatcher for all crews."""
+"""Which part runs when, and on which worker: one scheduler for all executors."""

@@ -10,41 +10,41 @@ from typing import Literal
 
 from ...core.errors import UsageError
 from ...core.manifest import Cascade, Part
-from ..executors.protocol import Crew
-from ..executors.threads import ThreadCrew
+from ..executors.protocol import Executor
+from ..executors.threads import ThreadExecutor
 from ..executors.worker import Places
-from ..stage import Policy
-from .load_balancing import Balance, even_bounds
-from .requests import Unit
-from .worker_pool import Member
+from ..stage import SessionConfig
+from .load_balancing import LoadBalance, even_bounds
+from .requests import ScheduledPart
+from .worker_pool import WorkerState
 
 Via = Literal["threads", "processes", "ray"]
 
 
-def units_of(cascade: Cascade, states: Places) -> list[Unit]:
-    """The parts as the dispatcher sees them: states that a part keeps are not sent around."""
+def scheduled_parts(cascade: Cascade, states: Places) -> list[ScheduledPart]:
+    """The parts as the scheduler sees them: states that a part keeps are not sent around."""
     made = []
     read = {name for part in cascade.parts for name in part.reads}
     for place, part in enumerate(cascade.parts):
         kept = {name for state in states.get(place, ()) for name in (state.past, state.present)}
         made.append(
-            Unit(
+            ScheduledPart(
                 part.file,
                 tuple(name for name in part.reads if name not in kept),
                 tuple(name for name in part.writes if name not in kept or name in read),
-                needs_of(part),
+                part_memory_bytes(part),
                 keeps=bool(kept),
             )
         )
     return made
 
 
-def needs_of(part: Part) -> int:
+def part_memory_bytes(part: Part) -> int:
     """What a part takes on its device, in bytes: weights, and activations for the sizes it was planned for."""
     return part.weight_bytes + part.activation_bytes
 
 
-def staff_of(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[Member]:
+def assign_parts(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[WorkerState]:
     """Who owns which parts.
 
     Raises:
@@ -56,15 +56,17 @@ def staff_of(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[Me
     if workers is None and hosts and all(part.device is not None for part in parts):
         owned = {host: tuple(i for i, part in enumerate(parts) if part.device == host.name) for host in hosts}
         return [
-            Member(host.name, host.memory_bytes, own, also=_beside(own, overlap, len(parts)))
+            WorkerState(host.name, host.memory_bytes, own, also=_beside(own, overlap, len(parts)))
             for host, own in owned.items()
         ]
     number = workers or min(len(parts), os.cpu_count() or 1)
-    bounds = even_bounds([needs_of(part) + 1.0 for part in parts], min(number, len(parts)))
+    bounds = even_bounds([part_memory_bytes(part) + 1.0 for part in parts], min(number, len(parts)))
     spans = [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
     while len(spans) < number:  # the heaviest is shared by so many that each has less to do than the next heaviest
-        spans.append(max(spans, key=lambda span: sum(needs_of(parts[i]) for i in span) / spans.count(span)))
-    return [Member(f"worker {i}", None, span, also=_beside(span, overlap, len(parts))) for i, span in enumerate(spans)]
+        spans.append(max(spans, key=lambda span: sum(part_memory_bytes(parts[i]) for i in span) / spans.count(span)))
+    return [
+        WorkerState(f"worker {i}", None, span, also=_beside(span, overlap, len(parts))) for i, span in enumerate(spans)
+    ]
 
 
 def _beside(owned: Sequence[int], overlap: int, parts: int) -> frozenset[int]:
@@ -73,27 +75,29 @@ def _beside(owned: Sequence[int], overlap: int, parts: int) -> frozenset[int]:
     return frozenset(near.intersection(range(parts)))
 
 
-def crew_of(cascade: Cascade, via: Via, policy: Policy, states: Places, members: Sequence[Member]) -> Crew:
+def executor_of(
+    cascade: Cascade, via: Via, config: SessionConfig, states: Places, members: Sequence[WorkerState]
+) -> Executor:
     """Workers of a kind."""
     match via:
         case "threads":
-            return ThreadCrew(cascade, policy, states)
+            return ThreadExecutor(cascade, config, states)
         case "processes":
-            from ..executors.processes import ProcessCrew
+            from ..executors.processes import ProcessExecutor
 
-            return ProcessCrew(cascade, policy, states)
+            return ProcessExecutor(cascade, config, states)
         case "ray":
             try:
-                from ..executors.ray_executor import RayCrew
+                from ..executors.ray_executor import RayExecutor
             except ModuleNotFoundError as error:
                 if (error.name or "").partition(".")[0] != "ray":
                     raise
                 hint = "pip install 'graphcut[ray]'"
                 raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
-            return RayCrew(cascade, policy, states, [member.name for member in members])
+            return RayExecutor(cascade, config, states, [member.name for member in members])
 
 
-def balance_of(units: Sequence[Unit], members: Sequence[Member]) -> Balance | None:
+def balance_of(units: Sequence[ScheduledPart], members: Sequence[WorkerState]) -> LoadBalance | None:
     """Parts can change hands where each worker owns a stretch of its own, and at least one owns several."""
     owned = [part for member in members for part in member.owns]
     is_row = owned == list(range(len(units))) and all(member.owns for member in members)
@@ -105,11 +109,11 @@ def balance_of(units: Sequence[Unit], members: Sequence[Member]) -> Balance | No
         limit = members[worker].memory_bytes
         return limit is None or sum(units[i].needs_bytes for i in parts) <= limit
 
-    return Balance(bounds, allowed=allowed)
+    return LoadBalance(bounds, allowed=allowed)
 
 
-def shared_out(policy: Policy, workers: int, via: Via) -> Policy:
+def shared_out(config: SessionConfig, workers: int, via: Via) -> SessionConfig:
     """Threads for one operator: together no more than there are cores. Machines of Ray share out their own."""
-    if policy.threads or via == "ray":
-        return policy
-    return replace(policy, threads=max(1, (os.cpu_count() or 1) // workers))
+    if config.threads or via == "ray":
+        return config
+    return replace(config, threads=max(1, (os.cpu_count() or 1) // workers))

@@ -1,7 +1,7 @@
 """Which worker owns which parts of a cascade, while it runs: from measured times to a better division.
 
-The dispatcher says how long each part took on which worker (`Balance.saw`), asks now and then for a better division
-(`Balance.proposal`), prepares it, and says when it is in force (`Balance.accept`). Nothing here knows how parts run.
+The scheduler says how long each part took on which worker (`LoadBalance.saw`), asks now and then for a better division
+(`LoadBalance.proposal`), prepares it, and says when it is in force (`LoadBalance.accept`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def better_bounds(costs: Array, slowness: Array, bounds: Bounds, *, allowed: All
     return _cheapest(loads, moves, limit=min(least * (1 + SAME), enough))
 
 
-class Balance:
+class LoadBalance:
     """The division in force, and what would be better.
 
     A division is proposed when three successive rounds found that it makes the slowest worker at least 10 % faster; a
@@ -117,7 +117,7 @@ class Balance:
         """
         self.bounds = _checked(bounds, parts=bounds[-1], workers=len(bounds) - 1)
         self._allowed = allowed
-        self._speeds = Speeds(parts=bounds[-1], workers=len(bounds) - 1)
+        self._speeds = MeasuredSpeeds(parts=bounds[-1], workers=len(bounds) - 1)
         self._streak, self._rest = 0, REST
 
     def saw(self, worker: int, part: int, seconds: float) -> None:
@@ -149,7 +149,7 @@ class Balance:
         self._streak, self._rest = 0, REST
 
 
-class Speeds:
+class MeasuredSpeeds:
     """What each part costs and how slow each worker is, told apart.
 
     In logarithms, part i takes `cost[i] + offset[k] + level[k]` on worker k. The level says how the worker has changed

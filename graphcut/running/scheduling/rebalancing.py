@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..executors.protocol import Done
-from .load_balancing import Balance, Bounds
-from .worker_pool import Staff
+from .load_balancing import Bounds, LoadBalance
+from .worker_pool import WorkerPool
 
 
-class Moves:
+class Rebalancing:
     """At most one division of the parts that is being prepared."""
 
-    def __init__(self, staff: Staff, balance: Balance | None) -> None:
+    def __init__(self, staff: WorkerPool, balance: LoadBalance | None) -> None:
         """Without a balance nothing ever moves."""
         self._staff = staff
         self._balance = balance

@@ -11,8 +11,8 @@ from ..values import Value
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """A part as the dispatcher sees it: what it must be sent, and what it sends. States that it keeps are neither.
+class ScheduledPart:
+    """A part as the scheduler sees it: what it must be sent, and what it sends. States that it keeps are neither.
 
     Attributes:
         name: what messages call it.
@@ -46,7 +46,7 @@ class Request:
     title: str = ""
 
 
-class Wires:
+class Routing:
     """Who reads what, for all requests.
 
     Attributes:
@@ -56,7 +56,7 @@ class Wires:
         inputs: what must come from outside, if anybody has it.
     """
 
-    def __init__(self, units: Sequence[Unit], outputs: Sequence[str]) -> None:
+    def __init__(self, units: Sequence[ScheduledPart], outputs: Sequence[str]) -> None:
         """Look once at all parts."""
         self.units = tuple(units)
         self.outputs = tuple(outputs)
@@ -83,7 +83,7 @@ class Wires:
         return name in self._outputs
 
 
-class Flight:
+class RequestState:
     """One request between its arrival and its delivery.
 
     Attributes:
@@ -97,7 +97,7 @@ class Flight:
         error: why it has no answer.
     """
 
-    def __init__(self, number: int, request: Request, wires: Wires) -> None:
+    def __init__(self, number: int, request: Request, wires: Routing) -> None:
         """Nothing is placed yet; see `begin`."""
         self.number = number
         self.request = request

@@ -1,7 +1,7 @@
-"""The dispatcher: which step runs next, on which worker, and what is done when it doesn't come back.
+"""The scheduler: which step runs next, on which worker, and what is done when it doesn't come back.
 
-One for all crews. A step runs at least once, and a request is answered exactly once, in the order of arrival. What a
-step reads is let go only after the step is done, so that what is lost begins anew at the last finished border.
+One for all executors. A step runs at least once, and a request is answered exactly once, in the order of arrival.
+What a step reads is let go only after the step is done, so that what is lost begins anew at the last finished border.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, assert_never
 
 from ...core.errors import RunError
-from ..executors.protocol import Crew, Died, Done, Event, Failed, Handle, Lost, Ready, Step
-from ..run_log import Log
+from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
+from ..run_log import RunLog
 from ..values import Value
-from .load_balancing import Balance, Bounds
-from .rebalancing import Moves
-from .requests import Flight, Request, Wires
-from .state_recovery import Repairs
-from .step_history import History
-from .worker_pool import Member, Staff
+from .load_balancing import Bounds, LoadBalance
+from .rebalancing import Rebalancing
+from .requests import Request, RequestState, Routing
+from .state_recovery import StateRecovery
+from .step_history import StepHistory
+from .worker_pool import WorkerPool, WorkerState
 
 MAX_KILLS: Final = 3
 """A request that ends so many workers at the same step is not tried again."""
@@ -39,26 +39,26 @@ OnError = Literal["raise", "skip"]
 Answer = Mapping[str, Value] | RunError
 
 
-class Dispatcher:
+class Scheduler:
     """Sends requests through the parts of a cascade."""
 
     def __init__(  # noqa: PLR0913 - each is a decision of its own, taken once, in `streaming`
         self,
-        wires: Wires,
-        crew: Crew,
-        members: Sequence[Member],
+        wires: Routing,
+        executor: Executor,
+        members: Sequence[WorkerState],
         *,
         window: int,
         on_error: OnError = "raise",
         deadline_s: float = DEADLINE_S,
-        balance: Balance | None = None,
-        log: Log | None = None,
+        balance: LoadBalance | None = None,
+        log: RunLog | None = None,
     ) -> None:
         """Nothing begins before `run`.
 
         Args:
             wires: the parts, and who reads what.
-            crew: the workers.
+            executor: the workers.
             members: what each of them owns.
             window: how many requests may be on their way, delivered ones not counted.
             on_error: `raise` the error of a request, or give it in place of its answer and go on.
@@ -67,18 +67,18 @@ class Dispatcher:
             log: what happens is noted there.
         """
         self._wires = wires
-        self._crew = crew
+        self._crew = executor
         self._window = window
         self._on_error = on_error
         self._deadline_s = deadline_s
-        self.log = log or Log(len(wires.units), len(members))
-        self.staff = Staff(crew, members, wires.units, deadline_s)
-        self._flights: dict[int, Flight] = {}
+        self.log = log or RunLog(len(wires.units), len(members))
+        self.staff = WorkerPool(executor, members, wires.units, deadline_s)
+        self._flights: dict[int, RequestState] = {}
         self._arrived = 0
         self._able: list[list[int]] = [[] for _ in wires.units]
-        self._history = History(crew, wires.units)
-        self._repairs = Repairs(crew, self.staff, self._history)
-        self._moves = Moves(self.staff, balance)
+        self._history = StepHistory(executor, wires.units)
+        self._repairs = StateRecovery(executor, self.staff, self._history)
+        self._moves = Rebalancing(self.staff, balance)
         self._doomed: dict[tuple[int, int], list[Handle]] = {}
         self._waited = 0
         self._is_all = False
@@ -133,12 +133,12 @@ class Dispatcher:
                 return
             if request is None:
                 return
-            flight = self._flights[self._arrived] = Flight(self._arrived, request, self._wires)
+            flight = self._flights[self._arrived] = RequestState(self._arrived, request, self._wires)
             self._arrived += 1
             self.log.arrived(flight.number, self._crew.now())
             self._begin(flight)
 
-    def _begin(self, flight: Flight) -> None:
+    def _begin(self, flight: RequestState) -> None:
         feeds = flight.request.feeds
         used = {name: self._crew.put(value, name) for name, value in feeds.items() if self._is_used(name)}
         self._able_now(flight, flight.begin(used, self._wires.inputs - used.keys()))
@@ -146,7 +146,7 @@ class Dispatcher:
     def _is_used(self, name: str) -> bool:
         return name in self._wires.readers or self._wires.is_output(name)
 
-    def _deliver(self, flight: Flight) -> Answer | None:
+    def _deliver(self, flight: RequestState) -> Answer | None:
         """The answer; None where it is lost, and worked out once more."""
         answer: Answer
         if flight.error is None:
@@ -164,7 +164,7 @@ class Dispatcher:
         self.log.delivered(flight.number, self._crew.now(), failed=flight.error is not None)
         return answer
 
-    def _drop(self, flight: Flight) -> None:
+    def _drop(self, flight: RequestState) -> None:
         """Let go of all that a request holds, as soon as no step reads it any more."""
         handles, flight.held = [*flight.held.values()], {}
         if flight.running:
@@ -178,7 +178,7 @@ class Dispatcher:
 
     # Steps
 
-    def _able_now(self, flight: Flight, parts: Iterable[int]) -> None:
+    def _able_now(self, flight: RequestState, parts: Iterable[int]) -> None:
         for part in parts:
             heapq.heappush(self._able[part], flight.number)
             self.log.able(part, flight.number, self._crew.now())
@@ -219,7 +219,7 @@ class Dispatcher:
         if (found := self._repairs.next_step(worker)) is not None:
             self._start(worker, *found)
 
-    def _oldest(self, parts: Sequence[int]) -> tuple[Flight, int] | None:
+    def _oldest(self, parts: Sequence[int]) -> tuple[RequestState, int] | None:
         """The oldest request that one of `parts` can work on, and which part: taken off the queue."""
         best: tuple[int, int] | None = None
         for part in parts:
@@ -310,7 +310,7 @@ class Dispatcher:
         self._moved(self._moves.weigh(event))
         self._employ(worker)
 
-    def _go_on(self, flight: Flight, event: Done) -> None:
+    def _go_on(self, flight: RequestState, event: Done) -> None:
         step = event.step
         if step.sequence is not None:
             try:
@@ -386,7 +386,7 @@ class Dispatcher:
             self._begin_anew(flight)
         self._employ(event.worker)
 
-    def _begin_anew(self, flight: Flight) -> None:
+    def _begin_anew(self, flight: RequestState) -> None:
         """What was made for a request is lost with a machine: it begins at its inputs again, which are here."""
         self._drop(flight)
         if flight.request.sequence is not None:

@@ -6,27 +6,27 @@ from collections import deque
 from collections.abc import Mapping
 
 from ...core.errors import RunError
-from ..executors.protocol import Crew, Handle, Step
-from .step_history import Entry, History, Repair
-from .worker_pool import Staff
+from ..executors.protocol import Executor, Handle, Step
+from .step_history import CompletedStep, ReplayPlan, StepHistory
+from .worker_pool import WorkerPool
 
 
-class Repairs:
+class StateRecovery:
     """What workers repeat before they go on, one repair a worker."""
 
-    def __init__(self, crew: Crew, staff: Staff, history: History) -> None:
+    def __init__(self, executor: Executor, staff: WorkerPool, history: StepHistory) -> None:
         """Nothing is broken yet."""
-        self._crew = crew
+        self._crew = executor
         self._staff = staff
         self._history = history
-        self._open: dict[int, tuple[Repair, deque[Entry]]] = {}
+        self._open: dict[int, tuple[ReplayPlan, deque[CompletedStep]]] = {}
         self._fed: dict[int, Mapping[str, Handle]] = {}
 
     def __contains__(self, worker: int) -> bool:
         """Has a worker something to repeat?"""
         return worker in self._open
 
-    def open(self, worker: int, repair: Repair) -> None:
+    def open(self, worker: int, repair: ReplayPlan) -> None:
         """A worker is to repeat these steps before anything else."""
         self._open[worker] = (repair, deque(repair.entries))
 
@@ -66,7 +66,7 @@ class Repairs:
         self.undone(worker)
         self._open.pop(worker, None)
 
-    def _no_room(self, worker: int, repair: Repair) -> RunError:
+    def _no_room(self, worker: int, repair: ReplayPlan) -> RunError:
         names = ", ".join(self._staff.units[part].name for part in sorted(repair.needs))
         return RunError(
             f"sequence {repair.sequence} lost its states with a worker, and {self._staff.members[worker].name} has no "

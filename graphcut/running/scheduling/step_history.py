@@ -1,6 +1,6 @@
 """The states of sequences: which worker has them, and what it takes to make them again elsewhere.
 
-A part's states follow from what the part was fed, step by step. So the dispatcher keeps what each step of a sequence
+A part's states follow from what the part was fed, step by step. So the scheduler keeps what each step of a sequence
 read, and repeats these steps where the states are lost: the same steps, so the same states, to the last bit.
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..executors.protocol import Crew, Handle, Step
+from ..executors.protocol import Executor, Handle, Step
 from ..values import Value
-from .requests import Unit
+from .requests import ScheduledPart
 
 REBUILDING = -1
 """The request of a step that only rebuilds states."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CompletedStep:
     """A step that was done, and what it was fed."""
 
     step: Step
@@ -26,7 +26,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class ReplayPlan:
     """What makes lost states again.
 
     Attributes:
@@ -39,17 +39,17 @@ class Repair:
     sequence: int
     parts: tuple[int, ...]
     needs: frozenset[int]
-    entries: tuple[Entry, ...]
+    entries: tuple[CompletedStep, ...]
 
 
-class History:
+class StepHistory:
     """What was done for each sequence."""
 
-    def __init__(self, crew: Crew, units: Sequence[Unit]) -> None:
+    def __init__(self, executor: Executor, units: Sequence[ScheduledPart]) -> None:
         """Where no worker can die, nothing is kept."""
-        self._crew = crew
+        self._crew = executor
         self._units = units
-        self._entries: dict[int, list[Entry]] = {}
+        self._entries: dict[int, list[CompletedStep]] = {}
         self._at: dict[int, dict[int, int]] = {}
 
     def note(self, sequence: int, step: Step, worker: int, held: Mapping[str, Handle]) -> None:
@@ -61,10 +61,10 @@ class History:
         parts = self._keeping(step.parts)
         if parts and self._crew.can_die:
             values = {name: self._crew.get(handle, name) for name, handle in held.items()}
-            self._entries.setdefault(sequence, []).append(Entry(step, values))
+            self._entries.setdefault(sequence, []).append(CompletedStep(step, values))
             self.rebuilt(sequence, parts, worker)
 
-    def lost(self, sequence: int, parts: Sequence[int], worker: int) -> Repair | None:
+    def lost(self, sequence: int, parts: Sequence[int], worker: int) -> ReplayPlan | None:
         """What makes the states of `parts` where `worker` has them; None where it has them, or there are none yet."""
         at, entries = self._at.get(sequence, {}), self._entries.get(sequence, [])
         elsewhere = [part for part in self._keeping(parts) if at.get(part) != worker]
@@ -74,7 +74,7 @@ class History:
             return None
         needs = self._closed(frozenset(missing), entries)
         repeated = (self._shortened(entry, needs) for entry in entries)
-        return Repair(sequence, missing, needs, tuple(entry for entry in repeated if entry.step.parts))
+        return ReplayPlan(sequence, missing, needs, tuple(entry for entry in repeated if entry.step.parts))
 
     def rebuilt(self, sequence: int, parts: Sequence[int], worker: int) -> None:
         """The states of `parts` are with `worker` now."""
@@ -99,7 +99,7 @@ class History:
     def _keeping(self, parts: Sequence[int]) -> tuple[int, ...]:
         return tuple(part for part in parts if self._units[part].keeps)
 
-    def _closed(self, parts: frozenset[int], entries: Sequence[Entry]) -> frozenset[int]:
+    def _closed(self, parts: frozenset[int], entries: Sequence[CompletedStep]) -> frozenset[int]:
         """`parts`, and all that must run with them in some entry: a part with states must run in all of its entries."""
         while True:
             more = parts.union(*(self._behind(entry, parts) for entry in entries))
@@ -107,7 +107,7 @@ class History:
                 return parts
             parts = more
 
-    def _behind(self, entry: Entry, parts: frozenset[int]) -> set[int]:
+    def _behind(self, entry: CompletedStep, parts: frozenset[int]) -> set[int]:
         """Those of `parts` in a step, and the parts of the step that make what these read and was not kept."""
         wanted, names = set[int](), set[str]()
         for part in reversed(entry.step.parts):
@@ -117,8 +117,8 @@ class History:
                 names.update(name for name in unit.reads if name not in entry.values)
         return wanted
 
-    def _shortened(self, entry: Entry, needs: frozenset[int]) -> Entry:
+    def _shortened(self, entry: CompletedStep, needs: frozenset[int]) -> CompletedStep:
         parts = tuple(sorted(self._behind(entry, needs)))
         reads = {name for part in parts for name in self._units[part].reads}
         values = {name: value for name, value in entry.values.items() if name in reads}
-        return Entry(replace(entry.step, request=REBUILDING, parts=parts, writes=()), values)
+        return CompletedStep(replace(entry.step, request=REBUILDING, parts=parts, writes=()), values)

@@ -9,8 +9,8 @@ from typing import Final
 
 from ...core.errors import RunError
 from ...core.units import size
-from ..executors.protocol import Crew, Step
-from .requests import Unit
+from ..executors.protocol import Executor, Step
+from .requests import ScheduledPart
 
 MAX_DEATHS: Final = 3
 """So often may a worker end without having finished a step in between before its place counts as lost."""
@@ -22,7 +22,7 @@ _PAUSES_S: Final = (0.0, 0.2, 1.0)
 
 
 @dataclass(slots=True)
-class Member:
+class WorkerState:
     """One worker.
 
     Attributes:
@@ -64,7 +64,7 @@ class Member:
         return [part for part in self.owns if part in self.holds]
 
 
-class Staff:
+class WorkerPool:
     """All workers of a run.
 
     Attributes:
@@ -72,10 +72,12 @@ class Staff:
         units: the parts, by their places.
     """
 
-    def __init__(self, crew: Crew, members: Sequence[Member], units: Sequence[Unit], start_s: float) -> None:
+    def __init__(
+        self, executor: Executor, members: Sequence[WorkerState], units: Sequence[ScheduledPart], start_s: float
+    ) -> None:
         """Nobody is started yet; `start_s` is how long one may take to load its parts."""
         self.members = list(members)
-        self._crew = crew
+        self._crew = executor
         self.units = units
         self._start_s = start_s
         self._again: list[tuple[float, int]] = []
