@@ -652,7 +652,7 @@ def test_the_smallest_cap_is_kept(request: pytest.FixtureRequest, name: str, exa
 
 
 PEAK = """
-from graphcut.running.in_process.process_memory import Peak, give_back, resident_bytes
+from graphcut.running.in_process.process_memory import PeakMemory, give_back, resident_bytes
 (graphcut.Runner(cascade, memory_bytes=1 << 40, exact=exact)).run(feeds(0))  # the library's code is in memory now
 import gc; gc.collect(); give_back()
 base = resident_bytes()
@@ -681,12 +681,12 @@ def test_one_part_at_a_time_takes_little_more_than_the_largest_part(request: pyt
 
 LOADED = """
 import graphcut
-from graphcut.running.in_process.process_memory import Peak, resident_bytes
-from graphcut.running.stage import Policy, Stage
+from graphcut.running.in_process.process_memory import PeakMemory, resident_bytes
+from graphcut.running.stage import SessionConfig, Stage
 cascade = graphcut.open_cascade(given[0])
-Stage(cascade, cascade.parts[0], policy=Policy(prepacked=False)).close()  # the library's code is in memory now
-before, peak = resident_bytes(), Peak()
-stage = Stage(cascade, cascade.parts[0], policy=Policy(prepacked=False))
+Stage(cascade, cascade.parts[0], config=SessionConfig(prepacked=False)).close()  # the library's code is in memory now
+before, peak = resident_bytes(), PeakMemory()
+stage = Stage(cascade, cascade.parts[0], config=SessionConfig(prepacked=False))
 said["above"] = peak.bytes - before
 """
 
@@ -705,12 +705,12 @@ TWO_OUTPUTS = """
 import numpy as np
 import graphcut
 from graphcut.running.in_process.process_memory import give_back, resident_bytes, keep_nothing_large
-from graphcut.running.stage import Policy, Stage
+from graphcut.running.stage import SessionConfig, Stage
 from graphcut.running.in_process.sequential import opened
 keep_nothing_large()
 cascade = graphcut.open_cascade(given[0])
 held = opened(cascade, {"x": np.ones(20_000_000, np.float32)})
-made = Stage(cascade, cascade.parts[0], policy=Policy(arena=False)).step(held)
+made = Stage(cascade, cascade.parts[0], config=SessionConfig(arena=False)).step(held)
 both = resident_bytes()
 del made["a"]
 said["freed"] = both - resident_bytes()
@@ -734,13 +734,13 @@ import re, resource
 import numpy as np
 import onnxruntime as ort
 import graphcut
-from graphcut.running.stage import Policy, session_options
+from graphcut.running.stage import SessionConfig, session_options
 cascade, model, limit, answer = graphcut.open_cascade(given[0]), given[1], int(given[2]), given[3]
 x = np.load(given[4])
 taken = int(re.search(r"VmData:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
 resource.setrlimit(resource.RLIMIT_DATA, (taken + limit, taken + limit))
 try:
-    ort.InferenceSession(model, session_options(Policy()), providers=["CPUExecutionProvider"])
+    ort.InferenceSession(model, session_options(SessionConfig()), providers=["CPUExecutionProvider"])
 except Exception as error:
     said["whole"] = str(error)
 (y,) = graphcut.run(cascade, {"x0": x}, memory_bytes=260 << 20, exact=True).values()

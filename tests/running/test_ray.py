@@ -400,7 +400,7 @@ def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             super().__init__(*arguments)
             self._path = tmp_path / "not here" / self._path.name
 
-    monkeypatch.setattr(ray_executor, "RayCrew", Apart)
+    monkeypatch.setattr(ray_executor, "RayExecutor", Apart)
 
 
 @pytest.mark.usefixtures("apart")

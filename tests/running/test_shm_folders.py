@@ -21,7 +21,7 @@ from graphcut.running.executors import shm_folders
 
 tempfile.tempdir = sys.argv[1]
 shm_folders.SHARED_MEMORY = Path(sys.argv[1])
-made = shm_folders.Folders()
+made = shm_folders.ShmFolders()
 os.kill(os.getpid(), 9)
 """
 
