@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .running.stage import SessionConfig
     from .simulating.results import SimulationResult
     from .simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
-    from .simulating.simulate_run import simulate
+    from .simulating.simulator import simulate
     from .surgery.merging import merge
     from .surgery.splitting import split
     from .verifying.reports import Verification, verify
@@ -173,7 +173,7 @@ _HOMES: Final = {
     "running.pipelined": ("Pipeline", "stream"),
     "running.in_process.runner": ("Runner", "run"),
     "running.stage": ("SessionConfig",),
-    "simulating.simulate_run": ("simulate",),
+    "simulating.simulator": ("simulate",),
     "simulating.results": ("SimulationResult",),
     "simulating.scenario": ("Scenario", "scenario_of_cascade", "scenario_of_plan"),
     "surgery.splitting": ("split",),

@@ -23,7 +23,7 @@ from graphcut.running.executors.protocol import Step
 from graphcut.running.run_log import RunLog
 from graphcut.running.scheduling.assignment import Via
 from graphcut.simulating.scenario import Scenario, scenario_of_log, scenario_of_plan
-from graphcut.simulating.simulate_run import simulate
+from graphcut.simulating.simulator import simulate
 
 REQUESTS = 100
 ROUNDS = 5
@@ -82,7 +82,7 @@ def bench_measured(cascade: Cascade, feeds: Sequence[Mapping[str, Any]], *, via:
             for future in [pipeline.submit(feeds[i % len(feeds)]) for i in range(REQUESTS)]:
                 future.result()
             measured_s = time.perf_counter() - began
-            scenario = scenario_of_log(cascade, log, words_s=statistics.fmean(log.words))
+            scenario = scenario_of_log(cascade, log, overhead_s=statistics.fmean(log.words))
             found = simulate(scenario, requests=REQUESTS, window=pipeline.window)
         ratios.append(found.total_s / measured_s)
         rates.append(REQUESTS / measured_s)
@@ -96,6 +96,6 @@ def bench_large(scenario: Scenario, requests: int) -> None:
     began = time.perf_counter()
     found = simulate(scenario, requests=requests)
     seconds = time.perf_counter() - began
-    failing = f", {sum(device.failures for device in found.devices):,} failures" if scenario.is_failing else ""
+    failing = f", {sum(device.failures for device in found.devices):,} failures" if scenario.can_fail else ""
     what = f"{len(found.devices):,} devices, {requests:,} requests{failing}"
     row(what, f"{seconds:.1f} s, {found.answered:,} answered", "10 s")

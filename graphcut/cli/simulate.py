@@ -48,7 +48,7 @@ def simulate(
     from ..drawing.opening import scenario_at
     from ..drawing.simulation_report import draw_simulated, simulated_record
     from ..planning.cluster import read_simulated_cluster
-    from ..simulating.simulate_run import simulate as play
+    from ..simulating.simulator import simulate as play
 
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
     world = None if cluster is None else read_simulated_cluster(cluster)

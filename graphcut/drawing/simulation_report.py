@@ -106,7 +106,7 @@ class _ReportScreen:
             "half within": latency.p50,
             "9 of 10": latency.p90,
             "99 of 100": latency.p99,
-            "all": latency.most,
+            "all": latency.max,
         }
         said = "   ".join(f"{word} {duration(seconds)}" for word, seconds in facts.items())
         return [Text("latency  ", "bold").append_text(self.signs.text(said, "not bold"))]
@@ -144,7 +144,7 @@ class _ReportScreen:
 
     def used(self) -> list[RenderableType]:
         """The lines that carried anything, the fullest first."""
-        lines = sorted((line for line in self.found.lines if line.bytes), key=lambda line: -line.used)
+        lines = sorted((line for line in self.found.links if line.bytes), key=lambda line: -line.used)
         if not lines:
             return []
         shown, rest = lines[:MOST_ROWS], lines[MOST_ROWS:]
@@ -166,7 +166,7 @@ class _ReportScreen:
 
     def costs(self) -> list[RenderableType]:
         """What failures cost: beside the same run without any."""
-        found, without = self.found, self.found.undisturbed
+        found, without = self.found, self.found.without_failures
         if without is None:
             return []
         both = (found, without)
@@ -185,14 +185,14 @@ class _ReportScreen:
             Column("without", [values[1] for _, values in facts]),
         ]
         drawn: list[RenderableType] = [table(columns, width=self.width, signs=self.signs)]
-        if found.anew:
-            said = f"{count(found.anew, 'request')} began anew, since what was made for them had gone with a device"
+        if found.restarted:
+            said = f"{count(found.restarted, 'request')} restarted, because a device that failed had their tensors"
             drawn.append(self.signs.text(said, "dim"))
         return drawn
 
 
 def _busy(device: DeviceUse) -> float:
-    return device.computing + device.fetching + device.telling
+    return device.computing + device.fetching + device.messaging
 
 
 def _rate(per_s: float) -> str:

@@ -13,14 +13,14 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
         p50: half were answered in so much or less.
         p90: nine of ten.
         p99: 99 of a hundred.
-        most: all.
+        max: all.
     """
 
     mean: float
     p50: float
     p90: float
     p99: float
-    most: float
+    max: float
 
 
 class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
         steps: how many steps it did.
         computing: the share of the time in which it computed.
         fetching: the share of the time in which it waited for tensors of a step.
-        telling: the share of the time in which it had nothing to do but a word to it or from it was on its way.
+        messaging: the share of the time in which it had nothing to do but a word to it or from it was on its way.
         down: the share of the time in which it was down.
         failures: how often it failed.
     """
@@ -42,7 +42,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     computing: float
     fetching: float
-    telling: float
+    messaging: float
     down: float
     failures: int
 
@@ -78,10 +78,10 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
         per_s: answers a second, of all that time.
         latency: how long requests took; None where none was answered.
         lost: messages that got lost and were sent again.
-        anew: how often a request began anew since what was made for it had gone with a device.
+        restarted: how often a request began anew since what was made for it had gone with a device.
         devices: what they did.
-        lines: what these did.
-        undisturbed: the same without failures of devices; None where there can be none.
+        links: what these did.
+        without_failures: the same without failures of devices; None where there can be none.
     """
 
     requests: int
@@ -95,7 +95,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     per_s: float
     latency: Latency | None
     lost: int
-    anew: int
+    restarted: int
     devices: tuple[DeviceUse, ...]
-    lines: tuple[LinkUse, ...]
-    undisturbed: SimulationResult | None = None
+    links: tuple[LinkUse, ...]
+    without_failures: SimulationResult | None = None

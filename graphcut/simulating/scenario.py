@@ -52,7 +52,7 @@ class Scenario:
     seconds: tuple[tuple[float, ...], ...]
 
     @property
-    def is_failing(self) -> bool:
+    def can_fail(self) -> bool:
         """Can a device fail there?"""
         return bool(self.world.failures) or any(fault.mean_up_s is not None for fault in self.world.faults)
 
@@ -152,7 +152,7 @@ def scenario_of_cascade(cascade: Cascade, world: SimulatedCluster) -> Scenario:
     )
 
 
-def scenario_of_log(cascade: Cascade, log: RunLog, *, words_s: float = 0.0) -> Scenario:
+def scenario_of_log(cascade: Cascade, log: RunLog, *, overhead_s: float = 0.0) -> Scenario:
     """What was measured on one machine: each part takes on each worker what it took there on average.
 
     Between workers of one machine tensors take no time of their own. A part belongs to all workers that ran it.
@@ -160,7 +160,7 @@ def scenario_of_log(cascade: Cascade, log: RunLog, *, words_s: float = 0.0) -> S
     Args:
         cascade: what ran.
         log: of that run.
-        words_s: what a step took on average on top of its parts, until it was heard of there and here.
+        overhead_s: what a step took on average on top of its parts, until it was heard of there and here.
     """
     known = {key: tally.seconds / tally.times for key, tally in log.tallies.items() if tally.times}
     parts = range(len(cascade.parts))
@@ -172,7 +172,9 @@ def scenario_of_log(cascade: Cascade, log: RunLog, *, words_s: float = 0.0) -> S
         cascade.manifest.reads,
         cascade.manifest.writes,
         {name: 0 for part in cascade.parts for name in part.writes},
-        SimulatedCluster(devices=tuple(Device(name=f"worker {worker}", latency_s=words_s / 2) for worker in workers)),
+        SimulatedCluster(
+            devices=tuple(Device(name=f"worker {worker}", latency_s=overhead_s / 2) for worker in workers)
+        ),
         tuple(tuple(part for part in parts if (part, worker) in known) for worker in workers),
         tuple(tuple(known.get((part, worker), usual[part]) for part in parts) for worker in workers),
     )

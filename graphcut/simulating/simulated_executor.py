@@ -89,7 +89,7 @@ class SimulatedExecutor:
         clock: the time of the simulation.
         network: its lines.
         machines: its devices, by number.
-        anew: the requests that begin anew since a tensor has gone with a device, and the attempt that was in vain.
+        restarted: the requests that begin anew since a tensor has gone with a device, and the attempt that was in vain.
     """
 
     can_die = True
@@ -100,7 +100,7 @@ class SimulatedExecutor:
         self.clock = Clock()
         self.network = Network(scenario.world, self.clock, random.Random(f"lines {seed}"))  # noqa: S311 - no secret
         self.machines = [SimulatedDevice() for _ in devices]
-        self.anew: set[tuple[int, int]] = set()
+        self.restarted: set[tuple[int, int]] = set()
         self._scenario = scenario
         self._late_s = [device.latency_s for device in devices]
         self._events: deque[Event | None] = deque()
@@ -145,7 +145,7 @@ class SimulatedExecutor:
     def forget(self, sequence: int) -> None:
         """Nothing is kept for sequences here."""
 
-    def end(self, worker: int) -> None:
+    def kill(self, worker: int) -> None:
         if self.machines[worker].is_counted_on:
             self._end(worker)
 
@@ -245,7 +245,7 @@ class SimulatedExecutor:
         machine = self.machines[worker]
         step = cast("Step", machine.step)
         self._stop_step(worker)
-        self.anew.add((step.request, step.attempt))
+        self.restarted.add((step.request, step.attempt))
         self._say(worker, Lost(worker, step))
 
     def _say(self, worker: int, event: Event, silent_s: float = 0.0) -> None:
@@ -316,7 +316,7 @@ class SimulatedExecutor:
             if self.machines[reader].fetching.pop(transfer, None) is not None:  # or another loss has stopped that step
                 self.network.stop(transfer)
                 self._fetch(reader, found)
-        self._say(worker, Died(worker, "it failed", is_gone_for_good=machine.down_until_s == inf), silent_s)
+        self._say(worker, Died(worker, "it failed", is_permanent=machine.down_until_s == inf), silent_s)
 
     def _stop_step(self, worker: int) -> None:
         machine = self.machines[worker]

@@ -74,7 +74,18 @@ def test_the_record_says_what_the_screen_says(say: Say, house: Path) -> None:
     record = simulated(say, house / "plan.json", "--requests", "50", "--seed", "7")
     assert record["schema"] == "graphcut.simulated/1"
     assert record["source"] == str(house / "plan.json")
-    told = ("requests", "answered", "failed", "stopped", "rate_per_s", "window", "seed", "lost", "anew", "undisturbed")
+    told = (
+        "requests",
+        "answered",
+        "failed",
+        "stopped",
+        "rate_per_s",
+        "window",
+        "seed",
+        "lost",
+        "restarted",
+        "without_failures",
+    )
     assert [record[name] for name in told] == [50, 50, 0, "", None, 4, 7, 0, 0, None]
     assert record["per_s"] == pytest.approx(50 / record["total_s"])
     assert [(device["name"], len(device["parts"]), device["steps"]) for device in record["devices"]] == [
@@ -117,8 +128,8 @@ def test_requests_come_at_a_rate_and_too_many_are_told(say: Say, house: Path) ->
 def test_what_a_failure_costs_stands_beside_the_run_without(say: Say, house: Path) -> None:
     words = (house / "plan.json", "--requests", "100", "--fail", "pi@0.5+3")
     record = simulated(say, *words)
-    assert record["undisturbed"]["undisturbed"] is None
-    assert record["total_s"] > record["undisturbed"]["total_s"] + 3
+    assert record["without_failures"]["without_failures"] is None
+    assert record["total_s"] > record["without_failures"]["total_s"] + 3
     assert [device["failures"] for device in record["devices"]] == [1, 0]
     said = say("simulate", *words)
     rows = [line.split() for line in said.out.splitlines()]

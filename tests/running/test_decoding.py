@@ -40,7 +40,7 @@ from graphcut.core.wiring import Tensor
 from graphcut.costs.caches import find_caches
 from graphcut.drawing.scenes import scene_of_cascade, scene_of_plan
 from graphcut.running.decoding.token_inputs import Stretch, fed, role_of
-from graphcut.running.executors.worker import Places, Worker
+from graphcut.running.executors.worker import StatesByPart, Worker
 from graphcut.running.stage import Stage
 
 from conftest import floats, model_of
@@ -360,7 +360,7 @@ def test_a_sequence_that_is_over_leaves_nothing_with_the_workers(
     made: list[Worker] = []
     begin = Worker.__init__
 
-    def noted(worker: Worker, cascade: Cascade, states: Places, load: Callable[[int], Stage]) -> None:
+    def noted(worker: Worker, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
         begin(worker, cascade, states, load)
         made.append(worker)
 

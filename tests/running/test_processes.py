@@ -410,7 +410,7 @@ def next_of(executor: ProcessExecutor, kind: type[Any]) -> Any:  # noqa: ANN401 
 
 def step_on(executor: ProcessExecutor, worker: int, step: Step, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
     executor.run(worker, step, feeds)
-    made: Mapping[str, Any] = next_of(executor, Done).made
+    made: Mapping[str, Any] = next_of(executor, Done).outputs
     return made
 
 
@@ -429,8 +429,8 @@ def test_what_a_worker_made_outlives_it_until_it_is_released(executor: ProcessEx
     next_of(executor, Ready)
     x = executor.put(value_of(X), "x")
     made = step_on(executor, 0, Step(0, (0,), ("a",)), {"x": x})
-    executor.end(0)
-    assert next_of(executor, Died).why == "it was ended by SIGKILL"
+    executor.kill(0)
+    assert next_of(executor, Died).reason == "it was ended by SIGKILL"
     files = [path for folder in folders_of(os.getpid()) for path in folder.iterdir() if path.suffix != ".stderr"]
     assert len(files) == 2
     np.testing.assert_array_equal(array_at(executor, made["a"]), np.maximum(X, 0))
@@ -460,7 +460,7 @@ def test_a_worker_loads_more_parts_beside_its_work(executor: ProcessExecutor) ->
     assert Ready(0, frozenset({0, 1})) in events
     assert sum(isinstance(event, Done) for event in events) == 1
     executor.run(0, Step(1, (0, 1), ("c",)), {"x": executor.put(value_of(X), "x")})
-    assert list(next_of(executor, Done).made) == ["c"]
+    assert list(next_of(executor, Done).outputs) == ["c"]
 
 
 def test_a_tensor_whose_file_somebody_removed_is_lost(executor: ProcessExecutor) -> None:

@@ -235,7 +235,7 @@ def first_step(executor: RayExecutor) -> Any:  # noqa: ANN401 - what an executor
     executor.run(0, Step(0, (0,), ("a",)), {"x": fed})
     event = next_of(executor)
     assert isinstance(event, Done)
-    return event.made["a"]
+    return event.outputs["a"]
 
 
 def test_each_part_sits_on_the_machine_of_its_device(executor: RayExecutor) -> None:

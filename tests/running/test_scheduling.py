@@ -148,7 +148,7 @@ class Script:
             unit = self.units[part]
             past = ""
             if unit.keeps and step.sequence is not None:
-                past = "" if step.fresh else mate.kept[step.sequence, part]
+                past = "" if step.zero_states else mate.kept[step.sequence, part]
             values |= written(unit, values, past)
             if unit.keeps:
                 mate.kept[step.sequence, part] = state_of(unit, values, past)
@@ -158,7 +158,7 @@ class Script:
         for mate in self.mates:
             mate.kept = {key: value for key, value in mate.kept.items() if key[0] != sequence}
 
-    def end(self, worker: int) -> None:
+    def kill(self, worker: int) -> None:
         why = "" if self.mates[worker].is_alive else "it was dead"
         self.at(self.time, lambda: self.dead(worker, why or "it was ended"))
 
@@ -217,7 +217,7 @@ def by_hand(
         for part, unit in enumerate(units):
             past = ""
             if unit.keeps and request.sequence is not None:
-                past = "" if request.fresh else kept[request.sequence, part]
+                past = "" if request.zero_states else kept[request.sequence, part]
             values |= written(unit, values, past)
             kept[request.sequence, part] = state_of(unit, values, past)
         answers.append({name: values[name] for name in outputs})

@@ -24,8 +24,8 @@ from graphcut.running.run_log import RunLog
 from graphcut.running.scheduling.requests import ScheduledPart
 from graphcut.simulating.network import RETRY_S, LinkDirection, Route, Transfer, fair_shares
 from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario_of_log, scenario_of_plan
-from graphcut.simulating.simulate_run import latency_of, simulate
 from graphcut.simulating.simulated_executor import LOAD_BYTES_PER_S, NOTICE_S
+from graphcut.simulating.simulator import latency_of, simulate
 
 RATE = 1000.0
 """Bytes a second of each line here."""
@@ -70,7 +70,7 @@ def test_a_request_alone_takes_all_stages_and_transfers_and_the_word_to_and_from
     assert found.total_s == 1 + 2 + 4 + 3 * 2 * 0.25 + 2 * (0.25 + 500 / RATE)
     assert found.latency is not None
     assert found.latency.mean == found.total_s
-    assert [device.telling * found.total_s for device in found.devices] == [0.5, 0.5, 0.5]
+    assert [device.messaging * found.total_s for device in found.devices] == [0.5, 0.5, 0.5]
 
 
 def test_a_pipeline_answers_as_often_as_its_slowest_stage() -> None:
@@ -131,7 +131,7 @@ def test_parts_that_do_not_depend_on_each_other_run_side_by_side() -> None:
     # To 1 and to 2 at half the rate of 0's line: 2 s. At 8 s b is made, and 3 hears of its step: it fetches a, b and c
     # over its line together, 2,500 bytes.
     assert found.total_s == 1 + 2 + 5 + 2.5 + 1
-    assert {(line.source, line.target): line.bytes for line in found.lines} == {
+    assert {(line.source, line.target): line.bytes for line in found.links} == {
         ("d0", None): 3000,
         ("d1", None): 1000,
         ("d2", None): 500,
@@ -148,7 +148,7 @@ def test_parts_of_one_device_are_one_step_and_send_nothing_to_each_other() -> No
     found = simulate(scenario, requests=10)
     assert found.total_s == 30
     assert [device.steps for device in found.devices] == [10, 0]
-    assert [line.bytes for line in found.lines] == [0, 0, 0, 0]
+    assert [line.bytes for line in found.links] == [0, 0, 0, 0]
 
 
 def test_a_direct_line_is_taken_instead_of_the_router() -> None:
@@ -157,7 +157,7 @@ def test_a_direct_line_is_taken_instead_of_the_router() -> None:
     world = SimulatedCluster(devices=scenario.world.devices, lines=(line,))
     found = simulate(replace(scenario, world=world), requests=1)
     assert found.total_s == 1 + 0.5 + 0.25 + 1
-    carried = {(line.source, line.target): line.bytes for line in found.lines if line.bytes}
+    carried = {(line.source, line.target): line.bytes for line in found.links if line.bytes}
     assert carried == {("d0", "d1"): 1000}
 
 
@@ -288,7 +288,7 @@ def test_each_lost_message_costs_a_timeout_and_goes_again() -> None:
     expected = requests * loss / (1 - loss)
     assert abs(found.lost - expected) < 4 * sqrt(expected / (1 - loss))
     assert found.total_s == pytest.approx(requests * (0.5 + 0.1) + found.lost * (RETRY_S + 0.1))
-    assert sum(line.bytes for line in found.lines) == 2 * 100 * (requests + found.lost)
+    assert sum(line.bytes for line in found.links) == 2 * 100 * (requests + found.lost)
 
 
 def test_over_the_router_a_message_must_pass_both_lines() -> None:
@@ -313,8 +313,8 @@ def test_a_device_that_fails_takes_up_its_step_when_it_is_back_and_has_loaded() 
     failure = ScheduledFailure(device="d0", at_s=10.5, for_s=5.0)
     found = simulate(chain([1.0], weight_bytes=int(LOAD_BYTES_PER_S), failures=[failure]), requests=20)
     assert found.total_s == 20 + (15.5 - 10.0) + 1
-    assert found.undisturbed is not None
-    assert found.undisturbed.total_s == 20
+    assert found.without_failures is not None
+    assert found.without_failures.total_s == 20
     assert found.devices[0].failures == 1
     assert found.devices[0].down * found.total_s == pytest.approx(5)
 
@@ -329,7 +329,7 @@ def test_what_lay_on_a_device_that_failed_is_made_anew() -> None:
     """Part 0 has made what part 1 fetches, for 4 s, when its device fails: the request begins at its inputs."""
     failure = ScheduledFailure(device="d0", at_s=3.0, for_s=2.0)
     found = simulate(chain([1.0, 1.0], sent_bytes=4000, failures=[failure]), requests=1)
-    assert (found.answered, found.anew) == (1, 1)
+    assert (found.answered, found.restarted) == (1, 1)
     assert found.total_s == 5 + 1 + 4 + 1
 
 
@@ -351,7 +351,7 @@ def test_a_tensor_that_another_device_has_too_comes_from_there() -> None:
         ((1.0, 3.0, 1.0),) * 3,
     )
     found = simulate(scenario, requests=1)
-    assert (found.total_s, found.anew) == (1 + 1 + 3 + 1 + 1, 0)
+    assert (found.total_s, found.restarted) == (1 + 1 + 3 + 1 + 1, 0)
 
 
 def test_parts_of_a_device_that_is_gone_come_over_the_line_of_their_heir() -> None:
@@ -377,8 +377,8 @@ def test_without_room_for_the_parts_of_a_device_that_is_gone_the_run_stops_and_s
     assert found.answered == 1
     assert found.total_s == 2.5 + NOTICE_S
     assert found.stopped == ("d1 is lost (it failed), and no other worker has room for part 1, which needs 1.95 KiB")
-    assert found.undisturbed is not None
-    assert (found.undisturbed.answered, found.undisturbed.stopped) == (6, "")
+    assert found.without_failures is not None
+    assert (found.without_failures.answered, found.without_failures.stopped) == (6, "")
 
 
 def test_failures_and_repairs_leave_the_availability_that_their_means_say() -> None:
@@ -422,8 +422,8 @@ def test_whatever_fails_every_request_is_answered_once_and_in_order(seed: int) -
     found = simulate(scenario, requests=200, rate_per_s=1.5, seed=seed)
     assert found.stopped == ""
     assert found.answered + found.failed == 200
-    assert found.undisturbed is not None
-    assert (found.undisturbed.answered, found.undisturbed.failed) == (200, 0)
+    assert found.without_failures is not None
+    assert (found.without_failures.answered, found.without_failures.failed) == (200, 0)
     assert sum(device.failures for device in found.devices) > 0
     assert all(0 <= device.computing + device.fetching <= 1 for device in found.devices)
 
@@ -439,13 +439,13 @@ def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
 def test_failures_do_not_change_when_requests_come() -> None:
     failing = chain([0.0], faults=[ReliabilityModel(device="d0", mean_up_s=1e9, mean_down_s=1.0)])
     found = simulate(failing, requests=100, rate_per_s=3.0)
-    assert found.undisturbed == replaced(found)
+    assert found.without_failures == replaced(found)
 
 
 def replaced(found: Any) -> Any:  # noqa: ANN401 - a record
     from msgspec.structs import replace as changed
 
-    return changed(found, undisturbed=None)
+    return changed(found, without_failures=None)
 
 
 # What is asked for
@@ -486,7 +486,7 @@ def test_copies_are_at_least_one_and_their_names_new() -> None:
 def test_quantiles_are_times_that_some_request_took() -> None:
     found = latency_of([float(i) for i in range(1, 101)])
     assert found is not None
-    assert (found.mean, found.p50, found.p90, found.p99, found.most) == (50.5, 50.0, 90.0, 99.0, 100.0)
+    assert (found.mean, found.p50, found.p90, found.p99, found.max) == (50.5, 50.0, 90.0, 99.0, 100.0)
     assert latency_of([]) is None
 
 
@@ -539,7 +539,7 @@ def test_a_plan_is_simulated_as_fast_as_planned_but_for_words_and_what_overlaps(
     slowest = max(figures.busy_s for figures in made.figures)
     assert max(runs) < period < slowest + 3 * 1e-4 + (sum(runs) + slowest) / 500
     sent = sum(figures.sent_bytes for figures in made.figures)
-    assert sum(line.bytes for line in found.lines if line.target is None) == 500 * sent
+    assert sum(line.bytes for line in found.links if line.target is None) == 500 * sent
 
 
 def test_a_plan_for_no_cluster_is_spread_over_the_devices_in_order(
@@ -568,7 +568,7 @@ def test_what_was_measured_here_is_played_with_the_times_that_it_took(
     log = RunLog(2, 3)
     for worker, part, seconds in ((0, 0, 1.0), (0, 0, 3.0), (1, 1, 1.0), (2, 1, 3.0)):
         log.done(worker, Step(0, (part,), ()), [seconds], 10.0)
-    scenario = scenario_of_log(cascade, log, words_s=0.5)
+    scenario = scenario_of_log(cascade, log, overhead_s=0.5)
     assert scenario.owns == ((0,), (1,), (1,))
     assert scenario.seconds == ((2.0, 2.0), (2.0, 1.0), (2.0, 3.0))
     assert simulate(scenario, requests=1).total_s == 2 + 1 + 2 * 0.5

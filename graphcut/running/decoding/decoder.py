@@ -34,7 +34,7 @@ class Decoder:
         roles: what the inputs are for that are worked out at each step.
         constants: what is fed as it is at every step.
         kept: states that stay with their part, by its place.
-        fresh: the shapes of these when a sequence begins.
+        zero_states: the shapes of these when a sequence begins.
         begins: the other states when a sequence begins: they are fed and answered like any tensor.
         becomes: the outputs that these are fed from at the next step, by input.
         logits: the output that says which token comes next.
@@ -48,7 +48,7 @@ class Decoder:
     roles: Mapping[str, DecoderInputRole]
     constants: Mapping[str, Value]
     kept: Mapping[int, tuple[State, ...]]
-    fresh: Mapping[str, tuple[int, ...]]
+    zero_states: Mapping[str, tuple[int, ...]]
     begins: Mapping[str, Value]
     becomes: Mapping[str, str]
     logits: str
@@ -132,7 +132,7 @@ def decoder_of(
         roles=roles,
         constants={name: value for name, value in given.items() if name not in begins},
         kept=kept,
-        fresh=starts,
+        zero_states=starts,
         begins=begins,
         becomes={state.past: state.present for state in sent},
         logits=_logits(cascade, states),

@@ -68,7 +68,7 @@ class _Sequence:
         """The next step; what it feeds counts as fed."""
         now = self.left[: decoder.most]
         self.at = Stretch(0, self.done + now) if decoder.is_stateless else Stretch(len(self.done), now)
-        fresh = {} if self.done else decoder.fresh
+        fresh = {} if self.done else decoder.zero_states
         self.done, self.left = self.done + now, self.left[len(now) :]
         return Request(decoder.feeds(self.at, self.states), self.number, fresh, f"sequence {self.number}")
 

@@ -23,10 +23,10 @@ from ...core.errors import RunError
 from ...core.manifest import Cascade, Manifest, digest_of, open_cascade
 from ..in_process.process_memory import resident_bytes
 from ..stage import SessionConfig, Stage
-from .output_placement import OutputBuffers
+from .output_buffers import OutputBuffers
 from .protocol import Step
 from .shared_memory import SharedMemory, TensorRef
-from .worker import Places, Worker
+from .worker import StatesByPart, Worker
 
 
 class Opening(NamedTuple):
@@ -43,7 +43,7 @@ class Opening(NamedTuple):
     manifest: str
     digest: str
     config: SessionConfig
-    states: Places
+    states: StatesByPart
     owner: str
 
 

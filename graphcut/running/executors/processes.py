@@ -31,7 +31,7 @@ from .process_worker import Broken, Command, Hold, Loaded, Made, Message, Missin
 from .protocol import Died, Done, Event, Failed, Handle, Lost, Ready, Step
 from .shared_memory import SharedMemory, TensorRef
 from .shm_folders import ShmFolders
-from .worker import Places
+from .worker import StatesByPart
 
 _SERVE: Final = "from graphcut.running.executors.process_worker import serve; serve()"
 _STUCK_S: Final = 5
@@ -70,7 +70,7 @@ class ProcessExecutor:
 
     can_die = True
 
-    def __init__(self, cascade: Cascade, config: SessionConfig, states: Places) -> None:
+    def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         """Nothing runs yet; see `start`."""
         self._cascade = cascade
         self._policy = config
@@ -122,7 +122,7 @@ class ProcessExecutor:
         for life in self._lives.values():
             life.forgotten.append(sequence)
 
-    def end(self, worker: int) -> None:
+    def kill(self, worker: int) -> None:
         if worker in self._lives:
             self._lives[worker].process.kill()
 

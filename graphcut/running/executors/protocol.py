@@ -26,7 +26,7 @@ class Step:
         writes: what is wanted of what they make.
         attempt: how often the request had to begin anew; answers to an earlier attempt are of no use.
         sequence: whose states they read and keep; None for parts that keep nothing.
-        fresh: where a sequence begins: the shapes of its states, which are all zeros.
+        zero_states: where a sequence begins: the shapes of its states, which are all zeros.
     """
 
     request: int
@@ -34,7 +34,7 @@ class Step:
     writes: tuple[str, ...]
     attempt: int = 0
     sequence: int | None = None
-    fresh: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Done:
     Attributes:
         worker: who did it.
         step: what it was.
-        made: where its `writes` lie.
+        outputs: where its `writes` lie.
         seconds: what each of its parts took.
         memory_bytes: what the worker has in memory, where it is a process of its own; 0 where nobody tells.
     """
 
     worker: int
     step: Step
-    made: Mapping[str, Handle]
+    outputs: Mapping[str, Handle]
     seconds: tuple[float, ...]
     memory_bytes: int = 0
 
@@ -90,13 +90,13 @@ class Died:
 
     Attributes:
         worker: who.
-        why: in words.
-        is_gone_for_good: there is no place where it could be started again.
+        reason: in words.
+        is_permanent: there is no place where it could be started again.
     """
 
     worker: int
-    why: str
-    is_gone_for_good: bool = False
+    reason: str
+    is_permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Executor(Protocol):
     def forget(self, sequence: int) -> None:
         """Let all workers drop the states of a sequence."""
 
-    def end(self, worker: int) -> None:
+    def kill(self, worker: int) -> None:
         """End a worker at once, whatever it does; `Died` follows."""
 
     def put(self, value: Value, tensor: str) -> Handle:

@@ -22,7 +22,7 @@ from ..stage import SessionConfig, Stage, tidy
 from ..values import CARRIED_AS, Value, to_array, travels_as_ort_value
 from .file_transfer import PREFIX, FileStamp, PartStore
 from .protocol import Step
-from .worker import Places, Worker
+from .worker import StatesByPart, Worker
 
 SMALL_BYTES: Final = 64 << 10
 """Tensors up to this size travel with calls and reports: each that lies in an object store by itself costs more."""
@@ -48,7 +48,7 @@ class StepResult:
 class RemoteWorker:
     """Made and called on the machine where the parts are to run. What it raises travels to the driver."""
 
-    def __init__(self, path: str, manifest: Manifest, states: Places, config: SessionConfig, run: str) -> None:
+    def __init__(self, path: str, manifest: Manifest, states: StatesByPart, config: SessionConfig, run: str) -> None:
         """Nothing is loaded yet.
 
         Args:

@@ -30,7 +30,7 @@ from .file_transfer import FileStamp, pieces, sealed, stamps_of
 from .protocol import Died, Done, Event, Failed, Handle, Lost, Ready, Step
 from .ray_actor import RemoteWorker, StepResult, is_small, unpacked
 from .ray_cluster import RayCluster, WorkerPlacement, alive, hear, remove_there
-from .worker import Places
+from .worker import StatesByPart
 
 _LOOK_S: Final = 0.5
 """How often the cluster is asked which of its machines are alive."""
@@ -55,7 +55,7 @@ _PIECES: Final = 2
 class WorkerActor(RemoteWorker):
     """A seat that knows which machine of the cluster it is on."""
 
-    def __init__(self, path: str, manifest: Manifest, states: Places, config: SessionConfig, run: str) -> None:
+    def __init__(self, path: str, manifest: Manifest, states: StatesByPart, config: SessionConfig, run: str) -> None:
         """See `RemoteWorker`: on one machine, all actors of a run share a folder."""
         self._node = str(ray.get_runtime_context().get_node_id())
         super().__init__(path, manifest, states, config, f"{run}-{self._node[:12]}")
@@ -115,7 +115,7 @@ class RayExecutor:
 
     can_die = True
 
-    def __init__(self, cascade: Cascade, config: SessionConfig, states: Places, names: Sequence[str]) -> None:
+    def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
         """Nothing is connected before the first worker is started.
 
         Args:
@@ -182,7 +182,7 @@ class RayExecutor:
         for seat in self._seats.values():
             seat.actor.forget.remote(sequence)
 
-    def end(self, worker: int) -> None:
+    def kill(self, worker: int) -> None:
         seat = self._seats[worker]
         seat.why = "it was ended"
         ray.kill(seat.actor)
@@ -276,13 +276,13 @@ class RayExecutor:
         hint = "install graphcut[ray] there, in the same versions as here"
         return Failed(seat.worker, None, RunError(words, hint=hint))
 
-    def _died(self, seat: _ActorHandle, why: str, *, is_gone_for_good: bool = False) -> Event | None:
+    def _died(self, seat: _ActorHandle, why: str, *, is_permanent: bool = False) -> Event | None:
         if seat.is_dead or self._is_closing.is_set():
             return None
         seat.is_dead = True
         seat.report = seat.step = None
         ray.kill(seat.actor)  # it may only be out of reach, and must not come back
-        return Died(seat.worker, seat.why or why, is_gone_for_good)
+        return Died(seat.worker, seat.why or why, is_permanent)
 
     def _lost(self, node: str) -> Event | None:
         """A machine is gone. Who waits for tensors from there would wait for ten seconds more."""
@@ -327,7 +327,7 @@ class RayExecutor:
             return  # `life` tells
         except _NoPlaceError as error:
             why = str(error)
-            self._told.put(lambda: self._died(seat, why, is_gone_for_good=True))
+            self._told.put(lambda: self._died(seat, why, is_permanent=True))
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the scheduler is told
             event = Failed(seat.worker, None, _ours(error))

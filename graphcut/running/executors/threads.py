@@ -11,7 +11,7 @@ from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
 from ..values import Value
 from .protocol import Done, Event, Failed, Handle, Ready, Step
-from .worker import Places, Worker
+from .worker import StatesByPart, Worker
 
 _Task = Callable[[Worker], Event | None]
 
@@ -25,7 +25,7 @@ class ThreadExecutor:
 
     can_die = False
 
-    def __init__(self, cascade: Cascade, config: SessionConfig, states: Places) -> None:
+    def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         """Nothing runs yet; see `start`."""
         self._cascade = cascade
         self._policy = config
@@ -72,7 +72,7 @@ class ThreadExecutor:
         for tasks in self._tasks.values():
             tasks.put(lambda made: made.forget(sequence))
 
-    def end(self, worker: int) -> None:
+    def kill(self, worker: int) -> None:
         """Not to be had: a thread can't be ended from outside."""
         raise NotImplementedError(f"worker {worker} is a thread")
 

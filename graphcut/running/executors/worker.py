@@ -13,7 +13,7 @@ from ..stage import Stage
 from ..values import Value, zeros
 from .protocol import Step
 
-Places = Mapping[int, tuple[State, ...]]
+StatesByPart = Mapping[int, tuple[State, ...]]
 """The states that a part keeps, by the place of the part."""
 
 _NOWHERE: Final[Mapping[str, Value]] = MappingProxyType({})
@@ -26,7 +26,7 @@ class Worker:
         stages: the parts that are loaded, by their places.
     """
 
-    def __init__(self, cascade: Cascade, states: Places, load: Callable[[int], Stage]) -> None:
+    def __init__(self, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
         """Nothing is loaded yet.
 
         Args:
@@ -82,8 +82,8 @@ class Worker:
             return stage.step(values, into)
         kept = self._kept.setdefault(step.sequence, {})
         for state in states:
-            if state.past in step.fresh:
-                kept[state.past] = zeros(self._cascade.tensors[state.past], step.fresh[state.past])
+            if state.past in step.zero_states:
+                kept[state.past] = zeros(self._cascade.tensors[state.past], step.zero_states[state.past])
         presents = {state.present for state in states}  # they live on, and so in memory that is theirs
         own = {name: room for name, room in into.items() if name not in presents}
         made = stage.step({**values, **{state.past: kept[state.past] for state in states}}, own)

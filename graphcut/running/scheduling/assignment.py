@@ -12,7 +12,7 @@ from ...core.errors import UsageError
 from ...core.manifest import Cascade, Part
 from ..executors.protocol import Executor
 from ..executors.threads import ThreadExecutor
-from ..executors.worker import Places
+from ..executors.worker import StatesByPart
 from ..stage import SessionConfig
 from .load_balancing import LoadBalance, even_bounds
 from .requests import ScheduledPart
@@ -21,7 +21,7 @@ from .worker_pool import WorkerState
 Via = Literal["threads", "processes", "ray"]
 
 
-def scheduled_parts(cascade: Cascade, states: Places) -> list[ScheduledPart]:
+def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPart]:
     """The parts as the scheduler sees them: states that a part keeps are not sent around."""
     made = []
     read = {name for part in cascade.parts for name in part.reads}
@@ -76,7 +76,7 @@ def _beside(owned: Sequence[int], overlap: int, parts: int) -> frozenset[int]:
 
 
 def executor_of(
-    cascade: Cascade, via: Via, config: SessionConfig, states: Places, members: Sequence[WorkerState]
+    cascade: Cascade, via: Via, config: SessionConfig, states: StatesByPart, members: Sequence[WorkerState]
 ) -> Executor:
     """Workers of a kind."""
     match via:

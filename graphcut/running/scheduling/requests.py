@@ -36,13 +36,13 @@ class Request:
     Attributes:
         feeds: the inputs, by name.
         sequence: whose states it goes on with; None where nothing is kept.
-        fresh: where a sequence begins: the shapes of its states.
+        zero_states: where a sequence begins: the shapes of its states.
         title: what messages call it; its number without one.
     """
 
     feeds: Mapping[str, Value]
     sequence: int | None = None
-    fresh: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     title: str = ""
 
 

@@ -211,7 +211,7 @@ class Scheduler:
         flight.taken.update(parts)
         flight.running += 1
         step = Step(
-            flight.number, parts, self._wires.wanted(parts), flight.attempt, request.sequence, dict(request.fresh)
+            flight.number, parts, self._wires.wanted(parts), flight.attempt, request.sequence, dict(request.zero_states)
         )
         self._start(worker, step, flight.reads_of(parts))
 
@@ -304,7 +304,7 @@ class Scheduler:
         if step.request < 0:
             self._repairs.done(worker)
         elif flight is None or flight.error is not None or flight.attempt != step.attempt:
-            self._release(event.made.values())
+            self._release(event.outputs.values())
         else:
             self._go_on(flight, event)
         self._moved(self._moves.weigh(event))
@@ -316,12 +316,12 @@ class Scheduler:
             try:
                 self._history.note(step.sequence, step, event.worker, flight.reads_of(step.parts))
             except LookupError:
-                self._release(event.made.values())
+                self._release(event.outputs.values())
                 self._begin_anew(flight)
                 return
         # A part that hands on an input makes what is there already.
-        self._release(handle for name, handle in event.made.items() if name in flight.held)
-        able = flight.place({name: handle for name, handle in event.made.items() if name not in flight.held})
+        self._release(handle for name, handle in event.outputs.items() if name in flight.held)
+        able = flight.place({name: handle for name, handle in event.outputs.items() if name not in flight.held})
         self._release(flight.done(step.parts))
         self._able_now(flight, [part for part in able if part not in flight.taken])
 
@@ -355,7 +355,7 @@ class Scheduler:
         self._repairs.died(event.worker)
         self._moves.abandon()
         self._history.died(event.worker)
-        self.staff.died(event.worker, event.why, for_good=event.is_gone_for_good)
+        self.staff.died(event.worker, event.reason, for_good=event.is_permanent)
         self.log.died(event.worker, one.lost, self._crew.now())
         if one.is_gone:
             self._moves.end()  # there are fewer workers than it knows

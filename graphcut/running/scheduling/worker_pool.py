@@ -145,7 +145,7 @@ class WorkerPool:
             one = self.members[number]
             if one.deadline == time:
                 one.deadline, one.lost = None, _HUNG
-                self._crew.end(number)
+                self._crew.kill(number)
 
     def within(self, number: int, seconds: float) -> None:
         """A worker that needs longer than `seconds` from now is taken for hung."""

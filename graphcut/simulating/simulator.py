@@ -59,9 +59,9 @@ def simulate(
     if rate_per_s is None:
         window = window or 2 * sum(bool(parts) for parts in scenario.owns)
     found = _played(scenario, requests, rate_per_s, window, seed)
-    if not scenario.is_failing:
+    if not scenario.can_fail:
         return found
-    return changed(found, undisturbed=_played(scenario.without_failures(), requests, rate_per_s, window, seed))
+    return changed(found, without_failures=_played(scenario.without_failures(), requests, rate_per_s, window, seed))
 
 
 def _played(
@@ -99,9 +99,9 @@ def _played(
         per_s=answered / total_s if total_s else 0.0,
         latency=latency_of([left - came for came, left in zip(log.arrived_s, log.delivered_s, strict=False)]),
         lost=executor.network.lost,
-        anew=len(executor.anew),
+        restarted=len(executor.restarted),
         devices=tuple(_devices(scenario, executor, total_s)),
-        lines=tuple(_lines(executor, total_s)),
+        links=tuple(_lines(executor, total_s)),
     )
 
 
@@ -130,7 +130,7 @@ def latency_of(seconds: Sequence[float]) -> Latency | None:
         return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
     mean = fsum(ordered) / len(ordered)
-    return Latency(mean=mean, p50=quantile(0.5), p90=quantile(0.9), p99=quantile(0.99), most=ordered[-1])
+    return Latency(mean=mean, p50=quantile(0.5), p90=quantile(0.9), p99=quantile(0.99), max=ordered[-1])
 
 
 def _devices(scenario: Scenario, executor: SimulatedExecutor, total_s: float) -> Iterator[DeviceUse]:
@@ -142,7 +142,7 @@ def _devices(scenario: Scenario, executor: SimulatedExecutor, total_s: float) ->
             steps=machine.steps,
             computing=machine.computing_s / unit_s,
             fetching=machine.fetching_s / unit_s,
-            telling=2 * device.latency_s * machine.steps / unit_s,
+            messaging=2 * device.latency_s * machine.steps / unit_s,
             down=machine.down_s / unit_s,
             failures=machine.failures,
         )
