@@ -24,8 +24,8 @@ from onnx import ModelProto, NodeProto, TensorProto
 from ..core.errors import RunError
 from ..core.wiring import BITS, Tensor
 from ..loading.graph_reader import values_bytes
-from ..running.stage import SessionConfig, folder_entry, session_options, tidy
-from ..running.values import Value, owned, to_array, to_value, travels_as_ort_value
+from ..running.stage import SessionConfig, external_weights_entry, ort_message, session_options
+from ..running.values import Value, copied, is_numeric_tensor, to_array, to_value
 from .fused_nodes import taken_in
 
 _KERNEL: Final = "_kernel_time"
@@ -95,7 +95,9 @@ def profile(
         except RunError:
             raise
         except Exception as error:
-            raise RunError(f"ONNX Runtime refuses the model: {tidy(error)}", hint="feed it with --inputs") from error
+            raise RunError(
+                f"ONNX Runtime refuses the model: {ort_message(error)}", hint="feed it with --inputs"
+            ) from error
         optimized = onnx.load(Path(scratch) / "optimized.onnx", load_external_data=False).graph.node
     kernels = _kernels(events, {node.name for node in optimized}, rounds)
     taken = taken_in(piece.graph.node, optimized)
@@ -115,12 +117,12 @@ class _Session:
         self._tensors = tensors
         self._reads = [value.name for value in piece.graph.input]
         self._writes = [value.name for value in piece.graph.output]
-        self._is_all_numbers = all(travels_as_ort_value(tensors[name]) for name in (*self._reads, *self._writes))
+        self._is_all_numbers = all(is_numeric_tensor(tensors[name]) for name in (*self._reads, *self._writes))
         options = session_options(SessionConfig())
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(scratch / "profile")
         options.optimized_model_filepath = os.fspath(scratch / "optimized.onnx")
-        options.add_session_config_entry(*folder_entry(folder))
+        options.add_session_config_entry(*external_weights_entry(folder))
         if sum(values_bytes(tensor) for tensor in piece.graph.initializer if is_half(tensor)) > _HALF_INLINE_AT_MOST:
             options.add_session_config_entry(
                 "session.optimized_model_external_initializers_file_name", "optimized.data"
@@ -133,7 +135,7 @@ class _Session:
             return dict(zip(self._writes, self._session.run_with_ort_values(self._writes, fed), strict=True))
         # Strings, lists, dicts and None go in and out by another door, which takes no OrtValues.
         arrays = {name: to_array(value, self._tensors[name]) for name, value in fed.items()}
-        made = zip(self._writes, map(owned, self._session.run(self._writes, arrays)), strict=True)
+        made = zip(self._writes, map(copied, self._session.run(self._writes, arrays)), strict=True)
         return {name: to_value(value, self._tensors[name]) for name, value in made}
 
     def end_profiling(self) -> str:

@@ -126,7 +126,7 @@ def _record(
     times: Sequence[float],
 ) -> dict[str, Any]:  # fmt: skip
     log = tokens.log
-    sums = [log.of_part(place) for place in range(len(cascade.parts))]
+    sums = [log.total_of(place) for place in range(len(cascade.parts))]
     return {
         "sequences": [
             {"prompt": list(prompt), "tokens": list(own), "end": tokens.ends[place]}
@@ -135,8 +135,8 @@ def _record(
         "first_token_s": times[0],
         "tokens_per_s": _rate(times),
         "parts": [
-            {"file": part.file, "steps": tally.times, "run_s": tally.seconds, "waited_s": waited}
-            for part, tally, waited in zip(cascade.parts, sums, log.waited_s, strict=True)
+            {"file": part.file, "steps": total.runs, "run_s": total.seconds, "waited_s": waited}
+            for part, total, waited in zip(cascade.parts, sums, log.waited_s, strict=True)
         ],
         "deaths": [{"worker": tokens.workers[worker], "why": why} for worker, why, _ in log.deaths],
     }

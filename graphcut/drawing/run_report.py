@@ -49,13 +49,13 @@ def draw_log(
     The sentence counts inputs, or pieces of them, unless there is a better one.
     """
     signs = glyphs_for(console)
-    sums = [log.of_part(part) for part in range(len(parts))]
+    sums = [log.total_of(part) for part in range(len(parts))]
     waiting = list(zip(log.waited_s, sums, strict=True))
     columns = [
         Column("part", [Text(name) for name in parts], fewest=8),
-        Column("runs", [f"{tally.times:,}" for tally in sums]),
-        Column("each", [duration(tally.seconds / tally.times) if tally.times else "-" for tally in sums]),
-        Column("waited", [duration(waited / t.times) if t.times else "-" for waited, t in waiting], spare=1),
+        Column("runs", [f"{total.runs:,}" for total in sums]),
+        Column("each", [duration(total.seconds / total.runs) if total.runs else "-" for total in sums]),
+        Column("waited", [duration(waited / t.runs) if t.runs else "-" for waited, t in waiting], spare=1),
         Column("by", [Text(", ".join(workers[w] for w in log.workers_of(i))) for i in range(len(parts))], fewest=8),
     ]
     said = signs.text(sentence or _sentence(log, "piece" if are_pieces else "input"))
@@ -68,14 +68,16 @@ def draw_log(
     lines += [
         signs.text(f"{workers[worker]} ended ({why}) and was replaced", "yellow") for worker, why, _ in log.deaths
     ]
-    if log.moves:
-        lines.append(signs.text(f"parts changed hands {count(len(log.moves), 'time')} to keep the workers balanced"))
+    if log.rebalances:
+        lines.append(
+            signs.text(f"parts changed hands {count(len(log.rebalances), 'time')} to keep the workers balanced")
+        )
     return Trimmed(Group(*lines))
 
 
 def _busy(log: RunLog, workers: Sequence[str]) -> str:
     """How much of the time each worker worked; those that never had anything to do are counted."""
-    shares = log.busy_shares()
+    shares = log.utilization()
     told = [f"{name} {share:.0%}" for name, share in zip(workers, shares, strict=True) if share]
     idle = shares.count(0)
     if idle:

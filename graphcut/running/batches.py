@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from ..core.manifest import Cascade
 from ..core.wiring import Tensor
-from .values import CARRIED_AS, Value, travels_as_ort_value
+from .values import NON_NUMPY_TYPES, Value, is_numeric_tensor
 
 _CLOSE: Final = 1e-3
 """How far pieces may be from the whole, relative to the largest number: other sizes, other order of additions."""
@@ -98,7 +98,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def _can_be_cut(tensor: Tensor) -> bool:
-    return travels_as_ort_value(tensor) and tensor.shape is not None and tensor.dtype not in CARRIED_AS
+    return is_numeric_tensor(tensor) and tensor.shape is not None and tensor.dtype not in NON_NUMPY_TYPES
 
 
 def _axes(tensors: Sequence[Tensor], symbol: str) -> dict[str, int]:

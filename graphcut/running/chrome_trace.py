@@ -53,7 +53,7 @@ def _events(log: RunLog, parts: Sequence[str], workers: Sequence[str]) -> Iterat
         }
     for worker, why, at_s in log.deaths:
         yield _mark(f"ended: {why}", worker, at_s - zero_s)
-    for bounds, at_s in log.moves:
+    for bounds, at_s in log.rebalances:
         yield _mark(f"parts changed hands: {list(bounds)}", 0, at_s - zero_s)
 
 

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, Self
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade
 from .batches import BatchAxis, agree, batch_axis
-from .in_process.sequential import opened
+from .in_process.sequential import input_values
 from .run_log import RunLog
-from .scheduling.assignment import Via, assign_parts, balance_of, executor_of, scheduled_parts, shared_out
+from .scheduling.assignment import Via, assign_parts, load_balance_of, make_executor, scheduled_parts, share_threads
 from .scheduling.requests import Request, Routing
 from .scheduling.scheduler import DEADLINE_S, Answer, OnError, Scheduler
 from .stage import SessionConfig
@@ -60,28 +60,28 @@ class Pipeline:
                 f"a deadline of {deadline_s:g} s can't be kept",
                 hint=f"give it more than 0 seconds, and {_LONGEST_S:,} at most",
             )
-        members = assign_parts(cascade, workers, overlap)
+        pool = assign_parts(cascade, workers, overlap)
         if isinstance(micro_batch, int) and micro_batch < 1:
             raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")
-        self.window = window or 2 * len(members)
-        self.log = log or RunLog(len(cascade.parts), len(members), is_tracing=is_tracing)
+        self.window = window or 2 * len(pool)
+        self.log = log or RunLog(len(cascade.parts), len(pool), is_tracing=is_tracing)
         self._cascade = cascade
         self._length = micro_batch
-        self.workers = tuple(member.name for member in members)
+        self.workers = tuple(worker.name for worker in pool)
         self._axis = batch_axis(cascade) if micro_batch else None
         self._is_compared = False
         self._comparing = Lock()
-        executor = executor_of(cascade, via, shared_out(config or SessionConfig(), len(members), via), {}, members)
+        executor = make_executor(cascade, via, share_threads(config or SessionConfig(), len(pool), via), {}, pool)
         self._wake = executor.wake
         units = scheduled_parts(cascade, {})
-        self._dispatcher = Scheduler(
+        self._scheduler = Scheduler(
             Routing(units, cascade.manifest.writes),
             executor,
-            members,
+            pool,
             window=self.window,
             on_error="skip",
             deadline_s=deadline_s,
-            balance=balance_of(units, members) if balanced else None,
+            balance=load_balance_of(units, pool) if balanced else None,
             log=self.log,
         )
         self._inbox: SimpleQueue[tuple[Request, Future[Outputs]] | None] = SimpleQueue()
@@ -111,7 +111,7 @@ class Pipeline:
         with self._sending:
             self._submitted_so_far += 1
             title = f"input {self._submitted_so_far - 1}"
-        values = opened(self._cascade, feeds)
+        values = input_values(self._cascade, feeds)
         axis = self._axis
         if axis is None or (size := axis.size(values)) <= (length := self._piece(size)):
             return self._send(values, title)
@@ -155,7 +155,7 @@ class Pipeline:
     def close(self) -> None:
         """End the workers at once."""
         self._inbox.put(None)
-        self._dispatcher.stop()
+        self._scheduler.stop()
         self._thread.join()
 
     def _piece(self, size: int) -> int:
@@ -204,7 +204,7 @@ class Pipeline:
 
     def _work(self) -> None:
         try:
-            for answer in self._dispatcher.run(self._requests()):
+            for answer in self._scheduler.run(self._requests()):
                 self._settle(self._pending.popleft(), answer)
         except BaseException as error:  # noqa: BLE001 - it is raised where results are asked for
             self._end = error

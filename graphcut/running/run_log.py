@@ -37,7 +37,7 @@ class PartTotals:
         usual_s: what it takes now: half the last time, half what was usual before.
     """
 
-    times: int = 0
+    runs: int = 0
     seconds: float = 0.0
     usual_s: float = 0.0
 
@@ -65,7 +65,7 @@ class RunLog:
     parts: int
     workers: int
     is_tracing: bool = False
-    tallies: dict[tuple[int, int], PartTotals] = field(default_factory=dict)
+    part_totals: dict[tuple[int, int], PartTotals] = field(default_factory=dict)
     busy_s: list[float] = field(default_factory=list)
     waited_s: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
@@ -74,7 +74,7 @@ class RunLog:
     failures: int = 0
     memory_bytes: dict[int, int] = field(default_factory=dict)
     deaths: list[tuple[int, str, float]] = field(default_factory=list)
-    moves: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
+    rebalances: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
     _able_s: dict[tuple[int, int], float] = field(default_factory=dict)
     _up_s: dict[int, float] = field(default_factory=dict)
     _started_s: dict[int, float] = field(default_factory=dict)
@@ -115,10 +115,10 @@ class RunLog:
         self._besides_s[worker] = (self._besides_s.get(worker, besides_s) + besides_s) / 2
         began_s = now_s - sum(seconds)
         for part, took in zip(step.parts, seconds, strict=True):
-            tally = self.tallies.setdefault((part, worker), PartTotals())
-            tally.usual_s = took if not tally.times else (tally.usual_s + took) / 2
-            tally.times += 1
-            tally.seconds += took
+            total = self.part_totals.setdefault((part, worker), PartTotals())
+            total.usual_s = took if not total.runs else (total.usual_s + took) / 2
+            total.runs += 1
+            total.seconds += took
             if self.is_tracing:
                 self.spans.append(Span(worker, part, step.request, began_s, took))
             began_s += took
@@ -137,30 +137,30 @@ class RunLog:
         """From the first step, when its worker had loaded, to the last answer."""
         return self.delivered_s[-1] - self._first_s if self.delivered_s and self._first_s is not None else 0.0
 
-    def of_part(self, part: int) -> PartTotals:
+    def total_of(self, part: int) -> PartTotals:
         """What a part took, all workers together."""
-        own = [tally for (place, _), tally in self.tallies.items() if place == part]
-        return PartTotals(sum(tally.times for tally in own), sum(tally.seconds for tally in own))
+        own = [total for (place, _), total in self.part_totals.items() if place == part]
+        return PartTotals(sum(total.runs for total in own), sum(total.seconds for total in own))
 
     def workers_of(self, part: int) -> list[int]:
         """Who ran a part."""
-        return sorted(worker for place, worker in self.tallies if place == part)
+        return sorted(worker for place, worker in self.part_totals if place == part)
 
-    def busy_shares(self) -> list[float]:
+    def utilization(self) -> list[float]:
         """How much of the time each worker worked."""
         return [seconds / self.elapsed_s if self.elapsed_s else 0.0 for seconds in self.busy_s]
 
     def usual_s(self, worker: int, parts: Sequence[int]) -> float | None:
         """What a step usually takes there, with what is sent to and fro; None where a part of it never ran there."""
-        tallies = [self.tallies.get((part, worker)) for part in parts]
-        if any(tally is None for tally in tallies):
+        part_totals = [self.part_totals.get((part, worker)) for part in parts]
+        if any(total is None for total in part_totals):
             return None
-        return sum(tally.usual_s for tally in tallies if tally is not None) + self._besides_s.get(worker, 0.0)
+        return sum(total.usual_s for total in part_totals if total is not None) + self._besides_s.get(worker, 0.0)
 
     def died(self, worker: int, why: str, now_s: float) -> None:
         """A worker ended."""
         self.deaths.append((worker, why, now_s))
 
-    def moved(self, bounds: Sequence[int], now_s: float) -> None:
+    def rebalanced(self, bounds: Sequence[int], now_s: float) -> None:
         """Parts changed hands."""
-        self.moves.append((tuple(bounds), now_s))
+        self.rebalances.append((tuple(bounds), now_s))

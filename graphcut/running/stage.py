@@ -15,7 +15,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from ..core.errors import RunError
 from ..core.manifest import Cascade, Part, digest_of
-from .values import Value, Values, owned, to_array, to_value, travels_as_ort_value
+from .values import Value, Values, copied, is_numeric_tensor, to_array, to_value
 
 _CPU: Final = "CPUExecutionProvider"
 _SMALL_BYTES: Final = "65536"
@@ -77,7 +77,7 @@ class Stage:
         self.part = part
         self._writes = list(part.writes)
         self._tensors = {name: cascade.tensors[name] for name in (*part.reads, *part.writes)}
-        self._is_all_numbers = all(map(travels_as_ort_value, self._tensors.values()))
+        self._is_all_numbers = all(map(is_numeric_tensor, self._tensors.values()))
         file = cascade.file(part)
         if config.is_checked:
             check_unchanged(cascade, part)
@@ -86,7 +86,7 @@ class Stage:
             self._session = ort.InferenceSession(os.fspath(file), session_options(config), providers=providers)
         except Exception as error:
             raise RunError(
-                f"{file} can't be loaded: {tidy(error)}", hint="`graphcut verify` checks a cascade"
+                f"{file} can't be loaded: {ort_message(error)}", hint="`graphcut verify` checks a cascade"
             ) from error
 
     def step(self, held: Values, into: Values = _NOWHERE) -> dict[str, Value]:
@@ -102,7 +102,9 @@ class Stage:
         except RunError:
             raise
         except Exception as error:
-            raise RunError(f"{self.part.file} failed: {tidy(error)}", hint="do the inputs fit together?") from error
+            raise RunError(
+                f"{self.part.file} failed: {ort_message(error)}", hint="do the inputs fit together?"
+            ) from error
 
     def close(self) -> None:
         """Let go of the session and all it holds, whoever still refers to this stage, which can't run any more."""
@@ -135,7 +137,7 @@ class Stage:
         tensors = self._tensors
         arrays = {name: to_array(value, tensors[name]) for name, value in fed.items()}
         made = self._session.run(list(self.part.writes), arrays)
-        pairs = zip(self.part.writes, map(owned, made), strict=True)
+        pairs = zip(self.part.writes, map(copied, made), strict=True)
         return {name: to_value(value, tensors[name]) for name, value in pairs}
 
 
@@ -186,13 +188,13 @@ def _providers(cascade: Cascade, part: Part, config: SessionConfig) -> list[tupl
     return chosen if provider == _CPU else [*chosen, (_CPU, {})]
 
 
-def tidy(error: Exception) -> str:
+def ort_message(error: Exception) -> str:
     """ONNX Runtime's words without its error number and the places in its source, in one line."""
     text = " ".join(str(error).split())
     _, found, rest = text.partition(" : FAIL : ")
     return (rest if found else text)[:500]
 
 
-def folder_entry(folder: Path) -> tuple[str, str]:
+def external_weights_entry(folder: Path) -> tuple[str, str]:
     """The session option that says where a model that comes as bytes has its weights."""
     return "session.model_external_initializers_file_folder_path", os.fspath(folder.resolve())

@@ -20,7 +20,7 @@ Value = Any
 
 Values = Mapping[str, Value]
 
-CARRIED_AS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
+NON_NUMPY_TYPES: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "bfloat16": (np.uint16, 16),
     "float8e4m3fn": (np.uint8, 17),
     "float8e4m3fnuz": (np.uint8, 18),
@@ -30,16 +30,16 @@ CARRIED_AS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
 """Types that numpy lacks: the unsigned type of the same width, and the number in TensorProto.DataType."""
 
 
-def travels_as_ort_value(tensor: Tensor) -> bool:
+def is_numeric_tensor(tensor: Tensor) -> bool:
     """Is it a tensor of numbers? ONNX Runtime's Python interface makes OrtValues of nothing else."""
     return tensor.is_plain and tensor.dtype != "string"
 
 
-def owned(value: Value) -> Value:
+def copied(value: Value) -> Value:
     """`value` with memory of its own: what ONNX Runtime gives out for an optional may lie in that of an input."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    return [owned(item) for item in value] if isinstance(value, list) else value
+    return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def to_value(fed: object, tensor: Tensor) -> Value:
@@ -58,8 +58,8 @@ def to_value(fed: object, tensor: Tensor) -> Value:
             hint="make all rows of one axis equally long",
         ) from None
     _check(array, tensor)
-    if tensor.dtype in CARRIED_AS:
-        bits, number = CARRIED_AS[tensor.dtype]
+    if tensor.dtype in NON_NUMPY_TYPES:
+        bits, number = NON_NUMPY_TYPES[tensor.dtype]
         raw = np.ascontiguousarray(array).view(bits).reshape(array.shape)  # a scalar stays one
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
     if tensor.dtype == "string":
@@ -71,7 +71,7 @@ def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, o
     """A value for the user: a numpy array; bits in the unsigned type of that width where numpy lacks the type."""
     if not isinstance(value, ort.OrtValue):
         return value
-    if tensor.dtype in CARRIED_AS:
+    if tensor.dtype in NON_NUMPY_TYPES:
         return _bits(value, tensor)
     # A copy: the array that ONNX Runtime gives does not keep alive what an OrtValue made from numpy lies in.
     return value.numpy().copy()
@@ -80,7 +80,7 @@ def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, o
 def _bits(value: ort.OrtValue, tensor: Tensor) -> np.ndarray[Any, Any]:
     import ctypes
 
-    bits, _ = CARRIED_AS[tensor.dtype]
+    bits, _ = NON_NUMPY_TYPES[tensor.dtype]
     shape = tuple(value.shape())
     length = int(np.prod(shape)) * np.dtype(bits).itemsize
     raw = ctypes.string_at(value.data_ptr(), length)
@@ -88,8 +88,8 @@ def _bits(value: ort.OrtValue, tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
-    is_carried = tensor.dtype in CARRIED_AS and (
-        array.dtype == CARRIED_AS[tensor.dtype][0] or str(array.dtype) == ml_dtypes_word(tensor.dtype)
+    is_carried = tensor.dtype in NON_NUMPY_TYPES and (
+        array.dtype == NON_NUMPY_TYPES[tensor.dtype][0] or str(array.dtype) == ml_dtypes_name(tensor.dtype)
     )
     is_string = tensor.dtype == "string" and array.dtype.kind in "OUS"
     if not (is_carried or is_string or str(array.dtype) == tensor.dtype or tensor.dtype == "undefined"):
@@ -108,14 +108,14 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
         )
 
 
-def ml_dtypes_word(dtype: str) -> str:
+def ml_dtypes_name(dtype: str) -> str:
     """What ml_dtypes calls a type that numpy lacks: `float8e4m3fn` is its `float8_e4m3fn`."""
     return dtype.replace("float8", "float8_") if dtype.startswith("float8") else dtype
 
 
 def zeros(tensor: Tensor, shape: tuple[int, ...]) -> Value:
     """A tensor of the type of `tensor` that is all zeros."""
-    if tensor.dtype in CARRIED_AS:
-        bits, number = CARRIED_AS[tensor.dtype]
+    if tensor.dtype in NON_NUMPY_TYPES:
+        bits, number = NON_NUMPY_TYPES[tensor.dtype]
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(shape, bits), number)
     return ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, tensor.dtype))

@@ -162,9 +162,9 @@ def scenario_of_log(cascade: Cascade, log: RunLog, *, overhead_s: float = 0.0) -
         log: of that run.
         overhead_s: what a step took on average on top of its parts, until it was heard of there and here.
     """
-    known = {key: tally.seconds / tally.times for key, tally in log.tallies.items() if tally.times}
+    known = {key: total.seconds / total.runs for key, total in log.part_totals.items() if total.runs}
     parts = range(len(cascade.parts))
-    usual = [log.of_part(part).seconds / max(1, log.of_part(part).times) for part in parts]
+    usual = [log.total_of(part).seconds / max(1, log.total_of(part).runs) for part in parts]
     workers = range(log.workers)
     return Scenario(
         tuple(scheduled_parts(cascade, {})),

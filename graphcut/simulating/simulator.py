@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace as changed
 
 from ..core.errors import RunError, UsageError
-from ..running.scheduling.assignment import balance_of
+from ..running.scheduling.assignment import load_balance_of
 from ..running.scheduling.requests import Request, Routing
 from ..running.scheduling.scheduler import Scheduler
 from ..running.scheduling.worker_pool import WorkerState
@@ -73,7 +73,7 @@ def _played(
         for device, parts in zip(scenario.world.devices, scenario.owns, strict=True)
     ]
     wires = Routing(scenario.units, scenario.outputs)
-    balance = balance_of(scenario.units, members)
+    balance = load_balance_of(scenario.units, members)
     scheduler = Scheduler(wires, executor, members, window=window or requests, on_error="skip", balance=balance)
     feeds = dict.fromkeys(scenario.reads)
     source: Iterator[Request | None] = (

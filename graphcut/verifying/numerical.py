@@ -19,9 +19,9 @@ from ..core.errors import RunError
 from ..core.manifest import Cascade
 from ..core.wiring import Tensor
 from ..loading.model import Model
-from ..running.in_process.sequential import steps
-from ..running.stage import SessionConfig, folder_entry, session_options, tidy
-from ..running.values import CARRIED_AS, Value, ml_dtypes_word, owned, to_array, to_value, travels_as_ort_value
+from ..running.in_process.sequential import run_sequentially
+from ..running.stage import SessionConfig, external_weights_entry, ort_message, session_options
+from ..running.values import NON_NUMPY_TYPES, Value, copied, is_numeric_tensor, ml_dtypes_name, to_array, to_value
 
 Array = np.ndarray[Any, Any]
 
@@ -81,19 +81,21 @@ def run_whole(
     outputs = {value.name for value in shown.graph.output}
     shown.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
     options = session_options(config)
-    options.add_session_config_entry(*folder_entry(model.path.parent))
+    options.add_session_config_entry(*external_weights_entry(model.path.parent))
     tensors = model.tensors
     try:
         session = ort.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
         fed = {name: to_value(value, tensors[name]) for name, value in feeds.items()}
-        if all(travels_as_ort_value(tensors[name]) for name in (*fed, *wanted)):
+        if all(is_numeric_tensor(tensors[name]) for name in (*fed, *wanted)):
             return dict(zip(wanted, session.run_with_ort_values(list(wanted), fed), strict=True))
         arrays = {name: to_array(value, tensors[name]) for name, value in fed.items()}
-        return dict(zip(wanted, map(owned, session.run(list(wanted), arrays)), strict=True))
+        return dict(zip(wanted, map(copied, session.run(list(wanted), arrays)), strict=True))
     except RunError:
         raise
     except Exception as error:
-        raise RunError(f"ONNX Runtime refuses the whole model: {tidy(error)}", hint="feed it with --inputs") from error
+        raise RunError(
+            f"ONNX Runtime refuses the whole model: {ort_message(error)}", hint="feed it with --inputs"
+        ) from error
 
 
 def compare(
@@ -162,7 +164,7 @@ def _made(
 ) -> Iterator[tuple[int, str, Value]]:
     """Each wanted tensor when a part has made it; then the outputs that are inputs handed straight on."""
     made: set[str] = set()
-    for i, held in enumerate(steps(cascade, feeds, config=config)):
+    for i, held in enumerate(run_sequentially(cascade, feeds, config=config)):
         for name in cascade.parts[i - 1].writes if i else ():
             if name in wanted:
                 made.add(name)
@@ -180,14 +182,14 @@ def _flat(value: Value, tensor: Tensor) -> list[Any]:
         return [item for key in sorted(plain) for item in (key, *_flat(plain[key], tensor))]
     if isinstance(plain, list):
         return [len(plain), *(item for element in plain for item in _flat(element, tensor))]
-    return [plain.view(_type_of_bits(tensor.dtype)) if tensor.dtype in CARRIED_AS else plain]
+    return [plain.view(_type_of_bits(tensor.dtype)) if tensor.dtype in NON_NUMPY_TYPES else plain]
 
 
 def _type_of_bits(dtype: str) -> np.dtype[Any]:
     """The type of ml_dtypes, which comes with onnx, for a type that numpy lacks."""
     import ml_dtypes
 
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, ml_dtypes_word(dtype)))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, ml_dtypes_name(dtype)))
     return found
 
 

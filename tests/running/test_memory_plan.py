@@ -35,7 +35,7 @@ from graphcut.running.in_process.memory_plan import schedule as scheduled
 from graphcut.running.in_process.spilling import SpillStore
 from graphcut.running.npz_files import save_outputs
 from graphcut.running.stage import Stage
-from graphcut.running.values import CARRIED_AS, to_array, to_value
+from graphcut.running.values import NON_NUMPY_TYPES, to_array, to_value
 
 from conftest import floats, model_of
 from heavy import WEIGHT_BYTES, WIDTH, in_a_process, write_heavy
@@ -543,7 +543,7 @@ def test_a_tensor_of_any_type_comes_back_from_disk(dtype: str) -> None:
     from graphcut.core.wiring import Tensor
 
     tensor = Tensor(name="t", dtype=dtype, shape=None)
-    carried = CARRIED_AS[dtype][0] if dtype in CARRIED_AS else np.dtype(dtype)
+    carried = NON_NUMPY_TYPES[dtype][0] if dtype in NON_NUMPY_TYPES else np.dtype(dtype)
     for shape in ((3, 5), (), (2, 0)):
         value = np.ones(shape, carried)
         bare = Tensor(name="t", dtype=dtype, shape=shape)
@@ -706,10 +706,10 @@ import numpy as np
 import graphcut
 from graphcut.running.in_process.process_memory import give_back, resident_bytes, keep_nothing_large
 from graphcut.running.stage import SessionConfig, Stage
-from graphcut.running.in_process.sequential import opened
+from graphcut.running.in_process.sequential import input_values
 keep_nothing_large()
 cascade = graphcut.open_cascade(given[0])
-held = opened(cascade, {"x": np.ones(20_000_000, np.float32)})
+held = input_values(cascade, {"x": np.ones(20_000_000, np.float32)})
 made = Stage(cascade, cascade.parts[0], config=SessionConfig(arena=False)).step(held)
 both = resident_bytes()
 del made["a"]

@@ -147,10 +147,10 @@ class Script:
         for part in step.parts:
             unit = self.units[part]
             past = ""
-            if unit.keeps and step.sequence is not None:
+            if unit.is_stateful and step.sequence is not None:
                 past = "" if step.zero_states else mate.kept[step.sequence, part]
             values |= written(unit, values, past)
-            if unit.keeps:
+            if unit.is_stateful:
                 mate.kept[step.sequence, part] = state_of(unit, values, past)
         return values
 
@@ -216,7 +216,7 @@ def by_hand(
         values = dict(request.feeds)
         for part, unit in enumerate(units):
             past = ""
-            if unit.keeps and request.sequence is not None:
+            if unit.is_stateful and request.sequence is not None:
                 past = "" if request.zero_states else kept[request.sequence, part]
             values |= written(unit, values, past)
             kept[request.sequence, part] = state_of(unit, values, past)
@@ -224,19 +224,19 @@ def by_hand(
     return answers
 
 
-def row(parts: int, *, keeps: bool = False, needs_bytes: int = 10) -> list[ScheduledPart]:
+def row(parts: int, *, is_stateful: bool = False, memory_bytes: int = 10) -> list[ScheduledPart]:
     """x → p0 → t1 → p1 → t2 → ..."""
     names = ["x", *(f"t{i + 1}" for i in range(parts))]
-    return [ScheduledPart(f"p{i}", (a,), (b,), needs_bytes, keeps) for i, (a, b) in enumerate(pairwise(names))]
+    return [ScheduledPart(f"p{i}", (a,), (b,), memory_bytes, is_stateful) for i, (a, b) in enumerate(pairwise(names))]
 
 
 def own(
     *owned: Sequence[int], memory_bytes: int | None = None, also: Sequence[Sequence[int]] = ()
 ) -> list[WorkerState]:
-    members = [WorkerState(f"worker {i}", memory_bytes, tuple(parts)) for i, parts in enumerate(owned)]
-    for one, more in zip(members, also, strict=False):
+    workers = [WorkerState(f"worker {i}", memory_bytes, tuple(parts)) for i, parts in enumerate(owned)]
+    for one, more in zip(workers, also, strict=False):
         one.also = frozenset(more)
-    return members
+    return workers
 
 
 def feeds(number: int) -> list[Request]:
@@ -253,7 +253,7 @@ class Run:
 
 def play(
     script: Script,
-    members: Sequence[WorkerState],
+    workers: Sequence[WorkerState],
     requests: Iterable[Request | None],
     outputs: Sequence[str],
     **options: Any,  # noqa: ANN401 - those of `Scheduler`
@@ -261,14 +261,14 @@ def play(
     """Run it all, and check what must hold of every run: it is closed, and all that was placed has been let go."""
     options.setdefault("window", 4)
     options.setdefault("deadline_s", 100.0)
-    scheduler = Scheduler(Routing(script.units, outputs), script, members, **options)
+    scheduler = Scheduler(Routing(script.units, outputs), script, workers, **options)
     answers = list(scheduler.run(requests))
     assert script.is_closed
     while script.moments:  # what still ran when the last answer came
         event = heapq.heappop(script.moments)[2]()
         if isinstance(event, Done):
             scheduler._hear(event)
-    for worker in range(len(members)):  # and what hung then
+    for worker in range(len(workers)):  # and what hung then
         scheduler._free(worker)
     assert script.placed == {}
     return Run(answers, scheduler)
@@ -556,32 +556,32 @@ def test_workers_are_not_taken_for_hung_because_nobody_listened() -> None:
 
 def test_the_parts_of_a_device_that_is_gone_go_to_one_that_has_room() -> None:
     """Worker 1 is gone for good; worker 0 has room for one more part, worker 2 for none."""
-    members = own([0], [1], [2, 3], memory_bytes=20)
+    workers = own([0], [1], [2, 3], memory_bytes=20)
     script = Script(row(4), 3)
     script.kill_at(2.5, 1, for_good=True)
-    found = play(script, members, feeds(3), ["t4"])
+    found = play(script, workers, feeds(3), ["t4"])
     assert found.answers == by_hand(script.units, ["t4"], feeds(3))
     assert script.held == [(0, (0, 1))]
-    assert [one.owns for one in members] == [(0, 1), (), (2, 3)]
+    assert [one.owns for one in workers] == [(0, 1), (), (2, 3)]
     assert script.starts == {0: 1, 1: 1, 2: 1}
 
 
 def test_a_neighbour_that_holds_the_parts_already_gets_them_without_loading() -> None:
-    members = own([0, 1], [2], also=[[2], []])
+    workers = own([0, 1], [2], also=[[2], []])
     script = Script(row(3), 2)
     script.kill_at(3.5, 1, for_good=True)
-    found = play(script, members, feeds(3), ["t3"])
+    found = play(script, workers, feeds(3), ["t3"])
     assert found.answers == by_hand(script.units, ["t3"], feeds(3))
     assert script.held == []
 
 
 def test_a_device_that_is_gone_with_no_room_elsewhere_ends_the_run_by_name() -> None:
-    members = own([0], [1], memory_bytes=10)
-    members[1].name = "phone"
+    workers = own([0], [1], memory_bytes=10)
+    workers[1].name = "phone"
     script = Script(row(2), 2)
     script.kill_at(2.5, 1, for_good=True)
     with pytest.raises(RunError) as caught:
-        play(script, members, feeds(3), ["t2"])
+        play(script, workers, feeds(3), ["t2"])
     assert str(caught.value) == ("phone is lost (it was killed), and no other worker has room for p1, which needs 10 B")
     assert caught.value.hint == "bring the device back, or plan again without it"
 
@@ -594,20 +594,20 @@ def test_a_worker_that_hangs_each_time_may_only_be_slow() -> None:
 
 
 def test_a_worker_that_never_comes_up_is_given_up_after_its_fourth_death() -> None:
-    members = own([0], [1])
+    workers = own([0], [1])
     script = Script(row(2), 2)
     for time in (0.5, 1.0, 1.7, 3.2):
         script.kill_at(time, 1)
-    found = play(script, members, feeds(2), ["t2"])
+    found = play(script, workers, feeds(2), ["t2"])
     assert found.answers == by_hand(script.units, ["t2"], feeds(2))
-    assert [one.is_gone for one in members] == [False, True]
+    assert [one.is_gone for one in workers] == [False, True]
 
 
 def test_a_stage_with_another_owner_needs_no_heir() -> None:
-    members = own([0], [1], [1], memory_bytes=10)
+    workers = own([0], [1], [1], memory_bytes=10)
     script = Script(row(2), 3)
     script.kill_at(2.5, 1, for_good=True)
-    found = play(script, members, feeds(4), ["t2"])
+    found = play(script, workers, feeds(4), ["t2"])
     assert found.answers == by_hand(script.units, ["t2"], feeds(4))
     assert script.held == []
 
@@ -683,18 +683,18 @@ def _delivered(scheduler: Scheduler, requests: Sequence[Request], sequence: int 
     return sum(r.sequence == sequence for r in requests[: len(scheduler.log.delivered_s)])
 
 
-def decode(script: Script, members: Sequence[WorkerState], requests: Sequence[Request], window: int = 4) -> Run:
+def decode(script: Script, workers: Sequence[WorkerState], requests: Sequence[Request], window: int = 4) -> Run:
     own_dispatcher: list[Scheduler] = []
     outputs = [script.units[-1].writes[0]]
-    wires = Routing(script.units, outputs)
-    own_dispatcher.append(Scheduler(wires, script, members, window=window, deadline_s=100))
+    routing = Routing(script.units, outputs)
+    own_dispatcher.append(Scheduler(routing, script, workers, window=window, deadline_s=100))
     answers = list(own_dispatcher[0].run(one_after_the_other(requests, own_dispatcher)))
     assert script.placed == {}
     return Run(answers, own_dispatcher[0])
 
 
 def test_states_stay_where_they_are_used() -> None:
-    script = Script(row(3, keeps=True), 2)
+    script = Script(row(3, is_stateful=True), 2)
     requests = sequences([3, 3])
     found = decode(script, own([0, 1], [2]), requests)
     assert found.answers == by_hand(script.units, ["t3"], requests)
@@ -702,7 +702,7 @@ def test_states_stay_where_they_are_used() -> None:
 
 
 def test_states_that_died_with_a_worker_are_made_again_by_its_own_steps_alone() -> None:
-    script = Script(row(3, keeps=True), 3)
+    script = Script(row(3, is_stateful=True), 3)
     requests = sequences([4])
     script.kill_at(8.5, 1)  # in its third step: 1 s of loading, and 3 s a token
     found = decode(script, own([0], [1], [2]), requests)
@@ -714,17 +714,17 @@ def test_states_that_died_with_a_worker_are_made_again_by_its_own_steps_alone() 
 
 def test_states_of_parts_that_ran_as_one_are_made_again_by_several_heirs() -> None:
     """Parts 1 and 2 ran as one step, so what lies between was never kept: who inherits 2 needs 1 too for a while."""
-    members = own([0], [1, 2], [3], memory_bytes=30)
-    script = Script(row(4, keeps=True), 3)
+    workers = own([0], [1, 2], [3], memory_bytes=30)
+    script = Script(row(4, is_stateful=True), 3)
     requests = sequences([4, 3])
     script.kill_at(9.5, 1, for_good=True)
-    found = decode(script, members, requests)
+    found = decode(script, workers, requests)
     assert found.answers == by_hand(script.units, ["t4"], requests)
-    assert [one.owns for one in members] in ([(0, 1, 2), (), (3,)], [(0, 1), (), (2, 3)])
+    assert [one.owns for one in workers] in ([(0, 1, 2), (), (3,)], [(0, 1), (), (2, 3)])
 
 
 def test_a_sequence_whose_tensors_are_lost_goes_on_with_the_states_it_had() -> None:
-    script = Script(row(3, keeps=True), 3)
+    script = Script(row(3, is_stateful=True), 3)
     requests = sequences([4])
     script.lose_at(8.5)
     found = decode(script, own([0], [1], [2]), requests)
@@ -732,7 +732,7 @@ def test_a_sequence_whose_tensors_are_lost_goes_on_with_the_states_it_had() -> N
 
 
 def test_what_a_sequence_was_fed_is_forgotten_with_it() -> None:
-    script = Script(row(2, keeps=True), 2)
+    script = Script(row(2, is_stateful=True), 2)
     requests = sequences([3])
     found = decode(script, own([0], [1]), requests)
     assert len(found.scheduler._history._entries[0]) == 6
@@ -743,11 +743,11 @@ def test_what_a_sequence_was_fed_is_forgotten_with_it() -> None:
 
 def test_parts_that_take_part_in_a_repair_repeat_all_their_steps() -> None:
     """Parts 0 and 1 ran as one, then apart, then as one: what 1 read last is only made by a 0 that saw all."""
-    units = row(2, keeps=True)
+    units = row(2, is_stateful=True)
     history = StepHistory(Script(units, 1), units)
     noted = [((0, 1), {"x": 0}), ((0,), {"x": 1}), ((1,), {"t1": 2}), ((0, 1), {"x": 3})]
     for number, (parts, held) in enumerate(noted):
-        executor = history._crew
+        executor = history._executor
         history.note(
             5, Step(number, parts, ("t2",), 0, 5), 0, {name: executor.put(v, name) for name, v in held.items()}
         )
@@ -772,44 +772,44 @@ def slowed(*, overlap: bool) -> tuple[Script, Run]:
     """Two workers with four parts each, of which the second becomes three times as slow."""
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    members = own(range(4), range(4, 8), also=[range(8)] * 2 if overlap else ())
-    return script, play(script, members, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
+    workers = own(range(4), range(4, 8), also=[range(8)] * 2 if overlap else ())
+    return script, play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
 
 
 def test_parts_that_both_hold_change_hands_by_a_word() -> None:
     """Speeds of 3 : 1 and 8 equal parts: 6 and 2 take 6 s each."""
     script, found = slowed(overlap=True)
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
-    assert [bounds for bounds, _ in found.scheduler.log.moves] == [(0, 6, 8)]
+    assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]
     assert script.held == []
 
 
 def test_parts_that_nobody_else_holds_are_loaded_first() -> None:
     script, found = slowed(overlap=False)
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
-    ((bounds, moved_s),) = found.scheduler.log.moves
+    ((bounds, moved_s),) = found.scheduler.log.rebalances
     assert bounds == (0, 6, 8)
     assert script.held == [(0, (0, 1, 2, 3, 4, 5))]
     assert all(step.parts[-1] < 4 for time, worker, step in script.ran if worker == 0 and time < moved_s)
 
 
 def test_a_worker_without_memory_for_more_keeps_what_it_has() -> None:
-    members = own(range(4), range(4, 8), memory_bytes=40)
+    workers = own(range(4), range(4, 8), memory_bytes=40)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    found = play(script, members, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
+    found = play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
-    assert found.scheduler.log.moves == []
+    assert found.scheduler.log.rebalances == []
     assert script.held == []
 
 
 def test_a_worker_with_a_limit_drops_the_parts_it_gave_away() -> None:
-    members = own(range(4), range(4, 8), memory_bytes=70)
+    workers = own(range(4), range(4, 8), memory_bytes=70)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    found = play(script, members, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
+    found = play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
-    assert [bounds for bounds, _ in found.scheduler.log.moves] == [(0, 6, 8)]
+    assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]
     assert script.held == [(0, (0, 1, 2, 3, 4, 5)), (1, (6, 7))]
 
 
@@ -818,11 +818,11 @@ def test_a_death_while_parts_are_prepared_does_not_end_balancing() -> None:
     _, before = slowed(overlap=False)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    script.kill_at(before.scheduler.log.moves[0][1] - LOAD_S / 2, 0)
+    script.kill_at(before.scheduler.log.rebalances[0][1] - LOAD_S / 2, 0)
     found = play(script, own(range(4), range(4, 8)), feeds(60), ["t8"], balance=LoadBalance((0, 4, 8)))
     assert found.answers == by_hand(script.units, ["t8"], feeds(60))
     assert len(found.scheduler.log.deaths) == 1
-    assert [bounds for bounds, _ in found.scheduler.log.moves] == [(0, 6, 8)]
+    assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]
     assert script.held == [(0, (0, 1, 2, 3, 4, 5))] * 2
 
 
@@ -836,7 +836,7 @@ def random_units(draw: random.Random) -> tuple[list[ScheduledPart], list[str]]:
     for i in range(draw.randint(1, 7)):
         reads = tuple(draw.sample(known, draw.randint(1, min(3, len(known)))))
         writes = tuple(f"t{i}.{k}" for k in range(draw.randint(1, 2)))
-        units.append(ScheduledPart(f"p{i}", reads, writes, 10, keeps=draw.random() < 0.4))
+        units.append(ScheduledPart(f"p{i}", reads, writes, 10, is_stateful=draw.random() < 0.4))
         known.extend(writes)
     read = {name for unit in units for name in unit.reads}
     outputs = [name for unit in units for name in unit.writes if name not in read]
@@ -889,7 +889,7 @@ def test_every_answer_is_exact_in_order_and_given_once_whoever_dies(seed: int) -
 def test_sequences_are_exact_whoever_dies(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     units = row(draw.randint(1, 5))
-    units = [ScheduledPart(unit.name, unit.reads, unit.writes, 10, keeps=draw.random() < 0.7) for unit in units]
+    units = [ScheduledPart(unit.name, unit.reads, unit.writes, 10, is_stateful=draw.random() < 0.7) for unit in units]
     owned = random_owners(draw, len(units), replicas=False)
     script = Script(units, len(owned), costs=[draw.choice([0.1, 1.0]) for _ in units])
     trouble(script, draw, len(owned))

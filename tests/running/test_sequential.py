@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import At, Cascade, Part, RunError, SessionConfig
 from graphcut.core.manifest import digest_of
-from graphcut.running.in_process.sequential import steps
+from graphcut.running.in_process.sequential import run_sequentially
 from graphcut.running.stage import Stage, session_options
 
 from conftest import floats, model_of
@@ -268,7 +268,7 @@ def test_what_may_be_left_out_is_checked_when_it_is_fed(with_default: Cascade) -
 
 
 def test_what_nothing_needs_any_more_is_dropped(cascade: Cascade) -> None:
-    held = [sorted(step) for step in steps(cascade, {"x": X}, config=EXACT)]
+    held = [sorted(step) for step in run_sequentially(cascade, {"x": X}, config=EXACT)]
     assert held == [["x"], ["a", "b"], ["a", "c"], ["y"]]
 
 
@@ -276,7 +276,7 @@ def test_an_output_is_held_to_the_end(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(3)]
     outputs = [floats(name, 2) for name in ("t3", "t1", "t0")]
     cascade = cut_proto(tmp_path, model_of(nodes, [floats("t0", 2)], outputs), "n0", "n1")
-    held = [sorted(step) for step in steps(cascade, {"t0": np.ones(2, np.float32)}, config=EXACT)]
+    held = [sorted(step) for step in run_sequentially(cascade, {"t0": np.ones(2, np.float32)}, config=EXACT)]
     assert held == [["t0"], ["t0", "t1"], ["t0", "t1", "t2"], ["t0", "t1", "t3"]]
 
 
@@ -318,7 +318,7 @@ def test_a_sequence_crosses_as_a_list(tmp_path: Path) -> None:
     ]
     cascade = cut_proto(tmp_path, model_of(nodes, [floats("x", 2)], [floats("y", 4)]), "construct")
     assert graphcut.run(cascade, {"x": np.array([1, 2], np.float32)})["y"].tolist() == [1, 2, 1, 2]
-    _, held, _ = steps(cascade, {"x": np.array([1, 2], np.float32)}, config=EXACT)
+    _, held, _ = run_sequentially(cascade, {"x": np.array([1, 2], np.float32)}, config=EXACT)
     assert [array.tolist() for array in held["s"]] == [[1, 2], [1, 2]]
 
 

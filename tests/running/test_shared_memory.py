@@ -19,7 +19,7 @@ from graphcut import RunError
 from graphcut.running.executors.output_buffers import OutputBuffers
 from graphcut.running.executors.protocol import Step
 from graphcut.running.executors.shared_memory import INLINE_BYTES, SharedMemory, TensorRef, TensorSpec, spec_of
-from graphcut.running.values import CARRIED_AS
+from graphcut.running.values import NON_NUMPY_TYPES
 
 Array = NDArray[Any]
 LARGE = INLINE_BYTES // 4 + 1
@@ -57,9 +57,9 @@ def test_what_one_process_writes_another_reads(folder: str, dtype: str, shape: t
 
 
 @pytest.mark.parametrize("length", [5, LARGE * 2])
-@pytest.mark.parametrize("name", CARRIED_AS)
+@pytest.mark.parametrize("name", NON_NUMPY_TYPES)
 def test_types_that_numpy_lacks_pass_as_their_bits(folder: str, name: str, length: int) -> None:
-    bits, number = CARRIED_AS[name]
+    bits, number = NON_NUMPY_TYPES[name]
     array = np.random.default_rng(0).integers(0, 200, length).astype(bits)
     value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
     found = SharedMemory([folder], "b").read(SharedMemory([folder], "a").write({"x": value})["x"])

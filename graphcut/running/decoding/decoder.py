@@ -16,7 +16,7 @@ from ...core.manifest import Cascade, State
 from ...core.states import carried_on, kept_states, states_of
 from ...core.wiring import Dim, Tensor
 from ..batches import shape_of
-from ..values import CARRIED_AS, Value, to_value, zeros
+from ..values import NON_NUMPY_TYPES, Value, to_value, zeros
 from .token_inputs import DecoderInputRole, Stretch, fed, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})
@@ -305,7 +305,7 @@ class _StateSizes:
 
 def _numbers(value: Value, dtype: str, begin: int, length: int) -> np.ndarray[Any, Any]:
     """Some of the elements of a tensor of floats, read where they lie: use them while `value` lives."""
-    kind = np.dtype(CARRIED_AS[dtype][0] if dtype in CARRIED_AS else dtype)
+    kind = np.dtype(NON_NUMPY_TYPES[dtype][0] if dtype in NON_NUMPY_TYPES else dtype)
     place = (ctypes.c_char * (length * kind.itemsize)).from_address(value.data_ptr() + begin * kind.itemsize)
     found: np.ndarray[Any, Any] = np.ndarray(length, kind, memoryview(place).cast("B"))
     if dtype != "bfloat16":

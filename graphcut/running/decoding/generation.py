@@ -14,7 +14,7 @@ from ...core.manifest import Cascade
 from ...core.units import count
 from ..executors.inline import InlineExecutor
 from ..run_log import RunLog
-from ..scheduling.assignment import Via, assign_parts, executor_of, scheduled_parts, shared_out
+from ..scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
 from ..scheduling.requests import Request, Routing
 from ..scheduling.scheduler import Answer, Scheduler
 from ..stage import SessionConfig
@@ -68,9 +68,9 @@ class _Sequence:
         """The next step; what it feeds counts as fed."""
         now = self.left[: decoder.most]
         self.at = Stretch(0, self.done + now) if decoder.is_stateless else Stretch(len(self.done), now)
-        fresh = {} if self.done else decoder.zero_states
+        zero_states = {} if self.done else decoder.zero_states
         self.done, self.left = self.done + now, self.left[len(now) :]
-        return Request(decoder.feeds(self.at, self.states), self.number, fresh, f"sequence {self.number}")
+        return Request(decoder.feeds(self.at, self.states), self.number, zero_states, f"sequence {self.number}")
 
 
 class Generation:
@@ -93,10 +93,10 @@ class Generation:
     ) -> None:
         """Nothing runs before the first token is asked for; see `generate`."""
         self.log = scheduler.log
-        self.workers = tuple(member.name for member in scheduler.staff.members)
+        self.workers = tuple(worker.name for worker in scheduler.pool.workers)
         self.ends: dict[int, FinishReason] = {}
         self._decoder = decoder
-        self._dispatcher = scheduler
+        self._scheduler = scheduler
         self._prompts = prompts
         self._max_tokens = max_tokens
         self._stop = stop
@@ -121,7 +121,7 @@ class Generation:
         return made
 
     def _decode(self) -> Generator[Token, None, None]:
-        with closing(cast("Generator[Answer]", self._dispatcher.run(self._requests()))) as answers:
+        with closing(cast("Generator[Answer]", self._scheduler.run(self._requests()))) as answers:
             for answer in answers:
                 if isinstance(answer, RunError):
                     raise answer
@@ -142,7 +142,7 @@ class Generation:
             self._ready.append(one)
         else:
             self.ends[one.number] = end
-            self._dispatcher.forget(one.number)
+            self._scheduler.forget(one.number)
 
     def _end(self, one: _Sequence, token: int) -> FinishReason | None:
         if token in self._stop:
@@ -211,19 +211,19 @@ def generate(  # noqa: PLR0913 - each is a decision of its own, and has a defaul
     asked = [tuple(int(token) for token in prompt) for prompt in prompts]
     decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context)
     _check(asked, max_tokens, decoder.capacity, workers, len(cascade.parts))
-    members = assign_parts(cascade, workers)
+    pool = assign_parts(cascade, workers)
     if workers is None and not cascade.manifest.devices:
-        members = assign_parts(cascade, max(1, min(len(members), len(asked))))
-    window = window or 2 * len(members)
-    config = shared_out(config or SessionConfig(), max(1, min(len(members), window, len(asked))), via)
-    is_alone = via == "threads" and len(members) == 1
+        pool = assign_parts(cascade, max(1, min(len(pool), len(asked))))
+    window = window or 2 * len(pool)
+    config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(asked))), via)
+    is_alone = via == "threads" and len(pool) == 1
     executor = (
         InlineExecutor(cascade, config, decoder.kept)
         if is_alone
-        else executor_of(cascade, via, config, decoder.kept, members)
+        else make_executor(cascade, via, config, decoder.kept, pool)
     )
-    wires = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
-    scheduler = Scheduler(wires, executor, members, window=window, log=log)
+    routing = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
+    scheduler = Scheduler(routing, executor, pool, window=window, log=log)
     return Generation(decoder, scheduler, asked, max_tokens=max_tokens, stop=frozenset(stop))
 
 

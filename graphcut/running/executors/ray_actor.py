@@ -18,8 +18,8 @@ from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
 from ...core.wiring import Tensor
 from ..in_process.process_memory import resident_bytes
-from ..stage import SessionConfig, Stage, tidy
-from ..values import CARRIED_AS, Value, to_array, travels_as_ort_value
+from ..stage import SessionConfig, Stage, ort_message
+from ..values import NON_NUMPY_TYPES, Value, is_numeric_tensor, to_array
 from .file_transfer import PREFIX, FileStamp, PartStore
 from .protocol import Step
 from .worker import StatesByPart, Worker
@@ -122,7 +122,7 @@ class RemoteWorker:
             made, seconds = self._worker.run(step, {name: unpacked(held[name], tensors[name]) for name in held})
             packed = {name: to_array(made[name], tensors[name]) for name in step.writes}
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
-            told: object = error if isinstance(error, RunError) else RunError(tidy(error))
+            told: object = error if isinstance(error, RunError) else RunError(ort_message(error))
             return (told, *(None for _ in large)) if large else told
         report = StepResult(
             seconds,
@@ -148,8 +148,8 @@ def is_small(packed: object) -> bool:
 
 def unpacked(packed: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array, or what is no tensor
     """The value that `to_array` packed, in the same memory."""
-    if not travels_as_ort_value(tensor):
+    if not is_numeric_tensor(tensor):
         return packed
-    if tensor.dtype in CARRIED_AS:
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, CARRIED_AS[tensor.dtype][1])
+    if tensor.dtype in NON_NUMPY_TYPES:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, NON_NUMPY_TYPES[tensor.dtype][1])
     return ort.OrtValue.ortvalue_from_numpy(packed)

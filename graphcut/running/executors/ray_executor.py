@@ -24,7 +24,7 @@ from ray import exceptions  # noqa: TID251 - this is the place
 from ...core.errors import GraphcutError, RunError
 from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
-from ..stage import SessionConfig, tidy
+from ..stage import SessionConfig, ort_message
 from ..values import Value, to_array
 from .file_transfer import FileStamp, pieces, sealed, stamps_of
 from .protocol import Died, Done, Event, Failed, Handle, Lost, Ready, Step
@@ -387,4 +387,4 @@ def _ours(error: BaseException) -> Exception:
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
     if isinstance(cause, GraphcutError):
         return cause
-    return RunError(f"a worker of the Ray cluster failed: {tidy(Exception(str(cause)))}")
+    return RunError(f"a worker of the Ray cluster failed: {ort_message(Exception(str(cause)))}")

@@ -22,7 +22,7 @@ import onnxruntime as ort
 
 from ...core.errors import RunError
 from ...core.units import size
-from ..values import CARRIED_AS, Value
+from ..values import NON_NUMPY_TYPES, Value
 
 INLINE_BYTES: Final = 4096
 """Values up to this size go in the message: a file would cost more."""
@@ -47,7 +47,7 @@ _TYPES: Final[Mapping[int, type[np.generic]]] = {
     11: np.float64,
     12: np.uint32,
     13: np.uint64,
-    **{number: bits for bits, number in CARRIED_AS.values()},
+    **{number: bits for bits, number in NON_NUMPY_TYPES.values()},
     21: np.uint8,
     22: np.uint8,
 }

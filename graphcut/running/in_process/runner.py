@@ -33,7 +33,7 @@ from .process_memory import (
     keep_nothing_large,
     resident_bytes,
 )
-from .sequential import opened, steps
+from .sequential import input_values, run_sequentially
 from .spilling import SpillStore
 
 Feeds = Mapping[str, object]
@@ -72,7 +72,7 @@ def run(
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
             return outputs  # type: ignore[return-value]
-    *_, held = steps(cascade, feeds, config=config or SessionConfig())
+    *_, held = run_sequentially(cascade, feeds, config=config or SessionConfig())
     return {name: to_array(held[name], cascade.tensors[name]) for name in cascade.manifest.writes}
 
 
@@ -138,7 +138,7 @@ class Runner:
         Raises:
             RunError: the cap can't hold; an input is missing, unknown or of the wrong type; a part fails.
         """
-        fed = opened(self._cascade, feeds)
+        fed = input_values(self._cascade, feeds)
         forecast = self._foresee(fed, times=1, is_once=False)
         (outputs,) = self._round([fed], forecast, "raise")
         return outputs  # type: ignore[return-value]  # errors are raised
@@ -177,7 +177,7 @@ class Runner:
     def _opened(self, feeds: Iterable[Feeds]) -> Iterator[dict[str, Value] | RunError]:
         for feed in feeds:
             try:
-                fed = opened(self._cascade, feed)
+                fed = input_values(self._cascade, feed)
             except RunError as error:
                 yield error
             else:

@@ -11,9 +11,11 @@ from ..stage import SessionConfig, Stage
 from ..values import Value, to_value
 
 
-def steps(cascade: Cascade, feeds: Mapping[str, object], *, config: SessionConfig) -> Iterator[dict[str, Value]]:
+def run_sequentially(
+    cascade: Cascade, feeds: Mapping[str, object], *, config: SessionConfig
+) -> Iterator[dict[str, Value]]:
     """All that is held before the first part and after each part: what a later part reads, or is an output."""
-    held = opened(cascade, feeds)
+    held = input_values(cascade, feeds)
     last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads}
     outputs = set(cascade.manifest.writes)
     yield dict(held)
@@ -23,7 +25,7 @@ def steps(cascade: Cascade, feeds: Mapping[str, object], *, config: SessionConfi
         yield dict(held)
 
 
-def opened(cascade: Cascade, feeds: Mapping[str, object]) -> dict[str, Value]:
+def input_values(cascade: Cascade, feeds: Mapping[str, object]) -> dict[str, Value]:
     """What a user feeds, as values.
 
     Raises:

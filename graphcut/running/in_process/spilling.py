@@ -16,7 +16,7 @@ import onnxruntime as ort
 from ...core.errors import RunError
 from ...core.units import size
 from ...core.wiring import Tensor
-from ..values import CARRIED_AS, Value, to_value
+from ..values import NON_NUMPY_TYPES, Value, to_value
 
 Key = tuple[int, str]
 """The number of a request, and the name of a tensor."""
@@ -129,7 +129,7 @@ class SpillStore:
     def _read(self, key: Key) -> Value:
         path, shape = self._files[key]
         tensor = self._tensors[key[1]]
-        dtype = CARRIED_AS[tensor.dtype][0] if tensor.dtype in CARRIED_AS else np.dtype(tensor.dtype)
+        dtype = NON_NUMPY_TYPES[tensor.dtype][0] if tensor.dtype in NON_NUMPY_TYPES else np.dtype(tensor.dtype)
         try:
             return to_value(np.fromfile(path, dtype).reshape(shape), tensor)
         except (OSError, ValueError) as error:

@@ -33,7 +33,7 @@ def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPar
                 tuple(name for name in part.reads if name not in kept),
                 tuple(name for name in part.writes if name not in kept or name in read),
                 part_memory_bytes(part),
-                keeps=bool(kept),
+                is_stateful=bool(kept),
             )
         )
     return made
@@ -75,8 +75,8 @@ def _beside(owned: Sequence[int], overlap: int, parts: int) -> frozenset[int]:
     return frozenset(near.intersection(range(parts)))
 
 
-def executor_of(
-    cascade: Cascade, via: Via, config: SessionConfig, states: StatesByPart, members: Sequence[WorkerState]
+def make_executor(
+    cascade: Cascade, via: Via, config: SessionConfig, states: StatesByPart, workers: Sequence[WorkerState]
 ) -> Executor:
     """Workers of a kind."""
     match via:
@@ -94,25 +94,25 @@ def executor_of(
                     raise
                 hint = "pip install 'graphcut[ray]'"
                 raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
-            return RayExecutor(cascade, config, states, [member.name for member in members])
+            return RayExecutor(cascade, config, states, [member.name for member in workers])
 
 
-def balance_of(units: Sequence[ScheduledPart], members: Sequence[WorkerState]) -> LoadBalance | None:
+def load_balance_of(units: Sequence[ScheduledPart], workers: Sequence[WorkerState]) -> LoadBalance | None:
     """Parts can change hands where each worker owns a stretch of its own, and at least one owns several."""
-    owned = [part for member in members for part in member.owns]
-    is_row = owned == list(range(len(units))) and all(member.owns for member in members)
-    if len(members) < 2 or not is_row or len(owned) == len(members):
+    owned = [part for member in workers for part in member.owns]
+    is_row = owned == list(range(len(units))) and all(member.owns for member in workers)
+    if len(workers) < 2 or not is_row or len(owned) == len(workers):
         return None
-    bounds = (0, *(member.owns[-1] + 1 for member in members))
+    bounds = (0, *(member.owns[-1] + 1 for member in workers))
 
     def allowed(worker: int, parts: range) -> bool:
-        limit = members[worker].memory_bytes
-        return limit is None or sum(units[i].needs_bytes for i in parts) <= limit
+        limit = workers[worker].memory_bytes
+        return limit is None or sum(units[i].memory_bytes for i in parts) <= limit
 
     return LoadBalance(bounds, allowed=allowed)
 
 
-def shared_out(config: SessionConfig, workers: int, via: Via) -> SessionConfig:
+def share_threads(config: SessionConfig, workers: int, via: Via) -> SessionConfig:
     """Threads for one operator: together no more than there are cores. Machines of Ray share out their own."""
     if config.threads or via == "ray":
         return config

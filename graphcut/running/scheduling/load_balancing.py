@@ -194,9 +194,9 @@ class MeasuredSpeeds:
             self._level[worker] += _believed(shift - self._level[worker], SURPRISE / math.sqrt(len(differ)))
             # A part that changed has changed for all workers, also for those that ran it before.
             self._usual[parts[known]] += _believed(differ - shift, SURPRISE)[:, None]
-        new, fresh = parts[~known], logs[~known] - shift
+        new, first_logs = parts[~known], logs[~known] - shift
         share = np.where(self._times[new, worker], 0.5, 1.0)
-        self._usual[new, worker] += share * (fresh - self._usual[new, worker])
+        self._usual[new, worker] += share * (first_logs - self._usual[new, worker])
         self._times[parts, worker] += 1
         self._last[parts, worker] = self._round
 

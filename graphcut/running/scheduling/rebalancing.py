@@ -12,9 +12,9 @@ from .worker_pool import WorkerPool
 class Rebalancing:
     """At most one division of the parts that is being prepared."""
 
-    def __init__(self, staff: WorkerPool, balance: LoadBalance | None) -> None:
+    def __init__(self, pool: WorkerPool, balance: LoadBalance | None) -> None:
         """Without a balance nothing ever moves."""
-        self._staff = staff
+        self._pool = pool
         self._balance = balance
         self._next: Bounds | None = None
 
@@ -39,9 +39,9 @@ class Rebalancing:
         if bounds is None or self._balance is None:
             return None
         owned = [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
-        if not all(one.holds.issuperset(parts) for one, parts in zip(self._staff.members, owned, strict=True)):
+        if not all(one.holds.issuperset(parts) for one, parts in zip(self._pool.workers, owned, strict=True)):
             return None
-        self._staff.own(owned)
+        self._pool.own(owned)
         self._balance.accept(bounds)
         self._next = None
         return bounds
@@ -56,9 +56,9 @@ class Rebalancing:
 
     def _prepare(self, bounds: Bounds) -> None:
         wanted = [range(start, stop) for start, stop in pairwise(bounds)]
-        members = self._staff.members
-        if not all(one.is_up and self._staff.fits(i, wanted[i]) for i, one in enumerate(members)):
+        workers = self._pool.workers
+        if not all(one.is_up and self._pool.fits(i, wanted[i]) for i, one in enumerate(workers)):
             return  # it is proposed again
         self._next = bounds
         for worker, parts in enumerate(wanted):
-            self._staff.hold(worker, parts)
+            self._pool.hold(worker, parts)

@@ -25,8 +25,8 @@ class ScheduledPart:
     name: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    needs_bytes: int = 0
-    keeps: bool = False
+    memory_bytes: int = 0
+    is_stateful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +56,27 @@ class Routing:
         inputs: what must come from outside, if anybody has it.
     """
 
-    def __init__(self, units: Sequence[ScheduledPart], outputs: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[ScheduledPart], outputs: Sequence[str]) -> None:
         """Look once at all parts."""
-        self.units = tuple(units)
+        self.parts = tuple(parts)
         self.outputs = tuple(outputs)
         self.readers: dict[str, list[int]] = {}
-        for place, unit in enumerate(units):
+        for place, unit in enumerate(parts):
             for name in unit.reads:
                 self.readers.setdefault(name, []).append(place)
-        self._writer = {name: place for place, unit in reversed([*enumerate(units)]) for name in unit.writes}
+        self._writer = {name: place for place, unit in reversed([*enumerate(parts)]) for name in unit.writes}
         self.inputs = frozenset(name for name, at in self.readers.items() if self.is_from_outside(name, at[0]))
         self._outputs = frozenset(outputs)
 
     def wanted(self, parts: Sequence[int]) -> tuple[str, ...]:
         """What others need of what `parts` make: other parts, or who asked."""
         own = set(parts)
-        made = [name for place in parts for name in self.units[place].writes]
+        made = [name for place in parts for name in self.parts[place].writes]
         return tuple(n for n in made if n in self._outputs or any(r not in own for r in self.readers.get(n, ())))
 
     def is_from_outside(self, name: str, place: int) -> bool:
         """Is what a part reads an input of the model, for no part before it makes it? It may hand an input on."""
-        return self._writer.get(name, len(self.units)) >= place
+        return self._writer.get(name, len(self.parts)) >= place
 
     def is_output(self, name: str) -> bool:
         """Is it part of the answer?"""
@@ -97,7 +97,7 @@ class RequestState:
         error: why it has no answer.
     """
 
-    def __init__(self, number: int, request: Request, wires: Routing) -> None:
+    def __init__(self, number: int, request: Request, routing: Routing) -> None:
         """Nothing is placed yet; see `begin`."""
         self.number = number
         self.request = request
@@ -107,10 +107,10 @@ class RequestState:
         self.taken: set[int] = set()
         self.deaths: Counter[int] = Counter()
         self.error: Exception | None = None
-        self._wires = wires
+        self._routing = routing
         self._unread: dict[str, int] = {}
         self._missing: list[int] = []
-        self._undone = len(wires.units)
+        self._undone = len(routing.parts)
         self._absent: frozenset[str] = frozenset()
 
     @property
@@ -125,12 +125,12 @@ class RequestState:
 
     def begin(self, held: Mapping[str, Handle], absent: Collection[str]) -> list[int]:
         """Start from the inputs; those in `absent` are not fed. The parts that can run at once."""
-        wires = self._wires
-        self.taken, self._undone, self.running = set(), len(wires.units), 0
+        routing = self._routing
+        self.taken, self._undone, self.running = set(), len(routing.parts), 0
         self._absent = frozenset(absent)
-        self._unread = {name: len(readers) for name, readers in wires.readers.items()}
+        self._unread = {name: len(readers) for name, readers in routing.readers.items()}
         self._missing = [
-            sum(not self._lacks(name, place) for name in unit.reads) for place, unit in enumerate(wires.units)
+            sum(not self._lacks(name, place) for name in unit.reads) for place, unit in enumerate(routing.parts)
         ]
         self.held = {}
         bare = [place for place, missing in enumerate(self._missing) if missing == 0]
@@ -138,14 +138,14 @@ class RequestState:
 
     def _lacks(self, name: str, place: int) -> bool:
         """Does a part do without what it reads there?"""
-        return name in self._absent and self._wires.is_from_outside(name, place)
+        return name in self._absent and self._routing.is_from_outside(name, place)
 
     def place(self, made: Mapping[str, Handle]) -> list[int]:
         """Hold tensors that were made. The parts that can run now."""
         able = []
         for name, handle in made.items():
             self.held[name] = handle
-            for place in self._wires.readers.get(name, ()):
+            for place in self._routing.readers.get(name, ()):
                 if self._lacks(name, place):
                     continue
                 self._missing[place] -= 1
@@ -159,10 +159,10 @@ class RequestState:
 
     def run_on(self, first: int, owned: Iterable[int]) -> tuple[int, ...]:
         """`first`, and which of the `owned` parts behind it can run after it without another worker's help."""
-        known = set(self.held) | self._absent | set(self._wires.units[first].writes)
+        known = set(self.held) | self._absent | set(self._routing.parts[first].writes)
         chosen = [first]
         for place in owned:
-            unit = self._wires.units[place]
+            unit = self._routing.parts[place]
             if place > first and place not in self.taken and known.issuperset(unit.reads):
                 chosen.append(place)
                 known.update(unit.writes)
@@ -170,16 +170,16 @@ class RequestState:
 
     def reads_of(self, parts: Sequence[int]) -> dict[str, Handle]:
         """What `parts` must be sent."""
-        names = dict.fromkeys(name for place in parts for name in self._wires.units[place].reads)
+        names = dict.fromkeys(name for place in parts for name in self._routing.parts[place].reads)
         return {name: self.held[name] for name in names if name in self.held}
 
     def done(self, parts: Sequence[int]) -> Iterator[Handle]:
         """Note that `parts` are done. What nobody reads any more, to release it."""
         self._undone -= len(parts)
         for place in parts:
-            for name in self._wires.units[place].reads:
+            for name in self._routing.parts[place].reads:
                 self._unread[name] -= 1
-                if self._unread[name] == 0 and not self._wires.is_output(name) and name in self.held:
+                if self._unread[name] == 0 and not self._routing.is_output(name) and name in self.held:
                     yield self.held.pop(name)
 
     def undone(self, parts: Sequence[int]) -> list[int]:

@@ -14,10 +14,10 @@ from .worker_pool import WorkerPool
 class StateRecovery:
     """What workers repeat before they go on, one repair a worker."""
 
-    def __init__(self, executor: Executor, staff: WorkerPool, history: StepHistory) -> None:
+    def __init__(self, executor: Executor, pool: WorkerPool, history: StepHistory) -> None:
         """Nothing is broken yet."""
-        self._crew = executor
-        self._staff = staff
+        self._executor = executor
+        self._pool = pool
         self._history = history
         self._open: dict[int, tuple[ReplayPlan, deque[CompletedStep]]] = {}
         self._fed: dict[int, Mapping[str, Handle]] = {}
@@ -37,12 +37,12 @@ class StateRecovery:
             RunError: it has no room for these parts.
         """
         repair, entries = self._open[worker]
-        if not self._staff.members[worker].holds.issuperset(repair.needs):
-            if not self._staff.fits(worker, repair.needs):
+        if not self._pool.workers[worker].holds.issuperset(repair.needs):
+            if not self._pool.fits(worker, repair.needs):
                 raise self._no_room(worker, repair)
-            self._staff.hold(worker, repair.needs)
+            self._pool.hold(worker, repair.needs)
             return None
-        self._fed[worker] = {name: self._crew.put(value, name) for name, value in entries[0].values.items()}
+        self._fed[worker] = {name: self._executor.put(value, name) for name, value in entries[0].values.items()}
         return entries[0].step, self._fed[worker]
 
     def done(self, worker: int) -> None:
@@ -59,7 +59,7 @@ class StateRecovery:
     def undone(self, worker: int) -> None:
         """It could not repeat a step, and has to begin it again."""
         for handle in self._fed.pop(worker, {}).values():
-            self._crew.release(handle)
+            self._executor.release(handle)
 
     def died(self, worker: int) -> None:
         """It is gone: whoever needs these states next repeats it all."""
@@ -67,9 +67,9 @@ class StateRecovery:
         self._open.pop(worker, None)
 
     def _no_room(self, worker: int, repair: ReplayPlan) -> RunError:
-        names = ", ".join(self._staff.units[part].name for part in sorted(repair.needs))
+        names = ", ".join(self._pool.parts[part].name for part in sorted(repair.needs))
         return RunError(
-            f"sequence {repair.sequence} lost its states with a worker, and {self._staff.members[worker].name} has no "
+            f"sequence {repair.sequence} lost its states with a worker, and {self._pool.workers[worker].name} has no "
             f"room for {names}, which make them again",
             hint="plan again with more memory for it",
         )

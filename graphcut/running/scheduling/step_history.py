@@ -45,10 +45,10 @@ class ReplayPlan:
 class StepHistory:
     """What was done for each sequence."""
 
-    def __init__(self, executor: Executor, units: Sequence[ScheduledPart]) -> None:
+    def __init__(self, executor: Executor, parts: Sequence[ScheduledPart]) -> None:
         """Where no worker can die, nothing is kept."""
-        self._crew = executor
-        self._units = units
+        self._executor = executor
+        self._parts = parts
         self._entries: dict[int, list[CompletedStep]] = {}
         self._at: dict[int, dict[int, int]] = {}
 
@@ -59,8 +59,8 @@ class StepHistory:
             LookupError: what it read is lost.
         """
         parts = self._keeping(step.parts)
-        if parts and self._crew.can_die:
-            values = {name: self._crew.get(handle, name) for name, handle in held.items()}
+        if parts and self._executor.can_die:
+            values = {name: self._executor.get(handle, name) for name, handle in held.items()}
             self._entries.setdefault(sequence, []).append(CompletedStep(step, values))
             self.rebuilt(sequence, parts, worker)
 
@@ -97,7 +97,7 @@ class StepHistory:
         self._at.pop(sequence, None)
 
     def _keeping(self, parts: Sequence[int]) -> tuple[int, ...]:
-        return tuple(part for part in parts if self._units[part].keeps)
+        return tuple(part for part in parts if self._parts[part].is_stateful)
 
     def _closed(self, parts: frozenset[int], entries: Sequence[CompletedStep]) -> frozenset[int]:
         """`parts`, and all that must run with them in some entry: a part with states must run in all of its entries."""
@@ -111,7 +111,7 @@ class StepHistory:
         """Those of `parts` in a step, and the parts of the step that make what these read and was not kept."""
         wanted, names = set[int](), set[str]()
         for part in reversed(entry.step.parts):
-            unit = self._units[part]
+            unit = self._parts[part]
             if part in parts or names.intersection(unit.writes):
                 wanted.add(part)
                 names.update(name for name in unit.reads if name not in entry.values)
@@ -119,6 +119,6 @@ class StepHistory:
 
     def _shortened(self, entry: CompletedStep, needs: frozenset[int]) -> CompletedStep:
         parts = tuple(sorted(self._behind(entry, needs)))
-        reads = {name for part in parts for name in self._units[part].reads}
+        reads = {name for part in parts for name in self._parts[part].reads}
         values = {name: value for name, value in entry.values.items() if name in reads}
         return CompletedStep(replace(entry.step, request=REBUILDING, parts=parts, writes=()), values)

@@ -73,89 +73,89 @@ class WorkerPool:
     """
 
     def __init__(
-        self, executor: Executor, members: Sequence[WorkerState], units: Sequence[ScheduledPart], start_s: float
+        self, executor: Executor, workers: Sequence[WorkerState], parts: Sequence[ScheduledPart], start_s: float
     ) -> None:
         """Nobody is started yet; `start_s` is how long one may take to load its parts."""
-        self.members = list(members)
-        self._crew = executor
-        self.units = units
+        self.workers = list(workers)
+        self._executor = executor
+        self.parts = parts
         self._start_s = start_s
         self._again: list[tuple[float, int]] = []
         self._deadlines: list[tuple[float, int]] = []
-        self._idle: list[list[int]] = [[] for _ in units]
+        self._idle: list[list[int]] = [[] for _ in parts]
         self._listed: set[tuple[int, int]] = set()
 
     def begin(self) -> None:
         """Start them all."""
-        for number in range(len(self.members)):
+        for number in range(len(self.workers)):
             self._start(number)
 
     def idle_owner(self, part: int) -> int | None:
         """The first idle worker that may run a part."""
         queue = self._idle[part]
-        while queue and not (self.members[queue[0]].is_idle and part in self.members[queue[0]].can_run):
+        while queue and not (self.workers[queue[0]].is_idle and part in self.workers[queue[0]].can_run):
             self._listed.discard((part, heapq.heappop(queue)))
         return queue[0] if queue else None
 
     def idle(self, number: int) -> None:
         """A worker has nothing to do. It is found again without a look at all workers: there may be thousands."""
-        for part in self.members[number].can_run:
+        for part in self.workers[number].can_run:
             if (part, number) not in self._listed:
                 self._listed.add((part, number))
                 heapq.heappush(self._idle[part], number)
 
     def own(self, owned: Sequence[tuple[int, ...]]) -> None:
         """Parts change hands: what each worker owns from now on."""
-        for one, parts in zip(self.members, owned, strict=True):
+        for one, parts in zip(self.workers, owned, strict=True):
             one.owns = parts
 
     def hold(self, number: int, more: Iterable[int]) -> None:
         """Let a running worker load more parts, if it has not been told to."""
-        one = self.members[number]
+        one = self.workers[number]
         if not one.asked.issuperset(more):
             self._hold_exactly(number, one.asked.union(more))
 
     def tidy(self, number: int) -> None:
         """Let an idle worker of little memory drop parts that changed hands."""
-        one = self.members[number]
+        one = self.workers[number]
         kept = one.also.union(one.owns)
         if one.memory_bytes is not None and not kept.issuperset(one.asked):
             self._hold_exactly(number, kept)
 
     def fits(self, number: int, more: Iterable[int]) -> bool:
         """Has a worker memory for more parts, besides all it holds?"""
-        one = self.members[number]
+        one = self.workers[number]
         if one.memory_bytes is None:
             return True
-        return sum(self.units[i].needs_bytes for i in {*one.owns, *one.also, *one.asked, *more}) <= one.memory_bytes
+        return sum(self.parts[i].memory_bytes for i in {*one.owns, *one.also, *one.asked, *more}) <= one.memory_bytes
 
     def next_time(self) -> float | None:
         """When something is due: a worker to be started again, or one to be taken for hung."""
-        while self._deadlines and self.members[self._deadlines[0][1]].deadline != self._deadlines[0][0]:
+        while self._deadlines and self.workers[self._deadlines[0][1]].deadline != self._deadlines[0][0]:
             heapq.heappop(self._deadlines)  # it was met
         return min([time for time, _ in (*self._again[:1], *self._deadlines[:1])], default=None)
 
     def look_after(self) -> None:
         """Start again who is due, and end who is hung."""
-        now = self._crew.now()
+        now = self._executor.now()
         while self._again and self._again[0][0] <= now:
             self._start(heapq.heappop(self._again)[1])
         while self._deadlines and self._deadlines[0][0] <= now:
             time, number = heapq.heappop(self._deadlines)
-            one = self.members[number]
+            one = self.workers[number]
             if one.deadline == time:
                 one.deadline, one.lost = None, _HUNG
-                self._crew.kill(number)
+                self._executor.kill(number)
 
     def within(self, number: int, seconds: float) -> None:
         """A worker that needs longer than `seconds` from now is taken for hung."""
-        if self._crew.can_die:
-            self.members[number].deadline = time = self._crew.now() + seconds
+        if self._executor.can_die:
+            self.workers[number].deadline = time = self._executor.now() + seconds
             heapq.heappush(self._deadlines, (time, number))
 
     def ready(self, number: int, parts: frozenset[int]) -> None:
         """A worker has loaded parts."""
-        one = self.members[number]
+        one = self.workers[number]
         one.holds = parts
         if not one.is_up:
             one.is_up, one.deadline = True, None
@@ -163,7 +163,7 @@ class WorkerPool:
 
     def forgive(self, number: int) -> None:
         """It was not the worker's fault that it ended."""
-        self.members[number].deaths = 0
+        self.workers[number].deaths = 0
 
     def died(self, number: int, why: str, *, for_good: bool) -> None:
         """A worker is gone: start it again, or hand over what it owned.
@@ -171,7 +171,7 @@ class WorkerPool:
         Raises:
             RunError: its place is lost, and no other worker has memory for one of its parts.
         """
-        one = self.members[number]
+        one = self.workers[number]
         one.lost = one.lost or why
         one.is_up, one.busy, one.deadline, one.holds, one.asked = False, None, None, frozenset(), frozenset()
         one.deaths += 1
@@ -179,25 +179,25 @@ class WorkerPool:
             one.is_gone = True
             self._hand_over(number)
         else:
-            heapq.heappush(self._again, (self._crew.now() + _PAUSES_S[one.deaths - 1], number))
+            heapq.heappush(self._again, (self._executor.now() + _PAUSES_S[one.deaths - 1], number))
 
     def _start(self, number: int) -> None:
-        one = self.members[number]
+        one = self.workers[number]
         one.lost, one.asked = "", one.also.union(one.owns)
         self.within(number, self._start_s)
-        self._crew.start(number, sorted(one.asked))
+        self._executor.start(number, sorted(one.asked))
 
     def _hand_over(self, number: int) -> None:
-        lost = self.members[number]
-        alive = [i for i, one in enumerate(self.members) if not one.is_gone]
+        lost = self.workers[number]
+        alive = [i for i, one in enumerate(self.workers) if not one.is_gone]
         given: dict[int, list[int]] = {}
         for part in lost.owns:
-            if any(part in self.members[i].owns for i in alive):
+            if any(part in self.workers[i].owns for i in alive):
                 continue
-            heirs = sorted(alive, key=lambda i: (part not in self.members[i].holds, abs(i - number), i))
+            heirs = sorted(alive, key=lambda i: (part not in self.workers[i].holds, abs(i - number), i))
             heir = next((i for i in heirs if self.fits(i, [*given.get(i, []), part])), None)
             if heir is None:
-                needed = f"{self.units[part].name}, which needs {size(self.units[part].needs_bytes)}"
+                needed = f"{self.parts[part].name}, which needs {size(self.parts[part].memory_bytes)}"
                 others = f"no other worker has room for {needed}" if alive else f"no worker is left for {needed}"
                 raise RunError(
                     f"{lost.name} is lost ({lost.lost}), and {others}",
@@ -207,12 +207,12 @@ class WorkerPool:
                 )
             given.setdefault(heir, []).append(part)
         for heir, parts in given.items():
-            one = self.members[heir]
+            one = self.workers[heir]
             one.owns = tuple(sorted({*one.owns, *parts}))
             if one.is_up:
                 self.hold(heir, parts)
         lost.owns = ()
 
     def _hold_exactly(self, number: int, parts: frozenset[int]) -> None:
-        self.members[number].asked = parts
-        self._crew.hold(number, sorted(parts))
+        self.workers[number].asked = parts
+        self._executor.hold(number, sorted(parts))
