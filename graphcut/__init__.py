@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .simulating.simulator import simulate
     from .surgery.merging import merge
     from .surgery.splitting import split
-    from .verifying.reports import Verification, verify
+    from .verifying.verification import Verification, verify
 
 
 __all__ = [
@@ -178,7 +178,7 @@ _HOMES: Final = {
     "simulating.scenario": ("Scenario", "scenario_of_cascade", "scenario_of_plan"),
     "surgery.splitting": ("split",),
     "model_splitter": ("ModelSplitter",),
-    "verifying.reports": ("Verification", "verify"),
+    "verifying.verification": ("Verification", "verify"),
     "core.wiring": ("TensorEdge", "Tensor", "Wiring"),
 }
 

@@ -35,7 +35,6 @@ CORE_FILES = {
     "graph",
     "html_repr",
     "manifest",
-    "records",
     "states",
     "units",
     "version",

@@ -60,10 +60,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 
 def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
     """The model that a command line names."""
-    from ..core.states import pairs_in
+    from ..core.states import parse_state_pairs
     from ..loading.model import load
 
-    return load(path, dims=dims(dim), states=pairs_in(state or ()))
+    return load(path, dims=dims(dim), states=parse_state_pairs(state or ()))
 
 
 def dims(dim: Sequence[str] | None) -> dict[str, int]:

@@ -54,7 +54,7 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Greedy decoding through the parts, each of which keeps its own cache. Token ids go to stdout as they come."""
-    from ..core.states import pairs_in
+    from ..core.states import parse_state_pairs
     from ..inputs.input_files import read_inputs
     from ..running.decoding.generation import generate as decode
 
@@ -69,7 +69,7 @@ def generate(
         max_tokens=max_tokens,
         stop=[number for text in stop_ids or () for number in _ids("--stop-ids", text)],
         inputs=fed,
-        states=pairs_in(state or ()),
+        states=parse_state_pairs(state or ()),
         dims=dims(dim),
         max_context=max_context,
         via=via.value,

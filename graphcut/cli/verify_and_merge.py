@@ -29,8 +29,8 @@ def verify(
     from ..drawing.terminal import draw_report
     from ..inputs.input_files import read_inputs
     from ..loading.model import load
-    from ..verifying.reports import find_source
-    from ..verifying.reports import verify as compare
+    from ..verifying.verification import find_source
+    from ..verifying.verification import verify as compare
 
     cascade = open_(place)
     source = load(model, dims=cascade.manifest.dims) if model else find_source(cascade)

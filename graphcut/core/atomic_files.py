@@ -41,7 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(scratch / "new", goal)
 
 
-def put_folder(new: Path, goal: Path, away: Path) -> None:
+def replace_folder(new: Path, goal: Path, away: Path) -> None:
     """Let `new` be `goal`. A folder that stands there moves to `away`, and back if that fails."""
     if not goal.exists():
         os.replace(new, goal)
@@ -54,7 +54,7 @@ def put_folder(new: Path, goal: Path, away: Path) -> None:
         raise
 
 
-def put_files(new: Path, goal: Path, *, last: str, old: Iterable[Path], away: Path) -> None:
+def replace_files(new: Path, goal: Path, *, last: str, old: Iterable[Path], away: Path) -> None:
     """Move all files of `new` into `goal`, the one called `last` at the end, and all of `old` to `away`.
 
     If that fails, everything is as it was.

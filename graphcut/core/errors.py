@@ -59,3 +59,9 @@ class MemoryCapError(RunError):
     def __init__(self, message: str, *, smallest_bytes: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.smallest_bytes = smallest_bytes
+
+
+def validation_message(error: Exception) -> str:
+    """The message of a `msgspec.ValidationError` with its location first: `parts[1].reads[0]: Expected ...`."""
+    message, _, location = str(error).partition(" - at `$")
+    return f"{location.rstrip('`').removeprefix('.')}: {message}" if location else message

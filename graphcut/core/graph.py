@@ -91,12 +91,12 @@ class Graph:
         return {tensor: tuple(nodes) for tensor, nodes in found.items()}
 
     @cached_property
-    def place_of_input(self) -> Mapping[str, int]:
+    def input_index(self) -> Mapping[str, int]:
         """The place of each input among `reads`."""
         return {tensor: i for i, tensor in enumerate(self.reads)}
 
     @cached_property
-    def by_name(self) -> Mapping[str, int]:
+    def node_index(self) -> Mapping[str, int]:
         """The place of each node in `nodes`."""
         return {node.name: i for i, node in enumerate(self.nodes)}
 
@@ -241,13 +241,13 @@ def _block(
 ) -> Block:
     replicas = tuple(sorted(replicas))
     reads = _reads(graph, sorted((*nodes, *replicas)))
-    reads.update(dict.fromkeys(output for output in owned if output in graph.place_of_input))
+    reads.update(dict.fromkeys(output for output in owned if output in graph.input_index))
     weights = dict.fromkeys(weight for n in (*replicas, *nodes) for weight in graph.nodes[n].weights)
     weights.update(dict.fromkeys(name for name in (*owned, *reads) if name in graph.weights))
     return Block(
         nodes=nodes,
         replicas=replicas,
-        reads=tuple(sorted(reads, key=lambda tensor: graph.place_of_input.get(tensor, len(graph.reads)))),
+        reads=tuple(sorted(reads, key=lambda tensor: graph.input_index.get(tensor, len(graph.reads)))),
         writes=(*(t for n in nodes for t in graph.nodes[n].writes if t in wanted), *owned),
         weights=tuple(weights),
     )

@@ -15,9 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from .errors import CascadeError, GraphcutError, RecordError
+from .errors import CascadeError, GraphcutError, RecordError, validation_message
 from .html_repr import HtmlRepr
-from .records import with_place
 from .wiring import Dim, Tensor, Wiring, wire
 
 FORMAT: Final = "graphcut.cascade/1"
@@ -221,7 +220,7 @@ def _contradictions(manifest: Manifest, wiring: Wiring) -> Iterator[str]:
     twice = {name for name in listed if listed.count(name) > 1} if len(set(listed)) < len(listed) else set()
     if twice:
         yield f"`tensors` lists {min(twice)!r} more than once"
-    missing = {*manifest.reads, *manifest.writes, *(link.tensor for link in wiring.links)} - set(listed)
+    missing = {*manifest.reads, *manifest.writes, *(link.tensor for link in wiring.edges)} - set(listed)
     if missing:
         yield f"`tensors` lacks {min(missing)!r}"
     strange = set(manifest.optional) - set(manifest.reads)
@@ -264,7 +263,7 @@ def read_manifest(path: Path) -> Manifest:
             raise RecordError(f"{path} can't be read here: {what}, and this graphcut reads {FORMAT!r}", hint=hint)
         return msgspec.json.decode(raw, type=Manifest)
     except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {with_place(error)}", hint=hint) from None
+        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not JSON: {error}", hint=hint) from None
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from .errors import UsageError
 from .manifest import Cascade, State
-from .wiring import Dim, Tensor
+from .wiring import Dim, Tensor, Unit
 
 Value = Any
 
@@ -38,7 +38,7 @@ def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Mapping[str
     return tuple(0 if place == axis and not isinstance(dim, int) else dim for place, dim in enumerate(sized))
 
 
-def states_by_hand(pairs: Mapping[str, str], tensors: Mapping[str, Tensor]) -> tuple[State, ...]:
+def states_from_pairs(pairs: Mapping[str, str], tensors: Mapping[str, Tensor]) -> tuple[State, ...]:
     """The states that a user names, outputs by inputs."""
     return tuple(_by_hand(tensors[past], tensors[present]) for past, present in pairs.items())
 
@@ -48,7 +48,7 @@ def _by_hand(past: Tensor, present: Tensor) -> State:
     return State(past=past.name, present=present.name, axis=axis, start=start_of(past, present, axis, {}))
 
 
-def pairs_in(texts: Iterable[str]) -> dict[str, str]:
+def parse_state_pairs(texts: Iterable[str]) -> dict[str, str]:
     """Outputs by the inputs they become, from words like `past=present`.
 
     Raises:
@@ -65,7 +65,7 @@ def pairs_in(texts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def check_pairs(pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str]) -> None:
+def check_state_pairs(pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str]) -> None:
     """Each input and each output that a user pairs up is one of the model, and stands in one pair.
 
     Raises:
@@ -90,10 +90,10 @@ def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
         UsageError: a name is none of the model's.
     """
     manifest = cascade.manifest
-    check_pairs(pairs, manifest.reads, manifest.writes)
+    check_state_pairs(pairs, manifest.reads, manifest.writes)
     presents = set(pairs.values())
     known = [state for state in manifest.states if state.past not in pairs and state.present not in presents]
-    return (*known, *states_by_hand(pairs, cascade.tensors))
+    return (*known, *states_from_pairs(pairs, cascade.tensors))
 
 
 class StatePair(Protocol):
@@ -108,22 +108,10 @@ class StatePair(Protocol):
         """The output."""
 
 
-class StateHolder(Protocol):
-    """A part, or the nodes that will be one."""
-
-    @property
-    def reads(self) -> Sequence[str]:
-        """What it is fed."""
-
-    @property
-    def writes(self) -> Sequence[str]:
-        """What it gives out."""
-
-
 AnyPair = TypeVar("AnyPair", bound=StatePair)
 
 
-def kept_states(parts: Sequence[StateHolder], states: Iterable[AnyPair]) -> dict[int, tuple[AnyPair, ...]]:
+def kept_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> dict[int, tuple[AnyPair, ...]]:
     """The states that stay with their part, by its place: it alone reads them, and it makes what they become."""
     readers: dict[str, list[int]] = {}
     writers: dict[str, int] = {}
@@ -139,7 +127,7 @@ def kept_states(parts: Sequence[StateHolder], states: Iterable[AnyPair]) -> dict
     return kept
 
 
-def sent_states(parts: Sequence[StateHolder], states: Iterable[AnyPair]) -> list[AnyPair]:
+def sent_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> list[AnyPair]:
     """The states that parts read and that are sent to them at each step."""
     states = list(states)
     kept = {state.past for row in kept_states(parts, states).values() for state in row}
@@ -147,7 +135,7 @@ def sent_states(parts: Sequence[StateHolder], states: Iterable[AnyPair]) -> list
     return [state for state in states if state.past in read and state.past not in kept]
 
 
-def carried_on(before: Value, after: Value) -> Value:
+def next_state(before: Value, after: Value) -> Value:
     """The state after a step. One that comes back without elements stays what it was: nothing was added to it.
 
     So do the caches of an encoder's keys in decoders that optimum merged: the branch with a cache gives out none.

@@ -107,7 +107,7 @@ DependencyMap = Mapping[int, Mapping[int, tuple[str, ...]]]
 class Wiring:
     """All links of an ordered row of units, in the order of their readers."""
 
-    links: tuple[TensorEdge, ...]
+    edges: tuple[TensorEdge, ...]
 
     @cached_property
     def sequential(self) -> DependencyMap:
@@ -120,10 +120,10 @@ class Wiring:
         return self._where(lambda step: step > 1)
 
     @cached_property
-    def crossing(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
+    def boundary_tensors(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
         """Each tensor that one unit hands to another: who writes it, and all who read it."""
         found: dict[str, tuple[int, tuple[int, ...]]] = {}
-        for link in self.links:
+        for link in self.edges:
             if link.source is not None and link.target is not None:
                 _, readers = found.get(link.tensor, (link.source, ()))
                 found[link.tensor] = (link.source, (*readers, link.target))
@@ -131,7 +131,7 @@ class Wiring:
 
     def _where(self, wanted: Callable[[int], bool]) -> DependencyMap:
         found: dict[int, dict[int, tuple[str, ...]]] = defaultdict(dict)
-        for link in self.links:
+        for link in self.edges:
             if link.source is not None and link.target is not None and wanted(link.target - link.source):
                 row = found[link.source]
                 row[link.target] = (*row.get(link.target, ()), link.tensor)

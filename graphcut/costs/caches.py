@@ -84,7 +84,7 @@ def find_caches(model: Model) -> tuple[Cache, ...]:
     named += _pairs_by_structure(model, {name for pair in named for name in pair})
     return tuple(
         Cache(past, present, _layer(past))
-        for past, present in sorted(named, key=lambda pair: model.graph.place_of_input[pair[0]])
+        for past, present in sorted(named, key=lambda pair: model.graph.input_index[pair[0]])
     )
 
 
@@ -205,7 +205,7 @@ def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
         for dim in (sizes.total, sizes.present):
             if isinstance(dim, str):
                 bound.setdefault(dim, total)
-    for dim in dict.fromkeys(dim for tensor in model.border.values() for dim in tensor.shape or ()):
+    for dim in dict.fromkeys(dim for tensor in model.boundary_types.values() for dim in tensor.shape or ()):
         if isinstance(dim, str) and dim not in bound and (number := _evaluated(dim, bound)) is not None:
             bound[dim] = number
     return bound

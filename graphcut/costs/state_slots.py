@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from ..loading.model import Model
-from ..loading.subgraphs import FunctionKey, bodies, captures, function_key
+from ..loading.subgraphs import FunctionKey, callee_key, captures, subgraphs
 
 
 class StateSlot(NamedTuple):
@@ -139,9 +139,9 @@ def _steps(place: _Place, node: NodeProto, name: str, route: StateRoute) -> Iter
     """What `name` becomes in `node`."""
     kind = node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}.{node.op_type}"
     if kind == "If":
-        for body in bodies(node):
+        for body in subgraphs(node):
             yield from _through(_Place(_readers_in(body), place.functions), name, _outputs(body), node, route)
-    elif (function := place.functions.get(function_key(node))) is not None:
+    elif (function := place.functions.get(callee_key(node))) is not None:
         inner = _Place(_readers_in(function), place.functions)
         for formal, actual in zip(function.input, node.input, strict=False):
             if actual == name:

@@ -17,7 +17,7 @@ from ..core.wiring import Dim, Tensor
 from ..loading.bound_sizes import infer_bound
 from ..loading.graph_reader import values_bytes
 from ..loading.model import Model
-from ..loading.shape_inference import tensor_of
+from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in_function, tensors_within
 from .caches import Cache, bound_dims, find_caches
 from .flops.counting import Scope, constant_value, count_node, has_insides, infer_nodes, small_values
@@ -90,7 +90,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
         dims: numbers for its symbols, on top of `model.dims`; a symbol without one counts as 1.
     """
     numbers = bound_dims(model, {**model.dims, **(dims or {})})
-    sizes = {name: tensor.bytes_for(numbers) for name, tensor in model.border.items()}
+    sizes = {name: tensor.bytes_for(numbers) for name, tensor in model.boundary_types.items()}
     known = _bound_tensors(model, numbers, sizes)
     sizes.update({name: tensor.bytes_for(numbers) for name, tensor in known.items()})
     scope = _scope_of(model, numbers)
@@ -155,7 +155,7 @@ def _given_out(graph: Graph, nodes: Sequence[int], made: Iterable[str]) -> list[
 
 def _bound_tensors(model: Model, dims: Mapping[str, int], sizes: TensorBytes) -> dict[str, Tensor]:
     """The types of tensors whose sizes only come out once numbers are put in for the symbols of the inputs."""
-    still_open = {name for name, (_, is_exact) in sizes.items() if not is_exact and model.border[name].is_plain}
+    still_open = {name for name, (_, is_exact) in sizes.items() if not is_exact and model.boundary_types[name].is_plain}
     if not dims or not still_open:
         return {}
     found = infer_bound(model.proto, dims, still_open)
@@ -164,14 +164,16 @@ def _bound_tensors(model: Model, dims: Mapping[str, int], sizes: TensorBytes) ->
 
 def _scope_of(model: Model, dims: Mapping[str, int]) -> Scope:
     """What the nodes of the main graph see: activations, weights, and what constant nodes make."""
-    weights = {tensor.name: tensor_of(tensor) for tensor in model.proto.graph.initializer}
+    weights = {tensor.name: tensor_of_initializer(tensor) for tensor in model.proto.graph.initializer}
     dense = {sparse.values.name: sparse for sparse in model.proto.graph.sparse_initializer}
-    weights.update({n: Tensor(name=n, dtype=tensor_of(s.values).dtype, shape=tuple(s.dims)) for n, s in dense.items()})
+    weights.update(
+        {n: Tensor(name=n, dtype=tensor_of_initializer(s.values).dtype, shape=tuple(s.dims)) for n, s in dense.items()}
+    )
     nodes = [model.proto.graph.node[i] for i, node in enumerate(model.graph.nodes) if node.is_constant]
     made = [value for node in nodes if node.op_type == "Constant" and (value := constant_value(node)) is not None]
     values = small_values((*model.proto.graph.initializer, *made))
-    scope = Scope({**model.border, **weights}, values, list(model.proto.opset_import), model.functions, dims)
-    tensors = {value.name: tensor_of(value) for value in made}
+    scope = Scope({**model.boundary_types, **weights}, values, list(model.proto.opset_import), model.functions, dims)
+    tensors = {value.name: tensor_of_initializer(value) for value in made}
     if len(nodes) > len(made):
         read = {name for node in nodes for name in node.input}
         given = {name: tensor for name, tensor in weights.items() if name in read}

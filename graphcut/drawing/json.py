@@ -18,7 +18,7 @@ from ..surgery.splitting import PreparedFiles
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.numerical import TensorComparison
-    from ..verifying.reports import Verification
+    from ..verifying.verification import Verification
 
 
 def dumps(record: Mapping[str, Any]) -> str:

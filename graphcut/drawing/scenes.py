@@ -38,7 +38,7 @@ from .wording import (
 )
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
-    from ..verifying.reports import Verification
+    from ..verifying.verification import Verification
 
 _MOST_PLACES: Final = 8
 _MOST_TENSORS: Final = 3
@@ -111,7 +111,7 @@ def _scene_of_parts(made: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
     blocks = made.partition.blocks
     sizes = _planned_bytes(made, model)
     homes = [block.nodes for block in blocks]
-    lanes = tuple(_lanes(blocks, made.partition.wiring, model.border, sizes))
+    lanes = tuple(_lanes(blocks, made.partition.wiring, model.boundary_types, sizes))
     columns = _columns(made.partition.wiring, len(blocks))
     words = contents(model.graph, homes)
     holders = Counter(node for block in blocks for node in block.replicas)
@@ -315,7 +315,7 @@ def _quoted(path: Path) -> str:
 
 def _lanes(units: Sequence[Unit], wiring: Wiring, tensors: Mapping[str, Tensor], sizes: TensorBytes) -> Iterable[Lane]:
     """The tensors that cross, in the order they are made."""
-    crossing = wiring.crossing
+    crossing = wiring.boundary_tensors
     for unit in units:
         for name in unit.writes:
             if name in crossing:
@@ -344,7 +344,7 @@ def _buses(lanes: Sequence[Lane]) -> tuple[Bus, ...]:
 def _columns(wiring: Wiring, parts: int) -> list[int]:
     """For each part how many must run before it, one after another: the longest path in the links."""
     sources: list[set[int]] = [set() for _ in range(parts)]
-    for source, readers in wiring.crossing.values():
+    for source, readers in wiring.boundary_tensors.values():
         for reader in readers:
             sources[reader].add(source)
     columns: list[int] = []

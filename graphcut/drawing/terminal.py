@@ -27,7 +27,7 @@ from .wording import flop, numbers_words, sized, structure_words
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.numerical import TensorComparison
-    from ..verifying.reports import Verification
+    from ..verifying.verification import Verification
 
 _BAR: Final = 10
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..core.states import StateHolder, StatePair, sent_states
+from ..core.states import StatePair, sent_states
 from ..core.units import count, duration, operations, size
+from ..core.wiring import Unit
 from ..costs.caches import find_caches
 from ..costs.matching import Coverage
 from ..loading.model import Model
@@ -18,7 +19,7 @@ from ..planning.solver.recompute import Recomputed
 from .scene import BoundaryTotals, Card, Check, CutPlace, Lane
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
-    from ..verifying.reports import Verification
+    from ..verifying.verification import Verification
 
 _MOST_NAMES = 6
 
@@ -286,7 +287,7 @@ def plan_notes(made: Plan, model: Model) -> Iterable[str]:
         yield from _coverage(made.coverage)
 
 
-def divided_states(parts: Sequence[StateHolder], states: Iterable[StatePair]) -> Iterable[str]:
+def divided_states(parts: Sequence[Unit], states: Iterable[StatePair]) -> Iterable[str]:
     """Which states of a decoder a cut separates from what they become."""
     if sent := [f"{state.past} from {state.present}" for state in sent_states(parts, states)]:
         what = "a state is" if len(sent) == 1 else f"{count(len(sent), 'state')} are"

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from ..core.atomic_files import put_folder, scratch_folder
+from ..core.atomic_files import replace_folder, scratch_folder
 from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import Cascade, Part
 
@@ -73,7 +73,7 @@ def export_lingualinked(
             for name, content in files.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-            put_folder(new, folder.absolute(), scratch / "old")
+            replace_folder(new, folder.absolute(), scratch / "old")
     except OSError as error:
         raise GraphcutError(
             f"writing {folder} failed: {error.strerror or error}", hint="nothing was changed"

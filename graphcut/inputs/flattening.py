@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..loading.subgraphs import bodies, domain, function_key
+from ..loading.subgraphs import callee_key, domain, subgraphs
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
@@ -140,7 +140,7 @@ class _Opening:
     def _open_node(self, node: NodeProto, names: ChainMap[str, str]) -> None:
         reads = tuple(names.get(name, name) for name in node.input)
         writes = tuple(names.get(name, name) for name in node.output)
-        if function_key(node) in self._functions:
+        if callee_key(node) in self._functions:
             self._open_function(node, reads, writes)
             return
         own = domain(node.domain)
@@ -148,7 +148,7 @@ class _Opening:
         self.steps.row.append(step)
         if step.op == "Constant":
             self._keep_constant(node, writes[0])
-        for body in bodies(node):
+        for body in subgraphs(node):
             self._open_body(step, body, names)
 
     def _keep_constant(self, node: NodeProto, name: str) -> None:
@@ -162,7 +162,7 @@ class _Opening:
                     self.steps.lists[name] = (attribute.i,)
 
     def _open_function(self, node: NodeProto, reads: Sequence[str], writes: Sequence[str]) -> None:
-        function = self._functions[function_key(node)]
+        function = self._functions[callee_key(node)]
         prefix = self._new_prefix()
         names = {name: prefix + name for inner in function.node for name in inner.output if name}
         names.update(dict.fromkeys(function.input, ""))  # an input that the call leaves out

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.errors import ModelError, UsageError
 from ..loading.model import Model
-from ..loading.shape_inference import describe
+from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external
 from .consumers import Use, uses_of
 from .dtypes import PACKED, as_elements
@@ -142,8 +142,8 @@ class _Making:
 
     def _map(self, name: str, kind: TypeProto) -> dict[object, object]:
         words = _vocabulary(uses_of(name, 0, self.known.steps)) or _WORDS
-        is_by_word = describe(name, kind).dtype.startswith("map(string")
-        dtype = describe(name, kind.map_type.value_type).dtype
+        is_by_word = tensor_of_type(name, kind).dtype.startswith("map(string")
+        dtype = tensor_of_type(name, kind.map_type.value_type).dtype
         numbers = self._random(name).uniform(-1, 1, len(words))
         values = [str(number) for number in numbers] if dtype == "string" else numbers.astype(dtype).tolist()
         return dict(zip(words if is_by_word else range(len(words)), values, strict=True))

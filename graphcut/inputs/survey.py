@@ -14,7 +14,7 @@ import msgspec
 
 from ..core.wiring import Tensor
 from ..loading.model import Model
-from ..loading.shape_inference import describe
+from ..loading.shape_inference import tensor_of_type
 from .consumers import Use, uses_of
 from .expressions import atoms
 from .flattening import FlatNodes, lay_open
@@ -54,7 +54,7 @@ class Survey:
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
         """Each input, or the tensor inside it where it is a sequence or an optional; no maps. All ranks are known."""
-        known = {name: describe(name, _innermost(kind)) for name, kind in self.types.items()}
+        known = {name: tensor_of_type(name, _innermost(kind)) for name, kind in self.types.items()}
         plain = {name: tensor for name, tensor in known.items() if tensor.is_plain}
         return {name: tensor if tensor.shape is not None else self._ranked(tensor) for name, tensor in plain.items()}
 

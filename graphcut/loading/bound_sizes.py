@@ -22,17 +22,17 @@ from onnx.reference import ReferenceEvaluator
 from ..core.wiring import BITS, Tensor
 from .shape_inference import (
     UNKNOWN,
-    bare,
-    describe,
-    described,
+    has_unknown_dims,
     infer_values,
-    is_partly_open,
     merged,
-    tensor_of,
-    type_of,
+    tensor_of_initializer,
+    tensor_of_type,
+    tensors_of_values,
+    type_proto,
     with_shape,
+    without_value_info,
 )
-from .subgraphs import domain, function_key, has_bodies, is_external, is_stateful, key_of
+from .subgraphs import callee_key, domain, function_key, has_subgraphs, is_external, is_stateful
 
 _WHOLE: Final = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 _SMALL_ELEMENTS: Final = 1024
@@ -49,7 +49,7 @@ def infer_bound(model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[
     Add), so that what goes through others (Range, Equal, Where, ConstantOfShape) is open after it; small values that
     depend on nothing but sizes and constants are then computed, and the sizes that follow from them.
     """
-    bound = bare(model)
+    bound = without_value_info(model)
     for value in bound.graph.input:
         for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
             if dim.dim_param in dims:
@@ -62,7 +62,7 @@ def infer_bound(model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[
     if len(still_open) > _FEW:
         # So many inherit what is open: once the first sizes stand, onnx infers the others many times faster.
         found = arithmetic.found.items()
-        bound.graph.value_info.extend(ValueInfoProto(name=name, type=type_of(tensor)) for name, tensor in found)
+        bound.graph.value_info.extend(ValueInfoProto(name=name, type=type_proto(tensor)) for name, tensor in found)
         arithmetic, still_open = _begun(bound, wanted)
         arithmetic.settle(still_open)
     return {name: tensor for name, tensor in {**arithmetic.read, **arithmetic.found}.items() if name in wanted}
@@ -71,8 +71,8 @@ def infer_bound(model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[
 def _begun(model: ModelProto, wanted: AbstractSet[str]) -> tuple[_Arithmetic, list[str]]:
     """What ONNX shape inference finds, and those of `wanted` that it leaves open, in topological order."""
     inferred = {value.name: value for value in infer_values(model)}
-    found = described((value for name, value in inferred.items() if name in wanted), set())
-    return _Arithmetic(model, inferred, found), [name for name, tensor in found.items() if is_partly_open(tensor)]
+    found = tensors_of_values((value for name, value in inferred.items() if name in wanted), set())
+    return _Arithmetic(model, inferred, found), [name for name, tensor in found.items() if has_unknown_dims(tensor)]
 
 
 def name_open_sizes(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -130,18 +130,16 @@ class _Arithmetic:
     value is small is known before it is computed, so that nothing grows with the numbers that were put in.
     """
 
-    def __init__(
-        self, model: ModelProto, inferred: Mapping[str, ValueInfoProto], described: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, model: ModelProto, inferred: Mapping[str, ValueInfoProto], known: Mapping[str, Tensor]) -> None:
         graph = model.graph
         self.nodes = graph.node
         self.opsets = {domain(opset.domain): opset for opset in model.opset_import}
-        self.functions = {key_of(function) for function in model.functions}
+        self.functions = {function_key(function) for function in model.functions}
         weights = {weight.name: weight for weight in graph.initializer}
         inputs = {value.name: value for value in graph.input}
         self.messages: dict[str, TensorProto | ValueInfoProto] = {**weights, **inputs, **inferred}
         self.weights = {name: weight for name, weight in weights.items() if not is_external(weight)}
-        self.read = dict(described)
+        self.read = dict(known)
         self.found: dict[str, Tensor] = {}
         self.values: dict[str, TensorProto] = {}
 
@@ -153,7 +151,7 @@ class _Arithmetic:
     def settle(self, names: Iterable[str]) -> None:
         """Find the sizes of `names`, as far as they follow."""
         for node in (self.nodes[i] for i in self._behind(names)):
-            if not has_bodies(node) and function_key(node) not in self.functions:
+            if not has_subgraphs(node) and callee_key(node) not in self.functions:
                 self._infer(node)
                 self._compute(node)
 
@@ -162,7 +160,9 @@ class _Arithmetic:
         if name not in self.read and name in self.messages:
             message = self.messages[name]
             tensor = (
-                tensor_of(message) if isinstance(message, TensorProto) else describe(name, message.type, symbols=set())
+                tensor_of_initializer(message)
+                if isinstance(message, TensorProto)
+                else tensor_of_type(name, message.type, symbols=set())
             )
             if tensor.dtype != UNKNOWN:
                 self.read[name] = tensor
@@ -184,16 +184,16 @@ class _Arithmetic:
                 found.add(place)
                 node = self.nodes[place]
                 reads = [tensor for name in node.input if (tensor := self.tensor(name))]
-                waiting += [t.name for t in reads if is_partly_open(t) or (_is_small(t) and not _is_measure(node))]
+                waiting += [t.name for t in reads if has_unknown_dims(t) or (_is_small(t) and not _is_measure(node))]
         return sorted(found)
 
     def _infer(self, node: NodeProto) -> None:
         """The types of what `node` writes, where some of their sizes are open."""
         reads = {name: self.tensor(name) for name in node.input if name}
         writes = [self.tensor(name) for name in node.output if name]
-        if all(t and not is_partly_open(t) for t in writes) or not all(reads.values()):
+        if all(t and not has_unknown_dims(t) for t in writes) or not all(reads.values()):
             return
-        types = {name: type_of(tensor) for name, tensor in reads.items() if tensor}
+        types = {name: type_proto(tensor) for name, tensor in reads.items() if tensor}
         values = {name: value for name in reads if (value := self._value(name))}
         try:
             opset = self.opsets[domain(node.domain)]
@@ -202,7 +202,7 @@ class _Arithmetic:
         except Exception:  # noqa: BLE001 - an operator or a type that onnx does not know: its sizes stay open
             return
         for name, kind in made.items():
-            tensor = describe(name, kind, symbols=set())
+            tensor = tensor_of_type(name, kind, symbols=set())
             if tensor.dtype != UNKNOWN:
                 self.found[name] = merged(self.tensor(name) or tensor, tensor)
 
@@ -219,13 +219,13 @@ class _Arithmetic:
         except Exception:  # noqa: BLE001 - what the reference implementation can't do stays unknown
             return
         self.values.update({value.name: value for value in values})
-        self.found.update({value.name: tensor_of(value) for value in values})
+        self.found.update({value.name: tensor_of_initializer(value) for value in values})
 
     def _results(self, node: NodeProto) -> Sequence[Any]:
         """What `node` writes; nothing where something that it reads is not known."""
         if _is_measure(node):
             tensor = self.tensor(node.input[0])
-            return [_measured(node, _sizes(tensor))] if tensor and not is_partly_open(tensor) else []
+            return [_measured(node, _sizes(tensor))] if tensor and not has_unknown_dims(tensor) else []
         values = {name: self._value(name) for name in node.input if name}
         fed = {name: numpy_helper.to_array(value) for name, value in values.items() if value is not None}
         if len(fed) < len(values):
@@ -248,7 +248,7 @@ def _measured(node: NodeProto, sizes: Sequence[int]) -> NDArray[np.int64]:
 
 def _is_small(tensor: Tensor) -> bool:
     """Can its value be part of the arithmetic of sizes? The activations of a small model should not look as if."""
-    if not tensor.is_plain or is_partly_open(tensor) or tensor.dtype not in BITS:
+    if not tensor.is_plain or has_unknown_dims(tensor) or tensor.dtype not in BITS:
         return False
     sizes = _sizes(tensor)
     return math.prod(sizes) <= _SMALL_ELEMENTS and (len(sizes) <= 1 or tensor.dtype in _WHOLE)

@@ -41,7 +41,7 @@ class ByteRange:
     length: int
 
 
-def find_data(model: Path, location: str, *, tensor: str) -> Path:
+def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
     """The file that `location` in `model` means.
 
     Only a regular file in the folder of the model, or below it, is taken: not an absolute path, not one with `..`, not

@@ -17,18 +17,18 @@ from .subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, tensors_in_function,
 def graph_digest(model: ModelProto) -> str:
     """A digest of everything in `model` but the values of large tensors: `sha256:` and 64 hexadecimal digits."""
     whole = hashlib.sha256()
-    for fact in facts(model):
+    for fact in canonical_messages(model):
         whole.update(len(fact).to_bytes(8, "little"))
         whole.update(fact)
     return f"sha256:{whole.hexdigest()}"
 
 
-def facts(model: ModelProto) -> Iterator[bytes]:
+def canonical_messages(model: ModelProto) -> Iterator[bytes]:
     """All facts of `model`, in an order that does not depend on how it is written down."""
     rest = ModelProto()
     copy_fields(model, rest, but={"graph", "functions", "training_info"})
     yield rest.SerializeToString(deterministic=True)
-    yield from sorted(function_fact(function) for function in model.functions)
+    yield from sorted(canonical_function(function) for function in model.functions)
     graph = model.graph
     head = GraphProto(name=graph.name, doc_string=graph.doc_string)
     # In IR 3 every initializer is listed among the inputs as well, and only the order of the others means anything.
@@ -37,9 +37,9 @@ def facts(model: ModelProto) -> Iterator[bytes]:
     head.output.extend(graph.output)
     head.metadata_props.extend(graph.metadata_props)
     yield head.SerializeToString(deterministic=True)
-    yield from sorted(node_fact(node) for node in graph.node)
-    yield from sorted(tensor_fact(tensor) for tensor in graph.initializer)
-    yield from sorted(sparse_fact(sparse) for sparse in graph.sparse_initializer)
+    yield from sorted(canonical_node(node) for node in graph.node)
+    yield from sorted(canonical_tensor(tensor) for tensor in graph.initializer)
+    yield from sorted(canonical_sparse(sparse) for sparse in graph.sparse_initializer)
     yield from sorted(note.SerializeToString(deterministic=True) for note in graph.quantization_annotation)
 
 
@@ -54,7 +54,7 @@ def copy_fields(source: ModelProto, target: ModelProto, *, but: Set[str]) -> Non
             getattr(target, field.name).extend(value)
 
 
-def function_fact(function: FunctionProto) -> bytes:
+def canonical_function(function: FunctionProto) -> bytes:
     """A function with everything in it, but for where the values of large tensors lie."""
     bare = FunctionProto()
     bare.CopyFrom(function)
@@ -63,7 +63,7 @@ def function_fact(function: FunctionProto) -> bytes:
     return bare.SerializeToString(deterministic=True)
 
 
-def node_fact(node: NodeProto) -> bytes:
+def canonical_node(node: NodeProto) -> bytes:
     """A node with all its attributes, byte for byte, but for where the values of large tensors lie."""
     if not has_external(node):
         return node.SerializeToString(deterministic=True)
@@ -73,7 +73,7 @@ def node_fact(node: NodeProto) -> bytes:
     return bare.SerializeToString(deterministic=True)
 
 
-def tensor_fact(tensor: TensorProto) -> bytes:
+def canonical_tensor(tensor: TensorProto) -> bytes:
     """A tensor with its values where they are small, and without them where they lie in a file."""
     if not is_external(tensor):
         return tensor.SerializeToString(deterministic=True)
@@ -83,7 +83,7 @@ def tensor_fact(tensor: TensorProto) -> bytes:
     return bare.SerializeToString(deterministic=True)
 
 
-def sparse_fact(sparse: SparseTensorProto) -> bytes:
+def canonical_sparse(sparse: SparseTensorProto) -> bytes:
     """A sparse tensor, likewise."""
     bare = SparseTensorProto()
     bare.CopyFrom(sparse)

@@ -18,12 +18,12 @@ from ..core.wiring import BITS
 from .subgraphs import (
     FIRST_IR_WITH_DEFAULTS,
     FunctionKey,
+    callee_key,
     captures,
     function_key,
     functions_called,
-    has_bodies,
+    has_subgraphs,
     is_stateful,
-    key_of,
     nodes_within,
 )
 
@@ -57,7 +57,7 @@ def read_graph(
     _keep_weights(graph, read)
     called = functions_called(graph.node, functions)
     if len(called) < len(proto.functions):
-        _replace(proto.functions, [function for function in proto.functions if key_of(function) in called])
+        _replace(proto.functions, [function for function in proto.functions if function_key(function) in called])
     unused = *(name for name in weights if name not in read), *(key[1] for key in functions if key not in called)
     kept_weights = {name: weight for name, weight in weights.items() if name in read}
     return Graph(nodes, kept_weights, reads, writes), Unneeded(dropped, unused), notes
@@ -76,7 +76,7 @@ class _Step(NamedTuple):
     name: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    has_bodies: bool
+    has_subgraphs: bool
 
 
 def _steps(graph: GraphProto) -> list[_Step]:
@@ -93,7 +93,7 @@ def _steps(graph: GraphProto) -> list[_Step]:
         words.add(node.op_type)
         words.add(node.domain)
         reads = dict.fromkeys(node.input)
-        inside = has_bodies(node)
+        inside = has_subgraphs(node)
         if inside:
             check_text(_words_within(node))
             reads.update(dict.fromkeys(captures(node)))
@@ -254,8 +254,8 @@ def _nodes(
         reads = step.reads
         if own_weights or own_constants:
             reads = tuple(name for name in reads if name not in fixed and name not in constant)
-        key = function_key(proto)
-        if step.has_bodies:
+        key = callee_key(proto)
+        if step.has_subgraphs:
             stateful = is_stateful(proto, functions, off)
         else:
             # Without bodies it depends on the operator, and for Dropout on which inputs are there: look once for each.

@@ -15,15 +15,15 @@ from onnx import FunctionProto, ModelProto, TensorProto
 
 from ..core.errors import ModelError, UsageError
 from ..core.graph import Graph
-from ..core.states import check_pairs
+from ..core.states import check_state_pairs
 from ..core.units import count
 from ..core.wiring import Tensor
 from .bound_sizes import infer_bound, name_open_sizes
-from .external_data import ByteRange, check_inside, find_data
+from .external_data import ByteRange, check_inside, resolve_location
 from .graph_reader import check_text, read_graph, values_bytes
 from .shape_inference import infer_tensors
-from .subgraphs import FunctionKey, is_external, key_of, nodes_within, tensors_in, tensors_in_function
-from .wire_format import read_skeleton
+from .subgraphs import FunctionKey, function_key, is_external, nodes_within, tensors_in, tensors_in_function
+from .wire_format import read_without_weights
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Model:
         return {name: known.get(name) or Tensor(name=name, dtype="undefined", shape=None) for name in names}
 
     @cached_property
-    def border(self) -> Mapping[str, Tensor]:
+    def boundary_types(self) -> Mapping[str, Tensor]:
         """`tensors` as they are declared at a border, with symbols for sizes that inference left open; dearer."""
         return name_open_sizes(self.proto, self.tensors)
 
@@ -83,7 +83,7 @@ class Model:
     @cached_property
     def functions(self) -> Mapping[FunctionKey, FunctionProto]:
         """The model-local functions by domain, name and overload."""
-        return {key_of(function): function for function in self.proto.functions}
+        return {function_key(function): function for function in self.proto.functions}
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def load(path: str | Path, *, dims: Mapping[str, int] | None = None, states: Map
     path = Path(path)
     proto = _parse(path)
     _check_text(proto)
-    functions = {key_of(function): function for function in proto.functions}
+    functions = {function_key(function): function for function in proto.functions}
     data = _find_all_data(path, proto)
     graph, (dropped, unused), notes = read_graph(proto, functions)
     if dropped:
@@ -126,7 +126,7 @@ def load(path: str | Path, *, dims: Mapping[str, int] | None = None, states: Map
     if proto.training_info:
         notes = (*notes, "training_info binds weights of the whole model; parts are made without it")
     _check_dims(path, dims or {}, _symbols_in(proto))
-    check_pairs(states or {}, graph.reads, graph.writes)
+    check_state_pairs(states or {}, graph.reads, graph.writes)
     numbers, pairs = MappingProxyType(dict(dims or {})), MappingProxyType(dict(states or {}))
     return Model(path, proto, graph, numbers, data, dropped, unused, notes, pairs)
 
@@ -156,7 +156,7 @@ def _parse(path: Path) -> ModelProto:
     if not path.is_file():
         raise ModelError(f"{path} is not a file", hint="name the .onnx file")
     try:
-        skeleton = read_skeleton(path)
+        skeleton = read_without_weights(path)
     except OSError as error:
         raise ModelError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from None
     proto = ModelProto()
@@ -211,7 +211,7 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
             )
         location = next(iter(locations), "")
         if location not in data:
-            file = find_data(path, location, tensor=tensor.name)
+            file = resolve_location(path, location, tensor=tensor.name)
             data[location] = (file, file.stat().st_size)
         span = range_in(data, tensor)
         check_inside(span, file_bytes=data[location][1], tensor=tensor.name)

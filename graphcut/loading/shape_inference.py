@@ -41,7 +41,7 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
         wanted: the tensors for which a gap is worth asking ONNX Runtime.
         folder: where the files lie that external tensors name.
     """
-    declared = described([*model.graph.value_info, *model.graph.output, *model.graph.input])
+    declared = tensors_of_values([*model.graph.value_info, *model.graph.output, *model.graph.input])
     symbols = {dim for tensor in declared.values() for dim in tensor.shape or () if isinstance(dim, str)}
     # What an earlier inference made up means nothing, and would mix with what ours makes up.
     own = {symbol for symbol in symbols if not symbol.startswith("unk__")}
@@ -50,14 +50,14 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
     tensors = _merged_all(declared, _inferred(model, names, own))
     for weight in model.graph.initializer:
         if weight.name in names:
-            tensors.setdefault(weight.name, tensor_of(weight))
+            tensors.setdefault(weight.name, tensor_of_initializer(weight))
     gaps = [name for name in sorted(wanted) if name not in tensors or (_is_open(tensors[name]))]
     if gaps:
         tensors = _merged_all(tensors, _probed(model, gaps, folder, own))
     return tensors
 
 
-def describe(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = None) -> Tensor:
+def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = None) -> Tensor:
     """A type message as a record of ours; sizes with symbols that are not among `symbols` are left open."""
     if not kind.HasField("tensor_type"):
         return Tensor(name=name, dtype=_word(kind), shape=None)
@@ -94,8 +94,8 @@ def _word(kind: TypeProto) -> str:
             return UNKNOWN
 
 
-def type_of(tensor: Tensor) -> TypeProto:
-    """A record of ours as a type message; the inverse of `describe`, but for what a sequence's elements measure."""
+def type_proto(tensor: Tensor) -> TypeProto:
+    """The `TypeProto` of a tensor; the inverse of `tensor_of_type`, except for the shapes of sequence elements."""
     kind = _type_of_word(tensor.dtype)
     if tensor.is_plain and tensor.shape is not None:
         kind.tensor_type.shape.SetInParent()
@@ -127,34 +127,36 @@ def _type_of_word(word: str) -> TypeProto:
     return kind
 
 
-def tensor_of(values: TensorProto) -> Tensor:
+def tensor_of_initializer(values: TensorProto) -> Tensor:
     """An initializer as a record of ours, without its values."""
     return Tensor(name=values.name, dtype=_WORDS[values.data_type], shape=tuple(values.dims))
 
 
-def described(values: Iterable[ValueInfoProto], symbols: AbstractSet[str] | None = None) -> dict[str, Tensor]:
+def tensors_of_values(values: Iterable[ValueInfoProto], symbols: AbstractSet[str] | None = None) -> dict[str, Tensor]:
     """Type messages as records of ours, by name; those of which nothing is known left out."""
-    found = (describe(value.name, value.type, symbols=symbols) for value in values if value.HasField("type"))
+    found = (tensor_of_type(value.name, value.type, symbols=symbols) for value in values if value.HasField("type"))
     return {tensor.name: tensor for tensor in found if tensor.dtype != UNKNOWN}
 
 
 def _inferred(model: ModelProto, wanted: AbstractSet[str], own_symbols: AbstractSet[str]) -> dict[str, Tensor]:
-    return described((value for value in infer_values(bare(model)) if value.name in wanted), own_symbols)
+    return tensors_of_values(
+        (value for value in infer_values(without_value_info(model)) if value.name in wanted), own_symbols
+    )
 
 
-def bare(model: ModelProto) -> ModelProto:
+def without_value_info(model: ModelProto) -> ModelProto:
     """A copy of `model` without what inference would believe although it may be otherwise.
 
     That is value_info, which may be stale, and the defaults of inputs, which a user may override with other sizes.
     """
-    bare = ModelProto()
-    bare.CopyFrom(model)
-    graph = bare.graph
+    without_value_info = ModelProto()
+    without_value_info.CopyFrom(model)
+    graph = without_value_info.graph
     del graph.value_info[:]
-    inputs = {value.name for value in graph.input} if bare.ir_version >= FIRST_IR_WITH_DEFAULTS else set()
+    inputs = {value.name for value in graph.input} if without_value_info.ir_version >= FIRST_IR_WITH_DEFAULTS else set()
     for i in reversed([i for i, weight in enumerate(graph.initializer) if weight.name in inputs]):
         del graph.initializer[i]
-    return bare
+    return without_value_info
 
 
 def infer_values(model: ModelProto) -> Sequence[ValueInfoProto]:
@@ -182,7 +184,7 @@ def _is_open(tensor: Tensor) -> bool:
     return tensor.is_plain and tensor.shape is None
 
 
-def is_partly_open(tensor: Tensor) -> bool:
+def has_unknown_dims(tensor: Tensor) -> bool:
     """Is some of its sizes, or its rank, not known?"""
     return (tensor.shape is None or None in tensor.shape) and tensor.is_plain
 
@@ -251,14 +253,14 @@ def _session_outputs(model: ModelProto, folder: Path) -> dict[str, Tensor]:
     return {
         output.name: Tensor(
             name=output.name,
-            dtype=(word := word_from_ort(output.type)),
+            dtype=(word := dtype_from_ort(output.type)),
             shape=None if "(" in word else tuple(dim if isinstance(dim, int) else dim or None for dim in output.shape),
         )
         for output in session.get_outputs()
     }
 
 
-def word_from_ort(text: str) -> str:
+def dtype_from_ort(text: str) -> str:
     """ONNX Runtime's word for a type, such as `seq(map(int64,tensor(float)))`, as ours."""
     head, _, inner = text.partition("(")
     inner = inner.removesuffix(")")
@@ -269,8 +271,8 @@ def word_from_ort(text: str) -> str:
             return f"sparse({_NUMPY_WORDS.get(inner, inner)})"
         case "map":
             key, _, value = inner.partition(",")
-            return f"map({_NUMPY_WORDS.get(key, key)}, {word_from_ort(value)})"
+            return f"map({_NUMPY_WORDS.get(key, key)}, {dtype_from_ort(value)})"
         case "seq":
-            return f"sequence({word_from_ort(inner)})"
+            return f"sequence({dtype_from_ort(inner)})"
         case _:
-            return f"{head}({word_from_ort(inner)})"
+            return f"{head}({dtype_from_ort(inner)})"

@@ -32,17 +32,17 @@ def domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-def function_key(thing: NodeProto) -> FunctionKey:
+def callee_key(thing: NodeProto) -> FunctionKey:
     """The function that a node calls, if there is one of that key."""
     return domain(thing.domain), thing.op_type, thing.overload
 
 
-def key_of(function: FunctionProto) -> FunctionKey:
+def function_key(function: FunctionProto) -> FunctionKey:
     """The key under which nodes call `function`."""
     return domain(function.domain), function.name, function.overload
 
 
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """The subgraphs that are attributes of `node` itself."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -50,7 +50,7 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def has_bodies(node: NodeProto) -> bool:
+def has_subgraphs(node: NodeProto) -> bool:
     """Is some attribute of `node` a subgraph?"""
     for attribute in node.attribute:  # noqa: SIM110 - a generator for each of 100,000 nodes costs more than the look
         if attribute.HasField("g") or attribute.graphs:
@@ -60,7 +60,7 @@ def has_bodies(node: NodeProto) -> bool:
 
 def captures(node: NodeProto) -> list[str]:
     """The names that the bodies of `node` take from the scopes around it, in the order they are first read."""
-    return list(dict.fromkeys(name for body in bodies(node) for name in _free_names(body)))
+    return list(dict.fromkeys(name for body in subgraphs(node) for name in _free_names(body)))
 
 
 def _free_names(graph: GraphProto) -> Iterator[str]:
@@ -78,7 +78,7 @@ def nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes, and all nodes in their bodies at any depth."""
     for node in nodes:
         yield node
-        for body in bodies(node):
+        for body in subgraphs(node):
             yield from nodes_within(body.node)
 
 
@@ -135,12 +135,12 @@ def functions_called(
     needed: dict[FunctionKey, None] = {}
     if not functions:
         return needed
-    waiting = [function_key(node) for node in nodes_within(nodes)]
+    waiting = [callee_key(node) for node in nodes_within(nodes)]
     while waiting:
         key = waiting.pop()
         if key in functions and key not in needed:
             needed[key] = None
-            waiting.extend(function_key(node) for node in nodes_within(functions[key].node))
+            waiting.extend(callee_key(node) for node in nodes_within(functions[key].node))
     return needed
 
 
@@ -153,7 +153,7 @@ def is_stateful(node: NodeProto, functions: Mapping[FunctionKey, FunctionProto],
     """
     called = functions_called([node], functions)
     inside = [node, *(inner for key in called for inner in functions[key].node)]
-    return any(_is_stateful_alone(n, off) and function_key(n) not in functions for n in nodes_within(inside))
+    return any(_is_stateful_alone(n, off) and callee_key(n) not in functions for n in nodes_within(inside))
 
 
 def _is_stateful_alone(node: NodeProto, off: Set[str]) -> bool:

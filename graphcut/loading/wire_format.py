@@ -47,7 +47,7 @@ _TRAINING: Final = _Fields({1: _GRAPH, 2: _GRAPH})
 _MODEL: Final = _Fields({7: _GRAPH, 20: _TRAINING, 25: _FUNCTION})
 
 
-def read_skeleton(path: Path) -> bytes:
+def read_without_weights(path: Path) -> bytes:
     """The bytes of the model at `path`, each large `raw_data` replaced by a reference into the file itself.
 
     Cost: one step for each field of the graph (not for the fields of small nodes), and nothing for payloads: they are

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.errors import RecordError, UsageError
-from ..core.records import with_place
+from ..core.errors import RecordError, UsageError, validation_message
 from ..core.units import parse_bytes
 from ..costs.device import Device
 
@@ -222,7 +221,7 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     except UsageError as error:
         raise RecordError(f"{path}: {error}", hint=error.hint) from None
     except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {with_place(error)}", hint=hint) from None
+        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not TOML: {error}", hint=hint) from None
 

@@ -27,8 +27,8 @@ def find_nodes(graph: Graph, patterns: Iterable[str]) -> set[int]:
 
 
 def _matches(graph: Graph, pattern: str) -> set[int]:
-    if pattern in graph.by_name:
-        return {graph.by_name[pattern]}
+    if pattern in graph.node_index:
+        return {graph.node_index[pattern]}
     if pattern in graph.producer:
         return {graph.producer[pattern]}
     if not any(sign in pattern for sign in "*?["):

@@ -14,9 +14,8 @@ from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import Analysis
 from ..core.atomic_files import replacing
-from ..core.errors import GraphcutError, RecordError, UsageError
+from ..core.errors import GraphcutError, RecordError, UsageError, validation_message
 from ..core.graph import Graph, partition
-from ..core.records import with_place
 from ..costs.device import Device
 from ..costs.matching import Coverage
 from ..costs.weighing import weigh
@@ -184,7 +183,7 @@ def read_plan(path: str | Path) -> PlanFile:
             raise RecordError(f"{path}: its format is {version!r}, and this graphcut reads {FORMAT!r}", hint=hint)
         return msgspec.json.decode(raw, type=PlanFile)
     except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {with_place(error)}", hint=hint) from None
+        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is no plan: {error}", hint=hint) from None
 
@@ -255,12 +254,12 @@ def _as_planned(made: Plan, record: PlanFile, path: str | Path) -> Plan:
 
 def _places(graph: Graph, names: Sequence[str], path: str | Path) -> list[int]:
     for name in names:
-        if name not in graph.by_name:
+        if name not in graph.node_index:
             raise UsageError(
                 f"{path} names the node {name!r}, which the model does not have",
                 hint=f"{guess(graph, name)}names stand in the model as they are written",
             )
-    return [graph.by_name[name] for name in names]
+    return [graph.node_index[name] for name in names]
 
 
 def _check(graph: Graph, parts: Sequence[PlannedPart], rows: Sequence[Sequence[int]], path: str | Path) -> None:
@@ -282,7 +281,7 @@ def _check(graph: Graph, parts: Sequence[PlannedPart], rows: Sequence[Sequence[i
     missing = next((graph.nodes[i].name for i in graph.flow if graph.nodes[i].name not in homes), None)
     if missing is not None:
         raise UsageError(f"{path}: node {missing!r} stands in no part", hint="put its name among the nodes of one")
-    constant = next((name for name in homes if graph.nodes[graph.by_name[name]].is_constant), None)
+    constant = next((name for name in homes if graph.nodes[graph.node_index[name]].is_constant), None)
     if constant is not None:
         raise UsageError(f"{path}: {constant!r} is a constant, which every part has", hint="take its name out")
     try:

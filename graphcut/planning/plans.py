@@ -392,7 +392,7 @@ def check_limits(made: Plan) -> None:
                     hint="cut somewhere else, or leave the pin out",
                 )
     avoided = find_nodes(graph, limits.avoid) if limits.avoid else set()
-    for tensor in made.partition.wiring.crossing:
+    for tensor in made.partition.wiring.boundary_tensors:
         if graph.producer.get(tensor) in avoided:
             raise PlanError(
                 f"{tensor!r} would cross, and is to be avoided", hint="cut somewhere else, or drop --avoid for it"

@@ -68,7 +68,7 @@ def figures_of(
     for i, (_, users) in enumerate(written.shared):
         for node in users:
             shares.setdefault(node, []).append(i)
-    crossing = found.wiring.crossing
+    crossing = found.wiring.boundary_tensors
     moved = ((costs.tensor_bytes[t][0], source, readers) for t, (source, readers) in crossing.items())
     moving = moving_s(moved, devices, cluster)
     made = []

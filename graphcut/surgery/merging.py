@@ -8,16 +8,16 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
-from ..core.atomic_files import put_files, scratch_folder
+from ..core.atomic_files import replace_files, scratch_folder
 from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import Cascade
 from ..loading.external_data import lay_out, read_bytes, write_data
 from ..loading.fingerprint import copy_fields
 from ..loading.model import Model, all_tensors, load, range_in
-from ..loading.shape_inference import type_of
+from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import is_external
 from ..loading.wire_format import large_bytes
-from .splitting import refer
+from .splitting import refer_to_file
 
 INLINE_BYTES: Final = 64 << 20
 """Weights that together take no more than this are written into the model itself."""
@@ -50,7 +50,7 @@ def merge(cascade: Cascade, output: str | Path, *, force: bool = False) -> Model
             del tensor.external_data[:]
             tensor.ClearField("data_location")
         else:
-            refer(tensor, data_file.name, layout.offset_of(span), span.length)
+            refer_to_file(tensor, data_file.name, layout.offset_of(span), span.length)
     try:
         with scratch_folder(output.absolute().parent, output.name) as scratch:
             new = scratch / "new"
@@ -58,7 +58,7 @@ def merge(cascade: Cascade, output: str | Path, *, force: bool = False) -> Model
             if not is_inline:
                 write_data(layout, new / data_file.name)
             (new / output.name).write_bytes(whole.SerializeToString(deterministic=True))
-            put_files(new, output.absolute().parent, last=output.name, old=goals, away=scratch / "old")
+            replace_files(new, output.absolute().parent, last=output.name, old=goals, away=scratch / "old")
     except OSError as error:
         raise GraphcutError(
             f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"
@@ -115,14 +115,14 @@ def _add_borders(cascade: Cascade, graph: GraphProto, parts: Sequence[GraphProto
 
     def declared(name: str, known: dict[str, ValueInfoProto]) -> ValueInfoProto:
         # What no part reads or writes (an unused input, an input handed straight on) only the manifest knows.
-        return known.get(name) or ValueInfoProto(name=name, type=type_of(cascade.tensors[name]))
+        return known.get(name) or ValueInfoProto(name=name, type=type_proto(cascade.tensors[name]))
 
     graph.input.extend(declared(name, inputs) for name in manifest.reads)
     graph.input.extend(_listed_weights(graph, inputs, set(manifest.reads)))
     graph.output.extend(declared(name, {**inputs, **outputs}) for name in manifest.writes)
     # What one part recomputes, another may have been sent: there it is an output, and the model's note is found here.
     inner = {value.name: value for part in parts for value in part.value_info}
-    inner.update({name: outputs[name] for name in cascade.wiring.crossing if name not in inner})
+    inner.update({name: outputs[name] for name in cascade.wiring.boundary_tensors if name not in inner})
     graph.value_info.extend(value for name, value in inner.items() if name not in manifest.writes)
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from ..core.atomic_files import put_files, put_folder, scratch_folder
+from ..core.atomic_files import replace_files, replace_folder, scratch_folder
 from ..core.errors import GraphcutError, ModelError, PlanError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
@@ -37,8 +37,8 @@ from ..costs.weighing import peak_bytes
 from ..loading.external_data import FileLayout, lay_out, write_data
 from ..loading.fingerprint import copy_fields, graph_digest
 from ..loading.model import Model, all_tensors
-from ..loading.shape_inference import describe as describe_type
-from ..loading.shape_inference import type_of
+from ..loading.shape_inference import tensor_of_type as describe_type
+from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import functions_called, is_external
 from ..planning.goals import Across, Within
 from ..planning.plans import Plan
@@ -143,7 +143,7 @@ def _sharing_part(model: Model, name: str, block: Block) -> PartFile:
             span = model.range_of(tensor)
             location = span.file.relative_to(model.path.parent).as_posix()
             data[location] = sizes[span.file]
-            refer(tensor, location, span.offset, span.length)
+            refer_to_file(tensor, location, span.offset, span.length)
     return PartFile(name, proto, block, None, data)
 
 
@@ -155,7 +155,7 @@ def _copying_part(model: Model, name: str, block: Block) -> PartFile:
     layout = lay_out(span for _, span in spans)
     data_name = f"{name}.data"
     for tensor, span in spans:
-        refer(tensor, data_name, layout.offset_of(span), span.length)
+        refer_to_file(tensor, data_name, layout.offset_of(span), span.length)
     return PartFile(name, proto, block, layout, {data_name: layout.file_bytes})
 
 
@@ -205,9 +205,9 @@ def write(cut: PreparedFiles, *, force: bool = False, progress: Progress | None 
             _write_files(cut, new, progress)
             # Whoever stands in a folder keeps it: then, and for parts beside their model, only the files move.
             if is_new or (old and cut.weights == "copy" and goal != Path.cwd()):
-                put_folder(new, goal, scratch / "old")
+                replace_folder(new, goal, scratch / "old")
             else:
-                put_files(new, goal, last=cut.manifest_name, old=old, away=scratch / "old")
+                replace_files(new, goal, last=cut.manifest_name, old=old, away=scratch / "old")
     except OSError as error:
         raise GraphcutError(
             f"writing {cut.folder} failed: {error.strerror or error}",
@@ -251,7 +251,7 @@ def part_model(model: Model, block: Block) -> ModelProto:
 
 def _border(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
     """How a tensor that was inside the model is declared at the border of a part."""
-    tensor = model.border[name]
+    tensor = model.boundary_types[name]
     if tensor.dtype == "undefined":
         raise ModelError(
             f"the type of {name!r} is not known: neither the model says it, nor ONNX shape inference, nor ONNX Runtime",
@@ -261,7 +261,7 @@ def _border(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> Val
     if name in inner:
         made.CopyFrom(inner[name])
     if not made.HasField("type") or (tensor.is_plain and describe_type(name, made.type) != tensor):
-        made.type.CopyFrom(type_of(tensor))
+        made.type.CopyFrom(type_proto(tensor))
     return made
 
 
@@ -350,7 +350,7 @@ def _write_files(cut: PreparedFiles, folder: Path, progress: Progress | None) ->
     save_manifest(_manifest(cut), folder / cut.manifest_name)
 
 
-def refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     """Make `tensor` refer to a place in a file. Only the three keys that every reader of ONNX accepts."""
     del tensor.external_data[:]
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
@@ -360,7 +360,7 @@ def refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
 
 def _manifest(cut: PreparedFiles) -> Manifest:
     model, wiring = cut.source, cut.plan.partition.wiring
-    border = dict.fromkeys((*model.graph.reads, *(link.tensor for link in wiring.links), *model.graph.writes))
+    border = dict.fromkeys((*model.graph.reads, *(link.tensor for link in wiring.edges), *model.graph.writes))
     place = model.path.parent.resolve() / model.path.name
     return Manifest(
         format=FORMAT,
@@ -374,7 +374,7 @@ def _manifest(cut: PreparedFiles) -> Manifest:
         reads=model.graph.reads,
         optional=tuple(name for name in model.graph.reads if name in model.graph.weights),
         writes=model.graph.writes,
-        tensors=tuple(model.border[name] for name in border),
+        tensors=tuple(model.boundary_types[name] for name in border),
         states=tuple(_states(model)),
         devices=tuple(
             Host(name=device.name, memory_bytes=device.memory_bytes, provider=device.provider)
@@ -392,7 +392,7 @@ def _devices(plan: Plan) -> Sequence[Device]:
 def _states(model: Model) -> Iterator[State]:
     for cache in find_caches(model):
         axis = token_axis(model, cache)
-        start = start_of(model.border[cache.past], model.border[cache.present], axis, head_sizes(model))
+        start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, head_sizes(model))
         yield State(past=cache.past, present=cache.present, axis=axis, start=start)
 
 

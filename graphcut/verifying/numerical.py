@@ -111,7 +111,7 @@ def compare(
         RunError: the model or the cascade refuses `feeds`.
     """
     config = OPTIMIZED if optimized else EXACT
-    crossing = [] if optimized else list(cascade.wiring.crossing)
+    crossing = [] if optimized else list(cascade.wiring.boundary_tensors)
     wanted = list(dict.fromkeys((*cascade.manifest.writes, *crossing)))
     whole = run_whole(model, feeds, wanted, config=config)
     noise = run_whole(model, feeds, wanted, config=EXACT) if optimized else whole

@@ -25,10 +25,17 @@ from ..core.manifest import Cascade, Part
 from ..core.units import count
 from ..core.wiring import Tensor
 from ..loading.external_data import ByteRange, same_bytes
-from ..loading.fingerprint import copy_fields, function_fact, graph_digest, node_fact, sparse_fact, tensor_fact
+from ..loading.fingerprint import (
+    canonical_function,
+    canonical_node,
+    canonical_sparse,
+    canonical_tensor,
+    copy_fields,
+    graph_digest,
+)
 from ..loading.model import Model, load
-from ..loading.shape_inference import describe
-from ..loading.subgraphs import functions_called, is_external, key_of, tensors_in_function, tensors_within
+from ..loading.shape_inference import tensor_of_type
+from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in_function, tensors_within
 
 
 @dataclass(frozen=True)
@@ -143,10 +150,10 @@ class _PartCheck:
             yield f"it gives out {_names(graph.writes)}, and the manifest says {_names(self.part.writes)}"
         for value in (*self.piece.proto.graph.input, *self.piece.proto.graph.output):
             said = cascade.tensors.get(value.name)
-            found = describe(value.name, value.type)
+            found = tensor_of_type(value.name, value.type)
             if said is not None and not _agree(found, said):
                 yield f"{value.name!r} is {found} in it, and {said} in the manifest"
-            elif found.shape is not None and (frozen := _frozen(found, self.model.border.get(value.name))):
+            elif found.shape is not None and (frozen := _frozen(found, self.model.boundary_types.get(value.name))):
                 yield f"{value.name!r} has the size {frozen} in it, which is open in the model"
 
     def _head(self) -> Iterator[str]:
@@ -171,7 +178,7 @@ class _PartCheck:
                 yield f"node {node.name!r} is not in the model"
                 continue
             original = self.model.proto.graph.node[place]
-            if node_fact(proto) != node_fact(original):
+            if canonical_node(proto) != canonical_node(original):
                 yield f"node {node.name!r} differs from the model's"
             else:
                 yield from self._payloads(tensors_within([proto]), tensors_within([original]))
@@ -193,20 +200,20 @@ class _PartCheck:
         originals = {tensor.name: tensor for tensor in self.model.proto.graph.initializer}
         for tensor in self.piece.proto.graph.initializer:
             original = originals.get(tensor.name)
-            if original is None or tensor_fact(tensor) != tensor_fact(original):
+            if original is None or canonical_tensor(tensor) != canonical_tensor(original):
                 yield f"weight {tensor.name!r} {'is not in the model' if original is None else 'differs'}"
             else:
                 yield from self._payloads([tensor], [original])
         sparse = {s.values.name: s for s in self.model.proto.graph.sparse_initializer}
         for mine in self.piece.proto.graph.sparse_initializer:
             theirs = sparse.get(mine.values.name)
-            if theirs is None or sparse_fact(mine) != sparse_fact(theirs):
+            if theirs is None or canonical_sparse(mine) != canonical_sparse(theirs):
                 yield f"sparse weight {mine.values.name!r} is not the model's"
             else:
                 yield from self._payloads((mine.values, mine.indices), (theirs.values, theirs.indices))
 
     def _functions(self) -> Iterator[str]:
-        mine = {key_of(function): function for function in self.piece.proto.functions}
+        mine = {function_key(function): function for function in self.piece.proto.functions}
         needed = functions_called(self.piece.proto.graph.node, self.model.functions)
         for key in needed:
             if key not in mine:
@@ -216,7 +223,7 @@ class _PartCheck:
             if original is None:
                 yield f"function {'.'.join(key[:2])!r} is not in the model"
                 continue
-            if function_fact(function) != function_fact(original):
+            if canonical_function(function) != canonical_function(original):
                 yield f"function {'.'.join(key[:2])!r} differs from the model's"
             else:
                 yield from self._payloads(tensors_in_function(function), tensors_in_function(original))

@@ -260,7 +260,7 @@ def test_cutting_at_a_cut_point_costs_what_it_says_or_less(opened: Draw) -> None
         sizes = analysis.model.tensor_bytes
         for point in analysis.cut_points:
             plan = graphcut.plan(analysis, At((point.node,)))
-            assert sum(sizes[name][0] for name in plan.partition.wiring.crossing) <= point.bytes, (seed, point)
+            assert sum(sizes[name][0] for name in plan.partition.wiring.boundary_tensors) <= point.bytes, (seed, point)
 
 
 def test_every_node_that_a_cut_point_names_can_be_cut_at(tmp_path: Path) -> None:

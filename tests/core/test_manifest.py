@@ -128,7 +128,7 @@ def test_what_was_saved_is_opened(folder: Path) -> None:
 
 
 def test_links_are_derived_and_nowhere_written(folder: Path) -> None:
-    assert open_cascade(folder).wiring.links == (
+    assert open_cascade(folder).wiring.edges == (
         TensorEdge("x", None, 0),
         TensorEdge("a", 0, 1),
         TensorEdge("x", None, 2),

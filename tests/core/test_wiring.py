@@ -45,13 +45,13 @@ def test_the_two_maps_of_a_figure() -> None:
     wiring = wired("x > h0 mask", "h0 mask > h1", "h1 h0 > h2", "h2 mask h0 > y")
     assert wiring.sequential == {0: {1: ("h0", "mask")}, 1: {2: ("h1",)}, 2: {3: ("h2",)}}
     assert wiring.residual == {0: {2: ("h0",), 3: ("mask", "h0")}}
-    assert wiring.crossing == {
+    assert wiring.boundary_tensors == {
         "h0": (0, (1, 2, 3)),
         "mask": (0, (1, 3)),
         "h1": (1, (2,)),
         "h2": (2, (3,)),
     }
-    assert wiring.links == (
+    assert wiring.edges == (
         TensorEdge("x", None, 0),
         TensorEdge("h0", 0, 1),
         TensorEdge("mask", 0, 1),
@@ -67,13 +67,13 @@ def test_the_two_maps_of_a_figure() -> None:
 def test_inputs_and_outputs_of_the_model_are_in_neither_map() -> None:
     wiring = wired("x > a y1", "x a > y", writes="y1 y")
     assert (wiring.sequential, wiring.residual) == ({0: {1: ("a",)}}, {})
-    assert TensorEdge("x", None, 1) in wiring.links
-    assert TensorEdge("y1", 0, None) in wiring.links
+    assert TensorEdge("x", None, 1) in wiring.edges
+    assert TensorEdge("y1", 0, None) in wiring.edges
 
 
 def test_an_output_that_is_read_on_goes_both_ways() -> None:
     wiring = wired("x > y", "y > z", writes="y z")
-    assert wiring.links == (
+    assert wiring.edges == (
         TensorEdge("x", None, 0),
         TensorEdge("y", 0, 1),
         TensorEdge("y", 0, None),
@@ -82,17 +82,17 @@ def test_an_output_that_is_read_on_goes_both_ways() -> None:
 
 
 def test_an_input_that_is_an_output_passes_no_unit() -> None:
-    assert wired("x > y", writes="x y").links[1:] == (TensorEdge("x", None, None), TensorEdge("y", 0, None))
+    assert wired("x > y", writes="x y").edges[1:] == (TensorEdge("x", None, None), TensorEdge("y", 0, None))
 
 
 def test_a_tensor_named_twice_makes_one_link() -> None:
     wiring = wired("x x > a", "a a > y", writes="y y")
-    assert wiring.links == (TensorEdge("x", None, 0), TensorEdge("a", 0, 1), TensorEdge("y", 1, None))
+    assert wiring.edges == (TensorEdge("x", None, 0), TensorEdge("a", 0, 1), TensorEdge("y", 1, None))
 
 
 def test_no_units_hand_nothing_on() -> None:
-    assert wired(writes="x").links == (TensorEdge("x", None, None),)
-    assert wired(writes="").links == ()
+    assert wired(writes="x").edges == (TensorEdge("x", None, None),)
+    assert wired(writes="").edges == ()
 
 
 def test_nobody_reads_before_somebody_writes() -> None:
@@ -129,12 +129,12 @@ def test_an_output_that_nobody_writes_is_refused() -> None:
 def test_a_unit_may_hand_on_an_input_that_it_reads() -> None:
     """The default of an overridable input that is an output too: who reads it knows what it got."""
     wiring = wired("x d > a", "a d > d y", reads="x d", writes="y d")
-    assert [link for link in wiring.links if link.tensor == "d"] == [
+    assert [link for link in wiring.edges if link.tensor == "d"] == [
         TensorEdge("d", None, 0),
         TensorEdge("d", None, 1),
         TensorEdge("d", 1, None),
     ]
-    assert wiring.crossing == {"a": (0, (1,))}
+    assert wiring.boundary_tensors == {"a": (0, (1,))}
 
 
 def test_a_unit_may_not_hand_on_what_another_unit_wrote() -> None:
@@ -180,8 +180,8 @@ def test_links_are_those_of_all_pairs(drawn: Rows) -> None:
         for (source, writes), (target, reads) in itertools.product(sources, targets)
         for tensor in set(writes) & set(reads)
     }
-    assert len(wiring.links) == len(set(wiring.links))
-    assert set(wiring.links) == naive
+    assert len(wiring.edges) == len(set(wiring.edges))
+    assert set(wiring.edges) == naive
 
 
 @settings(deadline=None)
@@ -189,7 +189,7 @@ def test_links_are_those_of_all_pairs(drawn: Rows) -> None:
 def test_the_two_maps_and_the_crossing_tell_the_same_links(drawn: Rows) -> None:
     units, outputs = drawn
     wiring = wire(units, reads=("x0", "x1"), writes=outputs)
-    inner = {link for link in wiring.links if link.source is not None and link.target is not None}
+    inner = {link for link in wiring.edges if link.source is not None and link.target is not None}
     maps = [
         {
             TensorEdge(tensor, source, target)
@@ -202,7 +202,7 @@ def test_the_two_maps_and_the_crossing_tell_the_same_links(drawn: Rows) -> None:
     assert maps[0] | maps[1] == inner
     assert maps[0] & maps[1] == set()
     assert {
-        TensorEdge(t, source, reader) for t, (source, readers) in wiring.crossing.items() for reader in readers
+        TensorEdge(t, source, reader) for t, (source, readers) in wiring.boundary_tensors.items() for reader in readers
     } == inner
 
 

@@ -210,7 +210,7 @@ def test_a_name_is_shown_as_it_is(tmp_path: Path, name: str, width: int) -> None
         made = graphcut.plan(found, goal)
         text = drawn(made, found, console(width))
         assert width == 80 or made.graph.nodes[made.rows[0][-1]].name in text  # a narrow table has no room for it
-        assert all(tensor in text for tensor in made.partition.wiring.crossing)
+        assert all(tensor in text for tensor in made.partition.wiring.boundary_tensors)
         if isinstance(goal, Across):
             assert made.devices[0].name in text
         assert json.loads(dumps(plan_record(made, found.model)))["parts"][0]["nodes"][0] == name

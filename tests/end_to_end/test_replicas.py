@@ -48,7 +48,7 @@ def drawn(*lines: str, gives: str, stateful: str = "", weights: str = "", consta
 
 
 def grouped(graph: Graph, *rows: str) -> Partition:
-    return partition(graph, [[graph.by_name[name] for name in row.split()] for row in rows])
+    return partition(graph, [[graph.node_index[name] for name in row.split()] for row in rows])
 
 
 def said(graph: Graph, block: Block) -> str:
@@ -73,7 +73,7 @@ def test_a_node_is_at_home_in_the_first_row_that_holds_it_and_copied_in_the_othe
 
 
 def test_what_every_reader_recomputes_does_not_cross_and_what_it_reads_does() -> None:
-    assert grouped(MASKED, "M A", "M B", "M Y").wiring.links == (
+    assert grouped(MASKED, "M A", "M B", "M Y").wiring.edges == (
         TensorEdge("ids", None, 0),
         TensorEdge("x", None, 0),
         TensorEdge("ids", None, 1),
@@ -91,7 +91,7 @@ def test_who_holds_no_copy_gets_it_from_the_home() -> None:
         "B + M: ids a > b",
         "Y + : b m > y",
     ]
-    assert found.wiring.crossing == {"a": (0, (1,)), "m": (0, (2,)), "b": (1, (2,))}
+    assert found.wiring.boundary_tensors == {"a": (0, (1,)), "m": (0, (2,)), "b": (1, (2,))}
 
 
 def test_what_the_model_gives_out_comes_from_the_home() -> None:
@@ -250,7 +250,7 @@ def split_by(model: Model, rows: Sequence[Sequence[int]], **options: Any) -> Cas
 
 
 def named(model: Model, *rows: str) -> Rows:
-    return [[model.graph.by_name[name] for name in row.split()] for row in rows]
+    return [[model.graph.node_index[name] for name in row.split()] for row in rows]
 
 
 def masked() -> ModelProto:

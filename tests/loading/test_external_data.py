@@ -20,10 +20,10 @@ from graphcut.loading.external_data import (
     ByteRange,
     FileLayout,
     check_inside,
-    find_data,
     lay_out,
     merge_runs,
     read_bytes,
+    resolve_location,
     same_bytes,
     write_data,
 )
@@ -43,20 +43,20 @@ def model(tmp_path: Path) -> Path:
 
 def refusal(model: Path, location: str) -> ModelError:
     with pytest.raises(ModelError) as caught:
-        find_data(model, location, tensor="w")
+        resolve_location(model, location, tensor="w")
     return caught.value
 
 
 @pytest.mark.parametrize("location", ["w.bin", "./w.bin", "sub/w.bin", "sub/../w.bin", "sub//w.bin", "w..bin"])
 def test_data_lie_beside_the_model_or_below(model: Path, location: str) -> None:
-    assert find_data(model, location, tensor="w").samefile(model.parent / location)
+    assert resolve_location(model, location, tensor="w").samefile(model.parent / location)
 
 
 def test_a_model_may_be_named_from_where_one_stands(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model.parent)
-    assert find_data(Path("model.onnx"), "w.bin", tensor="w") == Path("w.bin")
+    assert resolve_location(Path("model.onnx"), "w.bin", tensor="w") == Path("w.bin")
     monkeypatch.chdir(model.parent / "sub")
-    assert find_data(Path("../model.onnx"), "w.bin", tensor="w") == Path("../w.bin")
+    assert resolve_location(Path("../model.onnx"), "w.bin", tensor="w") == Path("../w.bin")
     assert "a path that leads out of the folder" in str(refusal(Path("../model.onnx"), "../secret"))
 
 
@@ -118,8 +118,8 @@ def test_a_symbolic_link_that_leads_out_is_refused(model: Path) -> None:
 def test_a_symbolic_link_within_the_folder_is_followed(model: Path) -> None:
     (model.parent / "link.bin").symlink_to("sub/w.bin")
     (model.parent / "folder").symlink_to("sub", target_is_directory=True)
-    assert find_data(model, "link.bin", tensor="w").samefile(model.parent / "sub/w.bin")
-    assert find_data(model, "folder/w.bin", tensor="w").samefile(model.parent / "sub/w.bin")
+    assert resolve_location(model, "link.bin", tensor="w").samefile(model.parent / "sub/w.bin")
+    assert resolve_location(model, "folder/w.bin", tensor="w").samefile(model.parent / "sub/w.bin")
 
 
 def test_a_broken_link_is_a_missing_file(model: Path) -> None:
@@ -152,8 +152,8 @@ def cached(tmp_path: Path) -> Path:
 
 
 def test_model_and_data_may_both_be_links_into_one_folder(cached: Path) -> None:
-    assert find_data(cached, "model.onnx_data", tensor="w") == cached.parent / "model.onnx_data"
-    assert find_data(cached, "model.onnx", tensor="w") == cached
+    assert resolve_location(cached, "model.onnx_data", tensor="w") == cached.parent / "model.onnx_data"
+    assert resolve_location(cached, "model.onnx", tensor="w") == cached
 
 
 def test_in_a_cache_too_a_link_may_lead_nowhere_else(cached: Path) -> None:
@@ -168,7 +168,7 @@ def test_data_may_lie_beside_a_model_that_is_a_link(model: Path, tmp_path: Path)
     other.mkdir()
     (other / "model.onnx").symlink_to(model)
     (other / "own.bin").write_bytes(b"x")
-    assert find_data(other / "model.onnx", "own.bin", tensor="w") == other / "own.bin"
+    assert resolve_location(other / "model.onnx", "own.bin", tensor="w") == other / "own.bin"
     assert "there is no such file beside model.onnx" in str(refusal(other / "model.onnx", "w.bin"))
 
 

@@ -20,7 +20,7 @@ from graphcut.core.graph import Node, Weight
 from graphcut.loading.external_data import ByteRange, read_bytes
 from graphcut.loading.graph_reader import module_of, values_bytes
 from graphcut.loading.model import all_tensors
-from graphcut.loading.subgraphs import captures, functions_called, is_stateful, key_of, tensors_in_function
+from graphcut.loading.subgraphs import captures, function_key, functions_called, is_stateful, tensors_in_function
 
 from conftest import Draw, floats, model_of
 
@@ -349,7 +349,7 @@ def test_a_node_without_a_name_gets_that_of_its_first_output(opened: Draw) -> No
         drawn(node("Split: x > _ b c"), node("Neg: b > y", name="b"), node("Neg: c > z", name="b'"), writes="y z")
     )
     assert names(read) == ["b''", "b", "b'"]
-    assert read.graph.by_name == {"b''": 0, "b": 1, "b'": 2}
+    assert read.graph.node_index == {"b''": 0, "b": 1, "b'": 2}
 
 
 def test_the_two_spellings_of_onnx_are_one_operator(opened: Draw) -> None:
@@ -378,7 +378,7 @@ def test_what_nothing_flows_into_is_constant_over_any_number_of_nodes(opened: Dr
 
 def stateful(step: NodeProto | str, *functions: FunctionProto) -> bool:
     made = node(step) if isinstance(step, str) else step
-    return is_stateful(made, {key_of(function): function for function in functions})
+    return is_stateful(made, {function_key(function): function for function in functions})
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_function_that_calls_itself_is_looked_at_once() -> None:
     """Not valid ONNX, and no reason to hang."""
     loop = function("Loop", "own.Loop: p > q")
     assert not stateful("own.Loop: x > y", loop)
-    assert functions_called([node("own.Loop: x > y")], {key_of(loop): loop}) == {("own", "Loop", ""): None}
+    assert functions_called([node("own.Loop: x > y")], {function_key(loop): loop}) == {("own", "Loop", ""): None}
 
 
 def test_the_same_operator_is_judged_by_the_inputs_it_has(opened: Draw) -> None:

@@ -21,7 +21,7 @@ from graphcut import At, Cascade, Model, ModelError, Tensor, load
 from graphcut.core.wiring import BITS, Dim
 from graphcut.loading import bound_sizes, shape_inference
 from graphcut.loading.bound_sizes import infer_bound
-from graphcut.loading.shape_inference import describe, type_of, word_from_ort
+from graphcut.loading.shape_inference import dtype_from_ort, tensor_of_type, type_proto
 
 from conftest import Draw, floats, model_of
 
@@ -86,7 +86,7 @@ DIMS = st.one_of(st.none(), st.integers(0, 2**62), st.sampled_from(["n", "batch 
 @given(words(), st.one_of(st.none(), st.lists(DIMS, max_size=4).map(tuple)))
 def test_a_type_is_read_as_it_was_written(word: str, shape: tuple[Dim, ...] | None) -> None:
     tensor = Tensor(name="t", dtype=word, shape=None if "(" in word else shape)
-    assert describe("t", TypeProto.FromString(type_of(tensor).SerializeToString())) == tensor
+    assert tensor_of_type("t", TypeProto.FromString(type_proto(tensor).SerializeToString())) == tensor
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,21 @@ def test_a_type_is_read_as_it_was_written(word: str, shape: tuple[Dim, ...] | No
     ],
 )
 def test_each_kind_of_type_has_a_word(kind: TypeProto, tensor: Tensor) -> None:
-    assert describe("t", kind) == tensor
+    assert tensor_of_type("t", kind) == tensor
 
 
 def test_a_size_that_is_below_nothing_or_called_nothing_is_open() -> None:
     kind = floats("t", -1, 3).type
     kind.tensor_type.shape.dim.add().dim_param = ""
-    assert describe("t", kind).shape == (None, 3, None)
+    assert tensor_of_type("t", kind).shape == (None, 3, None)
 
 
 def test_symbols_that_are_not_wanted_are_left_open() -> None:
-    assert describe("t", floats("t", "n", "unk__0", 3).type, symbols={"n"}).shape == ("n", None, 3)
+    assert tensor_of_type("t", floats("t", "n", "unk__0", 3).type, symbols={"n"}).shape == ("n", None, 3)
 
 
 def test_a_scalar_is_declared_as_one_and_an_unknown_rank_is_not() -> None:
-    scalar, unknown = (type_of(Tensor(name="t", dtype="float32", shape=shape)) for shape in ((), None))
+    scalar, unknown = (type_proto(Tensor(name="t", dtype="float32", shape=shape)) for shape in ((), None))
     assert (scalar.tensor_type.HasField("shape"), unknown.tensor_type.HasField("shape")) == (True, False)
 
 
@@ -152,8 +152,8 @@ def test_a_scalar_is_declared_as_one_and_an_unknown_rank_is_not() -> None:
     ],
 )
 def test_the_words_of_onnx_runtime_are_translated(theirs: str, ours: str) -> None:
-    assert word_from_ort(theirs) == ours
-    assert describe("t", type_of(Tensor(name="t", dtype=ours, shape=None))).dtype == ours
+    assert dtype_from_ort(theirs) == ours
+    assert tensor_of_type("t", type_proto(Tensor(name="t", dtype=ours, shape=None))).dtype == ours
 
 
 def test_onnx_runtime_and_the_message_say_the_same_word() -> None:
@@ -165,9 +165,11 @@ def test_onnx_runtime_and_the_message_say_the_same_word() -> None:
     session = ort.InferenceSession(
         model_of(steps, reads, writes).SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    theirs = [word_from_ort(output.type) for output in session.get_outputs()]
+    theirs = [dtype_from_ort(output.type) for output in session.get_outputs()]
     assert (
-        theirs == [describe("y", kind).dtype for kind in kinds] == ["float32", "sequence(float32)", "optional(float32)"]
+        theirs
+        == [tensor_of_type("y", kind).dtype for kind in kinds]
+        == ["float32", "sequence(float32)", "optional(float32)"]
     )
 
 
@@ -228,7 +230,7 @@ def test_the_name_that_the_author_gave_is_kept(opened: Draw) -> None:
 def test_names_that_inference_made_up_are_left_out(opened: Draw) -> None:
     steps = [helper.make_node("NonZero", ["x"], ["a"]), helper.make_node("Cast", ["a"], ["y"], to=TensorProto.FLOAT)]
     model = opened(through(*steps))
-    assert said(model.tensors, "a", "y") == said(model.border, "a", "y") == ["int64[2,?]", "float32[2,?]"]
+    assert said(model.tensors, "a", "y") == said(model.boundary_types, "a", "y") == ["int64[2,?]", "float32[2,?]"]
 
 
 def test_a_name_that_inference_made_up_in_an_earlier_life_is_not_taken_for_that_of_another_tensor(opened: Draw) -> None:
@@ -241,7 +243,7 @@ def test_a_name_that_inference_made_up_in_an_earlier_life_is_not_taken_for_that_
     ]
     model = model_of(steps, [floats("x", 4), floats("z", 4)], [ints("y", 1, None), ints("y2", 1, None)])
     model.graph.value_info.append(ints("b", 1, "unk__0"))
-    a, b = said(opened(model).border, "a", "b")
+    a, b = said(opened(model).boundary_types, "a", "b")
     assert a == "int64[1,?]"
     assert b in {"int64[1,unk__0]", "int64[1,?]"}
 
@@ -308,7 +310,7 @@ def test_looking_changes_nothing(opened: Draw) -> None:
     steps = [helper.make_node("Gelu", ["x"], ["a"], domain="com.microsoft"), helper.make_node("Neg", ["a"], ["y"])]
     model = opened(through(*steps, noted=floats("a", None, 5)))
     before = model.proto.SerializeToString(deterministic=True)
-    assert model.tensors.keys() == model.border.keys() == {"x", "a", "y"}
+    assert model.tensors.keys() == model.boundary_types.keys() == {"x", "a", "y"}
     assert model.proto.SerializeToString(deterministic=True) == before
 
 
@@ -425,13 +427,13 @@ def rows_of_reshaped() -> ModelProto:
 def test_at_a_border_a_size_gets_the_name_of_the_symbol_it_is_equal_to(opened: Draw) -> None:
     model = opened(rows_of_reshaped())
     assert said(model.tensors, "a") == ["float32[?,?]"]
-    assert said(model.border, "a") == ["float32[n,?]"]
+    assert said(model.boundary_types, "a") == ["float32[n,?]"]
 
 
 def test_a_size_that_stands_already_is_not_renamed(opened: Draw) -> None:
     model = rows_of_reshaped()
     model.graph.value_info.append(floats("a", "rows", None))
-    assert said(opened(model).border, "a") == ["float32[rows,?]"]
+    assert said(opened(model).boundary_types, "a") == ["float32[rows,?]"]
 
 
 def cached(*pasts: str) -> ModelProto:
@@ -444,7 +446,7 @@ def cached(*pasts: str) -> ModelProto:
 
 
 def test_past_and_new_tokens_together_are_all_of_them(opened: Draw) -> None:
-    border = opened(cached("past_sequence_length")).border
+    border = opened(cached("past_sequence_length")).boundary_types
     assert said(border, "all", "m") == [
         "float32[batch,total_sequence_length,4]",
         "float32[batch,total_sequence_length]",
@@ -452,7 +454,7 @@ def test_past_and_new_tokens_together_are_all_of_them(opened: Draw) -> None:
 
 
 def test_where_it_is_not_clear_what_is_past_no_sum_is_guessed(opened: Draw) -> None:
-    assert said(opened(cached("past_a", "past_b")).border, "all") == ["float32[batch,?,4]"]
+    assert said(opened(cached("past_a", "past_b")).boundary_types, "all") == ["float32[batch,?,4]"]
 
 
 @pytest.mark.parametrize("kernel", [(1, 3), (3, 3), (3, 1), (3, 5), (7, 9), (13, 29)])
@@ -463,7 +465,7 @@ def test_a_size_that_is_merely_near_another_is_not_called_so(opened: Draw, kerne
     expected: list[Dim] = [size if side == 1 else None for side, size in zip(kernel, ("height", "width"), strict=True)]
     assert opened(
         model_of(steps, [floats("x", 1, 1, "height", "width")], [floats("y", 1, 1, None, None)], [weight])
-    ).border["a"].shape == (1, 1, *expected)
+    ).boundary_types["a"].shape == (1, 1, *expected)
 
 
 def test_numbers_for_symbols_give_every_size_that_follows_from_them(opened: Draw) -> None:
@@ -741,7 +743,7 @@ def test_a_size_computed_from_symbols_is_named_only_where_it_is_one(
     model = arithmetic(*steps, node("Cast", "r", "a", to=TensorProto.FLOAT))
     model.graph.initializer.append(numpy_helper.from_array(np.array(100, np.int64), "hundred"))
     model.graph.output[0].CopyFrom(floats("a", None))
-    assert said(opened(model).border, "r") == [f"int64[{named}]"]
+    assert said(opened(model).boundary_types, "r") == [f"int64[{named}]"]
 
 
 NUMBERS = bound_sizes._primes(10_007, 12)
@@ -770,7 +772,7 @@ def test_the_mask_of_a_decoder_is_known_to_the_byte_and_named(tmp_path: Path) ->
         assert model.tensor_bytes[mask] == (2 * 1 * seq * (7 + seq) * 4, True)
         assert all(is_exact for _, is_exact in model.tensor_bytes.values())
     assert str(model.tensors[mask]) == "float32[batch,1,?,?]"
-    assert str(model.border[mask]) == "float32[batch,1,seq,total]"
+    assert str(model.boundary_types[mask]) == "float32[batch,1,seq,total]"
 
 
 SCALARS = ("Add", "Sub", "Mul", "Max", "Min", "Div", "Mod")

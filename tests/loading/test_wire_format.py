@@ -28,7 +28,7 @@ from onnx import (
 
 from graphcut import ModelError, load
 from graphcut.loading.external_data import read_bytes
-from graphcut.loading.wire_format import LARGE_BYTES, read_skeleton
+from graphcut.loading.wire_format import LARGE_BYTES, read_without_weights
 
 from conftest import floats, model_of
 
@@ -66,7 +66,7 @@ def check(path: Path, raw: bytes) -> None:
     for tensor in tensors_in(original):
         if tensor.data_location == TensorProto.DEFAULT:
             tensor.ClearField("data_location")  # absent and zero mean the same
-    skeleton = ModelProto.FromString(read_skeleton(path))
+    skeleton = ModelProto.FromString(read_without_weights(path))
     for tensor in tensors_in(skeleton):
         if tensor.data_location == TensorProto.DEFAULT:
             tensor.ClearField("data_location")

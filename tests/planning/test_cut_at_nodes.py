@@ -398,7 +398,7 @@ def test_independent_branches_become_parts_that_do_not_depend_on_each_other() ->
     graph = drawn("a: x", "b: a", "p: z", "q: p", "y: b q")
     found = rows(graph, "B", "Q")
     assert found == [["A", "B"], ["P", "Q"], ["Y"]]
-    wiring = partition(graph, [[graph.by_name[name] for name in row] for row in found]).wiring
+    wiring = partition(graph, [[graph.node_index[name] for name in row] for row in found]).wiring
     assert (wiring.sequential, wiring.residual) == ({1: {2: ("q",)}}, {0: {2: ("b",)}})
 
 

@@ -219,13 +219,13 @@ def test_pins_and_what_to_avoid_are_kept(goal: Into | Within | Across, named: Na
     graph = analysis.model.graph
     pins = (("/model/layers.1/add_1", 0), ("/model/layers.2/input_layernorm/*", 1), ("/model/layers.4/add_1", 2))
     free = plan(analysis, goal)
-    crossing = [name for name in free.partition.wiring.crossing if name in graph.producer]
+    crossing = [name for name in free.partition.wiring.boundary_tensors if name in graph.producer]
     made = plan(analysis, goal, limits=Limits(pins=pins, avoid=(crossing[0],)))
     home = {n: i for i, row in reversed([*enumerate(made.rows)]) for n in row}
-    assert home[graph.by_name["/model/layers.1/add_1"]] == 0
+    assert home[graph.node_index["/model/layers.1/add_1"]] == 0
     assert {home[n] for n in graph.flow if graph.nodes[n].name.startswith("/model/layers.2/input_layernorm/")} == {1}
-    assert home[graph.by_name["/model/layers.4/add_1"]] == 2
-    assert crossing[0] not in made.partition.wiring.crossing
+    assert home[graph.node_index["/model/layers.4/add_1"]] == 2
+    assert crossing[0] not in made.partition.wiring.boundary_tensors
     assert made.outcome is not None
     assert made.unlimited is not None
     assert made.unlimited == free.outcome
@@ -274,7 +274,7 @@ def test_heads_stand_apart_from_the_trunk(groups: tuple[tuple[str, ...], ...], n
     shared = {n for n in graph.flow if sum(n in nodes for nodes in needed) > 1}
     assert set(made.rows[0]) == shared
     assert [set(row) for row in made.rows[1:]] == [nodes - shared for nodes in needed]
-    assert all(source == 0 for source, _ in made.partition.wiring.crossing.values())
+    assert all(source == 0 for source, _ in made.partition.wiring.boundary_tensors.values())
     assert verify(analysis.model, graphcut.split(analysis.model, made, tmp_path / "parts")).is_identical
 
 
@@ -336,7 +336,7 @@ def test_sequences_never_cross_a_border(named: Named) -> None:
     tensors = analysis.model.tensors
     assert any(not tensors[name].is_plain for name in analysis.model.graph.producer if name in tensors)
     made = plan(analysis, Into(4))
-    assert all(tensors[name].is_plain for name in made.partition.wiring.crossing)
+    assert all(tensors[name].is_plain for name in made.partition.wiring.boundary_tensors)
 
 
 def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
@@ -398,7 +398,7 @@ def test_nothing_of_an_unknown_type_crosses(tensor_type: int, opened: Draw) -> N
     analysis = graphcut.analyze(opened(proto))
     most = 2 if tensor_type == TensorProto.UNDEFINED else 3
     assert len(plan(analysis, Into(most)).rows) == most
-    assert "b" not in plan(analysis, Into(2)).partition.wiring.crossing or most == 3
+    assert "b" not in plan(analysis, Into(2)).partition.wiring.boundary_tensors or most == 3
     with pytest.raises(PlanError, match=f"into {most} parts at most"):
         plan(analysis, Into(most + 1))
 

@@ -201,7 +201,7 @@ def test_an_edited_plan_tells_what_it_repeats(decoder: Analysis, tmp_path: Path)
     """A node of part 0 whose result part 1 reads is repeated there: the result need not be sent."""
     made = graphcut.plan(decoder, Into(2), limits=Limits(recompute="never"))
     assert made.recomputed == ()
-    graph, sent = made.graph, made.partition.wiring.crossing
+    graph, sent = made.graph, made.partition.wiring.boundary_tensors
     name = next(name for name in sent if not made.graph.nodes[graph.producer[name]].weights)
     node = graph.nodes[graph.producer[name]]
     save_plan(made, decoder.model, tmp_path / "plan.json")
@@ -290,7 +290,7 @@ def test_a_part_may_be_divided(saved: Path, analysis: Analysis) -> None:
 def test_a_part_may_be_told_to_repeat_a_node(saved: Path, analysis: Analysis) -> None:
     made = replay(analysis, edited(saved, lambda plan: plan["parts"][1].update(repeats=["mul", "mul"])))
     assert names(made) == [["mul", "relu"], ["mul", "neg", "sub", "add"]]
-    assert set(made.partition.wiring.crossing) == {"b"}
+    assert set(made.partition.wiring.boundary_tensors) == {"b"}
 
 
 def test_what_a_plan_predicts_need_not_stand_in_it(saved: Path, analysis: Analysis) -> None:

@@ -300,9 +300,9 @@ def test_a_decoder_makes_mask_and_angles_in_every_part(tmp_path: Path) -> None:
     made = plan(graphcut.analyze(model), Into(3, "layers"))
     dear = {"/model/rotary_emb/Cos_output_0", "/model/rotary_emb/Sin_output_0", "/model/causal_mask/Where_output_0"}
     assert dear <= set(model.tensors)
-    assert dear.isdisjoint(made.partition.wiring.crossing)
+    assert dear.isdisjoint(made.partition.wiring.boundary_tensors)
     sending = plan(graphcut.analyze(model), Into(3, "layers"), limits=Limits(recompute="never"))
-    assert dear <= set(sending.partition.wiring.crossing)
+    assert dear <= set(sending.partition.wiring.boundary_tensors)
     # The residual stream alone is 512 tokens of 64 floats; mask and angles would be ten times as much.
     assert [figures.received_bytes < 140_000 for figures in made.figures] == [True, True, True]
     assert [figures.received_bytes > 1_200_000 for figures in sending.figures] == [False, True, True]
@@ -316,7 +316,7 @@ def test_a_decoder_that_may_not_recompute_sends_them(tmp_path: Path) -> None:
     made = plan(graphcut.analyze(model), Into(3, "layers"), limits=Limits(recompute="never"))
     assert made.recomputed == ()
     assert sorted(n for row in made.rows for n in row) == sorted(model.graph.flow)
-    assert len(made.partition.wiring.crossing) > 2
+    assert len(made.partition.wiring.boundary_tensors) > 2
     assert verify(model, graphcut.split(model, made, tmp_path / "parts")).is_identical
 
 

@@ -19,8 +19,8 @@ from graphcut.core.wiring import Tensor
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.surgery.splitting import Storage
 from graphcut.verifying.numerical import HALF_TOLERANCES, TensorComparison, _flat, compare, difference, half_tolerance
-from graphcut.verifying.reports import find_source
 from graphcut.verifying.structural import Proof, prove
+from graphcut.verifying.verification import find_source
 
 from conftest import floats, model_of
 
@@ -544,7 +544,7 @@ def test_the_first_crossing_tensor_that_differs_is_named(tmp_path: Path) -> None
 def test_the_report_names_the_first_difference_and_is_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, cascade = cut_proto(tmp_path, additions(0, 1, 0), "s0", "s1")
     cascade = tamper(cascade, 1, add(1.5))
-    monkeypatch.setattr("graphcut.verifying.reports.prove", lambda *_: Proof((), 3, 0, 0))
+    monkeypatch.setattr("graphcut.verifying.verification.prove", lambda *_: Proof((), 3, 0, 0))
     report = graphcut.verify(model, cascade, inputs=[{"x": np.array([2], F32)}])
     assert not report
     assert (report.same, report.is_identical, report.is_random) == (False, False, False)
@@ -555,7 +555,7 @@ def test_the_report_names_the_first_difference_and_is_false(tmp_path: Path, monk
 def test_the_sign_of_a_zero_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits are compared: -0.0 + -0.0 is -0.0, and -0.0 + 0.0 is 0.0."""
     model, cascade = cut_proto(tmp_path, additions(-0.0, -0.0), "s0")
-    monkeypatch.setattr("graphcut.verifying.reports.prove", lambda *_: Proof((), 2, 0, 0))
+    monkeypatch.setattr("graphcut.verifying.verification.prove", lambda *_: Proof((), 2, 0, 0))
     feeds = {"x": np.array([-0.0], F32)}
     assert graphcut.verify(model, cascade, inputs=[feeds]).is_identical
     report = graphcut.verify(model, tamper(cascade, 1, add(0.0)), inputs=[feeds])
@@ -565,7 +565,7 @@ def test_the_sign_of_a_zero_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_large_whole_number_that_is_off_by_one_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=np.int64), "s0")
-    monkeypatch.setattr("graphcut.verifying.reports.prove", lambda *_: Proof((), 2, 0, 0))
+    monkeypatch.setattr("graphcut.verifying.verification.prove", lambda *_: Proof((), 2, 0, 0))
     feeds = {"x": np.array([2**60], np.int64)}
     assert graphcut.verify(model, cascade, inputs=[feeds])
     assert not graphcut.verify(model, tamper(cascade, 1, add(2, np.int64)), inputs=[feeds])

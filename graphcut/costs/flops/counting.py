@@ -16,8 +16,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnx.numpy_helper import to_array
 
 from ...core.wiring import Tensor
-from ...loading.shape_inference import describe, tensor_of, type_of
-from ...loading.subgraphs import FunctionKey, bodies, captures, domain, function_key, has_bodies, is_external
+from ...loading.shape_inference import tensor_of_initializer, tensor_of_type, type_proto
+from ...loading.subgraphs import FunctionKey, callee_key, captures, domain, has_subgraphs, is_external, subgraphs
 from ..formula import UNKNOWN, ZERO, Formula
 from . import attention, elements, products
 from .operation import Operation, Rule, axis
@@ -77,7 +77,7 @@ class Scope:
 
 def count_node(node: NodeProto, scope: Scope) -> FlopCount:
     """The FLOPs of one run of `node`."""
-    if scope.functions and (key := function_key(node)) in scope.functions:
+    if scope.functions and (key := callee_key(node)) in scope.functions:
         return _called(node, key, scope)
     space = domain(node.domain)
     op = f"{space}.{node.op_type}" if space else node.op_type
@@ -92,9 +92,9 @@ def count_node(node: NodeProto, scope: Scope) -> FlopCount:
 
 def has_insides(node: NodeProto, op: str, scope: Scope) -> bool:
     """Has `node` bodies, or does it call a model-local function? `op` is its operator as in `Node.op`."""
-    if scope.functions and function_key(node) in scope.functions:
+    if scope.functions and callee_key(node) in scope.functions:
         return True
-    return op not in RULES and op not in elements.MOVING and has_bodies(node)
+    return op not in RULES and op not in elements.MOVING and has_subgraphs(node)
 
 
 def small_values(tensors: Iterable[TensorProto]) -> dict[str, TensorProto]:
@@ -141,7 +141,7 @@ def _inside(body: GraphProto, scope: Scope, incoming: Sequence[Tensor | None] = 
 
 def _branching(node: NodeProto, scope: Scope) -> FlopCount:
     """The branch that costs more for the bound dims; of two that cost the same, the first."""
-    branches = [_inside(body, scope) for body in bodies(node)]
+    branches = [_inside(body, scope) for body in subgraphs(node)]
     heavier = max((branch.flops for branch in branches), key=lambda flops: flops.at(scope.dims))
     is_exact = all(branch.flops.is_exact for branch in branches)
     uncounted = sum((Counter(branch.uncounted) for branch in branches), Counter[str]())
@@ -153,7 +153,7 @@ def _looping(node: NodeProto, scope: Scope) -> FlopCount:
 
     The count is exact only where the condition can't end the loop before, and what is carried keeps its sizes.
     """
-    body = next(bodies(node))
+    body = next(subgraphs(node))
     carried = [scope.tensors.get(name) for name in node.input[2:]]
     scalars = [Tensor(name="", dtype=dtype, shape=()) for dtype in ("int64", "bool")]
     inner = _scope_within(body, scope, [*scalars, *carried])
@@ -185,13 +185,13 @@ def _runs_to_its_end(node: NodeProto, body: GraphProto, scope: Scope) -> bool:
 
 def _mapping(node: NodeProto, scope: Scope) -> FlopCount:
     """SequenceMap: the body for each element of a sequence, whose length nothing tells."""
-    once = _inside(next(bodies(node)), scope)
+    once = _inside(next(subgraphs(node)), scope)
     return FlopCount(once.flops * UNKNOWN, once.uncounted)
 
 
 def _scanning(node: NodeProto, scope: Scope) -> FlopCount:
     """The body for each slice of what is scanned. Scan of opset 8, with lengths and a batch axis, has no formula."""
-    body = next(bodies(node))
+    body = next(subgraphs(node))
     if len(node.input) != len(body.input):
         return FlopCount(ZERO, {"Scan": 1})
     numbers = {attribute.name: attribute for attribute in node.attribute}
@@ -280,18 +280,18 @@ def _put_in(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:
     copies = [AttributeProto.FromString(attribute.SerializeToString()) for attribute in attributes]
     del node.attribute[:]
     node.attribute.extend(copies)
-    for body in bodies(node):
+    for body in subgraphs(node):
         for inner in body.node:
             _put_in(inner, given)
 
 
 def _scope_within(body: GraphProto, scope: Scope, incoming: Sequence[Tensor | None]) -> Scope:
     """What the nodes of a body see: its inputs with the types that come in, its own tensors, and what is around it."""
-    inputs = {value.name: describe(value.name, value.type) for value in body.input if value.HasField("type")}
+    inputs = {value.name: tensor_of_type(value.name, value.type) for value in body.input if value.HasField("type")}
     for value, tensor in zip(body.input, incoming, strict=False):
         if tensor is not None:
             inputs[value.name] = tensor
-    inputs.update((tensor.name, tensor_of(tensor)) for tensor in body.initializer)
+    inputs.update((tensor.name, tensor_of_initializer(tensor)) for tensor in body.initializer)
     own_values = small_values(body.initializer)
     shadowed = {*inputs, *(name for node in body.node for name in node.output)}
     captured = dict.fromkeys(
@@ -325,11 +325,11 @@ def infer_nodes(
     model.graph.initializer.extend(_renamed(value, name) for name, value in values.items())
     for name, tensor in given.items():
         if name not in values and tensor.dtype != _UNDEFINED:
-            model.graph.input.add(name=name, type=type_of(tensor))
+            model.graph.input.add(name=name, type=type_proto(tensor))
     symbols = {dim for tensor in given.values() for dim in tensor.shape or () if isinstance(dim, str)}
     try:
         done = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:  # noqa: BLE001 - it raises many kinds of errors on models that run; sizes stay unknown
         return {}
-    found = (describe(value.name, value.type, symbols=symbols) for value in done.graph.value_info)
+    found = (tensor_of_type(value.name, value.type, symbols=symbols) for value in done.graph.value_info)
     return {tensor.name: tensor for tensor in found if tensor.dtype != _UNDEFINED}

@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade, State
-from ...core.states import carried_on, kept_states, states_of
+from ...core.states import kept_states, next_state, states_of
 from ...core.wiring import Dim, Tensor
 from ..batches import shape_of
 from ..values import NON_NUMPY_TYPES, Value, to_value, zeros
@@ -75,7 +75,7 @@ class Decoder:
 
     def states_after(self, answer: Mapping[str, Value], before: Mapping[str, Value]) -> dict[str, Value]:
         """The sent states for the next step."""
-        return {past: carried_on(before[past], answer[present]) for past, present in self.becomes.items()}
+        return {past: next_state(before[past], answer[present]) for past, present in self.becomes.items()}
 
     def token(self, answer: Mapping[str, Value], at: Stretch) -> int:
         """The token that is most likely to come next; of those that are equally likely the first."""

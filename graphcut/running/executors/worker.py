@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ...core.manifest import Cascade, State
-from ...core.states import carried_on
+from ...core.states import next_state
 from ..stage import Stage
 from ..values import Value, zeros
 from .protocol import Step
@@ -88,5 +88,5 @@ class Worker:
         own = {name: room for name, room in into.items() if name not in presents}
         made = stage.step({**values, **{state.past: kept[state.past] for state in states}}, own)
         for state in states:
-            kept[state.past] = carried_on(kept[state.past], made[state.present])
+            kept[state.past] = next_state(kept[state.past], made[state.present])
         return made
