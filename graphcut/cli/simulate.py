@@ -44,7 +44,7 @@ def simulate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a plan through on a cluster: throughput, latencies, how busy devices and lines are, what failures cost."""
+    """Play a plan through on a cluster: throughput, latencies, how busy devices and links are, what failures cost."""
     from ..drawing.opening import scenario_at
     from ..drawing.simulation_report import draw_simulated, simulated_record
     from ..planning.cluster import read_simulated_cluster

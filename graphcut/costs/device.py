@@ -21,7 +21,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         flops_per_s: what it reaches on this kind of model, not what its maker promises; a multiply-add is two.
         bytes_per_s: what it reads and writes of its memory.
         dispatch_s: what starting one node takes.
-        line_bytes_per_s: what it sends and receives over its line, each way.
+        link_bytes_per_s: what it sends and receives over its link, each way.
         latency_s: what one message takes on top of its bytes.
         provider: the execution provider that ONNX Runtime runs its parts with.
     """
@@ -31,7 +31,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flops_per_s: float = 1e11
     bytes_per_s: float = 2e10
     dispatch_s: float = 5e-6
-    line_bytes_per_s: float = 1.25e8
+    link_bytes_per_s: float = 1.25e8
     latency_s: float = 1e-4
     provider: str = "CPUExecutionProvider"
 
@@ -45,7 +45,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("a device needs a name")
         if self.memory_bytes is not None and self.memory_bytes <= 0:
             raise ValueError(f"memory_bytes of device {self.name!r} can't be {self.memory_bytes}: it is above 0")
-        for field in ("flops_per_s", "bytes_per_s", "line_bytes_per_s"):
+        for field in ("flops_per_s", "bytes_per_s", "link_bytes_per_s"):
             value = getattr(self, field)
             if not 0 < value < float("inf"):
                 raise ValueError(f"{field} of device {self.name!r} can't be {value:g}: it is above 0, and finite")

@@ -143,20 +143,20 @@ class _ReportScreen:
         return Text(self.signs.bar * max(round(share * _BAR), int(share > 0)), style="cyan")
 
     def used(self) -> list[RenderableType]:
-        """The lines that carried anything, the fullest first."""
-        lines = sorted((line for line in self.found.links if line.bytes), key=lambda line: -line.used)
-        if not lines:
+        """The links that carried anything, the fullest first."""
+        links = sorted((link for link in self.found.links if link.bytes), key=lambda link: -link.used)
+        if not links:
             return []
-        shown, rest = lines[:MOST_ROWS], lines[MOST_ROWS:]
+        shown, rest = links[:MOST_ROWS], links[MOST_ROWS:]
         columns = [
-            Column("line", [Text(_named(line)) for line in shown], fewest=12),
-            Column("carried", [size(line.bytes) for line in shown]),
-            Column("used", [_share(line.used) for line in shown]),
-            Column("", [self.bar(line.used) for line in shown], spare=1),
+            Column("link", [Text(_named(link)) for link in shown], fewest=12),
+            Column("carried", [size(link.bytes) for link in shown]),
+            Column("used", [_share(link.used) for link in shown]),
+            Column("", [self.bar(link.used) for link in shown], spare=1),
         ]
         drawn: list[RenderableType] = [table(columns, width=self.width, signs=self.signs)]
         if rest:
-            more = f"{count(len(rest), 'more line')}, used for {_share(rest[0].used)} at most"
+            more = f"{count(len(rest), 'more link')}, used for {_share(rest[0].used)} at most"
             drawn.append(self.signs.text(f"{self.signs.more} {more}", "dim"))
         if self.found.lost:
             drawn.append(self.signs.text(f"{count(self.found.lost, 'message')} got lost and went again", "dim"))
@@ -204,5 +204,5 @@ def _share(share: float) -> str:
     return f"{100 * share:.3g} %" if share < 0.995 else f"{100 * share:.0f} %"
 
 
-def _named(line: LinkUse) -> str:
-    return f"{line.source or 'router'}{_ARROW}{line.target or 'router'}"
+def _named(link: LinkUse) -> str:
+    return f"{link.source or 'router'}{_ARROW}{link.target or 'router'}"

@@ -268,7 +268,7 @@ def plan_notes(made: Plan, model: Model) -> Iterable[str]:
         device = made.devices[0]
         yield (
             f"times are for a device of {flop(device.flops_per_s)}/s and {operations(device.bytes_per_s)}B/s "
-            f"with a line of {operations(device.line_bytes_per_s)}B/s; --cluster FILE takes yours"
+            f"with a link of {operations(device.link_bytes_per_s)}B/s; --cluster FILE takes yours"
         )
         whole_s = sum(figures.run_s for figures in made.figures)
         if len(made.rows) > 1 and max(figures.busy_s for figures in made.figures) >= _HARDLY * whole_s:

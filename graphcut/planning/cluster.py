@@ -1,4 +1,4 @@
-"""The machines that parts can run on, the lines between them, and what goes wrong with either: `cluster.toml`."""
+"""The machines that parts can run on, the links between them, and what goes wrong with either: `cluster.toml`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..costs.device import Device
 
 
 class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A direct line between two devices, instead of the way over the router.
+    """A direct link between two devices, instead of the way over the router.
 
     Attributes:
         between: the names of the two devices.
@@ -36,27 +36,27 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """
         ends = " and ".join(self.between)
         if not 0 < self.bytes_per_s < inf:
-            raise ValueError(f"the line between {ends} can't carry {self.bytes_per_s:g} bytes a second")
+            raise ValueError(f"the link between {ends} can't carry {self.bytes_per_s:g} bytes a second")
         if not 0 <= self.latency_s < inf:
-            raise ValueError(f"the line between {ends} can't have a latency of {self.latency_s:g} s")
+            raise ValueError(f"the link between {ends} can't have a latency of {self.latency_s:g} s")
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """Devices, and the direct lines between them.
+    """Devices, and the direct links between them.
 
     Attributes:
-        devices: the machines; each reaches all others over its own line to the router.
-        lines: direct lines.
+        devices: the machines; each reaches all others over its own link to the router.
+        links: direct links.
     """
 
     devices: tuple[Device, ...]
-    lines: tuple[NetworkLink, ...] = ()
+    links: tuple[NetworkLink, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what can't be.
 
         Raises:
-            ValueError: no device, two of one name, or a line that ends nowhere.
+            ValueError: no device, two of one name, or a link that ends nowhere.
         """
         if not self.devices:
             raise ValueError("a cluster has at least one device")
@@ -64,36 +64,36 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if times > 1:
             raise ValueError(f"{times} devices are called {name!r}")
         known = {device.name for device in self.devices}
-        for line in self.lines:
-            if stranger := next((end for end in line.between if end not in known), None):
-                raise ValueError(f"a line ends at {stranger!r}, which is no device")
-            if line.between[0] == line.between[1]:
-                raise ValueError(f"a line goes from {line.between[0]!r} to itself")
+        for link in self.links:
+            if stranger := next((end for end in link.between if end not in known), None):
+                raise ValueError(f"a link ends at {stranger!r}, which is no device")
+            if link.between[0] == link.between[1]:
+                raise ValueError(f"a link goes from {link.between[0]!r} to itself")
         ends, times = (
-            Counter(frozenset(line.between) for line in self.lines).most_common(1)[0] if self.lines else ((), 0)
+            Counter(frozenset(link.between) for link in self.links).most_common(1)[0] if self.links else ((), 0)
         )
         if times > 1:
-            raise ValueError(f"{times} lines go between {' and '.join(sorted(ends))}")
+            raise ValueError(f"{times} links go between {' and '.join(sorted(ends))}")
 
     @cached_property
-    def line_between(self) -> dict[frozenset[str], NetworkLink]:
-        """The direct line between two devices, by their names."""
-        return {frozenset(line.between): line for line in self.lines}
+    def link_between(self) -> dict[frozenset[str], NetworkLink]:
+        """The direct link between two devices, by their names."""
+        return {frozenset(link.between): link for link in self.links}
 
     def seconds_between(self, source: Device, target: Device, sent_bytes: int) -> float:
         """What it takes to send so many bytes from one device to another."""
-        line = self.line_between.get(frozenset((source.name, target.name)))
-        if line is not None:
-            return line.latency_s + sent_bytes / line.bytes_per_s
-        return target.latency_s + sent_bytes / source.line_bytes_per_s + sent_bytes / target.line_bytes_per_s
+        link = self.link_between.get(frozenset((source.name, target.name)))
+        if link is not None:
+            return link.latency_s + sent_bytes / link.bytes_per_s
+        return target.latency_s + sent_bytes / source.link_bytes_per_s + sent_bytes / target.link_bytes_per_s
 
 
 class ReliabilityModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is always a little wrong with a device or with a direct line. Planning does not count it; simulating does.
+    """What is always a little wrong with a device or with a direct link. Planning does not count it; simulating does.
 
     Attributes:
-        device: the name of the device, where it is about one and its line to the router.
-        between: the names of the two devices, where it is about a direct line.
+        device: the name of the device, where it is about one and its link to the router.
+        between: the names of the two devices, where it is about a direct link.
         jitter_s: what a message takes on top of the latency, on average; exponentially distributed.
         loss: the share of messages that get lost, and are sent again after a while.
         mean_up_s: how long the device works from a repair to its next failure, on average; exponentially distributed.
@@ -115,8 +115,8 @@ class ReliabilityModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             ValueError: it is about nothing or about two things, or a number is out of its range.
         """
         if (self.device is None) == (self.between is None):
-            raise ValueError("a fault is that of a `device`, or of the line `between` two, and of one of them only")
-        what = f"device {self.device!r}" if self.between is None else f"the line between {' and '.join(self.between)}"
+            raise ValueError("a fault is that of a `device`, or of the link `between` two, and of one of them only")
+        what = f"device {self.device!r}" if self.between is None else f"the link between {' and '.join(self.between)}"
         if not 0 <= self.jitter_s < inf:
             raise ValueError(f"jitter_s of {what} can't be {self.jitter_s:g}: it is 0 or more, and finite")
         if not 0 <= self.loss < 1:
@@ -179,15 +179,15 @@ class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields
         if stranger := next((name for name in named if name is not None and name not in known), None):
             raise ValueError(f"{stranger!r} is to fail, which is no device")
         faulty = [frozenset(fault.between) for fault in self.faults if fault.between is not None]
-        if ends := next((ends for ends in faulty if ends not in self.line_between), None):
-            raise ValueError(f"a fault is said of a line between {' and '.join(sorted(ends))}, and there is none")
+        if ends := next((ends for ends in faulty if ends not in self.link_between), None):
+            raise ValueError(f"a fault is said of a link between {' and '.join(sorted(ends))}, and there is none")
         told = Counter([*faulty, *(frozenset((f.device,)) for f in self.faults if f.device is not None)])
         if told and (most := told.most_common(1)[0])[1] > 1:
             raise ValueError(f"{most[1]} faults are said of {' and '.join(sorted(most[0]))}")
 
     @cached_property
     def fault_of(self) -> dict[frozenset[str], ReliabilityModel]:
-        """The fault of a device, or of the line between two, by their names."""
+        """The fault of a device, or of the link between two, by their names."""
         return {frozenset(fault.between or (fault.device or "",)): fault for fault in self.faults}
 
 
@@ -199,7 +199,7 @@ def read_cluster(path: str | Path) -> Cluster:
         RecordError: it is no TOML, or does not fit the record.
     """
     world = read_simulated_cluster(path)
-    return Cluster(devices=world.devices, lines=world.lines)
+    return Cluster(devices=world.devices, links=world.links)
 
 
 def read_simulated_cluster(path: str | Path) -> SimulatedCluster:

@@ -59,7 +59,7 @@ class Across(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """One part on each device of a cluster, or none.
 
     Attributes:
-        cluster: the devices and the lines between them.
+        cluster: the devices and the links between them.
         objective: `throughput`: the busiest device is busy as short as can be. `latency`: one request takes as short
             as can be. `decode`: most tokens a second with `in_flight` sequences. `bytes`: the fewest bytes are
             received. `devices`: the fewest devices, of these the least latency.

@@ -284,7 +284,7 @@ class _PlanContext:
             devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
             slowest = min(devices, key=lambda device: device.flops_per_s)
             run = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
-            s_per_byte = 2 / max(device.line_bytes_per_s for device in devices)
+            s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
             cheap = cheap_nodes(
                 self.graph, self.costs, run, s_per_byte, kept=self._single(limits), avoided=self._avoided(limits)
             )
@@ -352,7 +352,7 @@ class _PlanContext:
         def prices(part: int) -> TransferPrices:
             device, before = devices[part], devices[part - 1]
             run = dict(zip(self.graph.flow, self.seconds(device), strict=True))
-            sending = 1 / device.line_bytes_per_s + 1 / before.line_bytes_per_s
+            sending = 1 / device.link_bytes_per_s + 1 / before.link_bytes_per_s
             return TransferPrices(run, sending, sizes, unsent, (repeatable or {}).get(part))
 
         return prices

@@ -1,4 +1,4 @@
-"""What each part of a plan is predicted to take: on disk, in memory, on its device, on the line."""
+"""What each part of a plan is predicted to take: on disk, in memory, on its device, on the link."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def figures_of(
         written: what they take on disk.
         devices: the device of each part.
         seconds: what it takes on a device for each flowing node.
-        cluster: what lines there are besides those to the router.
+        cluster: what links there are besides those to the router.
     """
     graph = costs.model.graph
     place = {node: i for i, node in enumerate(graph.flow)}

@@ -1,8 +1,8 @@
-"""The lines of a cluster: what moves on them at the same time shares them.
+"""The links of a cluster: what moves on them at the same time shares them.
 
-A line carries both directions at its full rate. Tensors on their way share what a line carries as TCP's streams do in
+A link carries both directions at its full rate. Tensors on their way share what a link carries as TCP's streams do in
 the long run, max-min fairly: nobody gets more at the cost of somebody who has less (Bertsekas & Gallager, Data
-Networks, section 6.5.2), and what one can't use because of another line goes to the others. First come, first served
+Networks, section 6.5.2), and what one can't use because of another link goes to the others. First come, first served
 would be simpler, and wrong where a slow device holds up a fast one: a sender does not wait for its slowest receiver.
 """
 
@@ -26,7 +26,7 @@ _RELIABLE: Final = ReliabilityModel(device="")
 
 @dataclass(slots=True, eq=False)
 class LinkDirection:
-    """One direction of a line.
+    """One direction of a link.
 
     Attributes:
         source: the device that it comes from; None for the router.
@@ -48,13 +48,13 @@ class Route:
     """How a tensor gets from one device to another.
 
     Attributes:
-        lines: what it goes over.
+        links: what it goes over.
         latency_s: until its first byte arrives.
         jitters_s: what it takes on top of that on average, each of these on its own.
         loss: the share of messages that get lost.
     """
 
-    lines: tuple[LinkDirection, ...]
+    links: tuple[LinkDirection, ...]
     latency_s: float
     jitters_s: tuple[float, ...]
     loss: float
@@ -84,7 +84,7 @@ class Transfer:
 
 
 class Network:
-    """The lines between the devices of a world.
+    """The links between the devices of a world.
 
     Attributes:
         lost: how many messages got lost.
@@ -96,16 +96,16 @@ class Network:
         self._world = world
         self._clock = clock
         self._draw = draw
-        self._up = [LinkDirection(device.name, None, device.line_bytes_per_s) for device in world.devices]
-        self._down = [LinkDirection(None, device.name, device.line_bytes_per_s) for device in world.devices]
+        self._up = [LinkDirection(device.name, None, device.link_bytes_per_s) for device in world.devices]
+        self._down = [LinkDirection(None, device.name, device.link_bytes_per_s) for device in world.devices]
         self._direct: dict[tuple[str, str], LinkDirection] = {}
-        for line in world.lines:
-            for source, target in (line.between, line.between[::-1]):
-                self._direct[source, target] = LinkDirection(source, target, line.bytes_per_s)
+        for link in world.links:
+            for source, target in (link.between, link.between[::-1]):
+                self._direct[source, target] = LinkDirection(source, target, link.bytes_per_s)
         self._ways: dict[tuple[int | None, int], Route] = {}
 
     @property
-    def lines(self) -> list[LinkDirection]:
+    def links(self) -> list[LinkDirection]:
         """All of them: to the router, from it, direct ones."""
         return [*self._up, *self._down, *self._direct.values()]
 
@@ -125,28 +125,28 @@ class Network:
         self._leave(transfer)
 
     def _way(self, source: int | None, target: int) -> Route:
-        """A direct line, or the lines of both to the router, with the latency of the receiver: as in planning."""
+        """A direct link, or the links of both to the router, with the latency of the receiver: as in planning."""
         devices, faults = self._world.devices, self._world.fault_of
         to = devices[target]
         ends: list[Device] = [to] if source is None else [devices[source], to]
         names = frozenset(device.name for device in ends)
-        direct = self._world.line_between.get(names) if source is not None else None
+        direct = self._world.link_between.get(names) if source is not None else None
         if direct is not None:
-            line = self._direct[devices[source or 0].name, to.name]
+            link = self._direct[devices[source or 0].name, to.name]
             fault = faults.get(names, _RELIABLE)
-            return Route((line,), direct.latency_s, (fault.jitter_s,), fault.loss)
+            return Route((link,), direct.latency_s, (fault.jitter_s,), fault.loss)
         found = [faults.get(frozenset((device.name,)), _RELIABLE) for device in ends]
         passing = 1.0
         for fault in found:
             passing *= 1 - fault.loss
-        lines = (self._down[target],) if source is None else (self._up[source], self._down[target])
-        return Route(lines, to.latency_s, tuple(fault.jitter_s for fault in found), 1 - passing)
+        links = (self._down[target],) if source is None else (self._up[source], self._down[target])
+        return Route(links, to.latency_s, tuple(fault.jitter_s for fault in found), 1 - passing)
 
     def _start(self, transfer: Transfer) -> None:
         transfer.left_bytes, transfer.since_s, transfer.bytes_per_s = float(transfer.bytes), self._clock.now_s, 0.0
-        for line in transfer.way.lines:
-            line.moving[transfer] = None
-        self._share(transfer.way.lines)
+        for link in transfer.way.links:
+            link.moving[transfer] = None
+        self._share(transfer.way.links)
 
     def _sent(self, transfer: Transfer) -> None:
         """Its last byte has left: it arrives after the latency, or never, and is sent again."""
@@ -161,13 +161,13 @@ class Network:
         transfer.next = self._clock.after(way.latency_s + late_s, partial(transfer.arrived, transfer))
 
     def _leave(self, transfer: Transfer) -> None:
-        if transfer not in transfer.way.lines[0].moving:
+        if transfer not in transfer.way.links[0].moving:
             return
         self._advance(transfer)
-        for line in transfer.way.lines:
-            del line.moving[transfer]
-            line.carried_bytes += transfer.bytes - transfer.left_bytes
-        self._share(transfer.way.lines)
+        for link in transfer.way.links:
+            del link.moving[transfer]
+            link.carried_bytes += transfer.bytes - transfer.left_bytes
+        self._share(transfer.way.links)
 
     def _advance(self, transfer: Transfer) -> None:
         """Count what it has sent until now."""
@@ -176,7 +176,7 @@ class Network:
         transfer.since_s = self._clock.now_s
 
     def _share(self, changed: Iterable[LinkDirection]) -> None:
-        """Share out anew what can be touched by a change on these lines."""
+        """Share out anew what can be touched by a change on these links."""
         for transfer, bytes_per_s in fair_shares(_touched(changed)):
             if bytes_per_s == transfer.bytes_per_s:
                 continue
@@ -188,33 +188,33 @@ class Network:
 
 
 def _touched(changed: Iterable[LinkDirection]) -> list[LinkDirection]:
-    """The lines that share tensors with these, directly or over others."""
-    found = dict.fromkeys(line for line in changed if line.moving)
+    """The links that share tensors with these, directly or over others."""
+    found = dict.fromkeys(link for link in changed if link.moving)
     todo = list(found)
     while todo:
         for transfer in todo.pop().moving:
-            for line in transfer.way.lines:
-                if line not in found:
-                    found[line] = None
-                    todo.append(line)
+            for link in transfer.way.links:
+                if link not in found:
+                    found[link] = None
+                    todo.append(link)
     return list(found)
 
 
-def fair_shares(lines: Sequence[LinkDirection]) -> list[tuple[Transfer, float]]:
-    """Bytes a second for all that moves on `lines`, max-min fairly: again and again the tightest line is shared out."""
-    if all(len(line.moving) == 1 for line in lines):  # all of it is one, mostly: the lines are connected
-        moving = dict.fromkeys(transfer for line in lines for transfer in line.moving)
-        return [(transfer, min(line.bytes_per_s for line in transfer.way.lines)) for transfer in moving]
-    left = {line: line.bytes_per_s for line in lines}
-    open_: dict[LinkDirection, dict[Transfer, None]] = {line: dict(line.moving) for line in lines}
+def fair_shares(links: Sequence[LinkDirection]) -> list[tuple[Transfer, float]]:
+    """Bytes a second for all that moves on `links`, max-min fairly: again and again the tightest link is shared out."""
+    if all(len(link.moving) == 1 for link in links):  # all of it is one, mostly: the links are connected
+        moving = dict.fromkeys(transfer for link in links for transfer in link.moving)
+        return [(transfer, min(link.bytes_per_s for link in transfer.way.links)) for transfer in moving]
+    left = {link: link.bytes_per_s for link in links}
+    open_: dict[LinkDirection, dict[Transfer, None]] = {link: dict(link.moving) for link in links}
     shares: list[tuple[Transfer, float]] = []
     while open_:
-        tightest = min(open_, key=lambda line: left[line] / len(open_[line]))
+        tightest = min(open_, key=lambda link: left[link] / len(open_[link]))
         share = left[tightest] / len(open_[tightest])
         for transfer in list(open_[tightest]):
             shares.append((transfer, share))
-            for line in transfer.way.lines:
-                left[line] = max(0.0, left[line] - share)
-                del open_[line][transfer]
-        open_ = {line: moving for line, moving in open_.items() if moving}
+            for link in transfer.way.links:
+                left[link] = max(0.0, left[link] - share)
+                del open_[link][transfer]
+        open_ = {link: moving for link, moving in open_.items() if moving}
     return shares

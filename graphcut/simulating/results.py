@@ -48,7 +48,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one direction of a line did.
+    """What one direction of a link did.
 
     Attributes:
         source: the device that it comes from; None for the router.

@@ -37,7 +37,7 @@ class Scenario:
         reads: what a request brings along.
         outputs: what it is answered with.
         tensor_bytes: what each tensor takes that a part writes.
-        world: the devices, their lines, and what goes wrong.
+        world: the devices, their links, and what goes wrong.
         owns: the parts that each device is to run.
         seconds: what each part takes, by the device.
     """
@@ -57,7 +57,7 @@ class Scenario:
         return bool(self.world.failures) or any(fault.mean_up_s is not None for fault in self.world.faults)
 
     def without_failures(self) -> Scenario:
-        """The same where no device fails; what is lost on lines still is."""
+        """The same where no device fails; what is lost on links still is."""
         faults = tuple(changed(fault, mean_up_s=None, mean_down_s=None) for fault in self.world.faults)
         return replace(self, world=changed(self.world, faults=faults, failures=()))
 
@@ -186,7 +186,7 @@ def _own_world(made: Plan) -> SimulatedCluster:
             "the plan was made for no cluster, so it does not say where its parts run",
             hint="name a file that lists devices with --cluster",
         )
-    return SimulatedCluster(devices=made.goal.cluster.devices, lines=made.goal.cluster.lines)
+    return SimulatedCluster(devices=made.goal.cluster.devices, links=made.goal.cluster.links)
 
 
 def _roofline(costs: Costs, device: Device, parts: Sequence[Sequence[int]]) -> list[float]:
@@ -236,7 +236,7 @@ def _copied(world: SimulatedCluster, copies: int) -> SimulatedCluster:
     numbers = range(1, copies + 1)
     return SimulatedCluster(
         devices=tuple(changed(one, name=_copy_name(one.name, copy)) for copy in numbers for one in world.devices),
-        lines=tuple(changed(one, between=names(one.between, copy)) for copy in numbers for one in world.lines),
+        links=tuple(changed(one, between=names(one.between, copy)) for copy in numbers for one in world.links),
         faults=tuple(
             changed(
                 one,

@@ -1,6 +1,6 @@
 """Devices that are only reckoned: an executor that lives by the simulation's clock.
 
-A device does one step at a time: it hears of it after the latency of its line, fetches what it lacks, computes, and is
+A device does one step at a time: it hears of it after the latency of its link, fetches what it lacks, computes, and is
 heard after the latency again. A tensor goes straight from a device that has it to the one that reads it, once; what one
 device sends for one step goes together. What a request brings along is everywhere, and what it is answered with need
 not be sent, as in planning. At the beginning all parts are loaded.
@@ -87,7 +87,7 @@ class SimulatedExecutor:
     Attributes:
         can_die: True.
         clock: the time of the simulation.
-        network: its lines.
+        network: its links.
         machines: its devices, by number.
         restarted: the requests that begin anew since a tensor has gone with a device, and the attempt that was in vain.
     """
@@ -126,7 +126,7 @@ class SimulatedExecutor:
             self._load(worker, takes_time=self.clock.now_s > 0)
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Executor`. Parts that are new to it come over its line before they are loaded."""
+        """See `Executor`. Parts that are new to it come over its link before they are loaded."""
         machine = self.machines[worker]
         if not machine.is_loaded:
             return
@@ -249,7 +249,7 @@ class SimulatedExecutor:
         self._say(worker, Lost(worker, step))
 
     def _say(self, worker: int, event: Event, silent_s: float = 0.0) -> None:
-        """The scheduler hears of it after the latency of the line; of what is silent, when that is noticed."""
+        """The scheduler hears of it after the latency of the link; of what is silent, when that is noticed."""
         self.clock.after(silent_s + self._late_s[worker], partial(self._events.append, event))
 
     # Loading

@@ -101,7 +101,7 @@ def _played(
         lost=executor.network.lost,
         restarted=len(executor.restarted),
         devices=tuple(_devices(scenario, executor, total_s)),
-        links=tuple(_lines(executor, total_s)),
+        links=tuple(_links(executor, total_s)),
     )
 
 
@@ -148,13 +148,13 @@ def _devices(scenario: Scenario, executor: SimulatedExecutor, total_s: float) ->
         )
 
 
-def _lines(executor: SimulatedExecutor, total_s: float) -> Iterator[LinkUse]:
+def _links(executor: SimulatedExecutor, total_s: float) -> Iterator[LinkUse]:
     unit_s = total_s or 1.0
-    for line in executor.network.lines:
-        carried = line.carried_bytes
+    for link in executor.network.links:
+        carried = link.carried_bytes
         yield LinkUse(
-            source=line.source,
-            target=line.target,
+            source=link.source,
+            target=link.target,
             bytes=round(carried),
-            used=carried / line.bytes_per_s / unit_s,
+            used=carried / link.bytes_per_s / unit_s,
         )

@@ -38,7 +38,7 @@ flops_per_s = 5e11
 name = "laptop"
 flops_per_s = 2e11
 
-[[lines]]
+[[links]]
 between = ["pi", "jetson"]
 bytes_per_s = "200MB"
 """

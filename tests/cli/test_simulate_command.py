@@ -19,12 +19,12 @@ CLUSTER = """
 [[devices]]
 name = "pi"
 flops_per_s = 1e9
-line_bytes_per_s = 1e8
+link_bytes_per_s = 1e8
 
 [[devices]]
 name = "jetson"
 flops_per_s = 3e9
-line_bytes_per_s = 1e8
+link_bytes_per_s = 1e8
 """
 FAULTY = f"""{CLUSTER}
 [[faults]]
@@ -66,7 +66,7 @@ def test_a_plan_is_played_on_the_cluster_that_it_was_made_for(say: Say, house: P
         lines[1],
     )
     assert lines[3].startswith("latency  mean ")
-    assert {line.partition(" ")[0] for line in lines} >= {"device", "pi", "jetson", "line"}
+    assert {line.partition(" ")[0] for line in lines} >= {"device", "pi", "jetson", "link"}
     assert "failures" not in said.out
 
 
@@ -165,7 +165,7 @@ def test_many_devices_are_told_by_what_they_run(say: Say, house: Path) -> None:
     assert f"{record['per_s']:,.0f} answers a second" in said.out
     rows = [line for line in said.out.splitlines() if line.startswith("20 devices  part ")]
     assert len(rows) == 2
-    assert re.search(r"^… \d+ more lines, used for [\d.]+ % at most$", said.out, re.MULTILINE)
+    assert re.search(r"^… \d+ more links, used for [\d.]+ % at most$", said.out, re.MULTILINE)
 
 
 def test_a_narrow_terminal_and_plain_letters_do(say: Say, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`cluster.toml`: devices and lines as people write them, and what is said of a file that does not fit."""
+"""`cluster.toml`: devices and links as people write them, and what is said of a file that does not fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Read = Callable[[str], Cluster]
 
 ALONE = '[[devices]]\nname = "a"\n'
 PAIR = f'{ALONE}[[devices]]\nname = "b"\n'
-LINE = f'{PAIR}[[lines]]\nbetween = ["a", "b"]\n'
+LINK = f'{PAIR}[[links]]\nbetween = ["a", "b"]\n'
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ def test_every_field_of_a_file_reaches_its_record(read: Read) -> None:
         flops_per_s = 1e10
         bytes_per_s = "3.5GB"
         dispatch_s = 1e-5
-        line_bytes_per_s = "100MiB"
+        link_bytes_per_s = "100MiB"
         latency_s = 0
         provider = "XnnpackExecutionProvider"
         [[devices]]
         name = "größe"
-        [[lines]]
+        [[links]]
         between = ["pi", "größe"]
         bytes_per_s = "1.5kB"
         latency_s = 0.25
@@ -67,12 +67,12 @@ def test_every_field_of_a_file_reaches_its_record(read: Read) -> None:
         flops_per_s=1e10,
         bytes_per_s=3.5e9,
         dispatch_s=1e-5,
-        line_bytes_per_s=104_857_600.0,
+        link_bytes_per_s=104_857_600.0,
         latency_s=0.0,
         provider="XnnpackExecutionProvider",
     )
-    line = NetworkLink(between=("pi", "größe"), bytes_per_s=1500.0, latency_s=0.25)
-    assert read(text) == Cluster(devices=(pi, Device(name="größe")), lines=(line,))
+    link = NetworkLink(between=("pi", "größe"), bytes_per_s=1500.0, latency_s=0.25)
+    assert read(text) == Cluster(devices=(pi, Device(name="größe")), links=(link,))
 
 
 def test_a_device_needs_no_more_than_a_name(read: Read) -> None:
@@ -87,7 +87,7 @@ def test_a_file_with_a_byte_order_mark_and_windows_line_ends_is_read(read: Read)
 @pytest.mark.parametrize(
     ("words", "number"), [('"1GB"', 10**9), ('"1GiB"', 2**30), ('"1500"', 1500), ("1500", 1500), ("1.5e9", 1.5e9)]
 )
-@pytest.mark.parametrize("field", ["memory_bytes", "bytes_per_s", "line_bytes_per_s"])
+@pytest.mark.parametrize("field", ["memory_bytes", "bytes_per_s", "link_bytes_per_s"])
 def test_a_number_of_bytes_may_be_a_size_or_a_number(read: Read, field: str, words: str, number: float) -> None:
     assert getattr(read(f"{ALONE}{field} = {words}").devices[0], field) == number
 
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_told_with_its_place(refusal: Callable[[str], str],
         ("flops_per_s", "inf"),
         ("flops_per_s", "nan"),
         ("bytes_per_s", "-1.5"),
-        ("line_bytes_per_s", "inf"),
+        ("link_bytes_per_s", "inf"),
         ("latency_s", "-1"),
         ("latency_s", "inf"),
         ("dispatch_s", "nan"),
@@ -161,21 +161,21 @@ def test_a_size_that_is_none_is_told_with_file_and_place(refusal: Callable[[str]
     assert refusal(f'{PAIR}memory_bytes = "{words}"') == f": devices[1].memory_bytes: {words!r} is not a size"
 
 
-# Lines
+# Links
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f'{PAIR}[[lines]]\nbetween = ["a", "c"]\nbytes_per_s = 1', ": a line ends at 'c', which is no device"),
-        (f'{PAIR}[[lines]]\nbetween = ["b", "b"]\nbytes_per_s = 1', ": a line goes from 'b' to itself"),
+        (f'{PAIR}[[links]]\nbetween = ["a", "c"]\nbytes_per_s = 1', ": a link ends at 'c', which is no device"),
+        (f'{PAIR}[[links]]\nbetween = ["b", "b"]\nbytes_per_s = 1', ": a link goes from 'b' to itself"),
         (
-            f'{PAIR}[[lines]]\nbetween = ["a"]\nbytes_per_s = 1',
-            ": lines[0].between: Expected `array` of length 2, got 1",
+            f'{PAIR}[[links]]\nbetween = ["a"]\nbytes_per_s = 1',
+            ": links[0].between: Expected `array` of length 2, got 1",
         ),
-        (LINE, ": lines[0]: Object missing required field `bytes_per_s`"),
-        (f"{LINE}bytes_per_s = 0", ": lines[0]: the line between a and b can't carry 0 bytes a second"),
-        (f"{LINE}bytes_per_s = nan", ": lines[0]: the line between a and b can't carry nan bytes a second"),
+        (LINK, ": links[0]: Object missing required field `bytes_per_s`"),
+        (f"{LINK}bytes_per_s = 0", ": links[0]: the link between a and b can't carry 0 bytes a second"),
+        (f"{LINK}bytes_per_s = nan", ": links[0]: the link between a and b can't carry nan bytes a second"),
     ],
 )
 def test_a_line_that_can_not_be_is_refused(refusal: Callable[[str], str], text: str, said: str) -> None:
@@ -185,30 +185,30 @@ def test_a_line_that_can_not_be_is_refused(refusal: Callable[[str], str], text: 
 @pytest.mark.parametrize("fields", ["bytes_per_s = inf", "bytes_per_s = 1\nlatency_s = inf"])
 def test_a_line_is_finite_like_a_device(refusal: Callable[[str], str], fields: str) -> None:
     """JSON has no infinity: a plan that holds one could not be saved and opened again."""
-    assert "the line between a and b" in refusal(f"{LINE}{fields}")
+    assert "the link between a and b" in refusal(f"{LINK}{fields}")
 
 
 def test_two_lines_between_the_same_devices_are_refused(refusal: Callable[[str], str]) -> None:
-    both = f'{LINE}bytes_per_s = 1\n[[lines]]\nbetween = ["b", "a"]\nbytes_per_s = 2'
+    both = f'{LINK}bytes_per_s = 1\n[[links]]\nbetween = ["b", "a"]\nbytes_per_s = 2'
     assert "a and b" in refusal(both).replace("b and a", "a and b")
 
 
 @pytest.fixture
 def pair(read: Read) -> Cluster:
-    """The lines to the router carry 100 and 50 bytes a second, and a third device has a line of its own to `a`."""
+    """The links to the router carry 100 and 50 bytes a second, and a third device has a link of its own to `a`."""
     return read(
         """
         [[devices]]
         name = "a"
-        line_bytes_per_s = 100
+        link_bytes_per_s = 100
         latency_s = 1
         [[devices]]
         name = "b"
-        line_bytes_per_s = 50
+        link_bytes_per_s = 50
         latency_s = 2
         [[devices]]
         name = "c"
-        [[lines]]
+        [[links]]
         between = ["c", "a"]
         bytes_per_s = 10
         latency_s = 0.5
@@ -228,14 +228,14 @@ def test_a_direct_line_counts_instead_of_the_router_in_both_directions(pair: Clu
 
 
 def test_a_line_waits_a_tenth_of_a_millisecond_where_nothing_is_said(read: Read) -> None:
-    assert read(f"{LINE}bytes_per_s = 1").lines[0].latency_s == 1e-4
+    assert read(f"{LINK}bytes_per_s = 1").links[0].latency_s == 1e-4
 
 
 # What goes wrong
 
 
 FAULTY = f"""{PAIR}
-[[lines]]
+[[links]]
 between = ["a", "b"]
 bytes_per_s = 1000
 
@@ -264,14 +264,14 @@ at_s = 20
 def test_what_goes_wrong_stands_in_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(FAULTY, encoding="utf-8")
     a = ReliabilityModel(device="a", jitter_s=0.5, loss=0.25, mean_up_s=3600.0, mean_down_s=60.0)
-    line = ReliabilityModel(between=("b", "a"), loss=0.5)
+    link = ReliabilityModel(between=("b", "a"), loss=0.5)
     world = read_simulated_cluster(tmp_path / "cluster.toml")
-    assert world.faults == (a, line)
+    assert world.faults == (a, link)
     assert world.failures == (
         ScheduledFailure(device="b", at_s=10.0, for_s=2.5),
         ScheduledFailure(device="a", at_s=20.0),
     )
-    assert world.fault_of == {frozenset("a"): a, frozenset("ab"): line}
+    assert world.fault_of == {frozenset("a"): a, frozenset("ab"): link}
 
 
 def test_planning_reads_the_same_file_without_what_goes_wrong(read: Read) -> None:
@@ -286,11 +286,11 @@ def test_planning_reads_the_same_file_without_what_goes_wrong(read: Read) -> Non
     [
         ('[[faults]]\ndevice = "c"', ": 'c' is to fail, which is no device"),
         ('[[failures]]\ndevice = "c"\nat_s = 1', ": 'c' is to fail, which is no device"),
-        ('[[faults]]\nbetween = ["a", "b"]', ": a fault is said of a line between a and b, and there is none"),
+        ('[[faults]]\nbetween = ["a", "b"]', ": a fault is said of a link between a and b, and there is none"),
         ('[[faults]]\ndevice = "a"\n[[faults]]\ndevice = "a"', ": 2 faults are said of a"),
         (
             "[[faults]]\nloss = 0.5",
-            ": faults[0]: a fault is that of a `device`, or of the line `between` two, and of one of them only",
+            ": faults[0]: a fault is that of a `device`, or of the link `between` two, and of one of them only",
         ),
         (
             '[[faults]]\ndevice = "a"\nloss = 1',
@@ -311,7 +311,7 @@ def test_planning_reads_the_same_file_without_what_goes_wrong(read: Read) -> Non
         (
             '[[faults]]\nbetween = ["a", "b"]\nmean_up_s = 5\nmean_down_s = 1',
             (
-                ": faults[0]: the line between a and b can't fail as a device does: "
+                ": faults[0]: the link between a and b can't fail as a device does: "
                 "only devices have mean_up_s and mean_down_s"
             ),
         ),

@@ -305,9 +305,9 @@ def test_one_head_has_nothing_to_be_parted_from(named: Named) -> None:
 
 DEAR_LINES = Cluster(
     devices=(
-        Device(name="a", flops_per_s=2e10, line_bytes_per_s=1e7),
-        Device(name="b", flops_per_s=3e10, line_bytes_per_s=3e7),
-        Device(name="c", flops_per_s=3e10, line_bytes_per_s=3e7),
+        Device(name="a", flops_per_s=2e10, link_bytes_per_s=1e7),
+        Device(name="b", flops_per_s=3e10, link_bytes_per_s=3e7),
+        Device(name="c", flops_per_s=3e10, link_bytes_per_s=3e7),
     )
 )
 

@@ -94,7 +94,7 @@ def names(made: Plan) -> list[list[str]]:
 
 TWO = Cluster(
     devices=(Device(name="a", memory_bytes=10**8), Device(name="größe", flops_per_s=3e11)),
-    lines=(NetworkLink(between=("a", "größe"), bytes_per_s=5e8),),
+    links=(NetworkLink(between=("a", "größe"), bytes_per_s=5e8),),
 )
 GOALS: Mapping[str, Goal] = {
     "at": At(("/model/layers.1/add_1",)),

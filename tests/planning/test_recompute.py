@@ -284,7 +284,7 @@ def random_model(draw: random.Random) -> ModelProto:
 def test_parts_that_recompute_are_bit_identical(seed: int, opened: Draw, tmp_path: Path) -> None:
     model = opened(random_model(random.Random(seed)))
     analysis = graphcut.analyze(model)
-    cluster = Cluster(devices=tuple(Device(name=f"d{i}", line_bytes_per_s=2e6, latency_s=0.0) for i in range(3)))
+    cluster = Cluster(devices=tuple(Device(name=f"d{i}", link_bytes_per_s=2e6, latency_s=0.0) for i in range(3)))
     goals: tuple[Into | Across, ...] = (Into(3, "flops"), Into(2, "bytes"), Across(cluster))
     for number, goal in enumerate(goals):
         made = plan(analysis, goal)

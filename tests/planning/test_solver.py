@@ -295,7 +295,7 @@ def checked(choice: Solution, brute: Brute, pins: Mapping[int, int]) -> Division
     return divided(choice)
 
 
-LINES = (2.0**10, 2.0**13, 2.0**16)
+LINKS = (2.0**10, 2.0**13, 2.0**16)
 """Bytes a second. With sizes near 2**36 all times are whole numbers of 2**-16 s, their sums below 2**34 s: exact."""
 
 LATE = (0.0, 0.25, 8.0)
@@ -307,10 +307,10 @@ def test_into_is_the_best_of_all_divisions(seed: int, task_for: Callable[..., Pl
     load = random_load(draw)
     brute, pins = Brute(load), random_pins(draw, load)
     task = task_for(load, pins)
-    device = Device(name="d", line_bytes_per_s=draw.choice(LINES), latency_s=draw.choice(LATE))
+    device = Device(name="d", link_bytes_per_s=draw.choice(LINKS), latency_s=draw.choice(LATE))
 
     def seconds(part: int) -> float:
-        return brute.busy(part, 0, 1 / device.line_bytes_per_s, device.latency_s)
+        return brute.busy(part, 0, 1 / device.link_bytes_per_s, device.latency_s)
 
     prices: dict[str, Callable[[int], float]] = {"time": seconds, "bytes": brute.memory}
     known = [division for division in brute.divisions() if keeps(division, pins)]
@@ -384,7 +384,7 @@ class Setting:
                 name="like",
                 flops_per_s=1e9 + kind,  # what tells kinds apart, whatever else they have
                 memory_bytes=draw.choice((None, None, draw.choice(known) + 1, whole * 2 // 3 + 1, whole + 1)),
-                line_bytes_per_s=draw.choice(LINES),
+                link_bytes_per_s=draw.choice(LINKS),
                 latency_s=draw.choice(LATE),
             )
             for kind in range(kinds)
@@ -404,7 +404,7 @@ class Setting:
         pairs = list(zip(division, devices, strict=True))
         if any(d.memory_bytes is not None and self.brute.memory(part, COUNTING) > d.memory_bytes for part, d in pairs):
             return None
-        found = [self.brute.busy(part, self.kind[d.name], 1 / d.line_bytes_per_s, d.latency_s) for part, d in pairs]
+        found = [self.brute.busy(part, self.kind[d.name], 1 / d.link_bytes_per_s, d.latency_s) for part, d in pairs]
         return found if all(map(math.isfinite, found)) else None
 
     def plans(self, pins: Mapping[int, int]) -> Iterator[tuple[Division, list[float]]]:
@@ -504,11 +504,11 @@ def test_times_that_are_no_round_numbers_are_balanced_as_well(
 
 
 def on_lines(setting: Setting, division: Division, devices: Sequence[Device]) -> list[float] | None:
-    """Seconds of each part with direct lines: a tensor goes over the router once, and over each line once."""
+    """Seconds of each part with direct links: a tensor goes over the router once, and over each link once."""
     brute, cluster = setting.brute, setting.cluster
     if setting.busy(division, devices) is None:
         return None
-    direct = {frozenset(line.between): line for line in cluster.lines}
+    direct = {frozenset(link.between): link for link in cluster.links}
     found = []
     for me, part in enumerate(division):
         late, seconds = 0.0, brute.work(part, setting.kind[devices[me].name])
@@ -517,12 +517,12 @@ def on_lines(setting: Setting, division: Division, devices: Sequence[Device]) ->
             targets = {i for i, other in enumerate(division) if any(other >> r & 1 for r in reading)} - {source}
             ways = {i: direct.get(frozenset((devices[source].name, devices[i].name))) for i in targets}
             if me == source:
-                seconds += sum(number / line.bytes_per_s for line in ways.values() if line is not None)
-                seconds += number / devices[me].line_bytes_per_s if None in ways.values() else 0.0
+                seconds += sum(number / link.bytes_per_s for link in ways.values() if link is not None)
+                seconds += number / devices[me].link_bytes_per_s if None in ways.values() else 0.0
             elif me in ways:
-                line = ways[me]
-                seconds += number / (devices[me].line_bytes_per_s if line is None else line.bytes_per_s)
-                latency = devices[me].latency_s if line is None else line.latency_s
+                link = ways[me]
+                seconds += number / (devices[me].link_bytes_per_s if link is None else link.bytes_per_s)
+                latency = devices[me].latency_s if link is None else link.latency_s
                 late = max(late, latency if number else 0.0)
         found.append(seconds + late)
     return found
@@ -538,10 +538,10 @@ def test_a_plan_over_direct_lines_says_what_it_takes_and_promises_nothing_too_go
     plain = Setting.of(draw, brute, 3)
     names = [device.name for device in plain.cluster.devices]
     ends = draw.sample(list(itertools.combinations(names, 2)), draw.randint(1, len(names) - 1))
-    lines = tuple(
-        NetworkLink(between=pair, bytes_per_s=draw.choice(LINES), latency_s=draw.choice(LATE)) for pair in ends
+    links = tuple(
+        NetworkLink(between=pair, bytes_per_s=draw.choice(LINKS), latency_s=draw.choice(LATE)) for pair in ends
     )
-    setting = Setting(brute, Cluster(devices=plain.cluster.devices, lines=lines), plain.kind)
+    setting = Setting(brute, Cluster(devices=plain.cluster.devices, links=links), plain.kind)
     known = [
         (division, busy)
         for division in brute.divisions(len(names))

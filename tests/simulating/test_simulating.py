@@ -1,4 +1,4 @@
-"""Simulations against what theory says of them: queues, pipelines, lines that are shared, losses, failures."""
+"""Simulations against what theory says of them: queues, pipelines, links that are shared, losses, failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import graphcut
 from graphcut import Across, Cluster, Device, Into, UsageError, demos
-from graphcut import NetworkLink as DirectLine
+from graphcut import NetworkLink as DirectLink
 from graphcut.planning.cluster import ReliabilityModel, ScheduledFailure, SimulatedCluster
 from graphcut.running.executors.protocol import Step
 from graphcut.running.run_log import RunLog
@@ -28,11 +28,11 @@ from graphcut.simulating.simulated_executor import LOAD_BYTES_PER_S, NOTICE_S
 from graphcut.simulating.simulator import latency_of, simulate
 
 RATE = 1000.0
-"""Bytes a second of each line here."""
+"""Bytes a second of each link here."""
 
 
 def devices_of(number: int, **fields: Any) -> tuple[Device, ...]:  # noqa: ANN401 - fields of a device
-    return tuple(Device(name=f"d{i}", **{"line_bytes_per_s": RATE, "latency_s": 0.0} | fields) for i in range(number))
+    return tuple(Device(name=f"d{i}", **{"link_bytes_per_s": RATE, "latency_s": 0.0} | fields) for i in range(number))
 
 
 def chain(
@@ -110,7 +110,7 @@ def test_a_closed_loop_keeps_littles_law(window: int) -> None:
 
 
 def test_parts_that_do_not_depend_on_each_other_run_side_by_side() -> None:
-    """0 feeds 1 and 2, both feed 3; each tensor moves on a line of its own, but what 0 sends shares its own."""
+    """0 feeds 1 and 2, both feed 3; each tensor moves on a link of its own, but what 0 sends shares its own."""
     units = (
         ScheduledPart("part 0", ("x",), ("a",)),
         ScheduledPart("part 1", ("a",), ("b",)),
@@ -128,10 +128,10 @@ def test_parts_that_do_not_depend_on_each_other_run_side_by_side() -> None:
         ((1.0, 5.0, 2.0, 1.0),) * 4,
     )
     found = simulate(scenario, requests=1)
-    # To 1 and to 2 at half the rate of 0's line: 2 s. At 8 s b is made, and 3 hears of its step: it fetches a, b and c
-    # over its line together, 2,500 bytes.
+    # To 1 and to 2 at half the rate of 0's link: 2 s. At 8 s b is made, and 3 hears of its step: it fetches a, b and c
+    # over its link together, 2,500 bytes.
     assert found.total_s == 1 + 2 + 5 + 2.5 + 1
-    assert {(line.source, line.target): line.bytes for line in found.links} == {
+    assert {(link.source, link.target): link.bytes for link in found.links} == {
         ("d0", None): 3000,
         ("d1", None): 1000,
         ("d2", None): 500,
@@ -148,16 +148,16 @@ def test_parts_of_one_device_are_one_step_and_send_nothing_to_each_other() -> No
     found = simulate(scenario, requests=10)
     assert found.total_s == 30
     assert [device.steps for device in found.devices] == [10, 0]
-    assert [line.bytes for line in found.links] == [0, 0, 0, 0]
+    assert [link.bytes for link in found.links] == [0, 0, 0, 0]
 
 
 def test_a_direct_line_is_taken_instead_of_the_router() -> None:
     scenario = chain([1.0, 1.0], sent_bytes=1000)
-    line = DirectLine(between=("d1", "d0"), bytes_per_s=4 * RATE, latency_s=0.5)
-    world = SimulatedCluster(devices=scenario.world.devices, lines=(line,))
+    link = DirectLink(between=("d1", "d0"), bytes_per_s=4 * RATE, latency_s=0.5)
+    world = SimulatedCluster(devices=scenario.world.devices, links=(link,))
     found = simulate(replace(scenario, world=world), requests=1)
     assert found.total_s == 1 + 0.5 + 0.25 + 1
-    carried = {(line.source, line.target): line.bytes for line in found.links if line.bytes}
+    carried = {(link.source, link.target): link.bytes for link in found.links if link.bytes}
     assert carried == {("d0", "d1"): 1000}
 
 
@@ -205,56 +205,56 @@ def test_two_devices_with_the_same_part_answer_twice_as_often() -> None:
 
 def test_copies_have_the_lines_and_faults_of_the_first_and_its_failures_are_its_own() -> None:
     fault, failure = ReliabilityModel(device="d0", loss=0.5), ScheduledFailure(device="d1", at_s=1.0)
-    line = DirectLine(between=("d0", "d1"), bytes_per_s=1.0)
+    link = DirectLink(between=("d0", "d1"), bytes_per_s=1.0)
     scenario = chain([1.0, 2.0])
-    world = SimulatedCluster(devices=scenario.world.devices, lines=(line,), faults=(fault,), failures=(failure,))
+    world = SimulatedCluster(devices=scenario.world.devices, links=(link,), faults=(fault,), failures=(failure,))
     copied = replace(scenario, world=world).copied(2)
     assert [device.name for device in copied.world.devices] == ["d0", "d1", "d0#2", "d1#2"]
-    assert [line.between for line in copied.world.lines] == [("d0", "d1"), ("d0#2", "d1#2")]
+    assert [link.between for link in copied.world.links] == [("d0", "d1"), ("d0#2", "d1#2")]
     assert [fault.device for fault in copied.world.faults] == ["d0", "d0#2"]
     assert copied.world.failures == (failure,)
     assert copied.owns == ((0,), (1,), (0,), (1,))
 
 
-# Lines
+# Links
 
 
 def moving(capacities: Sequence[float], ways: Sequence[Sequence[int]]) -> tuple[list[LinkDirection], list[Transfer]]:
-    lines = [LinkDirection(None, None, capacity) for capacity in capacities]
+    links = [LinkDirection(None, None, capacity) for capacity in capacities]
     transfers = []
     for way in ways:
-        transfer = Transfer(Route(tuple(lines[i] for i in way), 0.0, (), 0.0), 1, lambda _: None)
+        transfer = Transfer(Route(tuple(links[i] for i in way), 0.0, (), 0.0), 1, lambda _: None)
         transfers.append(transfer)
-        for line in transfer.way.lines:
-            line.moving[transfer] = None
-    return lines, transfers
+        for link in transfer.way.links:
+            link.moving[transfer] = None
+    return links, transfers
 
 
 def test_what_one_can_not_use_goes_to_the_others() -> None:
-    """Three share a line of 10; one of them is held up elsewhere to 1, so the others have 4.5 each."""
-    lines, transfers = moving([10.0, 1.0], [(0, 1), (0,), (0,)])
-    shares = dict(fair_shares(lines))
+    """Three share a link of 10; one of them is held up elsewhere to 1, so the others have 4.5 each."""
+    links, transfers = moving([10.0, 1.0], [(0, 1), (0,), (0,)])
+    shares = dict(fair_shares(links))
     assert [shares[transfer] for transfer in transfers] == [1.0, 4.5, 4.5]
 
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_shares_are_max_min_fair(data: st.DataObject) -> None:
-    """Each is held up by a line that is full, and on which nobody has more (Bertsekas & Gallager, section 6.5.2)."""
+    """Each is held up by a link that is full, and on which nobody has more (Bertsekas & Gallager, section 6.5.2)."""
     number = data.draw(st.integers(1, 6))
     capacities = data.draw(st.lists(st.floats(0.1, 100), min_size=number, max_size=number))
     way = st.lists(st.integers(0, number - 1), min_size=1, max_size=3, unique=True)
-    lines, transfers = moving(capacities, data.draw(st.lists(way, min_size=1, max_size=10)))
-    found = fair_shares([line for line in lines if line.moving])
+    links, transfers = moving(capacities, data.draw(st.lists(way, min_size=1, max_size=10)))
+    found = fair_shares([link for link in links if link.moving])
     assert len(found) == len(transfers)
     shares = dict(found)
-    used = {line: sum(shares[transfer] for transfer in line.moving) for line in lines}
-    assert all(used[line] <= line.bytes_per_s * (1 + 1e-9) for line in lines)
+    used = {link: sum(shares[transfer] for transfer in link.moving) for link in links}
+    assert all(used[link] <= link.bytes_per_s * (1 + 1e-9) for link in links)
     for transfer in transfers:
         assert any(
-            used[line] >= line.bytes_per_s * (1 - 1e-9)
-            and shares[transfer] >= max(shares[other] for other in line.moving) * (1 - 1e-9)
-            for line in transfer.way.lines
+            used[link] >= link.bytes_per_s * (1 - 1e-9)
+            and shares[transfer] >= max(shares[other] for other in link.moving) * (1 - 1e-9)
+            for link in transfer.way.links
         )
 
 
@@ -288,7 +288,7 @@ def test_each_lost_message_costs_a_timeout_and_goes_again() -> None:
     expected = requests * loss / (1 - loss)
     assert abs(found.lost - expected) < 4 * sqrt(expected / (1 - loss))
     assert found.total_s == pytest.approx(requests * (0.5 + 0.1) + found.lost * (RETRY_S + 0.1))
-    assert sum(line.bytes for line in found.links) == 2 * 100 * (requests + found.lost)
+    assert sum(link.bytes for link in found.links) == 2 * 100 * (requests + found.lost)
 
 
 def test_over_the_router_a_message_must_pass_both_lines() -> None:
@@ -396,7 +396,7 @@ def test_failures_and_repairs_leave_the_availability_that_their_means_say() -> N
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_fails_every_request_is_answered_once_and_in_order(seed: int) -> None:
-    """A net of parts that branches and skips, on pairs of devices that fail and come back, over lines that lose."""
+    """A net of parts that branches and skips, on pairs of devices that fail and come back, over links that lose."""
     draw = random.Random(seed)  # noqa: S311 - a net, no secret
     units, made = [], ["x"]
     for i in range(6):
@@ -494,8 +494,8 @@ def test_quantiles_are_times_that_some_request_took() -> None:
 
 CLUSTER = Cluster(
     devices=(
-        Device(name="pi", flops_per_s=1e9, line_bytes_per_s=1e8),
-        Device(name="jetson", flops_per_s=3e9, line_bytes_per_s=1e8),
+        Device(name="pi", flops_per_s=1e9, link_bytes_per_s=1e8),
+        Device(name="jetson", flops_per_s=3e9, link_bytes_per_s=1e8),
         Device(name="spare", flops_per_s=1e6),
     )
 )
@@ -531,7 +531,7 @@ def test_a_plan_runs_where_it_was_planned_and_takes_what_was_predicted(
 def test_a_plan_is_simulated_as_fast_as_planned_but_for_words_and_what_overlaps(
     model: graphcut.Model, analysis: graphcut.Analysis
 ) -> None:
-    """Planning counts sending as work of the device, and each tensor once a line; a device here computes meanwhile."""
+    """Planning counts sending as work of the device, and each tensor once a link; a device here computes meanwhile."""
     made = graphcut.plan(analysis, Across(CLUSTER))
     found = simulate(scenario_of_plan(made, model, None), requests=500)
     period = found.total_s / 500
@@ -539,7 +539,7 @@ def test_a_plan_is_simulated_as_fast_as_planned_but_for_words_and_what_overlaps(
     slowest = max(figures.busy_s for figures in made.figures)
     assert max(runs) < period < slowest + 3 * 1e-4 + (sum(runs) + slowest) / 500
     sent = sum(figures.sent_bytes for figures in made.figures)
-    assert sum(line.bytes for line in found.links if line.target is None) == 500 * sent
+    assert sum(link.bytes for link in found.links if link.target is None) == 500 * sent
 
 
 def test_a_plan_for_no_cluster_is_spread_over_the_devices_in_order(

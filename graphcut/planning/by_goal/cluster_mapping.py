@@ -80,7 +80,7 @@ def plan_across(
     devices = _named(kinds, found.kinds)
     costs, joined = ranking.costs(found)
     choice = Solution(found, devices, _outcome(goal, found, bound), costs, joined, tuple(ranking.front(found.ladder)))
-    return settle(choice, load, kinds, goal) if goal.cluster.lines else choice
+    return settle(choice, load, kinds, goal) if goal.cluster.links else choice
 
 
 @dataclass(frozen=True)

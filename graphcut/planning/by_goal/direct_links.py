@@ -1,6 +1,6 @@
-"""Direct lines between devices: what a plan costs on them, and which device should run which part.
+"""Direct links between devices: what a plan costs on them, and which device should run which part.
 
-The dynamic programs know what a device sends and receives, not to whom. They count with its best line, which gives a
+The dynamic programs know what a device sends and receives, not to whom. They count with its best link, which gives a
 lower bound; here the plan gets its true figures, and devices change places while that makes it better.
 """
 
@@ -25,7 +25,7 @@ Moved = tuple[int, int, Sequence[int]]
 
 
 def settle(choice: Solution, load: Workload, kinds: Sequence[DeviceClass], goal: Across) -> Solution:
-    """`choice` with its true figures on the lines of the cluster, its devices where they serve best.
+    """`choice` with its true figures on the links of the cluster, its devices where they serve best.
 
     Devices change places, or with one that is idle, as long as the objective gets better: a local optimum.
     """
@@ -68,27 +68,27 @@ def settle(choice: Solution, load: Workload, kinds: Sequence[DeviceClass], goal:
 def moving_s(tensors: Iterable[Moved], devices: Sequence[Device], cluster: Cluster | None) -> list[float]:
     """Seconds that each part's device sends and receives.
 
-    A tensor is sent once over the router, however many devices there read it, and once over each direct line; each
+    A tensor is sent once over the router, however many devices there read it, and once over each direct link; each
     reader receives it once. The latency counts once for a part that receives anything: the worst of its ways.
 
     Args:
         tensors: what crosses.
         devices: the device of each part.
-        cluster: what lines there are besides those to the router.
+        cluster: what links there are besides those to the router.
     """
-    lines = {} if cluster is None else cluster.line_between
+    links = {} if cluster is None else cluster.link_between
     busy = [0.0] * len(devices)
     late = [0.0] * len(devices)
     for number, source, readers in tensors:
         over_router = False
         for target in readers:
-            line = lines.get(frozenset((devices[source].name, devices[target].name)))
-            over_router = over_router or line is None
-            busy[target] += number / (devices[target].line_bytes_per_s if line is None else line.bytes_per_s)
-            busy[source] += 0.0 if line is None else number / line.bytes_per_s
-            latency = devices[target].latency_s if line is None else line.latency_s
+            link = links.get(frozenset((devices[source].name, devices[target].name)))
+            over_router = over_router or link is None
+            busy[target] += number / (devices[target].link_bytes_per_s if link is None else link.bytes_per_s)
+            busy[source] += 0.0 if link is None else number / link.bytes_per_s
+            latency = devices[target].latency_s if link is None else link.latency_s
             late[target] = max(late[target], latency if number else 0.0)
-        busy[source] += number / devices[source].line_bytes_per_s * over_router
+        busy[source] += number / devices[source].link_bytes_per_s * over_router
     return [seconds + latency for seconds, latency in zip(busy, late, strict=True)]
 
 

@@ -54,7 +54,7 @@ def plan_into(
         raise UsageError(f"there is no part {stranger}", hint=f"parts are counted from 0, up to {goal.parts - 1}")
     load = task.load([_work(task, goal.by, seconds)])
     free = DeviceClass((device,), np.inf, 0.0, 0.0)
-    kind = DeviceClass((device,), np.inf, 1 / device.line_bytes_per_s, device.latency_s) if goal.by == "time" else free
+    kind = DeviceClass((device,), np.inf, 1 / device.link_bytes_per_s, device.latency_s) if goal.by == "time" else free
     grain = grain_of(load, [kind])
 
     def price(ladder: BoundaryTables) -> Floats:

@@ -34,10 +34,10 @@ class DeviceClass:
 def kinds_of(cluster: Cluster) -> tuple[DeviceClass, ...]:
     """The kinds among the devices, in the order they first appear: alike in all but their names.
 
-    A device with a direct line is a kind of its own; it counts with the rate of the best of its lines.
+    A device with a direct link is a kind of its own; it counts with the rate of the best of its links.
     """
     alike: dict[tuple[object, ...], list[Device]] = {}
-    direct = {name for line in cluster.lines for name in line.between}
+    direct = {name for link in cluster.links for name in link.between}
     for device in cluster.devices:
         fields = tuple(getattr(device, field) for field in device.__struct_fields__ if field != "name")
         alike.setdefault((device.name if device.name in direct else "", *fields), []).append(device)
@@ -46,12 +46,12 @@ def kinds_of(cluster: Cluster) -> tuple[DeviceClass, ...]:
 
 def _kind(devices: tuple[Device, ...], cluster: Cluster) -> DeviceClass:
     device = devices[0]
-    lines = [line for line in cluster.lines if device.name in line.between]
+    links = [link for link in cluster.links if device.name in link.between]
     return DeviceClass(
         devices,
         np.inf if device.memory_bytes is None else float(device.memory_bytes),
-        1 / max([device.line_bytes_per_s, *(line.bytes_per_s for line in lines)]),
-        min([device.latency_s, *(line.latency_s for line in lines)]),
+        1 / max([device.link_bytes_per_s, *(link.bytes_per_s for link in links)]),
+        min([device.latency_s, *(link.latency_s for link in links)]),
     )
 
 
