@@ -85,7 +85,7 @@ def analyze(
 
     analysis = look(load(model, dim))
     if as_json:
-        from ..drawing.json import analysis_record
+        from ..drawing.json_records import analysis_record
 
         print_json(analysis_record(analysis))
     elif cuts is not None:
@@ -144,7 +144,7 @@ def plan(
     if output is not None:
         save_plan(made, opened, output)
     if as_json:
-        from ..drawing.json import plan_record
+        from ..drawing.json_records import plan_record
 
         print_json(plan_record(made, opened))
         return
@@ -191,9 +191,9 @@ def split(
     opened = load(model, dim, state)
     cut = prepare(opened, _planned(wish, opened), output, weights=weights)
     if dry_run and as_json:
-        from ..drawing.json import cut_record
+        from ..drawing.json_records import dry_run_record
 
-        print_json(cut_record(cut))
+        print_json(dry_run_record(cut))
         return
     if dry_run:
         for line in describe(cut):
@@ -261,7 +261,7 @@ def _show(cut: PreparedFiles, cascade: Cascade, *, as_json: bool, quiet: bool) -
     from ..drawing.terminal import draw_scene
 
     if as_json:
-        from ..drawing.json import cascade_record
+        from ..drawing.json_records import cascade_record
 
         print_json(cascade_record(cascade))
     elif quiet:
@@ -299,7 +299,7 @@ def cost_model(
     from ..analysis.cut_points import analyze as look
     from ..costs.tables import save_table, table_of
     from ..costs.weighing import weigh
-    from ..drawing.cost_table import draw_table
+    from ..drawing.cost_table import draw_cost_table
     from ..planning.plans import decoder_dims
 
     for name, value in {"--rounds": rounds, "--memory": memory, "--inputs": inputs}.items():
@@ -311,7 +311,7 @@ def cost_model(
     costs = weigh(opened, dims)
     table = _measured(opened, dims, rounds or 5, memory, inputs) if measure else table_of(costs)
     save_table(table, output)
-    print_(lambda console: draw_table(table, costs, console))
+    print_(lambda console: draw_cost_table(table, costs, console))
     if any(symbol not in costs.dims for symbol in opened.symbols):
         say(f"note: {_notes_on_sizes(opened)[0]}")
     say(f"wrote {output}")

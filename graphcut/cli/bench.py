@@ -38,7 +38,7 @@ def bench(
     """Run the whole model and its parts every way there is, and compare time, memory and outputs."""
     from ..benchmarking.comparison import compare
     from ..benchmarking.ways import WAYS
-    from ..drawing.run_report import draw_contest
+    from ..drawing.run_report import draw_benchmark
     from ..inputs.generating import generate
     from ..inputs.input_files import read_inputs
     from ..loading.model import load
@@ -73,4 +73,4 @@ def bench(
     if as_json:
         print_json({"ways": [asdict(one) for one in standings]})
     else:
-        print_(lambda console: draw_contest(standings, console))
+        print_(lambda console: draw_benchmark(standings, console))

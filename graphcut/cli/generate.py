@@ -143,7 +143,7 @@ def _record(
 
 
 def _sum_up(cascade: Cascade, tokens: Generation, made: Sequence[Sequence[int]], times: Sequence[float]) -> None:
-    from ..drawing.run_report import draw_log
+    from ..drawing.run_report import draw_run_log
     from .output import console_
 
     rate = _rate(times)
@@ -153,4 +153,4 @@ def _sum_up(cascade: Cascade, tokens: Generation, made: Sequence[Sequence[int]],
     if full := sum(end == "full" for end in tokens.ends.values()):
         said += f" {count(full, 'sequence')} ended since there is no room for more tokens."
     console = console_(stderr=True)
-    console.print(draw_log(tokens.log, [part.file for part in cascade.parts], tokens.workers, console, said))
+    console.print(draw_run_log(tokens.log, [part.file for part in cascade.parts], tokens.workers, console, said))

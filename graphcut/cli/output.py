@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..core.errors import GraphcutError
 
@@ -36,9 +36,9 @@ def print_(draw: Callable[[Console], RenderableType]) -> None:
     console.print(draw(console))
 
 
-def print_json(record: dict[str, Any]) -> None:
+def print_json(record: object) -> None:
     """Print a record."""
-    from ..drawing.json import dumps
+    from ..drawing.json_records import dumps
 
     sys.stdout.write(dumps(record) + "\n")
 

@@ -158,7 +158,7 @@ def _through(
     feeds: FeedFiles, asked: _Pipeline, config: SessionConfig, on_error: OnError
 ) -> Iterator[Iterator[_Answer]]:
     """The outputs for each input, in order, from a pipeline; what happened is said afterwards."""
-    from ..drawing.run_report import draw_log
+    from ..drawing.run_report import draw_run_log
     from ..running.chrome_trace import save_trace
     from ..running.pipelined import Pipeline
     from ..running.scheduling.scheduler import DEADLINE_S
@@ -176,7 +176,7 @@ def _through(
     ) as pipeline:
         yield pipeline.map(feeds, on_error=on_error.value)
     console = console_(stderr=True)
-    console.print(draw_log(pipeline.log, parts, pipeline.workers, console, are_pieces=pipeline.is_divided))
+    console.print(draw_run_log(pipeline.log, parts, pipeline.workers, console, are_pieces=pipeline.is_divided))
     if asked.trace is not None:
         save_trace(pipeline.log, parts, pipeline.workers, asked.trace)
         say(f"wrote {asked.trace}")

@@ -56,7 +56,7 @@ def show(
     elif to == "terminal":
         _show_on_terminal(place, model, sizes)
     elif to == "json":
-        from ..drawing.json import dumps
+        from ..drawing.json_records import dumps
         from ..drawing.opening import record_at
 
         put_text(dumps(record_at(place, dims=sizes)) + "\n", output)
@@ -65,9 +65,9 @@ def show(
 
         put_text(dot_of_part(open_(place), part), output)
     else:
-        from ..drawing.opening import drawn_at
+        from ..drawing.opening import rendered_at
 
-        put_text(drawn_at(place, to, model=model, dims=sizes), output)
+        put_text(rendered_at(place, to, model=model, dims=sizes), output)
 
 
 def _check_words(
@@ -109,14 +109,14 @@ def _show_changes(
     place: Path, other: Path, to: To, output: Path | None, model: Path | None, sizes: Mapping[str, int]
 ) -> None:
     from ..drawing.changes import changes_between, changes_record, draw_changes
-    from ..drawing.json import dumps
+    from ..drawing.json_records import dumps
     from ..drawing.opening import scene_at
 
     changes = changes_between(*(scene_at(thing, model=model, dims=sizes) for thing in (place, other)))
     if to == "json":
         put_text(dumps(changes_record(changes)) + "\n", output)
     else:
-        print_(lambda _: draw_changes(changes))
+        print_(lambda console: draw_changes(changes, console))
 
 
 def _export(place: Path, folder: Path | None, model: Path | None, sizes: Mapping[str, int], *, force: bool) -> None:

@@ -46,7 +46,7 @@ def simulate(
 ) -> None:
     """Play a plan through on a cluster: throughput, latencies, how busy devices and links are, what failures cost."""
     from ..drawing.opening import scenario_at
-    from ..drawing.simulation_report import draw_simulated, simulated_record
+    from ..drawing.simulation_report import draw_simulation, simulation_record
     from ..planning.cluster import read_simulated_cluster
     from ..simulating.simulator import simulate as play
 
@@ -55,9 +55,9 @@ def simulate(
     scenario = scenario_at(place, world, model=model).copied(copies).with_failures(failures)
     found = play(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=seed)
     if as_json:
-        print_json(simulated_record(found, str(place)))
+        print_json(simulation_record(found, str(place)))
     else:
-        print_(lambda console: draw_simulated(found, str(place), console))
+        print_(lambda console: draw_simulation(found, str(place), console))
     if found.stopped:
         raise typer.Exit(1)
 

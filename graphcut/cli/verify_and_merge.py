@@ -26,7 +26,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Prove that a cascade does what its model does. Exit code 1 if it doesn't."""
-    from ..drawing.terminal import draw_report
+    from ..drawing.terminal import draw_verification
     from ..inputs.input_files import read_inputs
     from ..loading.model import load
     from ..verifying.verification import find_source
@@ -37,11 +37,11 @@ def verify(
     fed = [read_inputs(file, source.graph.reads, tensors=source.tensors) for file in inputs or ()]
     report = compare(source, cascade, inputs=fed, seed=seed, optimized=optimized, structural_only=structural)
     if as_json:
-        from ..drawing.json import report_record
+        from ..drawing.json_records import verification_record
 
-        print_json(report_record(report))
+        print_json(verification_record(report))
     else:
-        print_(lambda console: draw_report(report, cascade, console))
+        print_(lambda console: draw_verification(report, cascade, console))
     if not report:
         raise typer.Exit(1)
 

@@ -18,7 +18,7 @@ from .wording import flop
 _MOST_ROWS: Final = 12
 
 
-def draw_table(found: CostTable, costs: Costs, console: Console) -> RenderableType:
+def draw_cost_table(found: CostTable, costs: Costs, console: Console) -> RenderableType:
     """The sums of a cost model, and its heaviest modules: by time where that was measured, else by FLOPs and bytes."""
     rows = found.rows
     signs = glyphs_for(console)

@@ -18,7 +18,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from ..core.version import __version__
-from .scene import Bus, Card, CutPlace, CutProfile, Lane, Scene
+from .scene import Bus, Card, CutOption, CutProfile, Lane, Scene
 from .scenes import best_places
 
 _VERDICT: Final = re.compile(r"\s+(?=[✓✗])")
@@ -167,7 +167,7 @@ def _bus(bus: Bus) -> dict[str, Any]:
     }
 
 
-def _valley(valley: CutPlace, *, is_best: bool) -> dict[str, Any]:
+def _valley(valley: CutOption, *, is_best: bool) -> dict[str, Any]:
     return {
         "node": valley.node,
         "position": valley.position,

@@ -59,7 +59,7 @@ def scene_at(place: Path, *, model: Path | None = None, dims: Mapping[str, int] 
     return scene_of_cascade(cascade, source_of(cascade, model))
 
 
-def drawn_at(
+def rendered_at(
     place: Path, pen: OutputFormat, *, model: Path | None = None, dims: Mapping[str, int] | None = None
 ) -> str:
     """`scene_at`, drawn.
@@ -100,7 +100,7 @@ def record_at(place: Path, *, dims: Mapping[str, int] | None = None) -> dict[str
     Raises:
         GraphcutError: what stands there can't be opened.
     """
-    from . import json as pen
+    from . import json_records as pen
 
     _check_exists(place)
     if is_model(place):

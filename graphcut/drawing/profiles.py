@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from ..analysis.liveness import Liveness, TensorBytes
 from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
-from .scene import CutPlace, CutProfile
+from .scene import CutOption, CutProfile
 
 
 def profile_of(
@@ -50,7 +50,7 @@ def profile_of(
     )
 
 
-def spread(valleys: Sequence[CutPlace], nodes: int, weight_bytes: int, number: int) -> list[CutPlace]:
+def spread(valleys: Sequence[CutOption], nodes: int, weight_bytes: int, number: int) -> list[CutOption]:
     """For each of `number` equal shares of the model the cheapest place to cut; of equal ones the first.
 
     Nodes and weights count alike: a share of the weights alone says nothing where the nodes make them.
@@ -61,7 +61,7 @@ def spread(valleys: Sequence[CutPlace], nodes: int, weight_bytes: int, number: i
         weight_bytes: what its weights take.
         number: of shares.
     """
-    best: dict[int, CutPlace] = {}
+    best: dict[int, CutOption] = {}
     for valley in valleys:
         share = int(number * (valley.position / nodes + valley.weights_before / (weight_bytes + 1)) / 2)
         if share not in best or valley.bytes < best[share].bytes:
@@ -69,10 +69,10 @@ def spread(valleys: Sequence[CutPlace], nodes: int, weight_bytes: int, number: i
     return [best[share] for share in sorted(best)]
 
 
-def _valleys(along: Liveness, keys: AbstractSet[int]) -> Iterable[CutPlace]:
+def _valleys(along: Liveness, keys: AbstractSet[int]) -> Iterable[CutOption]:
     crossing = along.sums((first, last, 1) for first, last in along.spans.values())
     for place, node in along.low_places:
-        yield CutPlace(
+        yield CutOption(
             node=along.graph.nodes[node].name,
             position=place + 1,
             bytes=along.alive[place],

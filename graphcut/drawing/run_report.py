@@ -17,7 +17,7 @@ from .tables import Column, Trimmed, table
 _SAME: Final = "same bits"
 
 
-def draw_contest(standings: Sequence[WayResult], console: Console) -> RenderableType:
+def draw_benchmark(standings: Sequence[WayResult], console: Console) -> RenderableType:
     """A row for each way to run it, and what it took; those that could not take part below."""
     signs = glyphs_for(console)
     ran = [one for one in standings if not one.error]
@@ -35,7 +35,7 @@ def draw_contest(standings: Sequence[WayResult], console: Console) -> Renderable
     return Trimmed(Group(*lines))
 
 
-def draw_log(
+def draw_run_log(
     log: RunLog,
     parts: Sequence[str],
     workers: Sequence[str],

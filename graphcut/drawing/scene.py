@@ -123,7 +123,7 @@ class BoundaryTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class CutPlace:
+class CutOption:
     """A place where cutting is cheap.
 
     Attributes:
@@ -184,7 +184,7 @@ class CutProfile:
     weights: tuple[int, ...]
     keys: tuple[int, ...]
     parts: tuple[int, ...]
-    valleys: tuple[CutPlace, ...]
+    valleys: tuple[CutOption, ...]
 
     @property
     def cuts(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from ..planning.plans import Plan
 from .cards import cascade_card, copies, counted_bytes, file_bytes, homes_of, plan_card
 from .part_labels import contents
 from .profiles import profile_of, spread
-from .scene import Bus, CutPlace, CutProfile, Lane, Other, Scene
+from .scene import Bus, CutOption, CutProfile, Lane, Other, Scene
 from .wording import (
     answer,
     answer_where,
@@ -195,13 +195,13 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None, report: Verif
     )
 
 
-def best_places(profile: CutProfile) -> list[CutPlace]:
+def best_places(profile: CutProfile) -> list[CutOption]:
     """For each eighth of the model the cheapest place to cut."""
     total = profile.weights[-1] if profile.weights else 0
     return spread(profile.valleys, len(profile.nodes), total, _MOST_PLACES)
 
 
-def most_even(places: Sequence[CutPlace]) -> CutPlace | None:
+def most_even(places: Sequence[CutOption]) -> CutOption | None:
     """Of some places the one that divides the weights most evenly; None where there is none."""
     return min(places, key=lambda place: (abs(place.weights_before - place.weights_after), place.bytes), default=None)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from ..core.units import count, duration, size
 from ..simulating.results import DeviceUse, LinkUse, SimulationResult
 from .glyphs import Glyphs, glyphs_for
-from .json import builtins
+from .json_records import builtins
 from .lanes import MOST_ROWS
 from .tables import Column, Trimmed, table
 
@@ -23,12 +23,12 @@ _FULL: Final = 0.98
 """A device that is busy for this share of the time keeps up with nothing more."""
 
 
-def simulated_record(found: SimulationResult, source: str) -> dict[str, Any]:
+def simulation_record(found: SimulationResult, source: str) -> dict[str, Any]:
     """`graphcut.simulated/1`: what came of a simulation of `source`."""
     return {"schema": "graphcut.simulated/1", "source": source, **builtins(found)}
 
 
-def draw_simulated(found: SimulationResult, source: str, console: Console) -> RenderableType:
+def draw_simulation(found: SimulationResult, source: str, console: Console) -> RenderableType:
     """What came of a simulation of `source`."""
     return Trimmed(Group(*_ReportScreen(found, source, glyphs_for(console), console.width).lines()))
 

@@ -20,7 +20,7 @@ from ..core.units import duration, size
 from .glyphs import Glyphs, glyphs_for
 from .lanes import MOST_ROWS, lanes
 from .profile_strip import strip
-from .scene import CutPlace, Scene
+from .scene import CutOption, Scene
 from .scenes import best_places
 from .tables import Column, Trimmed, table
 from .wording import flop, numbers_words, sized, structure_words
@@ -208,7 +208,7 @@ class _Screen:
         ]
 
 
-def _place_columns(places: Sequence[CutPlace]) -> Iterable[Column]:
+def _place_columns(places: Sequence[CutOption]) -> Iterable[Column]:
     names = [Text(place.node, style="bold" if place.is_key else "") for place in places]
     yield Column("cut after", names, fewest=12)
     yield Column("crossing", [sized(place.bytes, is_exact=place.is_exact) for place in places])
@@ -248,7 +248,7 @@ def cheapest(points: Sequence[CutPoint], number: int) -> list[CutPoint]:
 # Verifying
 
 
-def draw_report(report: Verification, cascade: Cascade, console: Console) -> RenderableType:
+def draw_verification(report: Verification, cascade: Cascade, console: Console) -> RenderableType:
     """What verifying found; the answer in the first line."""
     signs = glyphs_for(console)
     proof = report.proof

@@ -16,7 +16,7 @@ from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import MetricUnit, Optimality
 from ..planning.solver.recompute import Recomputed
-from .scene import BoundaryTotals, Card, Check, CutPlace, Lane
+from .scene import BoundaryTotals, Card, Check, CutOption, Lane
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..verifying.verification import Verification
@@ -96,7 +96,7 @@ def _skipping(far: Sequence[Lane], boundaries: int) -> str:
     return f"{count(len(far), 'tensor')} ({least}{size(total)}) {'skips' if len(far) == 1 else 'skip'} over {over}"
 
 
-def answer_where(place: CutPlace | None, places: int) -> str:
+def answer_where(place: CutOption | None, places: int) -> str:
     """Where a model can be cut: how often, and what the most even of the good places costs."""
     if place is None:
         return "No place to cut: fewer than two nodes depend on an input."

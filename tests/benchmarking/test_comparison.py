@@ -18,7 +18,7 @@ import graphcut
 from graphcut import At, Cascade, UsageError
 from graphcut.benchmarking.comparison import WayResult, _largest, compare
 from graphcut.benchmarking.ways import WAYS
-from graphcut.drawing.run_report import draw_contest, draw_log
+from graphcut.drawing.run_report import draw_benchmark, draw_run_log
 from graphcut.running.executors.protocol import Step
 from graphcut.running.run_log import RunLog
 
@@ -57,7 +57,7 @@ def test_a_way_that_fails_is_listed_with_its_reason(cascade: Cascade) -> None:
     whole, parts = compare(cascade, X, ways=["resident"], rounds=1)
     assert not whole.error
     assert parts.error == f"{file} was changed after the model was cut"
-    lines = said(draw_contest([whole, parts], Console(width=400)), 400).splitlines()
+    lines = said(draw_benchmark([whole, parts], Console(width=400)), 400).splitlines()
     assert lines[-1] == f"parts, all loaded: did not take part: {file} was changed after the model was cut"
 
 
@@ -101,7 +101,7 @@ def test_a_contest_shows_ratios_and_says_whether_outputs_are_the_same() -> None:
         WayResult("whole", "whole model", 0.5, 0.1, 1.0, 0.2, 2**20, 0.0),
         WayResult("mapped", "mapped", 0.25, 0.15, 1.5, 0.2, 2**21, 6.7e-6),
     ]
-    lines = said(draw_contest(rows, Console())).splitlines()
+    lines = said(draw_benchmark(rows, Console())).splitlines()
     assert lines[1].split("  ")[0] == "whole model"
     assert "1.00" in lines[1]
     assert "same bits" in lines[1]
@@ -120,7 +120,7 @@ def test_a_log_says_what_each_part_took_and_who_died() -> None:
     log.done(1, Step(0, (1,), ()), (0.5,), 2.0)
     log.died(1, "it was killed", 2.0)
     log.delivered(0, 2.0, failed=False)
-    text = said(draw_log(log, ["part-0.onnx", "part-1.onnx"], ["worker 0", "worker 1"], Console()))
+    text = said(draw_run_log(log, ["part-0.onnx", "part-1.onnx"], ["worker 0", "worker 1"], Console()))
     assert text.splitlines()[0] == "1 input in 1.5 s, 0.7 a second."
     first = text.splitlines()[2].split()
     assert first == ["part-0.onnx", "1", "1", "s", "500", "ms", "worker", "0"]
@@ -134,7 +134,7 @@ def test_workers_without_work_are_counted_and_pieces_called_so() -> None:
     log.started(1, Step(0, (0,), ()), 0.0)
     log.done(1, Step(0, (0,), ()), (1.0,), 1.0)
     log.delivered(0, 2.0, failed=False)
-    text = said(draw_log(log, ["part-0.onnx"], ["worker 0", "worker 1", "worker 2"], Console(), are_pieces=True))
+    text = said(draw_run_log(log, ["part-0.onnx"], ["worker 0", "worker 1", "worker 2"], Console(), are_pieces=True))
     assert text.splitlines()[0] == "1 piece in 2 s, 0.5 a second."
     assert text.splitlines()[-1] == "busy: worker 1 50%, 2 workers never"
 
@@ -170,4 +170,4 @@ def test_the_most_that_a_worker_had_in_memory_is_said_where_it_is_known() -> Non
     for memory_bytes in (2**20, 3 * 2**20, 0):
         log.has(1, memory_bytes)
     assert log.memory_bytes == {1: 3 * 2**20}
-    assert "memory: b 3 MiB" in said(draw_log(log, ["p"], ["a", "b"], Console()))
+    assert "memory: b 3 MiB" in said(draw_run_log(log, ["p"], ["a", "b"], Console()))

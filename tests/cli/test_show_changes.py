@@ -13,7 +13,7 @@ from test_command import Said, Say
 from test_show_command import PENS, House, house, orphan, say
 
 from graphcut.drawing.changes import changes_between, changes_record, draw_changes
-from graphcut.drawing.json import dumps
+from graphcut.drawing.json_records import dumps
 
 __all__ = ["house", "orphan", "say"]
 
@@ -23,7 +23,7 @@ def test_what_changed_between_two_things_is_what_the_functions_tell(say: Say, ho
     said = say("show", house.plan, house.cascade)
     assert (said.code, said.err) == (0, "")
     console = Console(file=io.StringIO(), width=10_000, color_system=None)
-    console.print(draw_changes(changes))
+    console.print(draw_changes(changes, console))
     assert isinstance(console.file, io.StringIO)
     assert said.out == console.file.getvalue()
     for word in (("--json",), ("--to", "json")):

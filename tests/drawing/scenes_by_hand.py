@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from graphcut.drawing.scene import Bus, Card, Check, CutPlace, CutProfile, Lane, Scene
+from graphcut.drawing.scene import Bus, Card, Check, CutOption, CutProfile, Lane, Scene
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOSTILE = '</text><script>alert("1")</script>&amp;\n\\N{x} [red] #quot; `a` ]]> \x00\u202e\ud800 %%{init}%% end'
@@ -80,7 +80,7 @@ def profile(nodes: int, parts: int) -> CutProfile:
     alive = tuple(4864 * KIB + abs(i % 22 - 11) ** 3 * 20 * KIB for i in range(nodes))
     keys = tuple(i for i in range(1, nodes - 1) if alive[i - 1] > alive[i] < alive[i + 1])
     valleys = tuple(
-        CutPlace(f"/model/layers.{i}/add", i + 1, alive[i], True, 4, i * MIB, (nodes - i) * MIB, True, f"layers.{i}")
+        CutOption(f"/model/layers.{i}/add", i + 1, alive[i], True, 4, i * MIB, (nodes - i) * MIB, True, f"layers.{i}")
         for i in keys
     )
     return CutProfile(

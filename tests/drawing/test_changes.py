@@ -15,7 +15,7 @@ from rich.console import Console
 import graphcut
 from graphcut import Analysis, At, Into, UsageError, demos
 from graphcut.drawing.changes import Changes, changes_between, changes_record, draw_changes
-from graphcut.drawing.json import dumps
+from graphcut.drawing.json_records import dumps
 from graphcut.drawing.scene import Lane, Scene
 from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
 
@@ -253,7 +253,7 @@ def drawn(changes: Changes, width: int = 80, encoding: str = "utf-8", **environm
         legacy_windows=False,
         _environ=environment,
     )
-    console.print(draw_changes(changes))
+    console.print(draw_changes(changes, console))
     file.flush()
     assert isinstance(file.buffer, io.BytesIO)
     return file.buffer.getvalue().decode(encoding)

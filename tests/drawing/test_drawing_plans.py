@@ -15,9 +15,9 @@ from rich.console import Console, RenderableType
 
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Plan, Within, demos
-from graphcut.drawing.cost_table import draw_table
+from graphcut.drawing.cost_table import draw_cost_table
 from graphcut.drawing.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
-from graphcut.drawing.json import dumps, plan_record
+from graphcut.drawing.json_records import dumps, plan_record
 from graphcut.drawing.scenes import scene_of_plan
 from graphcut.drawing.terminal import draw_scene
 from graphcut.drawing.wording import quantity
@@ -167,7 +167,7 @@ def test_a_cost_model_is_drawn_without_utf_8(analysis: Analysis) -> None:
     at, costs = console(200, encoding="ascii"), graphcut.weigh(analysis.model)
     row = graphcut.table_of(costs).rows[0]
     timed = graphcut.CostTable((type(row)(module=row.module, num_flops=5, time_s=5e-6),))
-    assert printed(draw_table(timed, costs, at), at).isascii()
+    assert printed(draw_cost_table(timed, costs, at), at).isascii()
 
 
 @pytest.mark.parametrize(

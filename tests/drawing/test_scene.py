@@ -15,7 +15,7 @@ import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
 from graphcut.core.errors import CascadeError
 from graphcut.drawing.part_labels import contents
-from graphcut.drawing.scene import BoundaryTotals, Bus, Card, Check, CutPlace, CutProfile, Lane, Scene
+from graphcut.drawing.scene import BoundaryTotals, Bus, Card, Check, CutOption, CutProfile, Lane, Scene
 from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.wording import answer, printable
 from graphcut.planning.goals import Goal
@@ -63,7 +63,7 @@ CHAIN = CutProfile(
     weights=(0, 0, 0, 0),
     keys=(0,),
     parts=(),
-    valleys=(CutPlace("relu", 1, 32, True, 1, 0, 0, True, ""),),
+    valleys=(CutOption("relu", 1, 32, True, 1, 0, 0, True, ""),),
 )
 THREE = (
     card("p0", nodes=2, reads=("x",), writes=("a", "b"), last="exp"),
@@ -283,7 +283,7 @@ def test_a_scene_tells_what_the_analysis_found(demo: Callable[[str], Analysis], 
     assert profile.alive == analysis.profile
     assert profile.keys == tuple(analysis.model.graph.flow.index(node) for node in analysis.key_nodes)
     assert profile.valleys == tuple(
-        CutPlace(
+        CutOption(
             node=point.node,
             position=point.position,
             bytes=point.bytes,

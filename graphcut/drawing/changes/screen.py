@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ...core.units import count, duration, size
@@ -25,20 +25,9 @@ _Row = TypeVar("_Row", CutChange, Sent)
 _ARROW: Final = " \N{RIGHTWARDS ARROW} "
 
 
-def draw_changes(changes: Changes) -> RenderableType:
+def draw_changes(changes: Changes, console: Console) -> RenderableType:
     """What changed, on one screen: in figures, part by part, which nodes moved, which cuts, which tensors."""
-    return _Drawn(changes)
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """Changes that know how to be drawn once the console is known."""
-
-    changes: Changes
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        screen = _ChangesScreen(self.changes, glyphs_for(console), options.max_width)
-        yield Trimmed(Group(*screen.lines()))
+    return Trimmed(Group(*_ChangesScreen(changes, glyphs_for(console), console.width).lines()))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...core.units import count, duration, operations, size
-from ..scene import BoundaryTotals, Bus, Card, CutPlace, Lane
+from ..scene import BoundaryTotals, Bus, Card, CutOption, Lane
 from .primitives import BODY, BOLD, CODE, SMALL, box, line, named, width_of, words
 
 PAD: Final = 12
@@ -67,7 +67,7 @@ def count_said(card: Card) -> str:
     return f"{count(card.nodes, 'node')}{more}"
 
 
-def bytes_said(of: Bus | BoundaryTotals | Lane | CutPlace) -> str:
+def bytes_said(of: Bus | BoundaryTotals | Lane | CutOption) -> str:
     """What is carried, or crosses."""
     return f"{'' if of.is_exact else _LEAST}{size(of.bytes)}"
 

@@ -8,7 +8,7 @@ from math import ceil, log2
 from typing import Final
 
 from ...core.units import count, size
-from ..scene import CutPlace, CutProfile, Lane, Scene
+from ..scene import CutOption, CutProfile, Lane, Scene
 from ..scenes import best_places
 from .card import bytes_said
 from .panel import Panel
@@ -179,7 +179,7 @@ def _parts(
             taken = x + half + 8
 
 
-def _valleys(best: Sequence[CutPlace], y: float, width: float) -> Iterator[str]:
+def _valleys(best: Sequence[CutOption], y: float, width: float) -> Iterator[str]:
     stops = [width - 8 - 110 * i for i in range(4)][::-1]
     heads = ("crossing", "tensors", "weights before", "after")
     yield words(0, y, "cut after", SMALL, ink="muted")

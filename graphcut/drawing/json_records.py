@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:  # these load ONNX Runtime
     from ..verifying.verification import Verification
 
 
-def dumps(record: Mapping[str, Any]) -> str:
+def dumps(record: object) -> str:
     """`record` as JSON text, the same for the same content."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
 
@@ -132,7 +131,7 @@ def cascade_record(cascade: Cascade) -> dict[str, Any]:
     }
 
 
-def cut_record(cut: PreparedFiles) -> dict[str, Any]:
+def dry_run_record(cut: PreparedFiles) -> dict[str, Any]:
     """`graphcut.dry-run/1`: the files that a split would write, and what they take."""
     return {
         "schema": "graphcut.dry-run/1",
@@ -153,7 +152,7 @@ def cut_record(cut: PreparedFiles) -> dict[str, Any]:
     }
 
 
-def report_record(report: Verification) -> dict[str, Any]:
+def verification_record(report: Verification) -> dict[str, Any]:
     """`graphcut.report/1`: the answer, the proof, and every tensor that was compared."""
     first = report.first_difference
     return {
