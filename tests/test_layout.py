@@ -15,8 +15,8 @@ import graphcut
 PACKAGE = Path(graphcut.__file__).parent
 LAYERS = (
     {"core"},
-    {"loading", "running", "demos", "exporting"},
-    {"analysis", "costs", "inputs"},
+    {"loading", "running", "exporting"},
+    {"analysis", "costs", "demos", "inputs"},
     {"planning", "verifying"},
     {"surgery", "simulating"},
     {"benchmarking", "model_splitter"},

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class GraphcutError(Exception):
     """Base of all errors of ours: one sentence of what is wrong, and a hint of what to do.
@@ -65,3 +67,11 @@ def validation_message(error: Exception) -> str:
     """The message of a `msgspec.ValidationError` with its location first: `parts[1].reads[0]: Expected ...`."""
     message, _, location = str(error).partition(" - at `$")
     return f"{location.rstrip('`').removeprefix('.')}: {message}" if location else message
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name most like `name`: `did you mean 'x'? `; empty if none is similar."""
+    from difflib import get_close_matches  # needed only after a mistake
+
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}? " if close else ""

@@ -1,12 +1,11 @@
-"""Example models to try graphcut on: drawn on the spot, with made-up weights, nothing to download.
+"""Example models with random weights, generated on request; nothing is downloaded.
 
-A demo is a `Recipe`: a frozen record of what can be asked for, with a method that draws the graph. Recipes are
-imported when they are asked for, so that listing the demos loads no onnx.
+A demo is a `Recipe`: a frozen record of its options, with a method that builds the graph. Recipes are imported when
+they are used, so that listing the demos does not import onnx.
 """
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..core.errors import ModelError, UsageError
+from ..core.errors import ModelError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,12 +24,12 @@ __all__ = ["DEMOS", "options_of", "write"]
 
 DEMOS: Mapping[str, str] = MappingProxyType({
     "llm": "a Llama-like decoder with a KV cache, of any size, in float32 or float16",
-    "unet": "a small convolutional U-Net: every level skips over the levels below it",
+    "unet": "a small convolutional U-Net: every level has a skip connection",
     "resnet": "a residual image classifier: a chain of blocks with one tensor between them",
     "multitask": "one trunk and three heads, one of them fed from the middle of the trunk",
     "control-flow": "If, Loop and Scan that capture outer tensors, a local function, a sequence",
 })  # fmt: skip
-"""Name of each demo, and what it is in one line."""
+"""The name of each demo, with a one-line description."""
 
 _RECIPES = {
     "llm": "Llm",
@@ -44,18 +43,18 @@ _RECIPES = {
 def write(name: str, path: str | Path, *, external: bool | None = None, **options: object) -> None:
     """Write the demo called `name` to `path`.
 
-    The same name and options give the same bytes. Files are written beside and then moved, so a run that dies
-    leaves what was there. Takes as long as the disk does; memory stays small whatever the size of the model.
+    The same name and options give the same bytes. An interrupted run leaves existing files unchanged. Memory stays
+    small whatever the size of the model, since weights are streamed.
 
     Args:
         name: one of `DEMOS`.
         path: the ONNX file to write; its folder must exist.
-        external: whether the weights go into `<path>.data` beside the model; None for "when they exceed 64 MiB".
-        options: fields of the demo's recipe, see `options_of`.
+        external: store the weights in `<path>.data`; None: if they exceed 64 MiB.
+        options: options of the demo, see `options_of`.
 
     Raises:
-        UsageError: there is no such demo, it has no such option, or the option cannot have this value.
-        ModelError: the weights do not fit inside one ONNX file, or the disk refuses.
+        UsageError: there is no such demo or option, or the option can't have this value.
+        ModelError: the weights do not fit into one ONNX file, or a file can't be written.
     """
     path = Path(path)
     draft = _prepare(name, options).draw()
@@ -64,13 +63,11 @@ def write(name: str, path: str | Path, *, external: bool | None = None, **option
         saving.save(draft, path, external=external)
     except OSError as error:
         message = f"cannot write {path}: {error.strerror or error}"
-        raise ModelError(message, hint="name a file in a folder that exists and has room") from error
+        raise ModelError(message, hint="choose a folder that exists and has enough free space") from error
 
 
 def options_of(name: str) -> Mapping[str, object]:
-    """Each option of the demo called `name`, with its default, in the order of its recipe.
-
-    Loads onnx. `external`, which every demo takes, is not among them.
+    """The options of the demo called `name`, with their defaults; without `external`, which every demo has.
 
     Raises:
         UsageError: there is no such demo.
@@ -95,14 +92,12 @@ def _prepare(name: str, options: Mapping[str, object]) -> Recipe:
 
 def _recipe(name: str) -> type[Recipe]:
     if name not in _RECIPES:
-        raise UsageError(f"there is no demo called {name!r}", hint=_suggest(name, _RECIPES))
+        raise UsageError(f"no demo is called {name!r}", hint=_suggest(name, _RECIPES))
     module = import_module("." + name.replace("-", "_"), __name__)
     recipe: type[Recipe] = getattr(module, _RECIPES[name])
     return recipe
 
 
 def _suggest(word: str, known: Mapping[str, object]) -> str:
-    close = get_close_matches(word, known, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"choose from {', '.join(known)}" if known else "leave it out: this demo takes `external` alone"
+    choice = f"choose from {', '.join(known)}" if known else "omit it: this demo has the option `external` alone"
+    return did_you_mean(word, known).strip() or choice

@@ -1,7 +1,7 @@
-"""The demo `control-flow`: whatever reads or runs in a way that a list of nodes does not show.
+"""The demo `control-flow`: subgraphs with captured tensors, a local function, a sequence.
 
-An If whose branches read tensors and weights of the graph around them; a Loop with an If inside, that reads past the
-Loop; a Scan; a local function, called from the graph and from a branch; a sequence that lives across all of these.
+An If whose branches capture tensors and weights of the main graph; a Loop with an If inside that captures tensors from
+outside the Loop; a Scan; a local function, called from the graph and from a branch; a sequence that all of these use.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ROWS: Final[list[int | str]] = ["rows", _WIDTH]
 
 
 class ControlFlow(Recipe, frozen=True):
-    """Nothing can be asked for."""
+    """The demo has no options."""
 
     def draw(self) -> Draft:
-        """Draw the model: `x` [rows, 8] and the bool `flag` in; `y` [rows, 8] and `trace` [3, 8] out."""
+        """Build the model: inputs `x` [rows, 8] and bool `flag`; outputs `y` [rows, 8] and `trace` [3, 8]."""
         draft = Draft("control-flow")
         draft.functions.append(_swish())
         x = draft.reads("x", "float32", _ROWS)
@@ -66,7 +66,7 @@ def _call_swish(at: Draft, x: str, beta: float = 1.0) -> str:
 
 
 def _choose(at: Draft, flag: str, x: str, gain: str) -> str:
-    """An If. Branches have no inputs: all that they read is captured."""
+    """An If. Its branches have no inputs: they capture what they read."""
     then, otherwise = at.body("then"), at.body("else")
     called = _call_swish(then, then.linear(x, _WIDTH, _WIDTH), beta=2.0)
     then.returns(called, "float32", _ROWS)
@@ -75,7 +75,7 @@ def _choose(at: Draft, flag: str, x: str, gain: str) -> str:
 
 
 def _repeat(at: Draft, x: str, outer: str, gain: str) -> str:
-    """A Loop that adds `outer` and multiplies by `gain` in turns, and keeps each turn's mean as `trace`."""
+    """A Loop that adds `outer` and multiplies by `gain` alternately; `trace` is the mean of each iteration."""
     body = at.body("body")
     turn = body.reads("turn", "int64", [])
     go_on = body.reads("go_on", "bool", [])
@@ -91,7 +91,7 @@ def _repeat(at: Draft, x: str, outer: str, gain: str) -> str:
 
 
 def _turn(at: Draft, turn: str, reads: tuple[str, str, str]) -> str:
-    """An If in the Loop's body: it captures `carried` from the body, `outer` and `gain` from beyond it."""
+    """An If in the body of the Loop: it captures `carried` from the body, `outer` and `gain` from the main graph."""
     carried, outer, gain = reads
     two = at.literal("two", np.array(2))
     odd = at.node("Cast", at.node("Mod", turn, two), to=element_type("bool"))
@@ -102,7 +102,7 @@ def _turn(at: Draft, turn: str, reads: tuple[str, str, str]) -> str:
 
 
 def _accumulate(at: Draft, x: str, gain: str) -> str:
-    """A Scan over the rows: each becomes itself plus what `gain` leaves of the halved sum so far."""
+    """A Scan over the rows: each output row is the row plus half the previous sum times `gain`."""
     body = at.body("body")
     sum_before = body.reads("sum_before", "float32", [_WIDTH])
     row = body.reads("row", "float32", [_WIDTH])

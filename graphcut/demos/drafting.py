@@ -1,8 +1,7 @@
-"""Draws ONNX graphs node by node, with the names that torch's exporter would give them.
+"""Builds ONNX graphs node by node, with the names that torch's exporter would give them.
 
-A node made inside `model`, `layers.0` is called `/model/layers.0/MatMul`, the second of its kind there
-`/model/layers.0/MatMul_1`; it writes `/model/layers.0/MatMul_output_0`; a weight made there is called
-`model.layers.0.weight`.
+A MatMul in the module `model.layers.0` is called `/model/layers.0/MatMul`, the second one `/model/layers.0/MatMul_1`.
+The first writes `/model/layers.0/MatMul_output_0`. A weight there is called `model.layers.0.weight`.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ _IR_VERSION = 8
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be asked for in a demo, as fields, and how it is drawn."""
+    """The options of a demo, as fields, and the method that builds its graph."""
 
     def draw(self) -> Draft:
-        """Draw the model."""
+        """Build the model."""
         raise NotImplementedError
 
 
 class Draft:
-    """A model being drawn, seen from one place in its hierarchy of names.
+    """A model under construction, seen from one module.
 
-    `inside` and `body` give other views of the same draft: names, weights and functions are shared by all.
+    `inside` and `body` return other views of the same draft: all views share names, weights and functions.
 
     Attributes:
-        graph: where nodes go. Its weights are in `weights`, all others of its initializers in place.
-        weights: in the order they were asked for; they belong to the main graph, wherever they are read.
+        graph: the graph that nodes are added to; its large weights are in `weights` instead.
+        weights: random weights in the order of creation; all are initializers of the main graph.
         functions: model-local functions.
-        path: where in the hierarchy of names this view stands.
+        path: the module of this view.
     """
 
     def __init__(self, name: str, *, dtype: Precision = "float32") -> None:
-        """Begin an empty model whose weights have elements of type `dtype`."""
+        """Create an empty model whose weights have element type `dtype`."""
         self.graph: GraphProto = onnx.GraphProto(name=name)
         self.weights: list[RandomWeight] = []
         self.functions: list[FunctionProto] = []
@@ -60,13 +59,13 @@ class Draft:
         self._taken: Counter[str] = Counter()
 
     def inside(self, *names: str) -> Draft:
-        """The same graph, seen from further inside its hierarchy of names."""
+        """A view of the same graph from a submodule."""
         view = copy(self)
         view.path = (*self.path, *names)
         return view
 
     def body(self, *names: str) -> Draft:
-        """An empty graph for an attribute of If, Loop or Scan, that may read what this one has."""
+        """A view with an empty graph for an attribute of If, Loop or Scan, which may capture tensors of this one."""
         view = self.inside(*names)
         view.graph = onnx.GraphProto(name="/".join(view.path))
         return view
@@ -83,15 +82,15 @@ class Draft:
     def node(
         self, op: str, *reads: str, name: str = "", writes: str = "", domain: str = "", **attributes: object
     ) -> str:
-        """Draw a node with one output, and give that output's name.
+        """Add a node with one output. Returns the name of the output.
 
         Args:
-            op: its operator.
-            reads: its inputs; "" for one that is left out.
-            name: the last word of its name; the operator if not given.
-            writes: its output; derived from its name if not given.
-            domain: of its operator.
-            attributes: of its operator.
+            op: the operator.
+            reads: the inputs; "" for an omitted one.
+            name: the last component of the node's name; by default the operator.
+            writes: the output; by default derived from the node's name.
+            domain: of the operator.
+            attributes: of the node.
         """
         full_name = self._name(name or op)
         output = writes or f"{full_name}_output_0"
@@ -99,18 +98,18 @@ class Draft:
         return output
 
     def nodes(self, op: str, *reads: str, outputs: int, **attributes: object) -> list[str]:
-        """Draw a node with several outputs, and give their names."""
+        """Add a node with several outputs. Returns their names."""
         full_name = self._name(op)
         writes = [f"{full_name}_output_{index}" for index in range(outputs)]
         self._append(helper.make_node(op, reads, writes, name=full_name), attributes)
         return writes
 
     def constant(self, value: NDArray[Any]) -> str:
-        """Draw a Constant node."""
+        """Add a Constant node."""
         return self.node("Constant", value=numpy_helper.from_array(value))
 
     def literal(self, name: str, value: NDArray[Any]) -> str:
-        """Add an initializer with this value to the graph; it stays inside the model file."""
+        """Add an initializer with this value to the graph; it is stored in the model file."""
         full_name = ".".join((*self.path, name))
         self.graph.initializer.append(numpy_helper.from_array(value, full_name))
         return full_name
@@ -118,17 +117,17 @@ class Draft:
     def weight(self, name: str, shape: tuple[int, ...], *, scale: float, mean: float = 0.0) -> str:
         """Add a random weight to the main graph."""
         full_name = ".".join((*self.path, name))
-        place = len(self.weights)
-        weight = RandomWeight(name=full_name, shape=shape, dtype=self._dtype, mean=mean, scale=scale, place=place)
+        index = len(self.weights)
+        weight = RandomWeight(name=full_name, shape=shape, dtype=self._dtype, mean=mean, scale=scale, index=index)
         self.weights.append(weight)
         return full_name
 
     def linear(self, x: str, width: int, units: int, *, writes: str = "") -> str:
-        """Multiply the last dimension, `width` long, by a weight that makes it `units` long."""
+        """Multiply the last dimension, of size `width`, by a weight of shape [width, units]."""
         return self.node("MatMul", x, self.weight("weight", (width, units), scale=width**-0.5), writes=writes)
 
     def conv(self, x: str, channels: tuple[int, int], *, kernel: int = 3, stride: int = 1) -> str:
-        """Convolve, from and to this many channels, with a bias, keeping height and width at stride 1."""
+        """A convolution with bias, `channels` in and out; at stride 1 height and width stay the same."""
         fan_in = channels[0] * kernel**2
         weight = self.weight("weight", (channels[1], channels[0], kernel, kernel), scale=(2 / fan_in) ** 0.5)
         bias = self.weight("bias", (channels[1],), scale=0.1)
@@ -137,7 +136,7 @@ class Draft:
         )
 
     def model(self, weights: Sequence[TensorProto] = ()) -> onnx.ModelProto:
-        """The model as it stands, with these weights; it shares nothing with the draft."""
+        """The model with these weights, as an independent copy."""
         domains = dict.fromkeys(function.domain for function in self.functions)
         model = helper.make_model(
             self.graph,
@@ -161,15 +160,15 @@ class Draft:
 
 
 def opset() -> onnx.OperatorSetIdProto:
-    """The standard operators that every demo is drawn with."""
+    """The opset of the default domain that every demo uses."""
     return helper.make_opsetid("", _OPSET)
 
 
 def describe(name: str, dtype: str, shape: Shape) -> ValueInfoProto:
-    """Name, element type (`float32`, `bool`, ...) and shape of a tensor."""
+    """The ValueInfoProto of a tensor; `dtype` as numpy names it."""
     return helper.make_tensor_value_info(name, element_type(dtype), shape)
 
 
 def element_type(dtype: str) -> int:
-    """ONNX's number for the element type that numpy calls `dtype`."""
+    """The TensorProto.DataType of a numpy dtype name."""
     return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

@@ -1,7 +1,7 @@
-"""The demo `llm`: a Llama-like decoder with a KV cache, made of standard operators alone.
+"""The demo `llm`: a Llama-like decoder with a KV cache, of standard operators only.
 
-Mask, cosine and sine are computed once and read by every layer: wherever it is cut, they skip over parts.
-Inputs and outputs are those of optimum and ORT GenAI exports.
+Mask, cosine and sine are computed once and read by every layer: they are residual dependencies of every cut.
+Inputs and outputs have the names of optimum and ORT GenAI exports.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 _ROTARY_BASE = 10_000.0
 _NORM_EPSILON = 1e-5
-# Half of what float16 holds: adding a score to it never gives -inf, so a row that is masked throughout stays finite.
+# Half the range of float16: adding a score never gives -inf, so a row that is masked completely stays finite.
 _MASKED = -3e4
 
 
 class Llm(Recipe, frozen=True, kw_only=True):
-    """What can be asked for.
+    """The options of the demo.
 
     Attributes:
         hidden: width of the residual stream.
-        layers: how many decoder layers.
-        heads: query heads in a layer.
-        kv_heads: key and value heads in a layer; each serves heads / kv_heads query heads.
-        intermediate: width of the MLP; if not given, 8/3 of `hidden`, rounded up to a multiple of 16.
-        vocab: how many tokens there are.
-        dtype: of weights, activations, cache and logits. Norms and rotary angles are computed in float32 always.
-        tied: whether the embedding is the output projection too, transposed.
+        layers: number of decoder layers.
+        heads: query heads of a layer.
+        kv_heads: key and value heads of a layer; each is shared by heads / kv_heads query heads.
+        intermediate: width of the MLP; default 8/3 of `hidden`, rounded up to a multiple of 16.
+        vocab: vocabulary size.
+        dtype: of weights, activations, cache and logits; norms and rotary angles are always float32.
+        tied: the output projection is the transposed embedding.
     """
 
     hidden: Positive = 64
@@ -50,7 +50,11 @@ class Llm(Recipe, frozen=True, kw_only=True):
     tied: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse sizes that do not fit together."""
+        """Check that the sizes are compatible.
+
+        Raises:
+            UsageError: they are not.
+        """
         if self.hidden % (2 * self.heads):
             raise UsageError(
                 f"hidden = {self.hidden} does not divide into {self.heads} heads of an even size",
@@ -73,7 +77,7 @@ class Llm(Recipe, frozen=True, kw_only=True):
         return self.intermediate or -(-self.hidden * 8 // 3 // 16) * 16
 
     def draw(self) -> Draft:
-        """Draw the decoder."""
+        """Build the decoder."""
         draft = Draft("llm", dtype=self.dtype)
         model, head = draft.inside("model"), draft.inside("lm_head")
         input_ids = draft.reads("input_ids", "int64", ["batch", "seq"])
@@ -96,7 +100,7 @@ class Llm(Recipe, frozen=True, kw_only=True):
 
 
 class _Shared(NamedTuple):
-    """What every layer reads."""
+    """Tensors that every layer reads."""
 
     mask: str
     cosine: str
@@ -104,7 +108,7 @@ class _Shared(NamedTuple):
 
 
 class _Cache(NamedTuple):
-    """What a layer reads of its keys or its values, and what it writes."""
+    """The cache input and output of a layer, for its keys or its values."""
 
     past: str
     present: str
@@ -129,7 +133,7 @@ def _declare_cache(draft: Draft, index: int, kind: str, llm: Llm) -> _Cache:
 
 
 def _attention(at: Draft, x: str, cache: list[_Cache], shared: _Shared, llm: Llm) -> str:
-    """Grouped-query attention (Ainslie et al. 2023) over the cache and what is new."""
+    """Grouped-query attention (Ainslie et al. 2023) over the cache and the new tokens."""
     query = _rotate(at, _project(at, "q_proj", x, llm.heads, llm), shared)
     key = _rotate(at, _project(at, "k_proj", x, llm.kv_heads, llm), shared)
     value = _project(at, "v_proj", x, llm.kv_heads, llm)
@@ -153,14 +157,14 @@ def _project(at: Draft, name: str, x: str, heads: int, llm: Llm) -> str:
 
 
 def _rotate(at: Draft, x: str, shared: _Shared) -> str:
-    """Rotary position embedding (Su et al. 2021), halves against halves as in Llama."""
+    """Rotary position embedding (Su et al. 2021), on half vectors as in Llama."""
     first, second = at.nodes("Split", x, outputs=2, axis=-1)
     turned = at.node("Concat", at.node("Neg", second), first, axis=-1)
     return at.node("Add", at.node("Mul", x, shared.cosine), at.node("Mul", turned, shared.sine))
 
 
 def _repeat(at: Draft, x: str, llm: Llm) -> str:
-    """Give each query head its own view of the key or value head that it shares."""
+    """Repeat each key or value head for the query heads that share it."""
     if llm.heads == llm.kv_heads:
         return x
     apart = at.node("Unsqueeze", x, at.constant(np.array([2])))
@@ -188,14 +192,14 @@ def _norm(at: Draft, x: str, llm: Llm) -> str:
 
 
 def _convert(at: Draft, x: str, dtype: Precision, llm: Llm) -> str:
-    """Go to float32 or back; nothing to do where the whole model is in float32."""
+    """Cast, unless the whole model is in float32."""
     return x if llm.dtype == "float32" else at.node("Cast", x, to=element_type(dtype))
 
 
 def _causal_mask(at: Draft, input_ids: str, attention_mask: str, masked: NDArray[np.floating]) -> str:
-    """What to add to the scores, as [batch, 1, seq, total]: 0 where a token may look, `masked` where not.
+    """The mask that is added to the scores, [batch, 1, seq, total]: 0 where attention is allowed, else `masked`.
 
-    A token may look at itself and at what came before, padding excepted.
+    A token may attend to itself and to earlier tokens, except padding.
     """
     zero, one = at.constant(np.array(0)), at.constant(np.array(1))
     seq = at.node("Gather", at.node("Shape", input_ids), one)
@@ -209,7 +213,7 @@ def _causal_mask(at: Draft, input_ids: str, attention_mask: str, masked: NDArray
 
 
 def _rotary(at: Draft, position_ids: str, llm: Llm) -> list[str]:
-    """Cosine and sine of every position's angles, as [batch, 1, seq, head_size]."""
+    """Cosine and sine of the angles of all positions, [batch, 1, seq, head_size]."""
     exponents = np.arange(0, llm.head_size, 2) / llm.head_size
     frequencies = at.literal("inv_freq", (_ROTARY_BASE**-exponents).astype(np.float32))
     positions = at.node("Cast", position_ids, to=element_type("float32"))

@@ -1,7 +1,7 @@
-"""The demo `multitask`: one trunk, three heads with an output each.
+"""The demo `multitask`: one trunk, and three heads with one output each.
 
-Two heads read the end of the trunk; `depth` reads its middle, so that it can be computed beside the rest of the
-trunk, and skips over whatever part holds that rest.
+Two heads read the end of the trunk. `depth` reads its middle, so that it can run in parallel with the rest of the
+trunk; if they are different parts, its input is a residual dependency.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ANCHORS = 3
 
 
 class Multitask(Recipe, frozen=True):
-    """Nothing can be asked for."""
+    """The demo has no options."""
 
     def draw(self) -> Draft:
-        """Draw the network: `image` in; `logits`, `boxes` and `depth` out."""
+        """Build the network: input `image`; outputs `logits`, `boxes` and `depth`."""
         draft = Draft("multitask")
         x = draft.reads("image", "float32", ["batch", 3, _SIDE, _SIDE])
         width = 3
@@ -38,13 +38,13 @@ class Multitask(Recipe, frozen=True):
 
 
 def _stage(at: Draft, x: str, channels: tuple[int, int]) -> str:
-    """Halve the image, then look at it once more and add what was seen."""
+    """Two convolutions: the first halves the image, the second has a skip connection."""
     x = at.node("Relu", at.inside("conv.0").conv(x, channels, stride=2))
     return at.node("Add", x, at.node("Relu", at.inside("conv.1").conv(x, (channels[1], channels[1]))))
 
 
 def _logits(draft: Draft, at: Draft, x: str) -> None:
-    """What is in the image."""
+    """The head for the class of the image."""
     width = _TRUNK_WIDTHS[-1]
     pooled = at.node("ReduceMean", x, axes=[2, 3], keepdims=0)
     product = at.inside("linear").linear(pooled, width, _CLASSES)
@@ -53,7 +53,7 @@ def _logits(draft: Draft, at: Draft, x: str) -> None:
 
 
 def _boxes(draft: Draft, at: Draft, x: str) -> None:
-    """Where it is: a few boxes for each place of the coarsest feature, four numbers each."""
+    """The head for boxes: `_ANCHORS` boxes of four numbers for each pixel of the coarsest features."""
     width, side = _TRUNK_WIDTHS[-1], _SIDE >> len(_TRUNK_WIDTHS)
     seen = at.node("Relu", at.inside("conv.0").conv(x, (width, width)))
     grid = at.inside("conv.1").conv(seen, (width, 4 * _ANCHORS), kernel=1)
@@ -64,7 +64,7 @@ def _boxes(draft: Draft, at: Draft, x: str) -> None:
 
 
 def _depth(draft: Draft, at: Draft, x: str) -> None:
-    """How far it is, at half the image's size."""
+    """The head for depth, at half the image size."""
     width, side = _TRUNK_WIDTHS[_MIDDLE - 1], _SIDE // 2
     seen = at.node("Relu", at.inside("conv.0").conv(x, (width, width)))
     weight = at.inside("deconv").weight("weight", (width, width, 2, 2), scale=width**-0.5)

@@ -1,7 +1,7 @@
-"""Weight values out of a short tape of random numbers, for weights of any size in little memory.
+"""Random weight values of any size in little memory.
 
-The tape is made once and read in a circle. Every weight starts reading at another place, so no two weights are
-the same bytes, and a weight of gigabytes costs no more memory than the tape.
+One array of 2**19 - 1 random numbers is computed once and repeated cyclically. Every weight starts at another
+offset, so that no two weights have equal bytes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 Precision: TypeAlias = Literal["float32", "float16"]
 
-# A prime: no row length divides it, so the rows of a large matrix are not copies of each other.
-_TAPE_LENGTH = 2**19 - 1
-# The golden ratio of the tape: successive starts lie far apart, and no two of the first _TAPE_LENGTH coincide.
+# A prime: no row length divides it, so the rows of a large matrix differ.
+_COUNT = 2**19 - 1
+# About the golden ratio of the length: successive offsets are far apart and do not repeat.
 _STRIDE = 324_027
 _SEED = 17
 
 
 class RandomWeight(msgspec.Struct, frozen=True, kw_only=True):
-    """A weight described: its values are made when they are written.
+    """The description of a random weight, whose values are generated when it is written.
 
     Attributes:
         name: of the initializer.
-        shape: its dimensions.
-        dtype: of its elements.
-        mean: of its values.
-        scale: standard deviation of its values; none is further than 3.5 of these from the mean.
-        place: which weight of its model this is, counted from 0; two places have different values.
+        shape: of the weight.
+        dtype: element type.
+        mean: of the values.
+        scale: standard deviation of the values; none differs by more than 3.5 of these from the mean.
+        index: of the weight in its model, from 0; weights with different indices have different values.
     """
 
     name: str
@@ -44,37 +44,37 @@ class RandomWeight(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Precision
     mean: float
     scale: float
-    place: int
+    index: int
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the values take."""
+        """Size of the values in bytes."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def pieces(self) -> Iterator[memoryview]:
-        """The values as little-endian bytes, in row-major order, a piece of at most 2 MiB at a time."""
-        tape = _tape(self.dtype, self.mean, self.scale)
-        start, left = self.place * _STRIDE % _TAPE_LENGTH, prod(self.shape)
+        """The values as little-endian bytes in row-major order, in pieces of at most 2 MiB."""
+        values = _values(self.dtype, self.mean, self.scale)
+        start, left = self.index * _STRIDE % _COUNT, prod(self.shape)
         while left:
-            piece = tape[start : start + left]
+            piece = values[start : start + left]
             yield piece.data.cast("B")
             start, left = 0, left - len(piece)
 
 
-# A language model needs three tapes; the convolutional ones need more, but theirs are read once each.
+# A language model uses three of them again and again; others are used once.
 @lru_cache(maxsize=4)
-def _tape(dtype: Precision, mean: float, scale: float) -> NDArray[Any]:
-    return (_bell() * np.float32(scale) + np.float32(mean)).astype(np.dtype(dtype).newbyteorder("<"))
+def _values(dtype: Precision, mean: float, scale: float) -> NDArray[Any]:
+    return (_standard_normal() * np.float32(scale) + np.float32(mean)).astype(np.dtype(dtype).newbyteorder("<"))
 
 
 @cache
-def _bell() -> NDArray[np.float32]:
-    """Numbers of mean 0 and deviation 1, each the sum of four uniform ones (the Irwin-Hall distribution).
+def _standard_normal() -> NDArray[np.float32]:
+    """Numbers of mean 0 and standard deviation 1: sums of four uniform numbers (Irwin-Hall distribution).
 
-    numpy promises the stream of a bit generator for ever, but not that of `Generator.normal`.
+    numpy guarantees the stream of a bit generator in all versions, but not that of `Generator.normal`.
     """
-    quarters = np.random.PCG64(_SEED).random_raw(_TAPE_LENGTH).astype("<u8").view("<u2").reshape(-1, 4)
+    quarters = np.random.PCG64(_SEED).random_raw(_COUNT).astype("<u8").view("<u2").reshape(-1, 4)
     centred = quarters.sum(axis=1, dtype=np.int64) - 2 * 0xFFFF
     deviation = sqrt(4 / 12) * 0x10000
-    bell: NDArray[np.float32] = (centred / deviation).astype(np.float32)
-    return bell
+    numbers: NDArray[np.float32] = (centred / deviation).astype(np.float32)
+    return numbers

@@ -1,7 +1,6 @@
-"""The demo `resnet`: a residual image classifier, a chain of blocks with one tensor between each two.
+"""The demo `resnet`: a residual image classifier (He et al. 2016), batch norms folded into the convolutions.
 
-He et al. 2016, with the batch norms folded into the convolutions as exporters do. Inside a block two tensors are
-alive, between blocks one: the cut points are the additions.
+Two tensors are alive inside a block, one between blocks: the cheapest cut points are after the additions.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ _CLASSES = 10
 
 
 class Resnet(Recipe, frozen=True):
-    """Nothing can be asked for."""
+    """The demo has no options."""
 
     def draw(self) -> Draft:
-        """Draw the network: `image` in, `logits` out."""
+        """Build the network: input `image`, output `logits`."""
         draft = Draft("resnet")
         x = draft.reads("image", "float32", ["batch", 3, _SIDE, _SIDE])
         draft.returns("logits", "float32", ["batch", _CLASSES])
@@ -35,7 +34,7 @@ class Resnet(Recipe, frozen=True):
 
 
 def _block(at: Draft, x: str, channels: tuple[int, int]) -> str:
-    """Two convolutions around which the input passes; where the width grows, both ways halve the image."""
+    """Two convolutions with a skip connection; where the width grows, both branches halve the image."""
     before, after = channels
     stride = 1 if before == after else 2
     kept = x if before == after else at.inside("downsample").conv(x, channels, kernel=1, stride=stride)

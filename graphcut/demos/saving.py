@@ -1,23 +1,21 @@
-"""Puts a drawn model on disk, its weights streamed: inside the file, or in a file beside it.
+"""Writes a demo model to disk. The weights are streamed: into the model file, or into an external data file.
 
-A weight inside the file is a length-delimited field in a length-delimited field in a length-delimited field, and all
-three lengths are known before the first value is. So the file is written from front to back, in little memory.
-https://protobuf.dev/programming-guides/encoding/ has the format.
+In the model file a weight is a length-delimited field in a length-delimited field in a length-delimited field. All
+three lengths are known in advance, so the file is written from front to back, in little memory.
 """
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from onnx import GraphProto, ModelProto, TensorProto
 
+from ..core.atomic_files import replace_files, replacing, scratch_folder
 from ..core.errors import ModelError
+from ..loading.wire_format import field_header
 from .drafting import element_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from .drafting import Draft
@@ -25,24 +23,23 @@ if TYPE_CHECKING:
 
 _INLINE_AT_MOST_BYTES = 64 * 2**20
 _PROTOBUF_AT_MOST_BYTES = 2**31 - 1
-# A page: what maps a file into memory needs each weight to begin at one.
+# A page: each weight begins at one, so that it can be mapped into memory.
 _ALIGNMENT_BYTES = 4096
 
 
 def save(draft: Draft, path: Path, *, external: bool | None = None) -> None:
     """Write the model to `path`, and with `external` its weights to `<path>.data`.
 
-    Everything is written beside and moved last. Between the moves of the two files a reader can meet the old model
-    with the new weights; the file system offers nothing better.
+    Files are written to a temporary folder first; both replace existing ones at the end, or neither does.
 
     Args:
         draft: what to write.
         path: the model file.
-        external: None for "when the weights exceed 64 MiB".
+        external: None: if the weights exceed 64 MiB.
 
     Raises:
-        ModelError: the model should be one file, and is larger than protobuf allows (2 GiB).
-        OSError: the disk refuses.
+        ModelError: the model is to be one file, and is larger than protobuf allows (2 GiB).
+        OSError: a file can't be written.
     """
     if external is None:
         external = sum(weight.size_bytes for weight in draft.weights) > _INLINE_AT_MOST_BYTES
@@ -54,14 +51,17 @@ def save(draft: Draft, path: Path, *, external: bool | None = None) -> None:
 
 def _save_external(draft: Draft, path: Path) -> None:
     data_path = path.with_name(f"{path.name}.data")
-    # In this order, so that the weights are in place before the model that reads them is.
-    with _replacing(data_path, path) as (data_file, model_file):
+    with scratch_folder(path.parent, path.name) as scratch:
+        new = scratch / "new"
+        new.mkdir()
         tensors = []
-        for weight in draft.weights:
-            data_file.write(bytes(-data_file.tell() % _ALIGNMENT_BYTES))
-            tensors.append(_elsewhere(weight, data_path.name, data_file.tell()))
-            data_file.writelines(weight.pieces())
-        model_file.write(_encode(draft.model(tensors)))
+        with (new / data_path.name).open("wb") as file:
+            for weight in draft.weights:
+                file.write(bytes(-file.tell() % _ALIGNMENT_BYTES))
+                tensors.append(_external(weight, data_path.name, file.tell()))
+                file.writelines(weight.pieces())
+        (new / path.name).write_bytes(_encode(draft.model(tensors)))
+        replace_files(new, path.parent, last=path.name, old=(data_path, path), away=scratch / "old")
 
 
 def _save_inline(draft: Draft, path: Path) -> None:
@@ -70,20 +70,20 @@ def _save_inline(draft: Draft, path: Path) -> None:
     model.ClearField("graph")
     heads = [_inline_head(weight) for weight in draft.weights]
     size_bytes = len(graph) + sum(map(len, heads)) + sum(weight.size_bytes for weight in draft.weights)
-    head = _encode(model) + _field(ModelProto.GRAPH_FIELD_NUMBER, size_bytes)
+    head = _encode(model) + field_header(ModelProto.GRAPH_FIELD_NUMBER, size_bytes)
     if len(head) + size_bytes > _PROTOBUF_AT_MOST_BYTES:
         raise ModelError(
             f"the model is {size_bytes / 2**30:.1f} GiB, and a single ONNX file holds less than 2 GiB",
-            hint="let the weights go into a file beside it: leave `external` out, or set it to true",
+            hint="store the weights in a data file: omit `external`, or set it to true",
         )
-    with _replacing(path) as (file,):
+    with replacing(path) as new, new.open("wb") as file:
         file.write(head + graph)
         for weight, weight_head in zip(draft.weights, heads, strict=True):
             file.write(weight_head)
             file.writelines(weight.pieces())
 
 
-def _elsewhere(weight: RandomWeight, location: str, offset: int) -> TensorProto:
+def _external(weight: RandomWeight, location: str, offset: int) -> TensorProto:
     tensor = _without_values(weight)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", weight.size_bytes)):
@@ -92,10 +92,10 @@ def _elsewhere(weight: RandomWeight, location: str, offset: int) -> TensorProto:
 
 
 def _inline_head(weight: RandomWeight) -> bytes:
-    """All of a weight's field in the graph but the values, which come last in it."""
-    values = _field(TensorProto.RAW_DATA_FIELD_NUMBER, weight.size_bytes)
+    """The field of a weight in the graph without its values, which come last."""
+    values = field_header(TensorProto.RAW_DATA_FIELD_NUMBER, weight.size_bytes)
     tensor = _encode(_without_values(weight)) + values
-    return _field(GraphProto.INITIALIZER_FIELD_NUMBER, len(tensor) + weight.size_bytes) + tensor
+    return field_header(GraphProto.INITIALIZER_FIELD_NUMBER, len(tensor) + weight.size_bytes) + tensor
 
 
 def _without_values(weight: RandomWeight) -> TensorProto:
@@ -105,32 +105,3 @@ def _without_values(weight: RandomWeight) -> TensorProto:
 def _encode(message: ModelProto | GraphProto | TensorProto) -> bytes:
     encoded: bytes = message.SerializeToString(deterministic=True)
     return encoded
-
-
-def _field(number: int, size_bytes: int) -> bytes:
-    """What stands before the content of a length-delimited field."""
-    length_delimited = 2
-    return _varint(number << 3 | length_delimited) + _varint(size_bytes)
-
-
-def _varint(number: int) -> bytes:
-    """Seven bits in a byte, the lowest first; the eighth says whether more follow."""
-    digits = bytearray()
-    while number >> 7:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*digits, number])
-
-
-@contextmanager
-def _replacing(*paths: Path) -> Iterator[list[BinaryIO]]:
-    """Files to write beside these paths, that take their places, in this order, if nothing went wrong."""
-    targets = {path.with_name(f".{path.name}.{os.getpid()}.tmp"): path for path in paths}
-    try:
-        with ExitStack() as opened:
-            yield [opened.enter_context(beside.open("wb")) for beside in targets]
-        for beside, path in targets.items():
-            beside.replace(path)
-    finally:
-        for beside in targets:
-            beside.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The demo `unet`: an image goes down to coarse levels and up again, and every level skips over those below it.
+"""The demo `unet`: a U-Net (Ronneberger, Fischer and Brox 2015) with padding.
 
-Ronneberger, Fischer and Brox 2015, with padding. Cut at its middle, it hands over one tensor for each level:
-these are the residual dependencies of a cascade.
+Every level has a skip connection. A cut in the middle is crossed by one tensor for each level: these are the residual
+dependencies of the cascade.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _BOTTOM_WIDTH = 64
 
 
 class Unet(Recipe, frozen=True):
-    """Nothing can be asked for."""
+    """The demo has no options."""
 
     def draw(self) -> Draft:
-        """Draw the network: `image` in, `mask` (a probability for each pixel) out."""
+        """Build the network: input `image`, output `mask` (a probability for each pixel)."""
         draft = Draft("unet")
         x = draft.reads("image", "float32", ["batch", 3, _SIDE, _SIDE])
         draft.returns("mask", "float32", ["batch", 1, _SIDE, _SIDE])
@@ -61,7 +61,7 @@ def _normalize(at: Draft, x: str, channels: int) -> str:
 
 
 def _enlarge(at: Draft, x: str) -> str:
-    """Twice as high and wide. As exporters do, leave the second input out and name the third."""
+    """Double height and width. As exporters do, omit the second input and give the third."""
     scales = at.constant(np.array([1, 1, 2, 2], np.float32))
     return at.node(
         "Resize", x, "", scales, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"

@@ -1,4 +1,4 @@
-"""Where the values of an input end up: the steps that it reaches through steps that only move values about."""
+"""The consumers of a model input: nodes that read it, directly or through nodes that only move values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .flattening import FlatNode, FlatNodes
 
 _ALL: Final = range(1 << 16)
 
-_MOVES: Final[Mapping[str, Sequence[int]]] = {
-    # The inputs whose values come out as they went in, perhaps in other places or of another type.
+_PASSES_VALUES: Final[Mapping[str, Sequence[int]]] = {
+    # The inputs whose values an operator passes to its output, perhaps in another order or type.
     **dict.fromkeys(("Cast", "CastLike", "Identity", "Dropout", "Clip", "QuantizeLinear", "DequantizeLinear"), (0,)),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split"), (0,)),
     **dict.fromkeys(("Expand", "Tile", "Pad", "Gather", "GatherElements", "GatherND", "Compress"), (0,)),
@@ -24,84 +24,90 @@ _RESIZES: Final = frozenset({"Slice", "Split", "Expand", "Tile", "Pad", "SplitTo
 _LOSES_AXES: Final = frozenset({"Reshape", "Flatten", "Gather", "GatherElements", "GatherND", "Compress"})
 
 Axes = tuple[int | None, ...]
-"""Which axis of the model's input each axis of a tensor is; `None` for an axis that was made on the way."""
+"""For each axis of a tensor the corresponding axis of the model's input; `None` for a new axis."""
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """An input of the model, met as one input of one step.
+class Consumer:
+    """A node that reads an input of the model, as one of its own inputs.
 
     Attributes:
-        step: who reads it.
-        place: as which of its inputs.
-        axes: which axis of the model's input each axis here is; `None` where that got lost.
-        is_whole: sizes here are those of the model's input.
-        is_same: values here are those of the model's input.
+        node: the node.
+        index: which of its inputs.
+        axes: for each axis here the axis of the model's input; `None` if that is unknown.
+        is_whole: the sizes here are those of the model's input.
+        is_same: the values here are those of the model's input.
     """
 
-    step: FlatNode
-    place: int
+    node: FlatNode
+    index: int
     axes: Axes | None
     is_whole: bool
     is_same: bool
 
 
-def uses_of(name: str, rank: int, steps: FlatNodes) -> tuple[Use, ...]:
-    """Everywhere that the input `name` is met, the nearest first. Linear in the steps that are reached."""
-    found: list[Use] = []
+def consumers_of(name: str, rank: int, nodes: FlatNodes) -> tuple[Consumer, ...]:
+    """All consumers of the input `name`, the nearest first. Linear in the nodes reached."""
+    found: list[Consumer] = []
     seen = {name}
-    waiting = [(name, Use(FlatNode("", (), ()), 0, tuple(range(rank)), is_whole=True, is_same=True))]
+    waiting = [(name, Consumer(FlatNode("", (), ()), 0, tuple(range(rank)), is_whole=True, is_same=True))]
     for tensor, past in waiting:
-        for step, place in steps.readers.get(tensor, ()):
-            use = Use(step, place, past.axes, past.is_whole, past.is_same)
-            found.append(use)
-            moved = _moved(use, steps)
+        for node, index in nodes.readers.get(tensor, ()):
+            consumer = Consumer(node, index, past.axes, past.is_whole, past.is_same)
+            found.append(consumer)
+            moved = _propagated(consumer, nodes)
             if moved is not None:
-                fresh = [output for output in step.writes if output and output not in seen]
+                fresh = [output for output in node.writes if output and output not in seen]
                 seen.update(fresh)
                 waiting.extend((output, moved) for output in fresh)
     return tuple(found)
 
 
-def _moved(use: Use, steps: FlatNodes) -> Use | None:
-    """How what a step writes is related to the input; `None` where other values come out than went in."""
-    step = use.step
-    if step.op in _ARITHMETIC and all(n in steps.weights for i, n in enumerate(step.reads) if i != use.place):
-        return Use(step, use.place, use.axes, use.is_whole, is_same=False)
-    if use.place not in _MOVES.get(step.op, ()):
+def _propagated(consumer: Consumer, nodes: FlatNodes) -> Consumer | None:
+    """How the outputs of a node relate to the model's input; `None` if the node computes other values."""
+    node = consumer.node
+    if node.op in _ARITHMETIC and all(n in nodes.weights for i, n in enumerate(node.reads) if i != consumer.index):
+        return Consumer(node, consumer.index, consumer.axes, consumer.is_whole, is_same=False)
+    if consumer.index not in _PASSES_VALUES.get(node.op, ()):
         return None
-    return Use(step, use.place, _moved_axes(use, steps), use.is_whole and step.op not in _RESIZES, use.is_same)
+    return Consumer(
+        node,
+        consumer.index,
+        _propagated_axes(consumer, nodes),
+        consumer.is_whole and node.op not in _RESIZES,
+        consumer.is_same,
+    )
 
 
-def _moved_axes(use: Use, steps: FlatNodes) -> Axes | None:
-    step, axes = use.step, use.axes
-    if axes is None or step.op in _LOSES_AXES:
+def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
+    node, axes = consumer.node, consumer.axes
+    if axes is None or node.op in _LOSES_AXES:
         return None
-    match step.op:
+    match node.op:
         case "Transpose":
-            order = step.numbers("perm") or tuple(reversed(range(len(axes))))
+            order = node.numbers("perm") or tuple(reversed(range(len(axes))))
             return tuple(axes[i] for i in order) if len(order) == len(axes) else None
         case "Unsqueeze":
-            return _with_new_axes(axes, axes_named(step, steps))
+            return _with_new_axes(axes, axes_named(node, nodes))
         case "Squeeze":
-            gone = {axis % len(axes) for axis in axes_named(step, steps)}
+            gone = {axis % len(axes) for axis in axes_named(node, nodes)}
             return tuple(axis for i, axis in enumerate(axes) if i not in gone) if gone else None
         case "Concat" if axes:
-            made = step.number("axis") % len(axes)
+            made = node.number("axis") % len(axes)
             return tuple(None if i == made else axis for i, axis in enumerate(axes))
         case _:
             return axes
 
 
-def axes_named(step: FlatNode, steps: FlatNodes) -> tuple[int, ...]:
-    """The axes that Squeeze and Unsqueeze work on: an attribute in older opsets, an input in newer ones."""
-    return step.numbers("axes") or (steps.integers(step.reads[1]) if len(step.reads) > 1 else None) or ()
+def axes_named(node: FlatNode, nodes: FlatNodes) -> tuple[int, ...]:
+    """The axes of Squeeze and Unsqueeze: an attribute before opset 13, an input since."""
+    return node.numbers("axes") or (nodes.integers(node.reads[1]) if len(node.reads) > 1 else None) or ()
 
 
 def _with_new_axes(axes: Axes, new: Sequence[int]) -> Axes | None:
     if not new:
         return None
     rank = len(axes) + len(new)
-    places = {axis % rank for axis in new}
+    open_sizes = {axis % rank for axis in new}
     old = iter(axes)
-    return tuple(None if i in places else next(old) for i in range(rank))
+    return tuple(None if i in open_sizes else next(old) for i in range(rank))

@@ -1,4 +1,4 @@
-"""From plain numbers to the element type that a model reads, those that numpy lacks included."""
+"""Conversion of numbers to the element type of an input, including types that numpy lacks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..core.wiring import BITS
 Array = np.ndarray[Any, Any]
 
 _BITS_OF_ONE: Final[Mapping[str, int]] = {
-    # The bits of 1.0 (ONNX, "Float stored in 8 bits"). Beside the sign, smaller bits are smaller numbers.
+    # The bits of 1.0 (ONNX, "Float stored in 8 bits"). Without the sign, smaller bits are smaller numbers.
     "float8e4m3fn": 0x38,
     "float8e4m3fnuz": 0x40,
     "float8e5m2": 0x3C,
     "float8e5m2fnuz": 0x40,
 }
 PACKED: Final[Mapping[str, int]] = {
-    # The number in TensorProto.DataType of types that no numpy array holds and ONNX Runtime takes from.
+    # TensorProto.DataType of types that numpy arrays cannot hold and ONNX Runtime accepts.
     "uint4": 21,
     "int4": 22,
     "float4e2m1": 23,
@@ -30,10 +30,10 @@ PACKED: Final[Mapping[str, int]] = {
 _BITS_OF_ONE_E8M0: Final = 127
 
 
-def as_elements(numbers: Array, dtype: str) -> object:
+def to_dtype(numbers: Array, dtype: str) -> object:
     """`numbers` as elements of type `dtype`, in the form that `running.values.to_value` takes.
 
-    bfloat16 and the 8-bit floats come as their bits, and packed types as OrtValues. Floats of 8 bits and less keep the
+    bfloat16 and 8-bit floats are returned as their bits, packed types as OrtValues. Floats of 8 bits and less keep the
     sign and the order of `numbers` between -1 and 1, not the values.
     """
     if dtype == "bfloat16":
@@ -46,13 +46,13 @@ def as_elements(numbers: Array, dtype: str) -> object:
 
 
 def _eighth_bits(numbers: Array, bits_of_one: int) -> Array:
-    steps = np.round(np.abs(numbers) * bits_of_one)
+    nodes = np.round(np.abs(numbers) * bits_of_one)
     sign = np.where(np.asarray(numbers) < 0, 0x80, 0)
-    return (np.clip(steps, 1, bits_of_one).astype(np.uint8) | sign.astype(np.uint8)).astype(np.uint8)
+    return (np.clip(nodes, 1, bits_of_one).astype(np.uint8) | sign.astype(np.uint8)).astype(np.uint8)
 
 
 def _packed(numbers: Array, dtype: str) -> object:
-    # ONNX Runtime reads the low bits first. It takes the shape from the array of bytes, so that has too many of them.
+    # ONNX Runtime reads the low bits first. It takes the shape from the array, which therefore has unused bytes.
     import onnxruntime as ort
 
     bits = BITS[dtype]

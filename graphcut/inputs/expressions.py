@@ -1,6 +1,6 @@
-"""Symbolic dimensions that are sums: `"past_sequence_length + sequence_length"`, `"2*s0"`.
+"""Symbolic dimensions that are expressions: `"past_sequence_length + sequence_length"`, `"2*s0"`.
 
-optimum and torch.onnx write these into dim_param; ONNX itself sees nothing but a name.
+optimum and torch.onnx write these into dim_param; ONNX itself treats them as names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.:\-]*")
-"""A name alone. With a minus inside it is still one: exporters write `seq-len`, and a difference with spaces."""
+"""A plain name. `seq-len` is one: exporters write differences with spaces."""
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: operator.add,
@@ -28,7 +28,7 @@ _CALLS: Final[Mapping[str, Callable[..., int]]] = {"max": max, "min": min, "floo
 
 @cache
 def atoms(symbol: str) -> tuple[str, ...]:
-    """The names in a symbolic dimension, in order; the whole where it is no sum that can be worked out."""
+    """The names in a symbolic dimension, in order; the whole text if it cannot be evaluated."""
     tree = _parse(symbol)
     if tree is None:
         return (symbol,)
@@ -40,7 +40,7 @@ def atoms(symbol: str) -> tuple[str, ...]:
 
 
 def evaluate(symbol: str, numbers: Mapping[str, int]) -> int | None:
-    """The number of a symbolic dimension; `None` where a name in it has none."""
+    """The value of a symbolic dimension; `None` if a name in it has no number."""
     if symbol in numbers:
         return numbers[symbol]
     tree = _parse(symbol)
@@ -75,8 +75,8 @@ def _value(tree: ast.expr, numbers: Mapping[str, int]) -> int | None:
 
 
 def _applied(operation: Callable[..., int], *values: int | None) -> int | None:
-    known = [value for value in values if value is not None]
+    survey = [value for value in values if value is not None]
     try:
-        return operation(*known) if len(known) == len(values) else None
+        return operation(*survey) if len(survey) == len(values) else None
     except (ArithmeticError, TypeError):
         return None

@@ -1,25 +1,24 @@
-"""Inputs made up for a model, from a seed: of sizes that agree, with values that it can work with."""
+"""Generated inputs for a model: sizes that agree with each other, values that the operators accept, one seed."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..core.errors import ModelError, UsageError
+from ..core.errors import ModelError, UsageError, did_you_mean
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external
-from .consumers import Use, uses_of
-from .dtypes import PACKED, as_elements
+from .consumers import Consumer, consumers_of
+from .dtypes import PACKED, to_dtype
 from .input_files import near_default
-from .sizes import DimensionSizes, Guess, choose
-from .survey import Survey, survey
-from .tensor_values import Numbers
+from .sizes import DimensionSizes, Fallback, choose_sizes
+from .survey import InputSurvey, survey_inputs
+from .tensor_values import TensorValues
 
 if TYPE_CHECKING:
     from onnx import TensorProto, TypeProto
@@ -29,68 +28,66 @@ Feeds = dict[str, Any]
 
 _WORDS: Final = ("ada", "bob", "eve", "ivy")
 _LARGEST_DEFAULT_BYTES: Final = 1 << 20
-"""A larger default is a weight that an exporter listed among the inputs; it stays as it is."""
+"""A larger default is a weight that the exporter listed among the inputs; it is not fed."""
 
 
 def generate(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None, variant: int = 0) -> Feeds:
-    """Values for the inputs of `model`, made so that as many models as possible take them.
+    """Values for the inputs of `model`, chosen so that as many models as possible accept them.
 
-    Floats are small. Integers are indices inside what they point into, positions, lengths, shapes that hold all
-    elements, wherever the graph or a name tells; else 0 and 1. Masks are ones. Large weights are not read.
+    Floats are between -1 and 1. Integers are valid indices, positions, lengths or shapes where the graph or the name
+    of the input shows what they are for; otherwise 0 and 1. Masks are ones. No large weight is read.
 
     Args:
         model: the model.
         seed: the same seed gives the same values.
-        sizes: numbers for open sizes, by symbol, or as `input[0]` for an axis without one. They go before those of
+        sizes: numbers for open sizes, by symbol, or as `input[0]` for an axis without a symbol. They override
             `model.dims`.
-        variant: each has other values, and other sizes wherever these are free. From 1 on, inputs that have a default
-            are fed too: with values near it.
+        variant: each variant has different values, and different sizes where sizes are free. Variants from 1 on also
+            feed the inputs that have a default, with values near it.
 
     Returns:
         The inputs by name, in the order of the model, as `running.values.to_value` takes them.
 
     Raises:
         UsageError: `sizes` names a dimension that the inputs do not have.
-        ModelError: an input is of a type for which nothing can be made up.
+        ModelError: an input has a type for which no values can be generated.
     """
-    known = survey(model)
-    chosen = choose(known, given=given_sizes(known, sizes or {}), variant=variant, guess=Guess())
-    return make_feeds(known, chosen, seed=seed, variant=variant, guess=Guess())
+    survey = survey_inputs(model)
+    chosen = choose_sizes(survey, given=given_sizes(survey, sizes or {}), variant=variant, fallback=Fallback())
+    return make_feeds(survey, chosen, seed=seed, variant=variant, fallback=Fallback())
 
 
-def given_sizes(known: Survey, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """The numbers that a user wants, those of `model.dims` included.
+def given_sizes(survey: InputSurvey, sizes: Mapping[str, int]) -> Mapping[str, int]:
+    """The sizes that the user gave, `model.dims` included.
 
     Raises:
         UsageError: the inputs have no such dimension.
     """
-    sums = [dim for dims in known.dims.values() for dim in dims if isinstance(dim, str)]
+    sums = [dim for dims in survey.dims.values() for dim in dims if isinstance(dim, str)]
     for name in sizes:
-        if name not in {*known.places, *sums, *known.model.dims}:
-            close = get_close_matches(name, known.places, n=1)
-            guess = f"did you mean {close[0]!r}? " if close else ""
+        if name not in {*survey.open_sizes, *sums, *survey.model.dims}:
             raise UsageError(
-                f"no input of {known.model.path.name} has a dimension {name!r}",
-                hint=f"{guess}open sizes: {', '.join(known.places) or 'none'}",
+                f"no input of {survey.model.path.name} has a dimension {name!r}",
+                hint=f"{did_you_mean(name, survey.open_sizes)}open sizes: {', '.join(survey.open_sizes) or 'none'}",
             )
-    return {**known.model.dims, **sizes}
+    return {**survey.model.dims, **sizes}
 
 
-def make_feeds(known: Survey, sizes: DimensionSizes, *, seed: int, variant: int, guess: Guess) -> Feeds:
-    """Values for the inputs, of the sizes that were chosen."""
-    return dict(_Making(known, Numbers(known, sizes, variant, guess), seed, variant).feeds())
+def make_feeds(survey: InputSurvey, sizes: DimensionSizes, *, seed: int, variant: int, fallback: Fallback) -> Feeds:
+    """Values for the inputs, with the chosen sizes."""
+    return dict(_Generator(survey, TensorValues(survey, sizes, variant, fallback), seed, variant).feeds())
 
 
 @dataclass(frozen=True)
-class _Making:
-    known: Survey
-    numbers: Numbers
+class _Generator:
+    survey: InputSurvey
+    numbers: TensorValues
     seed: int
     variant: int
 
     def feeds(self) -> Iterator[tuple[str, object]]:
-        defaults = {tensor.name: tensor for tensor in self.known.model.proto.graph.initializer}
-        for name, kind in self.known.types.items():
+        defaults = {tensor.name: tensor for tensor in self.survey.model.proto.graph.initializer}
+        for name, kind in self.survey.types.items():
             default = defaults.get(name)
             if default is None:
                 yield name, self._value(name, kind)
@@ -99,49 +96,49 @@ class _Making:
 
     def _may_be_fed(self, default: TensorProto) -> bool:
         is_small = not is_external(default) and default.ByteSize() <= _LARGEST_DEFAULT_BYTES
-        return is_small and self.known.tensors[default.name].dtype not in PACKED
+        return is_small and self.survey.tensors[default.name].dtype not in PACKED
 
-    def _random(self, name: str, place: int = 0) -> np.random.Generator:
-        # Each input draws for itself, so that its values stay when another input comes or goes.
-        return np.random.default_rng([self.seed, self.variant, zlib.crc32(name.encode()), place])
+    def _random(self, name: str, index: int = 0) -> np.random.Generator:
+        # Each input has a generator of its own: its values stay the same when another input is added or removed.
+        return np.random.default_rng([self.seed, self.variant, zlib.crc32(name.encode()), index])
 
-    def _value(self, name: str, kind: TypeProto, place: int = 0) -> object:
+    def _value(self, name: str, kind: TypeProto, index: int = 0) -> object:
         match kind.WhichOneof("value"):
             case "tensor_type":
-                return self._tensor(name, self._random(name, place))
+                return self._tensor(name, self._random(name, index))
             case "sequence_type":
                 inner = kind.sequence_type.elem_type
-                return [self._value(name, inner, place) for place in range(2 + self.variant)]
+                return [self._value(name, inner, index) for index in range(2 + self.variant)]
             case "optional_type":
                 return None if self._may_be_missing(name) else self._value(name, kind.optional_type.elem_type)
             case "map_type":
                 return self._map(name, kind)
             case other:
                 raise ModelError(
-                    f"no values can be made up for input {name!r}, which is of {other}",
-                    hint="no part that reads it can be run either; prove the cut with --structural",
+                    f"no values can be generated for input {name!r} of type {other}",
+                    hint="give values with --inputs, or check the structure alone with --structural",
                 )
 
     def _may_be_missing(self, name: str) -> bool:
-        """Leave an optional empty every other time, where the model asks whether there is a value."""
-        readers = self.known.steps.readers.get(name, ())
-        return self.variant % 2 == 1 and any(step.op == "OptionalHasElement" for step, _ in readers)
+        """Leave an optional empty in every second variant if the model tests whether it has a value."""
+        readers = self.survey.nodes.readers.get(name, ())
+        return self.variant % 2 == 1 and any(node.op == "OptionalHasElement" for node, _ in readers)
 
     def _tensor(self, name: str, random: np.random.Generator) -> object:
-        dtype = self.known.tensors[name].dtype
+        dtype = self.survey.tensors[name].dtype
         if dtype == "string":
             words = random.choice(self._words(name), self.numbers.sizes.shapes[name])
             return np.asarray(words, dtype=object)
-        return as_elements(self.numbers.draw(name, random), dtype)
+        return to_dtype(self.numbers.draw(name, random), dtype)
 
     def _words(self, name: str) -> Sequence[str]:
-        uses = self.known.uses[name]
-        if any(use.step.op == "Cast" for use in uses):  # to numbers
+        consumers = self.survey.consumers[name]
+        if any(consumer.node.op == "Cast" for consumer in consumers):  # to numbers
             return ("1", "2", "3")
-        return _vocabulary(uses) or _WORDS
+        return _vocabulary(consumers) or _WORDS
 
     def _map(self, name: str, kind: TypeProto) -> dict[object, object]:
-        words = _vocabulary(uses_of(name, 0, self.known.steps)) or _WORDS
+        words = _vocabulary(consumers_of(name, 0, self.survey.nodes)) or _WORDS
         is_by_word = tensor_of_type(name, kind).dtype.startswith("map(string")
         dtype = tensor_of_type(name, kind.map_type.value_type).dtype
         numbers = self._random(name).uniform(-1, 1, len(words))
@@ -149,7 +146,7 @@ class _Making:
         return dict(zip(words if is_by_word else range(len(words)), values, strict=True))
 
 
-def _vocabulary(uses: Sequence[Use]) -> list[str]:
-    """The words that a step knows."""
-    lists = (attribute.strings for use in uses for attribute in use.step.attributes if attribute.strings)
+def _vocabulary(consumers: Sequence[Consumer]) -> list[str]:
+    """The strings that an operator lists in an attribute, such as the keys of a LabelEncoder."""
+    lists = (attribute.strings for consumer in consumers for attribute in consumer.node.attributes if attribute.strings)
     return [word.decode() for word in next(lists, ())]

@@ -1,4 +1,4 @@
-"""Inputs that somebody recorded: a .npz file, an ONNX test-data folder, the defaults that a model carries."""
+"""Inputs read from a .npz file or an ONNX test-data folder, and values near the defaults in a model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, did_you_mean
 from ..core.wiring import Tensor
 from ..loading.subgraphs import is_external
 
@@ -32,33 +31,29 @@ def read_inputs(
     """The inputs that a file or folder holds.
 
     Args:
-        path: a .npz file, whose arrays bear the names of inputs; or a folder of ONNX test data, with `input_0.pb` and
-            so on in the order of the model's inputs. Inputs may be left out; whether the model can do without them is
-            not checked, and neither are types and shapes.
+        path: a .npz file whose arrays have the names of inputs; or a folder of ONNX test data, with `input_0.pb`,
+            `input_1.pb`, ... in the order of the model's inputs. Inputs may be missing. Types and shapes are not
+            checked.
         model_reads: the names of the model's inputs, in its order.
-        tensors: their types; in a folder, these tell sequences and optionals from tensors.
+        tensors: their types; needed to read sequences and optionals from a folder.
 
     Returns:
         The inputs by name, in the order of the model.
 
     Raises:
-        UsageError: there is nothing at `path`, it is of another kind, it is damaged, or it holds what is no input.
+        UsageError: `path` does not exist, is of another kind, is damaged, or holds a name that is no input.
     """
     try:
         found = _read_folder(path, model_reads, tensors) if path.is_dir() else _read_npz(path)
     except FileNotFoundError:
-        raise UsageError(
-            f"there is no file {path}", hint="inputs are a .npz file, or a folder with input_0.pb"
-        ) from None
+        raise UsageError(f"{path} does not exist", hint="inputs are a .npz file, or a folder with input_0.pb") from None
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}", hint="check its permissions") from None
     for name in found:
         if name not in model_reads:
-            close = get_close_matches(name, model_reads, n=1)
-            guess = f"did you mean {close[0]!r}? " if close else ""
             raise UsageError(
                 f"{path} holds {name!r}, which is no input of the model",
-                hint=f"{guess}its inputs: {', '.join(model_reads) or 'none'}",
+                hint=f"{did_you_mean(name, model_reads)}its inputs: {', '.join(model_reads) or 'none'}",
             )
     return {name: found[name] for name in model_reads if name in found}
 
@@ -66,10 +61,10 @@ def read_inputs(
 def _read_npz(path: Path) -> dict[str, object]:
     with path.open("rb") as opened:
         if not zipfile.is_zipfile(opened):
-            raise UsageError(f"{path} is no .npz file", hint="write one with numpy.savez(path, **inputs)")
+            raise UsageError(f"{path} is not a .npz file", hint="write one with numpy.savez(path, **inputs)")
         opened.seek(0)
         try:
-            with np.load(opened, allow_pickle=False) as file:  # pickles stay closed: they can run any code
+            with np.load(opened, allow_pickle=False) as file:  # a pickle could run any code
                 return {name: _array(path, file, name) for name in file.files}
         except zipfile.BadZipFile as error:
             raise UsageError(f"{path} can't be read: {error}", hint=_WRITE_AGAIN) from None
@@ -81,12 +76,12 @@ def _array(path: Path, file: Mapping[str, Any], name: str) -> object:
     except (ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         if "allow_pickle" in str(error):
             raise UsageError(
-                f"{path}: {name!r} is an array of Python objects, which are not read since they can run any code",
+                f"{path}: {name!r} is a pickled array of Python objects, which could run any code and is not read",
                 hint="save words with dtype=str, and sequences as a folder of ONNX test data",
             ) from None
         raise UsageError(f"{path}: {name!r} can't be read: {error}", hint=_WRITE_AGAIN) from None
-    if not isinstance(found, np.ndarray):  # numpy hands on what is no array as bytes
-        raise UsageError(f"{path}: {name!r} is no array", hint=_WRITE_AGAIN)
+    if not isinstance(found, np.ndarray):  # numpy returns a member that is no array as bytes
+        raise UsageError(f"{path}: {name!r} is not an array", hint=_WRITE_AGAIN)
     return found
 
 
@@ -107,12 +102,12 @@ def _read_folder(path: Path, model_reads: Sequence[str], tensors: Mapping[str, T
 
 
 def _read_message(file: Path, name: str, dtype: str) -> object:
-    # onnx is met here alone, so that a .npz file is read where no onnx is installed.
+    # onnx is imported here alone: a .npz file can be read where onnx is not installed.
     from google.protobuf.message import DecodeError
     from onnx import OptionalProto, SequenceProto, TensorProto, numpy_helper
 
     def to_optional(message: OptionalProto) -> object:
-        # numpy_helper takes one that is empty, and says of what type, for a tensor without a type.
+        # numpy_helper reads an empty optional with a declared type as a tensor without a type.
         has_value = any(field.name.endswith("_value") for field, _ in message.ListFields())
         return numpy_helper.to_optional(message) if has_value else None
 
@@ -125,8 +120,8 @@ def _read_message(file: Path, name: str, dtype: str) -> object:
         message = kind.FromString(file.read_bytes())
         if _points_elsewhere(message):
             raise UsageError(
-                f"{file} keeps the values of input {name!r} in another file, which is not read",
-                hint="save them inside, with raw_data",
+                f"{file} stores the values of input {name!r} in another file, which is not read",
+                hint="store them inside the message, in raw_data",
             )
         value: object = to_value(message)
     except (DecodeError, ValueError, TypeError) as error:
@@ -138,7 +133,7 @@ def _read_message(file: Path, name: str, dtype: str) -> object:
 
 
 def _points_elsewhere(message: Message) -> bool:
-    """Are the values of a tensor in here in another file? That could be any file of this machine."""
+    """Whether a tensor in the message has external data: that could be any file of this machine."""
     if message.DESCRIPTOR.name == "TensorProto":
         return is_external(cast("TensorProto", message))
     values = [value for field, value in message.ListFields() if field.message_type is not None]
@@ -147,7 +142,7 @@ def _points_elsewhere(message: Message) -> bool:
 
 
 def near_default(default: TensorProto, random: np.random.Generator) -> Any:  # noqa: ANN401 - an array of any type
-    """Values near a default: floats within a tenth of it, all else as it is, since it may well be a shape."""
+    """Values near a default: floats within 10 % of it; other types unchanged, since they may be shapes."""
     from onnx import numpy_helper
 
     values = numpy_helper.to_array(default)

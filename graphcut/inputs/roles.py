@@ -1,4 +1,4 @@
-"""What names tell: what an input is for, and what an open size counts.
+"""Roles of inputs and meanings of open sizes, by their names.
 
 The spellings are those of torch.onnx, optimum, onnxruntime-genai and tf2onnx exports.
 """
@@ -14,20 +14,20 @@ Role = Literal[
     "position", "type", "mask", "past", "rate", "total", "length", "extent", "scale", "samples", "mel", "ids", "hidden",
     "plain",
 ]  # fmt: skip
-"""What an input is for; `"plain"` where its name does not tell."""
+"""What an input is for; `"plain"` if its name does not tell."""
 
 Meaning = Literal[
     "batch", "sequence", "past", "total", "source", "image", "latent", "volume", "frames", "samples", "window", "mel",
     "channels", "steps", "other",
 ]  # fmt: skip
-"""What a size counts; `"other"` where nothing tells."""
+"""What a size counts; `"other"` if unknown."""
 
 INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64))
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 _SOURCE: Final = re.compile(r"encoder|cross|source|src|memory")
 
 _ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
-    # The first that fits counts.
+    # The first match counts.
     ("rate", re.compile(r"^sr$|sampl\w*_?rate")),
     ("position", re.compile(r"(?<![a-z])position|pos_ids|input_pos")),
     ("type", re.compile(r"token_type|segment_id")),
@@ -43,14 +43,14 @@ _ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
     ("ids", re.compile(r"ids?$|token|^(input|text|phoneme)")),
 )
 _DTYPES: Final[dict[Role, frozenset[str]]] = {
-    # Roles that are for inputs of some types only. A mask may be of any type.
+    # The element types that a role may have; roles not listed here may have any.
     **dict.fromkeys(("rate", "position", "type", "total", "length", "ids"), INTEGERS),
     "past": frozenset({*_FLOATS, "int8", "uint8"}),
     **dict.fromkeys(("scale", "samples", "mel", "hidden"), _FLOATS),
 }
 
 _SYMBOLS: Final[tuple[tuple[Meaning | None, re.Pattern[str]], ...]] = (
-    # Names that exporters make up tell nothing, even where they quote the name of an input. Neither do single letters.
+    # Names that exporters generate tell nothing, even if they contain the name of an input. Nor do single letters.
     (None, re.compile(r"_dynamic_axes_\d+$|_dim_?\d+$|^unk__\d+|^s\d+$|^u\d+$")),
     ("batch", re.compile(r"batch|^(bs|nb)$|num_images")),
     ("other", re.compile(r"(dim|heads?|hidden(_size)?|vocab\w*|features?)$")),
@@ -67,7 +67,7 @@ _SYMBOLS: Final[tuple[tuple[Meaning | None, re.Pattern[str]], ...]] = (
 
 
 def role_of(tensor: Tensor) -> Role:
-    """What an input is for. By its name, where its type does not contradict."""
+    """The role of an input by its name, if its type and rank do not contradict."""
     name = tensor.name.lower()
     for role, pattern in _ROLES:
         if pattern.search(name) and tensor.dtype in _DTYPES.get(role, {tensor.dtype}) and _has_rank(role, tensor):
@@ -78,9 +78,9 @@ def role_of(tensor: Tensor) -> Role:
 def _has_rank(role: Role, tensor: Tensor) -> bool:
     rank = len(tensor.shape or ())
     match role:
-        case "past":  # smaller ones count something
+        case "past":  # inputs of lower rank are counts
             return rank >= 3
-        case "mask":  # `pixel_mask` and the like lie over an image
+        case "mask":  # `pixel_mask` belongs to an image
             return "pixel" not in tensor.name
         case "extent" | "length" | "total":
             return rank <= 2
@@ -89,31 +89,31 @@ def _has_rank(role: Role, tensor: Tensor) -> bool:
 
 
 def meaning_of_symbol(symbol: str) -> Meaning | None:
-    """What a symbolic dimension counts, by its name; `None` where that tells nothing."""
+    """What a symbolic dimension counts, by its name; `None` if unknown."""
     name = symbol.lower()
     return next((meaning for meaning, pattern in _SYMBOLS if pattern.search(name)), None)
 
 
 def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, ...]:
-    """What the axes of an input of that role count, where the role tells."""
+    """The meanings of the axes of an input with that role, as far as the role determines them."""
     length: Meaning = "source" if _SOURCE.search(name.lower()) else "sequence"
     shapes: dict[Role, tuple[Meaning | None, ...]] = {
         "position": ("batch", length),
         "type": ("batch", length),
         "ids": ("batch", length) if rank > 1 else ("batch",),
         "hidden": ("batch", length, "other") if rank > 2 else ("batch", "other"),
-        "mask": _axes_of_mask(rank, "total" if length == "sequence" else length),
+        "mask": _mask_axes(rank, "total" if length == "sequence" else length),
         "past": ("batch", "other", "past" if length == "sequence" else length, "other"),
         "samples": ("batch", "samples") if rank == 2 else ("batch", "channels", "samples"),
         "mel": ("batch", "other", "mel"),
         "length": ("batch",),
     }
     axes = shapes.get(role, ())
-    # A tensor with more axes than its role knows has them in front: layers, or keys and values.
+    # Additional axes are leading ones: layers, or keys and values.
     return (*(None for _ in range(rank - len(axes))), *axes[max(0, len(axes) - rank) :])
 
 
-def _axes_of_mask(rank: int, length: Meaning) -> tuple[Meaning | None, ...]:
+def _mask_axes(rank: int, length: Meaning) -> tuple[Meaning | None, ...]:
     if rank <= 2:
         return ("batch", length)
     return ("batch", *(None for _ in range(rank - 3)), "sequence", length)

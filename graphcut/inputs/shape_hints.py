@@ -1,31 +1,31 @@
-"""What the steps that read an input tell of its sizes: how many channels a weight wants, which axes are an image."""
+"""Sizes and meanings of axes that the consumers of an input imply: channels of a weight, axes of an image, ..."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from .consumers import Use
+from .consumers import Consumer
 from .flattening import FlatNode
 from .roles import Meaning
 
 Shape = tuple[int | None, ...]
-"""Sizes; `None` where a size is open."""
+"""Sizes; `None` for an open size."""
 
 ShapeOf = Callable[[str], Shape | None]
-"""The sizes of a tensor, as far as they are known; `None` where even the rank is not."""
+"""Gives the shape of a tensor by name; `None` if its rank is unknown."""
 
-Wanted = Iterator[tuple[int, int | None]]
-"""Axes of what a step reads, and the sizes they must have; `None` where that is not known."""
+Required = Iterator[tuple[int, int | None]]
+"""Axes of an input of a node, and the sizes required there; `None` if unknown."""
 
 _CONVOLUTIONS: Final[Mapping[str, int]] = {
-    # The place of the weight.
+    # The input index of the weight.
     **dict.fromkeys(("Conv", "ConvInteger", "DeformConv", "ConvTranspose"), 1),
     **dict.fromkeys(("com.microsoft.FusedConv", "com.microsoft.NhwcFusedConv"), 1),
     "QLinearConv": 3,
 }
 _PRODUCTS: Final[Mapping[str, int]] = {
-    # The place of the second factor.
+    # The input index of the second factor.
     "MatMul": 1,
     "MatMulInteger": 1,
     "QLinearMatMul": 3,
@@ -39,7 +39,7 @@ _OVER_PLACES: Final = frozenset({
 _PLACES: Final[Mapping[int, Meaning]] = {3: "frames", 4: "image", 5: "volume"}
 
 _SAME: Final[Mapping[tuple[str, int], tuple[tuple[int, int, int], ...]]] = {
-    # For an input of a step: which of its axes is as long as which other input along which axis.
+    # For an input of an operator: (axis, other input, axis of that input) with equal sizes.
     **{(op, 0): ((-1, factor, -2),) for op, factor in _PRODUCTS.items()},
     ("MatMul", 1): ((-2, 0, -1),),
     ("ConvTranspose", 0): ((1, 1, 0),),
@@ -49,119 +49,119 @@ _SAME: Final[Mapping[tuple[str, int], tuple[tuple[int, int, int], ...]]] = {
     **{(op, state): ((0, 2, 0), (2, 2, 2)) for op in _RECURRENT for state in (5, 6)},
 }
 _LISTS: Final[Mapping[tuple[str, int], int]] = {
-    # Parameters with so many elements for each axis of what they are for; 0 where one element always does.
+    # Parameters with so many elements for each axis of input 0; 0: one element is always valid.
     **dict.fromkeys((("Tile", 1), ("Resize", 2), ("Resize", 3), ("Upsample", 1), ("Expand", 1), ("Reshape", 1)), 1),
     **dict.fromkeys((("Slice", 1), ("Slice", 2), ("Slice", 3), ("Slice", 4), ("TopK", 1)), 0),
     ("Pad", 1): 2,
 }
 
 
-def told_rank(use: Use, shape_of: ShapeOf) -> int | None:
-    """The rank that a step wants of what it reads, where its weight tells."""
-    step = use.step
-    if step.op in _CONVOLUTIONS and use.place == 0:
-        weight = shape_of(step.reads[_CONVOLUTIONS[step.op]])
+def required_rank(consumer: Consumer, shape_of: ShapeOf) -> int | None:
+    """The rank that the consumer requires of what it reads, if its operator or weight determines it."""
+    node = consumer.node
+    if node.op in _CONVOLUTIONS and consumer.index == 0:
+        weight = shape_of(node.reads[_CONVOLUTIONS[node.op]])
         return len(weight) if weight else None
-    if step.op in _RECURRENT and use.place in {0, 5, 6}:
+    if node.op in _RECURRENT and consumer.index in {0, 5, 6}:
         return 3
-    return 2 if step.op in {"Gemm", *_PRODUCTS} else None
+    return 2 if node.op in {"Gemm", *_PRODUCTS} else None
 
 
-def told_sizes(use: Use, shape_of: ShapeOf) -> dict[int, int]:
-    """Sizes that a step wants on axes of the input, by these axes."""
+def required_sizes(consumer: Consumer, shape_of: ShapeOf) -> dict[int, int]:
+    """Sizes that the consumer requires, by axis of the model's input."""
     found: dict[int, int] = {}
-    if use.axes is None or not use.is_whole:
+    if consumer.axes is None or not consumer.is_whole:
         return found
-    rank = len(use.axes)
-    for place, size in _wanted(use, shape_of):
-        axis = use.axes[place] if -rank <= place < rank else None
+    rank = len(consumer.axes)
+    for index, size in _required(consumer, shape_of):
+        axis = consumer.axes[index] if -rank <= index < rank else None
         if axis is not None and size:
             found.setdefault(axis, size)
     return found
 
 
-def told_channels(use: Use, shape_of: ShapeOf) -> int | None:
-    """The channels that a convolution wants of what it reads; `None` where the step is none."""
-    is_convolved = _RULES.get((use.step.op, use.place)) is _convolved
-    return next(_convolved(use.step, shape_of))[1] if is_convolved else None
+def required_channels(consumer: Consumer, shape_of: ShapeOf) -> int | None:
+    """The channels that a convolution requires of its input; `None` if the consumer is no convolution."""
+    is_convolved = _RULES.get((consumer.node.op, consumer.index)) is _convolution_channels
+    return next(_convolution_channels(consumer.node, shape_of))[1] if is_convolved else None
 
 
-def meant_axes(use: Use) -> dict[int, Meaning]:
-    """What axes of the input count, by the step that reads them."""
-    if use.axes is None:
+def axis_meanings(consumer: Consumer) -> dict[int, Meaning]:
+    """The meanings of axes of the model's input that the consumer's operator implies."""
+    if consumer.axes is None:
         return {}
-    step, rank = use.step, len(use.axes)
+    node, rank = consumer.node, len(consumer.axes)
     named: tuple[Meaning | None, ...] = ()
-    if step.op in _OVER_PLACES and use.place == 0 and rank in _PLACES:
+    if node.op in _OVER_PLACES and consumer.index == 0 and rank in _PLACES:
         named = ("batch", "channels", *(_PLACES[rank] for _ in range(rank - 2)))
-    elif step.op in _RECURRENT and use.place in {0, 5, 6} and rank == 3 and not step.number("layout"):
-        named = ("sequence" if use.place == 0 else None, "batch", "other")
-    pairs = zip(use.axes, named, strict=False)
+    elif node.op in _RECURRENT and consumer.index in {0, 5, 6} and rank == 3 and not node.number("layout"):
+        named = ("sequence" if consumer.index == 0 else None, "batch", "other")
+    pairs = zip(consumer.axes, named, strict=False)
     return {axis: meaning for axis, meaning in pairs if axis is not None and meaning is not None}
 
 
-def _wanted(use: Use, shape_of: ShapeOf) -> Wanted:
-    key = (use.step.op, use.place)
+def _required(consumer: Consumer, shape_of: ShapeOf) -> Required:
+    key = (consumer.node.op, consumer.index)
     for axis, other, along in _SAME.get(key, ()):
-        yield axis, size_along(use.step, other, along, shape_of)
+        yield axis, size_along(consumer.node, other, along, shape_of)
     if key in _LISTS:
-        axes = use.step.numbers("axes") or shape_of(use.step.reads[0]) or ()
+        axes = consumer.node.numbers("axes") or shape_of(consumer.node.reads[0]) or ()
         yield 0, _LISTS[key] * len(axes) or 1
     if key in _RULES:
-        yield from _RULES[key](use.step, shape_of)
-    if use.step.op == "Concat" or use.step.op in _ELEMENTWISE:
-        yield from _beside(use, shape_of)
+        yield from _RULES[key](consumer.node, shape_of)
+    if consumer.node.op == "Concat" or consumer.node.op in _ELEMENTWISE:
+        yield from _broadcast_sizes(consumer, shape_of)
 
 
-def size_along(step: FlatNode, place: int, axis: int, shape_of: ShapeOf) -> int | None:
-    """The size of one input of a step along one axis, where both are there and known."""
-    shape = shape_of(step.reads[place]) if place < len(step.reads) else None
+def size_along(node: FlatNode, index: int, axis: int, shape_of: ShapeOf) -> int | None:
+    """The size of input `index` of a node along `axis`; `None` if it is missing or unknown."""
+    shape = shape_of(node.reads[index]) if index < len(node.reads) else None
     return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
 
 
-def _convolved(step: FlatNode, shape_of: ShapeOf) -> Wanted:
-    yield 1, (size_along(step, _CONVOLUTIONS[step.op], 1, shape_of) or 0) * step.number("group", 1)
+def _convolution_channels(node: FlatNode, shape_of: ShapeOf) -> Required:
+    yield 1, (size_along(node, _CONVOLUTIONS[node.op], 1, shape_of) or 0) * node.number("group", 1)
 
 
-def _gemm(step: FlatNode, shape_of: ShapeOf) -> Wanted:
-    yield 0 if step.number("transA") else 1, size_along(step, 1, 1 if step.number("transB") else 0, shape_of)
+def _gemm_inner(node: FlatNode, shape_of: ShapeOf) -> Required:
+    yield 0 if node.number("transA") else 1, size_along(node, 1, 1 if node.number("transB") else 0, shape_of)
 
 
-def _quantized_rows(step: FlatNode, _shape_of: ShapeOf) -> Wanted:
-    yield -1, step.number("K")
+def _quantized_rows(node: FlatNode, _shape_of: ShapeOf) -> Required:
+    yield -1, node.number("K")
 
 
-def _pieces(step: FlatNode, _shape_of: ShapeOf) -> Wanted:
-    yield step.number("axis"), sum(step.numbers("split"))
+def _split_total(node: FlatNode, _shape_of: ShapeOf) -> Required:
+    yield node.number("axis"), sum(node.numbers("split"))
 
 
-def _grouped(step: FlatNode, shape_of: ShapeOf) -> Wanted:
-    """Keys and values of the past: batch, heads, length, head size (onnxruntime ContribOperators.md)."""
-    heads = step.number("kv_num_heads")
-    keys, packed = size_along(step, 1, -1, shape_of), size_along(step, 0, -1, shape_of)
+def _past_shape(node: FlatNode, shape_of: ShapeOf) -> Required:
+    """Past keys and values are [batch, heads, length, head size] (onnxruntime, ContribOperators.md)."""
+    heads = node.number("kv_num_heads")
+    keys, packed = size_along(node, 1, -1, shape_of), size_along(node, 0, -1, shape_of)
     yield 1, heads
     if keys:
         yield 3, keys // heads
     elif packed:
-        yield 3, packed // (step.number("num_heads") + 2 * heads)
+        yield 3, packed // (node.number("num_heads") + 2 * heads)
 
 
-def _beside(use: Use, shape_of: ShapeOf) -> Wanted:
-    """What is joined or added must have the same sizes; what is added may be spread from 1."""
-    step, rank = use.step, len(use.axes or ())
-    joined = step.number("axis") % rank if step.op == "Concat" and rank else None
-    for place, name in enumerate(step.reads):
-        shape = shape_of(name) if place != use.place else None
+def _broadcast_sizes(consumer: Consumer, shape_of: ShapeOf) -> Required:
+    """Concat and elementwise operators need equal sizes; elementwise ones also broadcast from 1."""
+    node, rank = consumer.node, len(consumer.axes or ())
+    joined = node.number("axis") % rank if node.op == "Concat" and rank else None
+    for index, name in enumerate(node.reads):
+        shape = shape_of(name) if index != consumer.index else None
         for back, size in enumerate(reversed(shape or ()), start=1):
             if back <= rank and rank - back != joined and size is not None and (size > 1 or joined is not None):
                 yield -back, size
 
 
-_RULES: Final[Mapping[tuple[str, int], Callable[[FlatNode, ShapeOf], Wanted]]] = {
-    **{(op, 0): _convolved for op in _CONVOLUTIONS if op != "ConvTranspose"},
-    ("Gemm", 0): _gemm,
-    ("Split", 0): _pieces,
+_RULES: Final[Mapping[tuple[str, int], Callable[[FlatNode, ShapeOf], Required]]] = {
+    **{(op, 0): _convolution_channels for op in _CONVOLUTIONS if op != "ConvTranspose"},
+    ("Gemm", 0): _gemm_inner,
+    ("Split", 0): _split_total,
     ("com.microsoft.MatMulNBits", 0): _quantized_rows,
-    ("com.microsoft.GroupQueryAttention", 3): _grouped,
-    ("com.microsoft.GroupQueryAttention", 4): _grouped,
+    ("com.microsoft.GroupQueryAttention", 3): _past_shape,
+    ("com.microsoft.GroupQueryAttention", 4): _past_shape,
 }

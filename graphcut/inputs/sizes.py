@@ -1,7 +1,7 @@
-"""A number for each open size of the inputs.
+"""Chooses a number for each open size of the inputs.
 
-What the user gives wins, then what a weight wants, then what a size counts. There is one number for each symbolic
-dimension, and lengths agree: a mask is as long as the past and the sequence together.
+Sources, the strongest first: the user, a size that a weight requires, the meaning of the axis (batch, sequence, ...).
+Each symbolic dimension has one number, and lengths agree: a mask is as long as past and sequence together.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 from .expressions import evaluate
 from .roles import Meaning
-from .survey import Survey
+from .survey import InputSurvey
 
 _NUMBERS: Final[Mapping[Meaning, tuple[int, int]]] = {
-    # The number in the first variant, and what each further one adds.
+    # The number in the first variant, and the increment for each further variant.
     "batch": (2, 1),
     "sequence": (5, 2),
     "past": (3, 1),
@@ -32,7 +32,7 @@ _NUMBERS: Final[Mapping[Meaning, tuple[int, int]]] = {
     "steps": (1, 0),
 }
 _PER_IMAGE: Final[Mapping[Meaning, int]] = {"image": 1, "volume": 4, "latent": 8}
-"""How much smaller than an image is, what is tried when another size of image is."""
+"""Divisor of an image size for axes that shrink with it."""
 
 _LENGTHS: Final[tuple[Meaning, ...]] = ("sequence", "source", "frames", "samples", "mel", "window")
 _ONE_AT_A_TIME: Final = "com.microsoft.GroupQueryAttention"
@@ -40,15 +40,15 @@ _ONE_AT_A_TIME: Final = "com.microsoft.GroupQueryAttention"
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """What to try otherwise where nothing tells what a model wants.
+class Fallback:
+    """Values to try if the defaults are refused; None keeps a default.
 
     Attributes:
-        batch: for every batch.
-        every: for every open size that neither the user nor a weight sets.
+        batch: for every batch axis.
+        every: for every open size that neither the user nor a weight determines.
         image: for heights and widths.
-        integers: for integers of which nothing is known.
-        flipped: single booleans are the other way round.
+        integers: for integer inputs whose purpose is unknown.
+        flipped: single booleans are inverted.
     """
 
     batch: int | None = None
@@ -60,15 +60,15 @@ class Guess:
 
 @dataclass(frozen=True)
 class DimensionSizes:
-    """Every size of the inputs, in numbers.
+    """All sizes of the inputs, as numbers.
 
     Attributes:
-        shapes: the shape of each input; of the tensors inside, where it is a sequence or an optional.
-        numbers: what was put in for each open size, by its name.
-        sequence: how long the sequence is.
-        past: how long its past is.
-        length: how long what comes in is, whatever it counts.
-        image: the height of an image.
+        shapes: the shape of each input; for a sequence or an optional, of the tensors in it.
+        numbers: the number of each open size, by its name.
+        sequence: length of the sequence.
+        past: length of its past.
+        length: length of the data, whatever its unit (tokens, frames, samples).
+        image: height of an image.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -79,21 +79,23 @@ class DimensionSizes:
     image: int
 
 
-def choose(survey: Survey, *, given: Mapping[str, int], variant: int = 0, guess: Guess) -> DimensionSizes:
+def choose_sizes(
+    survey: InputSurvey, *, given: Mapping[str, int], variant: int = 0, fallback: Fallback
+) -> DimensionSizes:
     """Numbers for every open size of the inputs.
 
     Args:
         survey: of the model.
-        given: what the user wants, by name.
-        variant: another one gives another number wherever one is free.
-        guess: what to try instead of the usual numbers.
+        given: the sizes that the user gave, by name.
+        variant: another variant has other numbers where they are free.
+        fallback: numbers to use instead of the defaults.
     """
-    choice = _Choice(survey, given, variant, guess)
+    choice = _Choice(survey, given, variant, fallback)
     numbers = choice.numbers()
     lengths = (choice.length(meaning, numbers) for meaning in _LENGTHS)
     return DimensionSizes(
         shapes={name: tuple(max(0, _size(d, numbers)) for d in dims) for name, dims in survey.dims.items()},
-        numbers={name: numbers[name] for name in survey.places},
+        numbers={name: numbers[name] for name in survey.open_sizes},
         sequence=choice.length("sequence", numbers) or choice.usual("sequence"),
         past=choice.length("past", numbers) or 0,
         length=next(filter(None, lengths), choice.usual("sequence")),
@@ -103,19 +105,19 @@ def choose(survey: Survey, *, given: Mapping[str, int], variant: int = 0, guess:
 
 @dataclass(frozen=True)
 class _Choice:
-    survey: Survey
+    survey: InputSurvey
     given: Mapping[str, int]
     variant: int
-    guess: Guess
+    fallback: Fallback
 
     def numbers(self) -> dict[str, int]:
-        numbers = {**{name: self._number(name) for name in self.survey.places}, **self.given}
+        numbers = {**{name: self._number(name) for name in self.survey.open_sizes}, **self.given}
         past = self.length("past", numbers) or 0
         sequence = self.length("sequence", numbers)
         sequence = self.usual("sequence") if sequence is None else sequence
         numbers.update(dict.fromkeys(self._free("total"), past + sequence))
         total = self.length("total", numbers)
-        if total is not None and total != past + sequence:  # it is set from outside: fit in what is free
+        if total is not None and total != past + sequence:  # it is given: adapt what is free
             if total > past and self._free("sequence"):
                 numbers.update(dict.fromkeys(self._free("sequence"), total - past))
             elif total >= sequence:
@@ -123,40 +125,40 @@ class _Choice:
         return numbers
 
     def length(self, meaning: Meaning, numbers: Mapping[str, int]) -> int | None:
-        """The size of the first axis that counts that."""
+        """The size of the first axis with that meaning; None if there is none."""
         for name, meanings in self.survey.meanings.items():
             if meaning in meanings:
                 return _size(self.survey.dims[name][meanings.index(meaning)], numbers)
         return None
 
     def usual(self, meaning: Meaning, axis: int = 1) -> int:
-        if self.guess.every is not None:
-            return self.guess.every
+        if self.fallback.every is not None:
+            return self.fallback.every
         first, more = _NUMBERS.get(meaning, (4 + axis, 2))
         return first + self.variant * more
 
     def _number(self, name: str) -> int:
-        if name in self.survey.told:
-            return self.survey.told[name]
+        if name in self.survey.required:
+            return self.survey.required[name]
         meaning = self.survey.meaning(name)
         if meaning in self._single:
             return 1
-        if meaning == "batch" and self.guess.batch is not None:
-            return self.guess.batch
-        if meaning in _PER_IMAGE and self.guess.image is not None:
-            return self.guess.image // _PER_IMAGE[meaning]
-        return self.usual(meaning, axis=next((axis for _, axis in self.survey.places[name]), 1))
+        if meaning == "batch" and self.fallback.batch is not None:
+            return self.fallback.batch
+        if meaning in _PER_IMAGE and self.fallback.image is not None:
+            return self.fallback.image // _PER_IMAGE[meaning]
+        return self.usual(meaning, axis=next((axis for _, axis in self.survey.open_sizes[name]), 1))
 
     @cached_property
     def _single(self) -> frozenset[Meaning]:
-        """What must be one, in turn, so that a model goes on from a past at all."""
+        """The axis that must be 1 so that a model continues from a past: batch and sequence in turn."""
         has_past = "past" in self.survey.roles.values()
-        if not has_past or _ONE_AT_A_TIME not in self.survey.steps.ops:
+        if not has_past or _ONE_AT_A_TIME not in self.survey.nodes.ops:
             return frozenset()
         return frozenset({"sequence"}) if self.variant % 2 else frozenset({"batch"})
 
     def _free(self, meaning: Meaning) -> list[str]:
-        names = (name for name in self.survey.places if name not in self.given and name not in self.survey.told)
+        names = (name for name in self.survey.open_sizes if name not in self.given and name not in self.survey.required)
         return [name for name in names if self.survey.meaning(name) == meaning]
 
 

@@ -1,6 +1,6 @@
-"""What is known of the inputs of a model before any number is chosen.
+"""What the graph tells about the inputs of a model, before sizes and values are chosen.
 
-An open size has a name: its symbol, or `input[0]` for an axis without one.
+An open size is named by its symbol, or `input[0]` for an axis without one.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ import msgspec
 from ..core.wiring import Tensor
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type
-from .consumers import Use, uses_of
+from .consumers import Consumer, consumers_of
 from .expressions import atoms
-from .flattening import FlatNodes, lay_open
+from .flattening import FlatNodes, flatten
 from .roles import Meaning, Role, meaning_of_symbol, meanings_of_axes, role_of
-from .shape_hints import Shape, meant_axes, told_channels, told_rank, told_sizes
+from .shape_hints import Shape, axis_meanings, required_channels, required_rank, required_sizes
 
 if TYPE_CHECKING:
     from onnx import TypeProto
 
 _USUAL_RANK: Final = 2
-"""Of an input that says nothing of its rank: rows and columns."""
+"""The rank assumed for an input of unknown rank."""
 
-_SOUND: Final[frozenset[Role]] = frozenset({"samples", "mel"})
-"""Inputs that are longer than the `sequence_length` that exporters call their last axis."""
+_AUDIO: Final[frozenset[Role]] = frozenset({"samples", "mel"})
+"""Roles of audio inputs: longer than the `sequence_length` that exporters call their last axis."""
 
 _IMAGE_CHANNELS: Final = frozenset({1, 3, None})
 
 
 @dataclass(frozen=True)
-class Survey:
+class InputSurvey:
     """The inputs of a model.
 
     Attributes:
         model: the model.
-        steps: its operations.
+        nodes: its nodes, those of bodies and functions included.
     """
 
     model: Model
-    steps: FlatNodes
+    nodes: FlatNodes
 
     @cached_property
     def types(self) -> Mapping[str, TypeProto]:
-        """The type of each input, with what sequences and maps hold."""
+        """The declared type of each input."""
         declared = {value.name: value.type for value in self.model.proto.graph.input}
         return {name: declared[name] for name in self.model.graph.reads}
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Each input, or the tensor inside it where it is a sequence or an optional; no maps. All ranks are known."""
-        known = {name: tensor_of_type(name, _innermost(kind)) for name, kind in self.types.items()}
-        plain = {name: tensor for name, tensor in known.items() if tensor.is_plain}
+        """Each input, or the tensor in it if it is a sequence or an optional; without maps. All ranks are known."""
+        survey = {name: tensor_of_type(name, _innermost(kind)) for name, kind in self.types.items()}
+        plain = {name: tensor for name, tensor in survey.items() if tensor.is_plain}
         return {name: tensor if tensor.shape is not None else self._ranked(tensor) for name, tensor in plain.items()}
 
     @cached_property
     def roles(self) -> Mapping[str, Role]:
-        """What each input is for."""
+        """The role of each input."""
         return {name: role_of(tensor) for name, tensor in self.tensors.items()}
 
     @cached_property
-    def uses(self) -> Mapping[str, tuple[Use, ...]]:
-        """Where the values of each input end up."""
-        return {name: uses_of(name, len(tensor.shape or ()), self.steps) for name, tensor in self.tensors.items()}
+    def consumers(self) -> Mapping[str, tuple[Consumer, ...]]:
+        """The consumers of each input, see `consumers_of`."""
+        return {name: consumers_of(name, len(tensor.shape or ()), self.nodes) for name, tensor in self.tensors.items()}
 
     @cached_property
     def dims(self) -> Mapping[str, tuple[int | str, ...]]:
@@ -77,8 +77,8 @@ class Survey:
         }
 
     @cached_property
-    def places(self) -> Mapping[str, list[tuple[str, int]]]:
-        """Each open size in the order it appears, and the axes of inputs where it stands alone."""
+    def open_sizes(self) -> Mapping[str, list[tuple[str, int]]]:
+        """Each open size in order of appearance, and the (input, axis) pairs whose dimension is exactly this size."""
         found: dict[str, list[tuple[str, int]]] = {}
         for name, dims in self.dims.items():
             for axis, dim in enumerate(dims):
@@ -89,12 +89,12 @@ class Survey:
         return found
 
     @cached_property
-    def told(self) -> Mapping[str, int]:
-        """The open sizes of which a weight tells the number."""
+    def required(self) -> Mapping[str, int]:
+        """The open sizes that a weight determines, with their numbers."""
         found: dict[str, int] = {}
-        for name, uses in self.uses.items():
-            for use in uses:
-                for axis, size in told_sizes(use, self.shape_of).items():
+        for name, consumers in self.consumers.items():
+            for consumer in consumers:
+                for axis, size in required_sizes(consumer, self.shape_of).items():
                     dim = self.dims[name][axis]
                     if isinstance(dim, str):
                         found.setdefault(dim, size)
@@ -102,19 +102,19 @@ class Survey:
 
     @cached_property
     def meanings(self) -> Mapping[str, tuple[Meaning | None, ...]]:
-        """What each axis of each input counts: its symbol tells, or the role of the input, or a step that reads it."""
+        """The meaning of each axis, from its symbol, the role of the input, or a node that reads it."""
         return {name: self._meanings_of(tensor) for name, tensor in self.tensors.items()}
 
     def meaning(self, size: str) -> Meaning:
-        """What an open size counts."""
-        places = self.places[size]
-        found = [self.meanings[name][axis] for name, axis in places] or [meaning_of_symbol(size)]
-        usual: Meaning = "batch" if places and places[0][1] == 0 else "other"
+        """The meaning of an open size."""
+        open_sizes = self.open_sizes[size]
+        found = [self.meanings[name][axis] for name, axis in open_sizes] or [meaning_of_symbol(size)]
+        usual: Meaning = "batch" if open_sizes and open_sizes[0][1] == 0 else "other"
         return next((meaning for meaning in found if meaning is not None), usual)
 
     def shape_of(self, name: str) -> Shape | None:
-        """The sizes of a tensor anywhere in the model, as far as the model tells."""
-        constant = self.steps.shape_of_constant(name)
+        """The shape of any tensor of the model, as far as it is known."""
+        constant = self.nodes.shape_of_constant(name)
         if constant is not None:
             return constant
         tensor = self.model.tensors.get(name)
@@ -123,8 +123,8 @@ class Survey:
         return tuple(dim if isinstance(dim, int) else None for dim in tensor.shape)
 
     def _ranked(self, tensor: Tensor) -> Tensor:
-        told = (told_rank(use, self.shape_of) for use in uses_of(tensor.name, 0, self.steps))
-        rank = next((rank for rank in told if rank is not None), _USUAL_RANK)
+        required = (required_rank(consumer, self.shape_of) for consumer in consumers_of(tensor.name, 0, self.nodes))
+        rank = next((rank for rank in required if rank is not None), _USUAL_RANK)
         return msgspec.structs.replace(tensor, shape=(None,) * rank)
 
     def _meanings_of(self, tensor: Tensor) -> tuple[Meaning | None, ...]:
@@ -132,22 +132,22 @@ class Survey:
         by_symbol = [meaning_of_symbol(dim) if isinstance(dim, str) and atoms(dim) == (dim,) else None for dim in shape]
         by_role = meanings_of_axes(tensor.name, role, len(shape))
         by_step: dict[int, Meaning] = {}
-        for use in self.uses[tensor.name]:
-            by_step = {**meant_axes(use), **by_step}
+        for consumer in self.consumers[tensor.name]:
+            by_step = {**axis_meanings(consumer), **by_step}
         found = [by_symbol[axis] or by_step.get(axis) or by_role[axis] for axis in range(len(shape))]
-        if role in _SOUND:
+        if role in _AUDIO:
             found = [by_role[axis] or found[axis] for axis in range(len(shape))]
-        return self._sharpened(found, self._channels(tensor.name))
+        return self._refined(found, self._channels(tensor.name))
 
     def _channels(self, name: str) -> int | None:
-        """The channels of an image or a sound: what a convolution wants, else the second size."""
-        told = (told_channels(use, self.shape_of) for use in self.uses[name])
+        """The channels of an image or a sound: those of the convolution that reads it, else the second size."""
+        required = (required_channels(consumer, self.shape_of) for consumer in self.consumers[name])
         dims = self.dims[name]
         second = dims[1] if len(dims) > 1 and isinstance(dims[1], int) else None
-        return next(filter(None, told), second)
+        return next(filter(None, required), second)
 
-    def _sharpened(self, meanings: list[Meaning | None], channels: int | None) -> tuple[Meaning | None, ...]:
-        """Tell a latent from an image, and sound from other rows."""
+    def _refined(self, meanings: list[Meaning | None], channels: int | None) -> tuple[Meaning | None, ...]:
+        """The meanings, with latents distinguished from images, and sound from other rows."""
         if len(meanings) == 2 and meanings[1] in {None, "frames"} and "rate" in self.roles.values():
             meanings = [meanings[0], "window"]
         better: dict[Meaning | None, Meaning] = {}
@@ -158,13 +158,13 @@ class Survey:
         return tuple(better.get(meaning, meaning) for meaning in meanings)
 
 
-def survey(model: Model) -> Survey:
-    """Look at the inputs of `model`. Infers its types where that was not done yet; linear in its nodes."""
-    return Survey(model, lay_open(model))
+def survey_inputs(model: Model) -> InputSurvey:
+    """The inputs of `model`. Runs type inference if that was not done yet; linear in the nodes."""
+    return InputSurvey(model, flatten(model))
 
 
 def _innermost(kind: TypeProto) -> TypeProto:
-    """The type of what a sequence or an optional holds."""
+    """The element type of a sequence or an optional, at any depth."""
     while True:
         match kind.WhichOneof("value"):
             case "sequence_type":

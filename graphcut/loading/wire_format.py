@@ -177,5 +177,10 @@ def _varint(value: int) -> bytes:
     return bytes(made)
 
 
+def field_header(number: int, length_bytes: int) -> bytes:
+    """The bytes before the content of a length-delimited field."""
+    return _varint(number << 3 | _LENGTH) + _varint(length_bytes)
+
+
 def _length_field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | _LENGTH) + _varint(len(content)) + content
+    return field_header(number, len(content)) + content

@@ -477,11 +477,11 @@ def test_every_verb_takes_a_folder_or_a_manifest(say: Say, own_parts: Path, tmp_
         (("analyze", "MODEL", "--dim", "=3"), "--dim =3 does not say NAME=N", "write it like --dim seq=128"),
         (("analyze", "MODEL", "--dim", "seq=-1"), "--dim seq=-1 does not say NAME=N", "write it like --dim seq=128"),
         (("analyze", "MODEL", "--dim", "seq=²"), "--dim seq=² does not say NAME=N", "write it like --dim seq=128"),
-        (("demo", "lm"), "there is no demo called 'lm'", "did you mean 'llm'?"),
+        (("demo", "lm"), "no demo is called 'lm'", "did you mean 'llm'?"),
         (
             ("demo", "unet", "-o", "FOLDER/u.onnx", "--layers", "3"),
             "demo 'unet' has no option 'layers'",
-            "leave it out: this demo takes `external` alone",
+            "omit it: this demo has the option `external` alone",
         ),
         (
             ("demo", "llm", "-o", "FOLDER/q.onnx", "--layers", "0"),

@@ -165,7 +165,7 @@ def test_an_input_that_can_not_be_read_fails_in_its_turn(
         "run", place, "--inputs", batches, "-o", tmp_path / "out", "--on-error", "skip" if goes_on else "raise", *words
     )
     assert said.code == (3 if goes_on else 2)
-    assert f"{batches / 'b.npz'} is no .npz file" in said.err
+    assert f"{batches / 'b.npz'} is not a .npz file" in said.err
     assert ("1 of 3 inputs failed" in said.err.splitlines()) is goes_on
     assert answers(tmp_path / "out") == {name: EXPECTED[name] for name in ("a.npz", "c.npz")[: 1 + goes_on]}
 

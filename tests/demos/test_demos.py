@@ -347,7 +347,7 @@ def test_more_than_protobuf_holds_is_refused_before_anything_is_written(tmp_path
     sizes = {"hidden": 3072, "layers": 32, "heads": 32, "kv_heads": 32, "intermediate": 8192, "vocab": 32064}
     with pytest.raises(ModelError, match=r"the model is 7\.1 GiB, and a single ONNX file holds less") as caught:
         drawn(tmp_path, "llm", **sizes, dtype="float16", external=False)
-    assert "into a file beside it" in caught.value.hint
+    assert "in a data file" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 
 
@@ -367,7 +367,7 @@ def test_a_run_that_dies_leaves_the_old_files_whole(tmp_path: Path, monkeypatch:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot write .*/none/unet\.onnx: No such file") as caught:
         drawn(tmp_path / "none", "unet")
-    assert caught.value.hint == "name a file in a folder that exists and has room"
+    assert caught.value.hint == "choose a folder that exists and has enough free space"
 
 
 # Names and options
@@ -376,10 +376,15 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message", "hint"),
     [
-        ("lmm", {}, "there is no demo called 'lmm'", "did you mean 'llm'?"),
-        ("bert", {}, "there is no demo called 'bert'", "choose from llm, unet, resnet, multitask, control-flow"),
+        ("lmm", {}, "no demo is called 'lmm'", "did you mean 'llm'?"),
+        ("bert", {}, "no demo is called 'bert'", "choose from llm, unet, resnet, multitask, control-flow"),
         ("llm", {"layer": 3}, "demo 'llm' has no option 'layer'", "did you mean 'layers'?"),
-        ("unet", {"hidden": 3}, "demo 'unet' has no option 'hidden'", "leave it out: this demo takes `external` alone"),
+        (
+            "unet",
+            {"hidden": 3},
+            "demo 'unet' has no option 'hidden'",
+            "omit it: this demo has the option `external` alone",
+        ),
         ("llm", {"hidden": "64"}, "option 'hidden' of demo 'llm': expected `int`, got `str`", "--help"),
         ("llm", {"layers": 0}, "option 'layers' of demo 'llm': expected `int` >= 1", "--help"),
         ("llm", {"dtype": "int8"}, "option 'dtype' of demo 'llm': invalid enum value 'int8'", "--help"),
@@ -414,7 +419,7 @@ def test_listing_the_demos_loads_no_onnx() -> None:
 
 
 def test_weights_have_the_mean_and_scale_that_they_should() -> None:
-    weight = noise.RandomWeight(name="w", shape=(1000, 1000), dtype="float32", mean=1.0, scale=0.1, place=3)
+    weight = noise.RandomWeight(name="w", shape=(1000, 1000), dtype="float32", mean=1.0, scale=0.1, index=3)
     values = np.frombuffer(b"".join(weight.pieces()), np.float32)
     assert values.nbytes == weight.size_bytes
     assert values.mean() == pytest.approx(1.0, abs=1e-3)
@@ -423,6 +428,6 @@ def test_weights_have_the_mean_and_scale_that_they_should() -> None:
 
 
 def test_rows_of_a_large_weight_are_not_copies() -> None:
-    weight = noise.RandomWeight(name="w", shape=(1024, 1024), dtype="float16", mean=0.0, scale=1.0, place=0)
+    weight = noise.RandomWeight(name="w", shape=(1024, 1024), dtype="float16", mean=0.0, scale=1.0, index=0)
     rows = np.frombuffer(b"".join(weight.pieces()), np.float16).reshape(weight.shape)
     assert len(np.unique(rows, axis=0)) == 1024

@@ -19,8 +19,8 @@ from graphcut.inputs.expressions import atoms, evaluate
 from graphcut.inputs.generating import Feeds, generate, make_feeds
 from graphcut.inputs.input_files import read_inputs
 from graphcut.inputs.searching import find_accepted_inputs
-from graphcut.inputs.sizes import Guess, choose
-from graphcut.inputs.survey import survey
+from graphcut.inputs.sizes import Fallback, choose_sizes
+from graphcut.inputs.survey import survey_inputs
 from graphcut.loading.model import Model, load
 from graphcut.running.values import to_value
 
@@ -306,9 +306,11 @@ def test_a_split_takes_all_there_is(path: Path) -> None:
 def test_an_integer_that_divides_is_never_zero(path: Path) -> None:
     # ONNX Runtime ends the process on an integer division by zero.
     model = load(written(path, "m (int64[n] a, int64[n] b, int64 c) => (int64 y) { d = Div(a, b) y = Mod(d, c) }", {}))
-    known = survey(model)
-    for guess in (Guess(), Guess(integers=0)):
-        feeds = make_feeds(known, choose(known, given={}, guess=guess), seed=0, variant=0, guess=guess)
+    survey = survey_inputs(model)
+    for fallback in (Fallback(), Fallback(integers=0)):
+        feeds = make_feeds(
+            survey, choose_sizes(survey, given={}, fallback=fallback), seed=0, variant=0, fallback=fallback
+        )
         assert np.all(feeds["b"] > 0)
         assert feeds["c"] > 0
         run(model, feeds)
@@ -462,8 +464,8 @@ def test_a_table_of_rows_has_one_identifier_for_each_row(path: Path) -> None:
 
 def test_every_free_size_is_another_in_the_next_variant(path: Path) -> None:
     text = "m (float[batch, 3, height, width] a, float[n, seq, dim] b, int64[b, c] d) => (float y) { y = Relu(a) }"
-    known = survey(load(written(path, text, {}, b=None, c=None)))
-    numbers = [choose(known, given={}, variant=variant, guess=Guess()).numbers for variant in range(3)]
+    survey = survey_inputs(load(written(path, text, {}, b=None, c=None)))
+    numbers = [choose_sizes(survey, given={}, variant=variant, fallback=Fallback()).numbers for variant in range(3)]
     assert list(numbers[0]) == ["batch", "height", "width", "n", "seq", "dim", "d[0]", "d[1]"]
     assert all(len({n[name] for n in numbers}) == 3 for name in numbers[0])
 
@@ -611,21 +613,21 @@ def test_a_map_has_the_words_that_its_reader_knows(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "attributes", "known"),
+    ("op", "attributes", "words"),
     [
         ("LabelEncoder", {"keys_strings": ["red", "green"], "values_int64s": [1, 2]}, {"red", "green"}),
         ("Cast", {"to": TensorProto.FLOAT}, {"1", "2", "3"}),
     ],
 )
 def test_strings_are_words_that_their_reader_knows(
-    path: Path, op: str, attributes: dict[str, Any], known: set[str]
+    path: Path, op: str, attributes: dict[str, Any], words: set[str]
 ) -> None:
     node = helper.make_node(op, ["s"], ["y"], domain="ai.onnx.ml" if op == "LabelEncoder" else "", **attributes)
     model = built(path, node, helper.make_tensor_value_info("s", TensorProto.STRING, ["n", 8]))
-    words = generate(model)["s"]
-    assert words.dtype == object
-    assert set(words.ravel()) == known
-    run(model, {"s": words})
+    found = generate(model)["s"]
+    assert found.dtype == object
+    assert set(found.ravel()) == words
+    run(model, {"s": found})
 
 
 def test_a_sparse_input_is_refused_by_name(path: Path) -> None:
@@ -633,7 +635,7 @@ def test_a_sparse_input_is_refused_by_name(path: Path) -> None:
     kind.sparse_tensor_type.elem_type = TensorProto.FLOAT
     kind.sparse_tensor_type.shape.SetInParent()
     model = built(path, helper.make_node("Identity", ["s"], ["y"]), helper.make_value_info("s", kind))
-    with pytest.raises(ModelError, match=r"no values can be made up for input 's', which is of sparse_tensor_type"):
+    with pytest.raises(ModelError, match=r"no values can be generated for input 's' of type sparse_tensor_type"):
         generate(model)
 
 
@@ -758,7 +760,7 @@ def test_recorded_values_that_lie_in_another_file_are_not_read(tmp_path: Path, d
     sequence = onnx.SequenceProto(elem_type=onnx.SequenceProto.TENSOR, tensor_values=[tensor])
     folder = recorded(tmp_path / "data", tensor if dtype == "float32" else sequence)
     with pytest.raises(
-        UsageError, match=r"input_0.pb keeps the values of input 'x' in another file, which is not read"
+        UsageError, match=r"input_0.pb stores the values of input 'x' in another file, which is not read"
     ):
         read_inputs(folder, ["x"], tensors={"x": Tensor(name="x", dtype=dtype, shape=None)})
 
@@ -784,20 +786,20 @@ def test_what_cannot_be_read_is_refused_with_the_file_the_input_and_what_to_do(t
     whole = saved(tmp_path / "whole.npz", x=np.arange(1000)).read_bytes()
     two = recorded(tmp_path / "two", *[numpy_helper.from_array(np.ones(1))] * 3)
     cases: Sequence[tuple[Path, str, str]] = [
-        (tmp_path / "none.npz", "there is no file .*none.npz", "inputs are a .npz file, or a folder with input_0.pb"),
-        (broken(tmp_path / "a.npz", b"hello"), "a.npz is no .npz file", "write one with numpy.savez"),
-        (broken(tmp_path / "b.npz", whole[:-9]), "b.npz is no .npz file", "write one with numpy.savez"),
+        (tmp_path / "none.npz", "none.npz does not exist", "inputs are a .npz file, or a folder with input_0.pb"),
+        (broken(tmp_path / "a.npz", b"hello"), "a.npz is not a .npz file", "write one with numpy.savez"),
+        (broken(tmp_path / "b.npz", whole[:-9]), "b.npz is not a .npz file", "write one with numpy.savez"),
         (
             broken(tmp_path / "c.npz", whole.replace(b"\x07\x00\x00", b"\x09\x00\x00")),
             "c.npz: 'x' can't be read: Bad CRC",
             "write it again with numpy.savez",
         ),
         (zipped(tmp_path / "h.npz", "x.npy", b"\x93NUMPY\x01\x00"), "h.npz: 'x' can't be read: EOF", "write it again"),
-        (zipped(tmp_path / "i.npz", "x", b"text"), "i.npz: 'x' is no array", "write it again"),
+        (zipped(tmp_path / "i.npz", "x", b"text"), "i.npz: 'x' is not an array", "write it again"),
         (tmp_path / f"{'n' * 300}.npz", "can't be read: File name too long", "check its permissions"),
         (
             saved(tmp_path / "d.npz", input_ids=np.array([object()])),
-            "d.npz: 'input_ids' is an array of Python objects",
+            "d.npz: 'input_ids' is a pickled array of Python objects",
             "save words with dtype=str",
         ),
         (
