@@ -366,7 +366,7 @@ def test_a_sequence_that_is_over_leaves_nothing_with_the_workers(
 
     monkeypatch.setattr(Worker, "__init__", noted)
     generate(cascade, PROMPTS, max_tokens=NUMBER, workers=2).all()
-    assert [worker._kept for worker in made] == [{}, {}]
+    assert [worker.sequences for worker in made] == [{}, {}]
 
 
 def test_who_stops_early_leaves_no_thread_behind(tmp_path: Path) -> None:

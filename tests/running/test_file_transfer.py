@@ -13,7 +13,15 @@ import pytest
 import graphcut
 from graphcut import Cascade, RunError, demos
 from graphcut.running.executors import file_transfer
-from graphcut.running.executors.file_transfer import PREFIX, FileStamp, PartStore, pieces, sealed, stamps_of, sweep
+from graphcut.running.executors.file_transfer import (
+    PREFIX,
+    FileStamp,
+    PartStore,
+    chunks,
+    remove_abandoned,
+    stamps_of,
+    with_digests,
+)
 
 FILES = ("part-1.onnx", "part-1.onnx.data")
 
@@ -27,15 +35,15 @@ def cascade(tmp_path: Path) -> Cascade:
 
 def sent(cascade: Cascade, store: PartStore, stamps: Mapping[str, FileStamp], names: list[str]) -> None:
     for name in names:
-        for place, piece in pieces(cascade.root / name):
-            store.take(name, place, piece)
+        for place, piece in chunks(cascade.root / name):
+            store.write_chunk(name, place, piece)
         store.finish(name, stamps[name])
 
 
 def test_files_at_the_path_of_the_cascade_are_used_where_they_lie(cascade: Cascade, tmp_path: Path) -> None:
     store = PartStore(cascade.root, tmp_path / "sent")
-    assert store.lacking(1, stamps_of(cascade, cascade.parts[1])) == []
-    assert store.home(1) == cascade.root
+    assert store.missing_files(1, stamps_of(cascade, cascade.parts[1])) == []
+    assert store.folder_of(1) == cascade.root
     assert not (tmp_path / "sent").exists()
 
 
@@ -44,9 +52,9 @@ def test_a_copy_with_other_times_is_known_by_its_bytes(cascade: Cascade, tmp_pat
     shutil.copytree(cascade.root, there, copy_function=shutil.copy)
     os.utime(there / FILES[1], ns=(1, 1))
     store, stamps = PartStore(there, tmp_path / "sent"), stamps_of(cascade, cascade.parts[1])
-    assert store.lacking(1, stamps) == [*FILES]  # times alone don't tell
-    assert store.lacking(1, sealed(cascade, cascade.parts[1], stamps)) == []
-    assert store.home(1) == there
+    assert store.missing_files(1, stamps) == [*FILES]  # times alone don't tell
+    assert store.missing_files(1, with_digests(cascade, cascade.parts[1], stamps)) == []
+    assert store.folder_of(1) == there
 
 
 def test_weights_that_differ_though_names_and_sizes_agree_are_not_used(cascade: Cascade, tmp_path: Path) -> None:
@@ -56,32 +64,32 @@ def test_weights_that_differ_though_names_and_sizes_agree_are_not_used(cascade: 
     other[len(other) // 2] ^= 1
     (there / FILES[1]).write_bytes(other)
     store, stamps = PartStore(there, tmp_path / "sent"), stamps_of(cascade, cascade.parts[1])
-    seals = sealed(cascade, cascade.parts[1], stamps)
-    assert store.lacking(1, seals) == [*FILES]
+    seals = with_digests(cascade, cascade.parts[1], stamps)
+    assert store.missing_files(1, seals) == [*FILES]
     sent(cascade, store, seals, [*FILES])
-    assert store.lacking(1, seals) == []
-    assert store.home(1) == tmp_path / "sent"
+    assert store.missing_files(1, seals) == []
+    assert store.folder_of(1) == tmp_path / "sent"
     for name in FILES:
         assert (tmp_path / "sent" / name).read_bytes() == (cascade.root / name).read_bytes()
 
 
 def test_what_was_sent_once_is_not_sent_again(cascade: Cascade, tmp_path: Path) -> None:
     folder, stamps = tmp_path / "sent", stamps_of(cascade, cascade.parts[1])
-    seals = sealed(cascade, cascade.parts[1], stamps)
+    seals = with_digests(cascade, cascade.parts[1], stamps)
     sent(cascade, PartStore(tmp_path / "nowhere", folder), seals, [*FILES])
-    assert PartStore(tmp_path / "nowhere", folder).lacking(1, stamps) == []
+    assert PartStore(tmp_path / "nowhere", folder).missing_files(1, stamps) == []
     (folder / FILES[0]).unlink()
-    assert PartStore(tmp_path / "nowhere", folder).lacking(1, stamps) == [FILES[0]]
+    assert PartStore(tmp_path / "nowhere", folder).missing_files(1, stamps) == [FILES[0]]
 
 
-def test_pieces_may_come_in_any_order(cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_may_come_in_any_order(cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_transfer, "_CHUNK_BYTES", 1000)
-    seals = sealed(cascade, cascade.parts[1], stamps_of(cascade, cascade.parts[1]))
+    seals = with_digests(cascade, cascade.parts[1], stamps_of(cascade, cascade.parts[1]))
     store, name = PartStore(tmp_path / "nowhere", tmp_path / "sent"), FILES[1]
-    parts = list(pieces(cascade.root / name))
+    parts = list(chunks(cascade.root / name))
     assert len(parts) == -(-(cascade.root / name).stat().st_size // 1000) > 2
     for place, piece in reversed(parts):
-        store.take(name, place, piece)
+        store.write_chunk(name, place, piece)
     store.finish(name, seals[name])
     assert (tmp_path / "sent" / name).read_bytes() == (cascade.root / name).read_bytes()
 
@@ -90,15 +98,15 @@ def test_a_file_of_no_bytes_arrives(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     store = PartStore(tmp_path / "nowhere", tmp_path / "sent")
     nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes, FIPS 180-4
-    assert list(pieces(tmp_path / "empty")) == []
+    assert list(chunks(tmp_path / "empty")) == []
     store.finish("empty", FileStamp(0, 7, nothing))
     assert (tmp_path / "sent" / "empty").read_bytes() == b""
 
 
 def test_a_file_that_changed_while_it_was_sent_is_refused(cascade: Cascade, tmp_path: Path) -> None:
-    seals = sealed(cascade, cascade.parts[1], stamps_of(cascade, cascade.parts[1]))
+    seals = with_digests(cascade, cascade.parts[1], stamps_of(cascade, cascade.parts[1]))
     store, name = PartStore(tmp_path / "nowhere", tmp_path / "sent"), FILES[1]
-    store.take(name, 0, b"x" * seals[name].size_bytes)
+    store.write_chunk(name, 0, b"x" * seals[name].size_bytes)
     with pytest.raises(RunError, match=f"{name} changed while it was sent"):
         store.finish(name, seals[name])
     assert [file.name for file in (tmp_path / "sent").iterdir()] == ["in-use"]
@@ -107,7 +115,7 @@ def test_a_file_that_changed_while_it_was_sent_is_refused(cascade: Cascade, tmp_
 def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
     (tmp_path / "sent").touch()  # a file where a folder should be made: nothing can be written there
     with pytest.raises(RunError, match=r"part-1\.onnx can't be sent to .*sent: File exists") as caught:
-        PartStore(tmp_path, tmp_path / "sent").take("part-1.onnx", 0, b"x")
+        PartStore(tmp_path, tmp_path / "sent").write_chunk("part-1.onnx", 0, b"x")
     assert "TMPDIR" in caught.value.hint
 
 
@@ -116,13 +124,13 @@ def test_a_part_that_was_changed_after_the_split_is_never_sent(cascade: Cascade)
     stamps = stamps_of(cascade, cascade.parts[1])
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(RunError, match="was changed after the model was cut"):
-        sealed(cascade, cascade.parts[1], stamps)
+        with_digests(cascade, cascade.parts[1], stamps)
 
 
 def test_missing_and_cut_off_files_are_named(cascade: Cascade) -> None:
     with (cascade.root / FILES[1]).open("r+b") as stream:
         stream.truncate(1024)
-    with pytest.raises(RunError, match=r"part-1\.onnx\.data has 1 KiB, and had 244 KiB"):
+    with pytest.raises(RunError, match=r"part-1\.onnx\.data has 1 KiB, but had 244 KiB"):
         stamps_of(cascade, cascade.parts[1])
     (cascade.root / FILES[0]).unlink()
     with pytest.raises(RunError, match=r"part-1\.onnx can't be read: No such file"):
@@ -136,5 +144,5 @@ def test_only_folders_that_nobody_holds_are_swept(tmp_path: Path) -> None:
         (folder / "in-use").touch()
     with (held / "in-use").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        sweep(tmp_path)
+        remove_abandoned(tmp_path)
     assert sorted(tmp_path.iterdir()) == [held, other]

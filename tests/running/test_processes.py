@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import Any
@@ -24,7 +25,6 @@ import graphcut
 from graphcut import At, Cascade, Into, RunError, RunLog, SessionConfig, demos
 from graphcut.core.errors import GraphcutError
 from graphcut.inputs.generating import generate
-from graphcut.running.executors import processes
 from graphcut.running.executors.processes import ProcessExecutor
 from graphcut.running.executors.protocol import Died, Done, Failed, Lost, Ready, Step
 from graphcut.running.executors.shm_folders import SHARED_MEMORY
@@ -96,19 +96,19 @@ def is_alive(process: int) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def lives(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """All workers that a test starts. When it is over, all are gone, waited for, and no file is left."""
-    begun: list[subprocess.Popen[bytes]] = []
-    begin = processes._begin
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The worker processes that a test starts. At its end all must have ended, and no file may be left."""
+    started: list[subprocess.Popen[bytes]] = []
 
-    def noted(owner: str, folders: Sequence[str]) -> processes._Life:
-        life = begin(owner, folders)
-        begun.append(life.process)
-        return life
+    class RecordedProcess(subprocess.Popen[bytes]):
+        def __init__(self, command: Sequence[str], **options: Any) -> None:  # noqa: ANN401 - options of Popen
+            super().__init__(command, **options)
+            if any("process_worker" in word for word in command):
+                started.append(self)
 
-    monkeypatch.setattr(processes, "_begin", noted)
-    yield begun
-    assert [process.returncode is None for process in begun] == [False] * len(begun)
+    monkeypatch.setattr(subprocess, "Popen", RecordedProcess)
+    yield started
+    assert [process.returncode is None for process in started] == [False] * len(started)
     assert folders_of(os.getpid()) == []
 
 
@@ -248,28 +248,30 @@ def test_a_manifest_that_was_changed_is_named(cascade: Cascade) -> None:
 
 
 def test_a_program_that_is_its_own_interpreter_is_not_started_again(
-    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, lives: list[subprocess.Popen[bytes]]
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
 ) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    with pytest.raises(RunError, match="there is no Python here that workers could be started with"):
+    with pytest.raises(RunError, match="there is no Python interpreter here to start workers with"):
         answers(cascade, rows(2), workers=2)
-    assert lives == []
+    assert workers == []
 
 
 # Deaths
 
 
-def kill_while_running(monkeypatch: pytest.MonkeyPatch, draw: random.Random, steps: int, kills: int) -> list[int]:
-    """Kill workers up to 3 ms after they were given steps chosen at random. What was killed, in the end."""
+def kill_while_running(
+    monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]], draw: random.Random, steps: int, kills: int
+) -> list[int]:
+    """Kill random workers up to 3 ms after steps chosen at random. The process ids of those killed, in the end."""
     chosen = set(draw.sample(range(steps), kills))
     killed: list[int] = []
-    number = iter(range(10**9))
+    step_numbers = count()
     run = ProcessExecutor.run
 
-    def run_and_kill(self: ProcessExecutor, worker: int, step: Step, held: Mapping[str, Any]) -> None:
-        process = self._lives[worker].process
-        run(self, worker, step, held)
-        if next(number) in chosen:
+    def run_and_kill(executor: ProcessExecutor, worker: int, step: Step, inputs: Mapping[str, Any]) -> None:
+        run(executor, worker, step, inputs)
+        if next(step_numbers) in chosen:
+            process = draw.choice([process for process in workers if process.returncode is None])
             killed.append(process.pid)
             Timer(draw.uniform(0, 0.003), process.kill).start()
 
@@ -278,11 +280,13 @@ def kill_while_running(monkeypatch: pytest.MonkeyPatch, draw: random.Random, ste
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_every_answer_is_exact_whoever_is_killed(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_answer_is_exact_whichever_workers_are_killed(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
+) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     cascade, feeds = demo(tmp_path, ("unet", "llm", "multitask")[seed % 3])
     feeds = feeds * 2
-    killed = kill_while_running(monkeypatch, draw, steps=3 * len(feeds), kills=3)
+    killed = kill_while_running(monkeypatch, workers, draw, steps=3 * len(feeds), kills=3)
     log = RunLog(len(cascade.parts), 3)
     check(cascade, feeds, answers(cascade, feeds, workers=3, log=log))
     assert len(killed) == 3
@@ -300,13 +304,13 @@ def test_each_worker_tells_what_it_has_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["while it starts", "while it waits"])
 def test_a_worker_that_is_killed_without_a_step_is_replaced(
-    when: str, cascade: Cascade, lives: list[subprocess.Popen[bytes]]
+    when: str, cascade: Cascade, workers: list[subprocess.Popen[bytes]]
 ) -> None:
     if when == "while it starts":
 
         def kill_first() -> None:
-            until(lambda: lives)
-            lives[0].kill()
+            until(lambda: workers)
+            workers[0].kill()
 
         Thread(target=kill_first).start()
         check(cascade, rows(4), answers(cascade, rows(4), workers=2))
@@ -316,13 +320,13 @@ def test_a_worker_that_is_killed_without_a_step_is_replaced(
         for number, row in enumerate(rows(8)):
             if number == 6:
                 time.sleep(0.3)  # all is done that was asked for
-                lives[1].kill()
+                workers[1].kill()
                 time.sleep(0.3)
             yield row
 
     found = list(graphcut.stream(cascade, feeds(), via="processes", workers=2, window=2, config=ONE_THREAD))
     check(cascade, rows(8), found)
-    assert len(lives) == 3
+    assert len(workers) == 3
 
 
 def patched(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
@@ -364,7 +368,7 @@ def test_workers_that_never_come_up_end_the_run_with_their_last_words(
 
 
 def test_a_hung_worker_is_found_and_replaced(
-    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, lives: list[subprocess.Popen[bytes]]
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
 ) -> None:
     monkeypatch.setattr(scheduler, "_PATIENCE_S", 0.5)
     log = RunLog(len(cascade.parts), 3)
@@ -372,21 +376,21 @@ def test_a_hung_worker_is_found_and_replaced(
     for outputs in graphcut.stream(cascade, rows(40), via="processes", workers=3, config=ONE_THREAD, log=log):
         found.append(outputs)
         if len(found) == 20:
-            lives[1].send_signal(signal.SIGSTOP)
+            workers[1].send_signal(signal.SIGSTOP)
     check(cascade, rows(40), found)
     assert [(worker, why) for worker, why, _ in log.deaths] == [(1, "it hung")]
 
 
-def test_a_slow_worker_is_not_taken_for_hung(cascade: Cascade, lives: list[subprocess.Popen[bytes]]) -> None:
+def test_a_slow_worker_is_not_taken_for_hung(cascade: Cascade, workers: list[subprocess.Popen[bytes]]) -> None:
     """It is stopped for 20 of every 25 ms."""
     over = Event()
 
     def slow_down() -> None:
-        until(lambda: len(lives) == 3)
+        until(lambda: len(workers) == 3)
         while not over.wait(0.005):
-            lives[1].send_signal(signal.SIGSTOP)
+            workers[1].send_signal(signal.SIGSTOP)
             time.sleep(0.02)
-            lives[1].send_signal(signal.SIGCONT)
+            workers[1].send_signal(signal.SIGCONT)
 
     brake = Thread(target=slow_down)
     brake.start()

@@ -34,6 +34,7 @@ from ray._private import state as ray_state  # noqa: E402, TID251 - only where R
 from ray.cluster_utils import Cluster  # noqa: E402, TID251 - likewise
 
 from graphcut.running.executors import ray_executor  # noqa: E402 - likewise
+from graphcut.running.executors.ray_actor import RemoteWorker  # noqa: E402 - likewise
 from graphcut.running.executors.ray_executor import RayExecutor  # noqa: E402 - likewise
 
 DEVICES = ("edge0", "edge1", "edge2")
@@ -229,33 +230,32 @@ def executor(machines: Machines, cascade: Cascade) -> Iterator[RayExecutor]:  # 
         made.close()
 
 
-def first_step(executor: RayExecutor) -> Any:  # noqa: ANN401 - what an executor holds
-    """Where `a` lies, which the first part makes on the first device."""
-    fed = executor.put(to_value(np.ones((ROWS, 4), np.float32), executor._cascade.tensors["x"]), "x")
+def first_step(executor: RayExecutor, cascade: Cascade) -> Any:  # noqa: ANN401 - a handle of the executor
+    """The handle of `a`, which the first part makes on the first device."""
+    fed = executor.put(to_value(np.ones((ROWS, 4), np.float32), cascade.tensors["x"]), "x")
     executor.run(0, Step(0, (0,), ("a",)), {"x": fed})
     event = next_of(executor)
     assert isinstance(event, Done)
     return event.outputs["a"]
 
 
-def test_each_part_sits_on_the_machine_of_its_device(executor: RayExecutor) -> None:
-    assert [executor._seats[place].node for place in range(3)] == [node_of(device) for device in DEVICES]
+def test_each_worker_runs_on_the_machine_of_its_device_and_its_death_is_reported_at_once(executor: RayExecutor) -> None:
+    for worker, device in enumerate(DEVICES):
+        kill_on(device)
+        assert next_of(executor) == Died(worker, "its process ended")
 
 
-def test_a_tensor_that_was_made_on_a_lost_machine_is_reported_lost(executor: RayExecutor, machines: Machines) -> None:
-    lies = first_step(executor)
+def test_a_tensor_that_was_made_on_a_lost_machine_is_reported_lost(
+    executor: RayExecutor, machines: Machines, cascade: Cascade
+) -> None:
+    made = first_step(executor, cascade)
     machines.lose("edge0")
-    executor.run(1, step := Step(0, (1,), ("b",)), {"a": lies})
+    executor.run(1, step := Step(0, (1,), ("b",)), {"a": made})
     events = [next_of(executor), next_of(executor)]
     assert Lost(1, step) in events
     assert Died(0, "its machine is gone") in events
     with pytest.raises(LookupError, match="a is lost"):
-        executor.get(lies, "a")
-
-
-def test_the_death_of_an_idle_worker_is_reported_at_once(executor: RayExecutor) -> None:
-    kill_on("edge2")
-    assert next_of(executor) == Died(2, "its process ended")
+        executor.get(made, "a")
 
 
 def test_another_thread_can_wake_the_dispatcher(executor: RayExecutor) -> None:
@@ -395,12 +395,11 @@ def test_caches_that_are_lost_with_a_worker_are_made_again(tmp_path: Path) -> No
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nodes look for the cascade where it is not: as if they shared no disk with the driver."""
 
-    class Apart(RayExecutor):
-        def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 - those of an executor
-            super().__init__(*arguments)
-            self._path = tmp_path / "not here" / self._path.name
+    class Apart(RemoteWorker):
+        def __init__(self, path: str, *arguments: Any) -> None:  # noqa: ANN401 - those of the actor
+            super().__init__(str(tmp_path / "not here" / Path(path).name), *arguments)
 
-    monkeypatch.setattr(ray_executor, "RayExecutor", Apart)
+    monkeypatch.setattr(ray_executor, "RemoteWorker", Apart)
 
 
 @pytest.mark.usefixtures("apart")

@@ -162,7 +162,7 @@ def test_the_smallest_room_that_does_is_taken(folder: str) -> None:
 
 
 def test_room_is_reserved_so_that_writing_can_not_fail(folder: str) -> None:
-    slot = SharedMemory([folder], "a").room({"x": TensorSpec(1, (1000, 1000))})["x"]
+    slot = SharedMemory([folder], "a").allocate({"x": TensorSpec(1, (1000, 1000))})["x"]
     status = Path(slot.region or "").stat()
     assert status.st_size >= 4_000_000
     assert status.st_blocks * 512 >= status.st_size
@@ -282,7 +282,7 @@ def test_room_goes_back_when_a_step_fails(folder: str) -> None:
 
 def test_a_form_is_that_of_a_tensor_of_numbers() -> None:
     assert spec_of(tensor(np.zeros((2, 3), np.int64))) == TensorSpec(7, (2, 3))
-    assert TensorSpec(16, (3, 5)).length_bytes == 30
+    assert TensorSpec(16, (3, 5)).size_bytes == 30
     assert spec_of([np.zeros(3)]) is None
     assert spec_of(np.array(["a"], object)) is None
-    assert ml_dtypes.bfloat16(1).nbytes == TensorSpec(16, ()).length_bytes
+    assert ml_dtypes.bfloat16(1).nbytes == TensorSpec(16, ()).size_bytes

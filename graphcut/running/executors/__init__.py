@@ -1,1 +1,1 @@
-"""Who runs parts: an executor is a set of workers, one file a kind. `executor` is what all kinds have in common."""
+"""Executors: sets of workers that run parts. `protocol` is their interface; each kind of worker has its own module."""

@@ -1,4 +1,4 @@
-"""One worker without a thread of its own: it works while the scheduler waits, which saves going to and fro."""
+"""One worker that runs in the scheduler's own thread, which saves two thread switches per step."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from .worker import Worker
 
 
 class InlineExecutor(ThreadExecutor):
-    """See `Executor`. For steps so short that two changes of thread for each are felt: a token of a small decoder."""
+    """Runs its task inside `next_event`. For steps so short that thread switches matter: a token of a small decoder."""
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        """The parts are loaded when the first event is asked for."""
         self._workers[worker] = Worker(self._cascade, self._states, self._stage)
         self._tasks[worker] = SimpleQueue()
-        self._tasks[worker].put(lambda made: self._hold(worker, made, parts))
+        self._tasks[worker].put(lambda instance: self._hold(worker, instance, parts))
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """Do what is to be done next, and report it."""
         for worker, tasks in self._tasks.items():
             while not tasks.empty():
                 task = tasks.get_nowait()

@@ -1,64 +1,62 @@
-"""Where outputs are to lie: parts write straight into shared memory once it is known how large their outputs are."""
+"""Preallocated output buffers: parts write into shared memory directly once the shapes of their outputs are known."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import onnxruntime as ort
-
 from ..values import Value
 from .protocol import Step
-from .shared_memory import SharedMemory, TensorRef, TensorSpec, is_small, spec_of
+from .shared_memory import SharedMemory, TensorRef, TensorSpec, spec_of
 
-_MOST: Final = 4096
-"""So many kinds of steps are remembered."""
+_MAX_SIGNATURES: Final = 4096
+"""When this many signatures are known, all are dropped."""
 
-OutputKind = tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[str, TensorSpec | None], ...]]
+Signature = tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[str, TensorSpec | None], ...]]
+"""The parts of a step, its outputs, and the specs of its inputs. Steps of one signature mostly have equal outputs."""
 
 
 class OutputBuffers:
-    """Learns from each step how large the outputs of the next one of its kind will be.
+    """Predicts the output shapes of a step from those of the last step with the same signature.
 
-    Steps are of one kind that run the same parts on inputs of the same shapes. Where outputs turn out to have other
-    shapes, since these hang on values, what a part makes is copied from then on.
+    Where a prediction was wrong, since shapes depend on values, the outputs of that signature are copied from then on.
     """
 
     def __init__(self, shared: SharedMemory) -> None:
-        """Nothing is known yet."""
+        """No signature is known yet."""
         self._shared = shared
-        self._known: dict[OutputKind, dict[str, TensorSpec]] = {}
+        self._known: dict[Signature, dict[str, TensorSpec]] = {}
 
     def run(
         self,
         step: Step,
-        held: Mapping[str, Value],
-        work: Callable[[Mapping[str, Value]], tuple[dict[str, Value], tuple[float, ...]]],
+        inputs: Mapping[str, Value],
+        run_step: Callable[[Mapping[str, Value]], tuple[dict[str, Value], tuple[float, ...]]],
     ) -> tuple[dict[str, TensorRef], tuple[float, ...]]:
-        """Let `work` make the outputs of a step, in the room it is given for them, and say where they lie.
+        """Call `run_step` with output buffers, and return refs to the outputs, and the seconds that it returned.
 
         Raises:
-            RunError: there is no room for them.
+            RunError: there is no room for the outputs.
         """
-        kind = (step.parts, step.writes, tuple((name, spec_of(value)) for name, value in held.items()))
-        room = self._shared.room(self._known.get(kind, {}))
-        into = {name: self._shared.read(slot) for name, slot in room.items()}
-        made: dict[str, Value] = {}
+        signature = (step.parts, step.writes, tuple((name, spec_of(value)) for name, value in inputs.items()))
+        refs = self._shared.allocate(self._known.get(signature, {}))
+        buffers = {name: self._shared.read(ref) for name, ref in refs.items()}
+        outputs: dict[str, Value] = {}
         try:
-            made, seconds = work(into)
+            outputs, seconds = run_step(buffers)
         finally:
-            landed = {name: slot for name, slot in room.items() if made.get(name) is into[name]}
-            if room and not landed:
-                self._shared.free({slot.region for slot in room.values() if slot.region is not None})
-        copied = {name: value for name, value in made.items() if name not in landed}
-        self._learn(kind, copied, is_wrong=len(landed) < len(room))
-        return landed | self._shared.write(copied), seconds
+            used = {name: ref for name, ref in refs.items() if outputs.get(name) is buffers[name]}
+            if refs and not used:
+                self._shared.free({ref.region for ref in refs.values() if ref.region is not None})
+        copied = {name: value for name, value in outputs.items() if name not in used}
+        if len(used) < len(refs):
+            self._known[signature] = {}
+        elif signature not in self._known:
+            self._learn(signature, copied)
+        return used | self._shared.write(copied), seconds
 
-    def _learn(self, kind: OutputKind, copied: Mapping[str, Value], *, is_wrong: bool) -> None:
-        if is_wrong:
-            self._known[kind] = {}
-        elif kind not in self._known:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            forms = {name: spec_of(value) for name, value in copied.items() if isinstance(value, ort.OrtValue)}
-            self._known[kind] = {name: form for name, form in forms.items() if form and not is_small(form)}
+    def _learn(self, signature: Signature, outputs: Mapping[str, Value]) -> None:
+        if len(self._known) >= _MAX_SIGNATURES:
+            self._known.clear()
+        specs = {name: spec_of(value) for name, value in outputs.items()}
+        self._known[signature] = {name: spec for name, spec in specs.items() if spec and not spec.is_inline}

@@ -1,6 +1,6 @@
-"""The worker's side of `processes`: a process that does as it is told through a pipe, until the pipe ends.
+"""The worker's side of `processes`: a process that runs the commands it receives through a pipe until the pipe closes.
 
-It needs numpy, onnxruntime and msgspec, and never loads the program that began it.
+It needs numpy, onnxruntime and msgspec, and does not import the program that started it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import pickle
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,22 +24,24 @@ from ...core.manifest import Cascade, Manifest, digest_of, open_cascade
 from ..in_process.process_memory import resident_bytes
 from ..stage import SessionConfig, Stage
 from .output_buffers import OutputBuffers
-from .protocol import Step
+from .protocol import Done, Event, Failed, Lost, Ready, Step
 from .shared_memory import SharedMemory, TensorRef
 from .worker import StatesByPart, Worker
 
 
-class Opening(NamedTuple):
-    """What a worker is told first.
+class Setup(NamedTuple):
+    """The first message to a worker.
 
     Attributes:
+        worker: its number.
         manifest: the path of the cascade's manifest.
-        digest: what stands in it, see `digest_of_manifest`.
+        digest: the expected `manifest_digest`.
         config: how sessions are built.
-        states: what parts keep.
-        owner: begins the names of the worker's regions.
+        states: the states that parts keep.
+        owner: the prefix of the names of its shared-memory regions.
     """
 
+    worker: int
     manifest: str
     digest: str
     config: SessionConfig
@@ -48,163 +50,128 @@ class Opening(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Hold exactly these parts."""
+    """The command to hold exactly these parts."""
 
     parts: tuple[int, ...]
+    step: None = None
 
 
 class RunStep(NamedTuple):
-    """Run a step.
+    """The command to run a step.
 
     Attributes:
-        step: which.
-        held: where lies what it reads.
-        freed: regions of the worker that nobody reads any more.
-        gone: regions of others that are no more.
-        forgotten: sequences that are at their end.
+        step: the step.
+        inputs: where its inputs are.
+        freed: regions of this worker that nobody reads any more.
+        removed: regions of others that were removed.
+        forgotten: sequences that ended.
     """
 
     step: Step
-    held: Mapping[str, TensorRef]
+    inputs: Mapping[str, TensorRef]
     freed: Sequence[str]
-    gone: Sequence[str]
+    removed: Sequence[str]
     forgotten: Sequence[int]
 
 
-class Loaded(NamedTuple):
-    """These parts are held."""
-
-    parts: tuple[int, ...]
-
-
-class Made(NamedTuple):
-    """The step is done."""
-
-    made: Mapping[str, TensorRef]
-    seconds: tuple[float, ...]
-    memory_bytes: int
-
-
-class Broken(NamedTuple):
-    """The step failed, or, where it was none, loading parts."""
-
-    error: Exception
-    is_step: bool
-
-
-class Missing(NamedTuple):
-    """What the step reads is not there."""
-
-
 Command = Hold | RunStep
-Message = Loaded | Made | Broken | Missing
+_AnyCommand = TypeVar("_AnyCommand", Hold, RunStep)
 
 
-def digest_of_manifest(manifest: Manifest) -> str:
-    """By this the hub and its workers make sure that they speak of the same parts."""
+def manifest_digest(manifest: Manifest) -> str:
+    """A digest by which the hub and a worker check that they use the same manifest."""
     return digest_of(msgspec.json.encode(manifest, order="deterministic"))
 
 
 def serve() -> None:
-    """Be a worker: the process was begun with the number of its pipe, and the folders of shared memory."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the hub, which ends its workers
+    """Run a worker. The process's arguments are the file descriptor of its pipe and the shared-memory folders."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the hub handles Ctrl-C, and ends its workers
     pipe, *folders = sys.argv[1:]
     connection = Connection(int(pipe))
     try:
-        opening: Opening = connection.recv()
-        server = Server(connection, opening, folders)
+        setup: Setup = connection.recv()
+        server = WorkerServer(connection, setup, folders)
         while True:
-            server.hear(connection.recv())
-    except (EOFError, OSError):  # the hub is gone, and nobody else is left to clear away
-        _vanish(folders)
+            server.handle(connection.recv())
+    except (EOFError, OSError):  # the hub is gone, and can't clean up
+        _clean_up_and_exit(folders)
 
 
-class Server:
-    """Hears orders in one thread, runs steps in a second, loads parts in a third, so that none waits for another."""
+class WorkerServer:
+    """Receives commands, runs steps and loads parts, each in a thread of its own, so that none waits for another."""
 
-    def __init__(self, connection: Connection, opening: Opening, folders: Sequence[str]) -> None:
+    def __init__(self, connection: Connection, setup: Setup, folders: Sequence[str]) -> None:
         """Nothing is loaded yet."""
         self._connection = connection
-        self._opening = opening
-        self._shared = SharedMemory(folders, opening.owner)
-        self._landing = OutputBuffers(self._shared)
+        self._setup = setup
+        self._shared = SharedMemory(folders, setup.owner)
+        self._buffers = OutputBuffers(self._shared)
         self._sending = Lock()
         self._loads: SimpleQueue[Hold] = SimpleQueue()
         self._steps: SimpleQueue[RunStep] = SimpleQueue()
         self._worker: Worker | None = None
-        for work in (self._load_all, self._run_all):
-            Thread(target=work, daemon=True).start()
+        Thread(target=self._run_all, args=(self._loads, self._load), daemon=True).start()
+        Thread(target=self._run_all, args=(self._steps, self._run), daemon=True).start()
 
-    def hear(self, order: Command) -> None:
-        """Pass an order on."""
-        if isinstance(order, Hold):
-            self._loads.put(order)
+    def handle(self, command: Command) -> None:
+        """Queue a command for its thread."""
+        if isinstance(command, Hold):
+            self._loads.put(command)
         else:
-            self._steps.put(order)
+            self._steps.put(command)
 
-    def _load_all(self) -> None:
+    def _run_all(self, commands: SimpleQueue[_AnyCommand], run: Callable[[_AnyCommand], Event]) -> None:
         while True:
+            command = commands.get()
             try:
-                report = self._load(self._loads.get())
-            except Exception as error:  # noqa: BLE001 - whatever it is, the hub is told
-                report = Broken(_sendable(error), is_step=False)
-            self._report(report)
+                event = run(command)
+            except Exception as error:  # noqa: BLE001 - any error is reported to the hub
+                event = Failed(self._setup.worker, command.step, _picklable(error))
+            with self._sending:
+                self._connection.send(event)
 
-    def _run_all(self) -> None:
-        while True:
-            try:
-                report = self._run(self._steps.get())
-            except Exception as error:  # noqa: BLE001 - whatever it is, the hub is told
-                report = Broken(_sendable(error), is_step=True)
-            self._report(report)
-
-    def _report(self, report: Message) -> None:
-        with self._sending:
-            self._connection.send(report)
-
-    def _load(self, order: Hold) -> Message:
+    def _load(self, command: Hold) -> Event:
         if self._worker is None:
-            cascade = _opened(self._opening)
-            config = self._opening.config
-            load = lambda place: Stage(cascade, cascade.parts[place], config=config)  # noqa: E731
-            self._worker = Worker(cascade, self._opening.states, load)
-        self._worker.hold(frozenset(order.parts))
-        return Loaded(order.parts)
+            cascade, setup = _open(self._setup), self._setup
+            load = lambda part: Stage(cascade, cascade.parts[part], config=setup.config)  # noqa: E731
+            self._worker = Worker(cascade, setup.states, load)
+        self._worker.hold(frozenset(command.parts))
+        return Ready(self._setup.worker, frozenset(command.parts))
 
-    def _run(self, order: RunStep) -> Message:
-        worker, shared = self._worker, self._shared
+    def _run(self, command: RunStep) -> Event:
+        worker, shared, step = self._worker, self._shared, command.step
         if worker is None:
             raise RunError("a step came before the parts were loaded")
-        shared.free(order.freed)
-        shared.forget(order.gone)
-        for sequence in order.forgotten:
+        shared.free(command.freed)
+        shared.forget(command.removed)
+        for sequence in command.forgotten:
             worker.forget(sequence)
         try:
-            held = {name: shared.read(slot) for name, slot in order.held.items()}
+            inputs = {name: shared.read(ref) for name, ref in command.inputs.items()}
         except LookupError:
-            return Missing()
-        made, seconds = self._landing.run(order.step, held, lambda into: worker.run(order.step, held, into))
-        return Made(made, seconds, resident_bytes())
+            return Lost(self._setup.worker, step)
+        refs, seconds = self._buffers.run(step, inputs, lambda buffers: worker.run(step, inputs, buffers))
+        return Done(self._setup.worker, step, refs, seconds, resident_bytes())
 
 
-def _opened(opening: Opening) -> Cascade:
-    cascade = open_cascade(opening.manifest)
-    if digest_of_manifest(cascade.manifest) != opening.digest:
-        raise RunError(f"{opening.manifest} was changed while the cascade ran", hint="run it again")
+def _open(setup: Setup) -> Cascade:
+    cascade = open_cascade(setup.manifest)
+    if manifest_digest(cascade.manifest) != setup.digest:
+        raise RunError(f"{setup.manifest} was changed while the cascade ran", hint="run it again")
     return cascade
 
 
-def _sendable(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
-    except Exception:  # noqa: BLE001 - some errors can't be made from what they say
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled in this line
+    except Exception:  # noqa: BLE001 - errors whose constructor takes other arguments can't be unpickled
         return RunError(f"{type(error).__name__}: {error}")
     return error
 
 
-def _vanish(folders: Sequence[str]) -> None:
-    """Remove what was shared, and end at once: a step may be at work that never ends."""
-    while any(Path(folder).exists() for folder in folders):  # others may be writing a last time
+def _clean_up_and_exit(folders: Sequence[str]) -> None:
+    """Remove the shared folders, and end this process at once: a step may be running that never ends."""
+    while any(Path(folder).exists() for folder in folders):  # other workers may still write files
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)

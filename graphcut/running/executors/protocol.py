@@ -1,19 +1,20 @@
-"""What the scheduler and its workers say to each other, wherever the workers are.
+"""The interface between the scheduler and the workers.
 
-An executor is a set of workers that hold parts: threads, processes, actors on other machines, or nothing but a clock.
-The scheduler decides what runs where and when; an executor carries it out, and reports.
+An executor is a set of workers that hold parts: threads, processes, actors on other machines, or simulated devices. The
+scheduler decides which step runs when and on which worker. The executor runs it and reports events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Protocol
 
 from ..values import Value
 
 Handle = object
-"""A tensor as its executor knows it: an OrtValue, a place in shared memory, a reference to another machine."""
+"""A reference to a tensor that an executor stores: an OrtValue, a shared-memory tensor ref, a Ray object reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,11 @@ class Step:
 
     Attributes:
         request: the number of the request.
-        parts: the places of the parts, ascending.
-        writes: what is wanted of what they make.
-        attempt: how often the request had to begin anew; answers to an earlier attempt are of no use.
-        sequence: whose states they read and keep; None for parts that keep nothing.
-        zero_states: where a sequence begins: the shapes of its states, which are all zeros.
+        parts: the indices of the parts, ascending.
+        writes: the names of the output tensors to keep.
+        attempt: how often the request was restarted; results of an earlier attempt are dropped.
+        sequence: the sequence whose states the parts read and update; None for parts without states.
+        zero_states: on the first step of a sequence, the shapes of its states, which start as zeros.
     """
 
     request: int
@@ -39,12 +40,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker holds its parts.
-
-    Attributes:
-        worker: which.
-        parts: the places of all parts that it now holds.
-    """
+    """A worker has loaded its parts; `parts` are the indices of all parts that it now holds."""
 
     worker: int
     parts: frozenset[int]
@@ -55,11 +51,11 @@ class Done:
     """A step is done.
 
     Attributes:
-        worker: who did it.
-        step: what it was.
-        outputs: where its `writes` lie.
-        seconds: what each of its parts took.
-        memory_bytes: what the worker has in memory, where it is a process of its own; 0 where nobody tells.
+        worker: the worker that ran it.
+        step: the step.
+        outputs: handles of the tensors in `step.writes`.
+        seconds: the run time of each part.
+        memory_bytes: the worker's resident memory; 0 where workers share a process.
     """
 
     worker: int
@@ -71,13 +67,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A worker could not do what it was told, and would not if it were told again.
-
-    Attributes:
-        worker: who.
-        step: what it was; None where it could not load its parts.
-        error: what it says.
-    """
+    """A worker could not run a step, or, where `step` is None, not load its parts. Repeating it would fail again."""
 
     worker: int
     step: Step | None
@@ -86,13 +76,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker is gone, and with it the states that it kept.
-
-    Attributes:
-        worker: who.
-        reason: in words.
-        is_permanent: there is no place where it could be started again.
-    """
+    """A worker ended, and the states that it kept are lost. A permanent death means that it can't be restarted."""
 
     worker: int
     reason: str
@@ -101,12 +85,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A tensor that was made lies nowhere any more, so a step could not run.
-
-    Attributes:
-        worker: who should have run it.
-        step: the step.
-    """
+    """A step could not run, because the data of one of its input tensors no longer exists."""
 
     worker: int
     step: Step
@@ -116,50 +95,51 @@ Event = Ready | Done | Failed | Died | Lost
 
 
 class Executor(Protocol):
-    """Workers, by their numbers. Nothing here waits but `next_event`.
+    """A set of workers, numbered from 0. Only `next_event` and `close` wait; everything else is reported as an event.
 
     Attributes:
-        can_die: workers may end on their own or be ended.
+        can_die: workers may end on their own, and can be killed.
     """
 
     can_die: bool
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        """Begin a worker that holds `parts`, or begin it again after it died; `Ready` or `Failed` or `Died` follows."""
+        """Start a worker that holds `parts`, or restart it after it died; `Ready`, `Failed` or `Died` follows."""
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        """Make a running worker hold exactly `parts`, beside its work; `Ready` or `Failed` follows."""
+        """Make a running worker hold exactly `parts`, while it runs its step; `Ready` or `Failed` follows."""
 
-    def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
-        """Let an idle worker run a step on what it reads; `Done`, `Failed`, `Died` or `Lost` follows."""
+    def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
+        """Run a step on an idle worker; `Done`, `Failed`, `Died` or `Lost` follows."""
 
     def forget(self, sequence: int) -> None:
-        """Let all workers drop the states of a sequence."""
+        """Make all workers drop the states of a sequence."""
 
     def kill(self, worker: int) -> None:
-        """End a worker at once, whatever it does; `Died` follows."""
+        """End a worker at once, even in the middle of a step; `Died` follows."""
 
     def put(self, value: Value, tensor: str) -> Handle:
-        """Place a value where workers find it."""
+        """Store the value of the tensor named `tensor` where workers can read it."""
 
     def get(self, handle: Handle, tensor: str) -> Value:
-        """The value that lies there, in memory of its own or that stays.
+        """The value of a stored tensor, which stays valid after the handle is released.
 
         Raises:
-            LookupError: it is lost.
+            LookupError: the tensor is lost.
         """
 
     def release(self, handle: Handle) -> None:
-        """Nobody needs what lies there any more."""
+        """Free a stored tensor."""
 
     def now(self) -> float:
-        """Seconds on the clock that the executor lives by."""
+        """Seconds on the executor's clock: by default this machine's, for a simulation the simulated time."""
+        return perf_counter()
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """The next report; None after `timeout_s` without one."""
+        """The next event; None after `timeout_s` seconds without one (None: no limit), or after `wake`."""
 
     def wake(self) -> None:
-        """Let `next_event` return None now; called from another thread."""
+        """Make `next_event` return None now. May be called from another thread."""
 
     def close(self) -> None:
-        """End all workers, and leave nothing behind."""
+        """End all workers and free everything."""

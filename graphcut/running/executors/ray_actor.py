@@ -1,4 +1,4 @@
-"""A worker on another machine: what its driver calls there, and how values are packed for the way."""
+"""The Ray actor that is a worker on another machine, and how tensors are converted for Ray."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
+import ray  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade, Manifest
@@ -20,77 +21,62 @@ from ...core.wiring import Tensor
 from ..in_process.process_memory import resident_bytes
 from ..stage import SessionConfig, Stage, ort_message
 from ..values import NON_NUMPY_TYPES, Value, is_numeric_tensor, to_array
-from .file_transfer import PREFIX, FileStamp, PartStore
+from .file_transfer import PREFIX, PartStore
 from .protocol import Step
 from .worker import StatesByPart, Worker
 
-SMALL_BYTES: Final = 64 << 10
-"""Tensors up to this size travel with calls and reports: each that lies in an object store by itself costs more."""
+INLINE_BYTES: Final = 64 << 10
+"""Arrays up to this size travel in calls and results, which is faster than Ray's object store."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a step.
+    """The result of a step.
 
     Attributes:
-        seconds: what each of its parts took.
-        memory_bytes: what the actor has in memory.
-        carried: those of the tensors it made that were asked for with the report, packed.
-        small: all that were small enough to be.
+        seconds: the run time of each part.
+        memory_bytes: the resident memory of the actor.
+        inline: the output arrays that were requested inline.
+        small: the names of all outputs small enough to be requested inline the next time.
     """
 
     seconds: tuple[float, ...]
     memory_bytes: int
-    carried: Mapping[str, Any]
+    inline: Mapping[str, Any]
     small: tuple[str, ...]
 
 
-class RemoteWorker:
-    """Made and called on the machine where the parts are to run. What it raises travels to the driver."""
+class RemoteWorker(PartStore):
+    """A Ray actor: a worker, and the part files of its machine. Its exceptions are raised in the driver."""
 
     def __init__(self, path: str, manifest: Manifest, states: StatesByPart, config: SessionConfig, run: str) -> None:
         """Nothing is loaded yet.
 
         Args:
-            path: where the manifest lies on the driver's machine.
-            manifest: what stands in it.
-            states: what parts keep from step to step of a sequence.
+            path: the path of the manifest on the driver's machine.
+            manifest: the manifest.
+            states: the states that parts keep.
             config: how sessions are built.
-            run: a word of this run and this machine, for a folder of its own.
+            run: an identifier of this run. Actors of one run on one machine share a folder.
         """
+        self._node = str(ray.get_runtime_context().get_node_id())
         self._path = Path(path)
+        super().__init__(self._path.parent, Path(gettempdir()) / f"{PREFIX}{run}-{self._node[:12]}")
         self._manifest = manifest
-        self._policy = config
+        self._config = config
         self._cascade = Cascade(self._path, manifest)
-        self.store = PartStore(self._path.parent, Path(gettempdir()) / f"{PREFIX}{run}")
         self._worker = Worker(self._cascade, states, self._load)
 
-    def version(self) -> str:
-        """Of graphcut, here."""
-        return __version__
+    def location(self) -> tuple[str, str, str]:
+        """Ray's id of this machine, the folder for received files, and the version of graphcut."""
+        return self._node, str(self.folder), __version__
 
     def live(self) -> None:
-        """Wait without end: who waits for the answer learns at once when this process ends."""
+        """Never return: a driver that waits for this call learns at once when the actor ends."""
         Event().wait()
 
-    def lacking(self, place: int, stamps: Mapping[str, FileStamp]) -> list[str]:
-        """See `PartStore.lacking`."""
-        return self.store.lacking(place, stamps)
-
-    def take(self, name: str, place: int, piece: bytes) -> None:
-        """See `PartStore.take`."""
-        self.store.take(name, place, piece)
-
-    def finish(self, name: str, stamp: FileStamp) -> None:
-        """See `PartStore.finish`."""
-        self.store.finish(name, stamp)
-
-    def folder(self) -> str:
-        """Where what is sent goes."""
-        return str(self.store.folder)
-
     def hold(self, parts: Sequence[int]) -> None:
-        """See `Worker.hold`.
+        """Hold exactly these parts, see `Worker.hold`.
 
         Raises:
             RunError: a part can't be loaded here.
@@ -103,53 +89,54 @@ class RemoteWorker:
     def run(
         self,
         step: Step,
-        small: Collection[str],
-        carried: Mapping[str, Any],
-        *more: Any,  # noqa: ANN401 - see `unpacked`
-    ) -> Any:  # noqa: ANN401 - as Ray wants it: one value or several
-        """Run a step; give a report, then what it `writes`, packed, each by itself; or an error, and as many None.
+        requested_inline: Collection[str],
+        inline: Mapping[str, Any],
+        *stored: Any,  # noqa: ANN401 - arrays, or Python objects
+    ) -> Any:  # noqa: ANN401 - Ray takes one value, or a tuple for several
+        """Run a step. Return its `StepResult` or an error, then each output that was not requested inline (or None).
 
         Args:
-            step: what to run.
-            small: what is to come with the report instead.
-            carried: what it reads, by name.
-            more: what it reads besides: names, and then as many values.
+            step: the step.
+            requested_inline: the outputs to return in the `StepResult`.
+            inline: inputs by name.
+            stored: more inputs, which Ray fetched from object stores: their names, then as many values.
         """
-        large = [name for name in step.writes if name not in small]
+        large = [name for name in step.writes if name not in requested_inline]
+        tensors, half = self._cascade.tensors, len(stored) // 2
         try:
-            held = {**carried, **dict(zip(more[: len(more) // 2], more[len(more) // 2 :], strict=True))}
-            tensors = self._cascade.tensors
-            made, seconds = self._worker.run(step, {name: unpacked(held[name], tensors[name]) for name in held})
-            packed = {name: to_array(made[name], tensors[name]) for name in step.writes}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
-            told: object = error if isinstance(error, RunError) else RunError(ort_message(error))
-            return (told, *(None for _ in large)) if large else told
-        report = StepResult(
+            arrays = {**inline, **dict(zip(stored[:half], stored[half:], strict=True))}
+            inputs = {name: from_array(array, tensors[name]) for name, array in arrays.items()}
+            values, seconds = self._worker.run(step, inputs)
+            outputs = {name: to_array(values[name], tensors[name]) for name in step.writes}
+        except Exception as error:  # noqa: BLE001 - any error is reported to the driver
+            reported = error if isinstance(error, RunError) else RunError(ort_message(error))
+            return (reported, *(None for _ in large)) if large else reported
+        result = StepResult(
             seconds,
             resident_bytes(),
-            {name: packed[name] for name in step.writes if name in small},
-            tuple(name for name in step.writes if is_small(packed[name])),
+            {name: array for name, array in outputs.items() if name in requested_inline},
+            tuple(name for name, array in outputs.items() if is_inline(array)),
         )
-        return (report, *(packed[name] for name in large)) if large else report
+        return (result, *(outputs[name] for name in large)) if large else result
 
     def forget(self, sequence: int) -> None:
-        """See `Worker.forget`."""
+        """Drop the states of a sequence."""
         self._worker.forget(sequence)
 
-    def _load(self, place: int) -> Stage:
-        home = self.store.home(place)
-        return Stage(Cascade(home / self._path.name, self._manifest), self._manifest.parts[place], config=self._policy)
+    def _load(self, part: int) -> Stage:
+        cascade = Cascade(self.folder_of(part) / self._path.name, self._manifest)
+        return Stage(cascade, self._manifest.parts[part], config=self._config)
 
 
-def is_small(packed: object) -> bool:
-    """Is it better carried along?"""
-    return isinstance(packed, np.ndarray) and packed.dtype != object and packed.nbytes <= SMALL_BYTES
+def is_inline(array: object) -> bool:
+    """Whether an output is small enough to travel in a call or a result."""
+    return isinstance(array, np.ndarray) and array.dtype != object and array.nbytes <= INLINE_BYTES
 
 
-def unpacked(packed: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array, or what is no tensor
-    """The value that `to_array` packed, in the same memory."""
+def from_array(array: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array, or an object that is no tensor
+    """The value that `to_array` converted, in the same memory."""
     if not is_numeric_tensor(tensor):
-        return packed
+        return array
     if tensor.dtype in NON_NUMPY_TYPES:
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, NON_NUMPY_TYPES[tensor.dtype][1])
-    return ort.OrtValue.ortvalue_from_numpy(packed)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, NON_NUMPY_TYPES[tensor.dtype][1])
+    return ort.OrtValue.ortvalue_from_numpy(array)

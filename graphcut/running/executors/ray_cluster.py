@@ -1,4 +1,4 @@
-"""The Ray cluster that a run uses: found or started, the machines in it, and on which of them a worker belongs."""
+"""The Ray cluster of a run: connecting to one or starting one, its machines, and the placement of workers."""
 
 from __future__ import annotations
 
@@ -13,65 +13,64 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import ray  # noqa: TID251 - this is the place
-from ray import exceptions  # noqa: TID251 - this is the place
-from ray._private import services  # noqa: TID251 - which cluster was started here
-from ray._private import worker as ray_worker  # noqa: TID251 - for what Ray prints, see `_hush`
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251 - this is the place
+import ray  # noqa: TID251 - a module of the Ray executor
+from ray import exceptions  # noqa: TID251 - a module of the Ray executor
+from ray._private import services  # noqa: TID251 - finds a cluster that was started on this machine
+from ray._private import worker as ray_worker  # noqa: TID251 - silences what Ray prints, see `_silence`
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import RunError, UsageError
 from ...core.manifest import Manifest
 from ..stage import SessionConfig
-from .file_transfer import remove
 
 _DEVICE: Final = "dev:"
-"""How the resources begin by which machines say which devices of a plan they are."""
+"""The prefix of the Ray resources by which a machine declares which devices of a plan it is."""
 
-_ON_GPU: Final = frozenset(
+_GPU_PROVIDERS: Final = frozenset(
     f"{name}ExecutionProvider" for name in ("CUDA", "Tensorrt", "NvTensorRTRTX", "ROCM", "MIGraphX")
 )
 
-_ANSWER_S: Final = 5.0
+_CONNECT_TIMEOUT_S: Final = 5.0
 """How long a cluster may take to accept a connection."""
 
-_TINY: Final = 0.001
-"""What a worker takes of its device, so that several can sit on one: the resource only says where."""
+_TINY_SHARE: Final = 0.001
+"""A worker's share of its device. The resource only selects the machine; several workers may share it."""
 
 _STATISTICS: Final = "RAY_USAGE_STATS_ENABLED"
-"""Ray reports to its makers unless this is 0."""
+"""Ray sends usage statistics to its makers unless this variable is 0."""
 
-_MODE: Final = "RAY_AUTH_MODE"
-"""Ray itself sets this for clusters that it starts."""
+_AUTH_MODE: Final = "RAY_AUTH_MODE"
+"""Ray sets this variable for clusters that it starts."""
 
-_TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105 - a name
-"""Without it, Ray writes one into the user's home that stays, and that later clusters ask for."""
+_AUTH_TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105 - the name of a variable
+"""If this variable is not set, Ray writes a token to the user's home that later clusters require."""
 
-_OURS: Final = secrets.token_hex(32)
-"""The token of clusters that are started here; Ray remembers it as long as the process lives."""
+_OWN_TOKEN: Final = secrets.token_hex(32)
+"""The token of clusters that are started here; Ray keeps it until this process ends."""
 
 RayNode = Mapping[str, Any]
-"""What Ray tells of one: `NodeID`, `Alive`, `Resources`."""
+"""A machine as Ray describes it, with `NodeID`, `Alive` and `Resources`."""
 
 
 class RayCluster:
-    """The cluster that this process is connected to: one that it was connected to before, one that runs, or its own."""
+    """The cluster that this process is connected to: connected before, running already, or started here."""
 
     def __init__(self, workers: int) -> None:
-        """Connect; start one on this machine where none runs and none is named by RAY_ADDRESS.
+        """Connect; start a cluster for `workers` on this machine if none runs and RAY_ADDRESS names none.
 
         Raises:
-            RunError: the one that is named can't be reached.
+            RunError: the cluster at RAY_ADDRESS can't be reached.
         """
-        self._is_ours = not ray.is_initialized()
+        self._connected_here = not ray.is_initialized()
         self._folder: str | None = None
         self._print: Any = None
-        if self._is_ours:
+        if self._connected_here:
             self._connect(workers)
-            self._hush()
+            self._silence()
 
     def leave(self) -> None:
-        """Go away, and shut down what was started here."""
-        if self._is_ours:
+        """Disconnect, and shut down a cluster that was started here."""
+        if self._connected_here:
             ray.shutdown()
         if self._print is not None:
             ray_worker.print_to_stdstream = self._print
@@ -80,106 +79,106 @@ class RayCluster:
 
     def _connect(self, workers: int) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if address := _running():
-            with _told({_STATISTICS: "0"}):
+        if address := _running_address():
+            with _environment({_STATISTICS: "0"}):
                 _join(address, **quiet)
             return
-        # Ray's sockets lie in its folder, and their paths must be short.
+        # Ray's sockets are in this folder, and their paths must be short.
         self._folder = tempfile.mkdtemp(prefix="gc-", dir="/tmp")
         cores = max(workers, os.cpu_count() or 1)
-        with _told({_STATISTICS: "0", _TOKEN: _OURS}):
+        with _environment({_STATISTICS: "0", _AUTH_TOKEN: _OWN_TOKEN}):
             ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=self._folder, **quiet)
 
-    def _hush(self) -> None:
-        # Ray writes to stdout that an actor or a machine was lost, whatever it is told about logs; we say it ourselves.
+    def _silence(self) -> None:
+        # Ray prints lost actors and machines to stdout whatever its log settings are; graphcut reports them itself.
         self._print = getattr(ray_worker, "print_to_stdstream", None)
         if self._print is not None:
             ray_worker.print_to_stdstream = lambda *_, **__: None
 
 
 class WorkerPlacement:
-    """On which machine each worker belongs.
+    """The machine of each worker.
 
-    Machines say which devices they are by resources, `dev:edge0`. Where none says so, any machine will do.
+    A machine declares which device it is by a Ray resource like `dev:edge0`. If none does, workers may be anywhere.
     """
 
     def __init__(self, manifest: Manifest, names: Sequence[str], config: SessionConfig) -> None:
-        """Look once at the machines.
+        """Read the machines of the cluster once.
 
         Raises:
-            RunError: some machines say which device they are, and one is missing.
+            RunError: some machines declare a device, and a device of the cascade is missing.
         """
-        machines = alive()
-        known = sorted({word for one in machines for word in one["Resources"] if word.startswith(_DEVICE)})
-        hosts = {host.name: host.provider for host in manifest.devices}
-        self._policy = config
-        self._machines = machines
-        self._devices = [name if known and name in hosts else "" for name in names]
-        self._providers = [config.provider or hosts.get(name, "") for name in names]
+        self._config = config
+        self._machines = alive_machines()
+        known = sorted({name for one in self._machines for name in one["Resources"] if name.startswith(_DEVICE)})
+        providers = {host.name: host.provider for host in manifest.devices}
+        self._devices = [name if known and name in providers else "" for name in names]
+        self._providers = [config.provider or providers.get(name, "") for name in names]
         missing = next((name for name in self._devices if name and _resource(name) not in known), None)
         if missing is not None:
             raise RunError(
-                f"the cluster has no device {missing!r}; it has {', '.join(word[len(_DEVICE) :] for word in known)}",
+                f"the cluster has no device {missing!r}; it has {', '.join(name[len(_DEVICE) :] for name in known)}",
                 hint=f"""start Ray on that machine with --resources='{{"{_resource(missing)}": 1}}'""",
             )
 
-    def wishes(self, worker: int) -> dict[str, Any]:
-        """What Ray is told about an actor. Ray itself repeats nothing, and starts nothing again."""
-        # Half of what there is for each: all find room again when half of the cluster is lost.
+    def actor_options(self, worker: int) -> dict[str, Any]:
+        """The options of a worker's actor. Ray does not restart actors or repeat calls: the scheduler does."""
+        # At most half of the cores: when half of the cluster is lost, there is room for all workers on the rest.
         cores = min(1.0, int(50 * _cores(self._machines) / len(self._devices)) / 100)
-        wishes: dict[str, Any] = {"num_cpus": max(0.01, cores), "max_restarts": 0, "max_task_retries": 0}
-        if self._providers[worker] in _ON_GPU:  # Ray hides graphics cards from actors that don't ask for them
-            wishes["num_gpus"] = _TINY
+        options: dict[str, Any] = {"num_cpus": max(0.01, cores), "max_restarts": 0, "max_task_retries": 0}
+        if self._providers[worker] in _GPU_PROVIDERS:  # Ray hides GPUs from actors that don't ask for one
+            options["num_gpus"] = _TINY_SHARE
         if device := self._devices[worker]:
-            return {**wishes, "resources": {_resource(device): _TINY}}
-        return {**wishes, "scheduling_strategy": "SPREAD"}
+            return {**options, "resources": {_resource(device): _TINY_SHARE}}
+        return {**options, "scheduling_strategy": "SPREAD"}
 
     def config(self, worker: int) -> SessionConfig:
-        """The policy for a worker: where it names no number of threads, it gets its share of its machine's cores."""
-        if self._policy.threads:
-            return self._policy
+        """The session config of a worker. If it sets no number of threads, workers share the cores of their machine."""
+        if self._config.threads:
+            return self._config
         machines, sharing = self._machines, len(self._devices)
         if device := self._devices[worker]:
             machines = [one for one in machines if _resource(device) in one["Resources"]][:1]
             sharing = sum(_resource(other) in machines[0]["Resources"] for other in self._devices)
-        return replace(self._policy, threads=max(1, int(_cores(machines)) // sharing))
+        return replace(self._config, threads=max(1, int(_cores(machines)) // sharing))
 
-    def missing(self, worker: int) -> str:
-        """The device of a worker, if no machine is alive that has it; else nothing."""
+    def missing_device(self, worker: int) -> str:
+        """The device of a worker if no machine that is alive has it; else an empty string."""
         device = self._devices[worker]
-        return device if device and not any(_resource(device) in one["Resources"] for one in alive()) else ""
+        has_machine = not device or any(_resource(device) in one["Resources"] for one in alive_machines())
+        return "" if has_machine else device
 
 
-def _named() -> str:
-    """The cluster that the user names; nothing if Ray is to look for one."""
-    named = os.environ.get("RAY_ADDRESS", "")
-    return "" if named == "auto" else named
+def _requested_address() -> str:
+    """The address in RAY_ADDRESS; empty if Ray is to find a cluster itself."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return "" if address == "auto" else address
 
 
-def _running() -> str | None:
-    """Where the cluster is that RAY_ADDRESS names, or that `ray start` started on this machine.
+def _running_address() -> str | None:
+    """The address of the cluster in RAY_ADDRESS, or of one that `ray start` started on this machine.
 
     Raises:
-        UsageError: it is to be reached as a client.
-        RunError: it does not answer; Ray itself would try for five minutes.
+        UsageError: RAY_ADDRESS is an address for Ray clients.
+        RunError: the cluster does not answer. Ray itself would try for five minutes.
     """
-    named = _named()
-    if named == "local":
+    requested = _requested_address()
+    if requested == "local":
         return None
-    if named.startswith("ray://"):
+    if requested.startswith("ray://"):
         raise UsageError(
-            f"{named} is an address for clients from outside of a Ray cluster, which can't hand over tensors",
+            f"{requested} is an address for Ray clients outside of the cluster, which can't exchange tensors",
             hint="run graphcut on a machine of the cluster, with RAY_ADDRESS=HOST:6379",
         )
-    address: str | None = named or services.find_bootstrap_address(None)
+    address: str | None = requested or services.find_bootstrap_address(None)
     if not address:
         return None
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
-        if not named:
-            return None  # it was not stopped properly
+        if not requested:
+            return None  # the file of a cluster that was not stopped properly
         raise RunError(
             f"there is no Ray cluster at {address}: {error}",
             hint="start one there with `ray start --head`, or unset RAY_ADDRESS to use this machine alone",
@@ -187,22 +186,22 @@ def _running() -> str | None:
     return address
 
 
-def alive() -> list[RayNode]:
-    """The machines that are alive."""
+def alive_machines() -> list[RayNode]:
+    """The machines of the cluster that are alive."""
     machines: list[RayNode] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [one for one in machines if one["Alive"]]
+    return [machine for machine in machines if machine["Alive"]]
 
 
-def hear(refs: Sequence[Any]) -> None:
-    """Listen to errors that are known already: Ray prints those that nobody has heard."""
+def consume_errors(refs: Sequence[Any]) -> None:
+    """Fetch results that nobody needs, because Ray prints errors that nobody has fetched."""
     for ref in ray.wait(list(refs), num_returns=len(refs), timeout=0)[0] if refs else ():
         with suppress(exceptions.RayError):
             ray.get(ref, timeout=0)
 
 
-def remove_there(folders: Mapping[str, str], timeout_s: float) -> None:
-    """Remove a folder on each of some machines, by the names of the machines."""
-    task = ray.remote(num_cpus=0, max_retries=0)(remove)
+def remove_folders(folders: Mapping[str, str], timeout_s: float) -> None:
+    """Remove a folder on each of some machines, by the id of the machine."""
+    task = ray.remote(num_cpus=0, max_retries=0)(_remove_folder)
     answers = [
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(folder)
         for node, folder in folders.items()
@@ -211,35 +210,39 @@ def remove_there(folders: Mapping[str, str], timeout_s: float) -> None:
         ray.wait(answers, num_returns=len(answers), timeout=timeout_s)
 
 
-def _join(address: str, **quiet: Any) -> None:  # noqa: ANN401 - as Ray takes them
+def _remove_folder(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _join(address: str, **quiet: Any) -> None:  # noqa: ANN401 - options of Ray
     try:
-        # Ray uses the token that lies on this machine by itself only where it looks for the cluster by itself.
-        ray.init(address=address if _named() else None, **quiet)
+        # Ray uses the token on this machine only if it finds the cluster itself, without an address.
+        ray.init(address=address if _requested_address() else None, **quiet)
     except (ConnectionError, exceptions.AuthenticationError) as error:
-        asks = "AuthenticationError" in f"{error.__context__!s} {type(error).__name__}"
+        needs_token = "AuthenticationError" in f"{error.__context__!s} {type(error).__name__}"
         raise RunError(
-            f"the Ray cluster at {address} can't be joined: {'it asks for a token' if asks else error}",
-            hint="set RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token" if asks else "`ray status` tells more",
+            f"the Ray cluster at {address} can't be joined: {'it requires a token' if needs_token else error}",
+            hint="set RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token" if needs_token else "see `ray status`",
         ) from None
 
 
 @contextmanager
-def _told(wishes: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that Ray reads when it starts, where they are not set; then all are as they were."""
-    before = {name: os.environ.get(name) for name in (*wishes, _MODE)}
-    for name, wish in wishes.items():
-        os.environ.setdefault(name, wish)
+def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables that are not set, and restore all of them afterwards."""
+    before = {name: os.environ.get(name) for name in (*defaults, _AUTH_MODE)}
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, old in before.items():
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+            if old is not None:
+                os.environ[name] = old
 
 
 def _cores(machines: Sequence[RayNode]) -> float:
-    return sum(float(one["Resources"].get("CPU", 0)) for one in machines)
+    return sum(float(machine["Resources"].get("CPU", 0)) for machine in machines)
 
 
 def _resource(device: str) -> str:

@@ -1,7 +1,7 @@
-"""Values in memory that processes share: written once, and read where they lie by whoever is told where.
+"""Tensors in memory that several processes share: one process writes them, the others read them without a copy.
 
-Memory is shared as *regions*: files in a private folder, in /dev/shm where there is one with room and else among the
-temporary files. Whoever made a region maps it to write, all others map it to read. What is small goes in the message.
+Shared memory consists of *regions*: files in a private folder, in /dev/shm if it has room, else among the temporary
+files. The process that made a region maps it for writing, all others for reading. Small values travel in messages.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from ...core.units import size
 from ..values import NON_NUMPY_TYPES, Value
 
 INLINE_BYTES: Final = 4096
-"""Values up to this size go in the message: a file would cost more."""
+"""Values up to this size travel in the message, which is faster than a file."""
 
-_ALIGNED: Final = 64
-"""Values begin at multiples of this, as those of ONNX Runtime do."""
+_ALIGNMENT: Final = 64
+"""Tensors begin at multiples of this, as those that ONNX Runtime allocates do."""
 
-_STEPS: Final = 8
-"""Regions have one of so many sizes between one power of two and the next, so that they can be used again."""
+_SIZES_PER_OCTAVE: Final = 8
+"""Between a power of two and the next, regions have only this many different sizes, so that they can be reused."""
 
 _PICKLED: Final = 0
-_TYPES: Final[Mapping[int, type[np.generic]]] = {
+_INT4_TYPES: Final = frozenset({21, 22})
+_DTYPES: Final[Mapping[int, type[np.generic]]] = {
     1: np.float32,
     2: np.uint8,
     3: np.int8,
@@ -48,241 +49,228 @@ _TYPES: Final[Mapping[int, type[np.generic]]] = {
     12: np.uint32,
     13: np.uint64,
     **{number: bits for bits, number in NON_NUMPY_TYPES.values()},
-    21: np.uint8,
-    22: np.uint8,
+    **dict.fromkeys(_INT4_TYPES, np.uint8),
 }
-"""By its number in TensorProto.DataType, the type of numpy that has one item for each element.
+"""For each TensorProto.DataType, the numpy type with one item per element.
 
-4-bit integers lie two in a byte; they are given a byte each, of which ONNX Runtime uses the first half.
+4-bit integers are packed, two in a byte. They get one byte each, of which ONNX Runtime uses the first half.
 """
 
-_KNOWN_TO_NUMPY: Final = frozenset(range(14))
+_NUMPY_TYPES: Final = frozenset(range(14))
+"""The data types that numpy has itself."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class TensorSpec(NamedTuple):
-    """What a tensor is like.
+    """Element type and shape of a tensor.
 
     Attributes:
-        element: the number of its type in TensorProto.DataType; 0 for a Python object that is pickled.
-        shape: its sizes; for an object the number of its bytes.
+        element_type: its TensorProto.DataType; 0 for a pickled Python object.
+        shape: its shape; for an object the length of the pickle in bytes.
     """
 
-    element: int
+    element_type: int
     shape: tuple[int, ...]
 
     @property
-    def length_bytes(self) -> int:
-        """What it takes."""
-        return math.prod(self.shape) * np.dtype(_TYPES.get(self.element, np.uint8)).itemsize
+    def size_bytes(self) -> int:
+        """The memory that is reserved for it."""
+        return math.prod(self.shape) * np.dtype(_DTYPES.get(self.element_type, np.uint8)).itemsize
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether it travels in the message."""
+        return self.size_bytes <= INLINE_BYTES
 
 
 class TensorRef(NamedTuple):
-    """Where a value lies.
+    """The location of a shared tensor.
 
     Attributes:
-        form: what it is like.
-        region: the file; None where the value is `inline`.
-        offset: where it begins, in bytes.
+        spec: its element type and shape.
+        region: the path of the file; None where the bytes are `inline`.
+        offset: where it begins in the region, in bytes.
         inline: its bytes.
     """
 
-    form: TensorSpec
+    spec: TensorSpec
     region: str | None = None
     offset: int = 0
     inline: bytes = b""
 
 
 class SharedMemory:
-    """Shared memory as one process sees it: its own regions, which it writes, and those of others."""
+    """Shared memory as one process uses it: its own regions, which it writes, and those of others, which it reads."""
 
     def __init__(self, folders: Sequence[str], owner: str) -> None:
-        """Nothing is taken yet.
+        """Nothing is allocated yet.
 
         Args:
-            folders: where regions may lie, the best first.
-            owner: begins the names of the regions made here; no other process uses it.
+            folders: where regions are made; the first folder with room is used.
+            owner: the prefix of the names of this process's regions, different in every process.
         """
         self._folders = folders
         self._owner = owner
         self._maps: dict[str, Bytes] = {}
         self._free: list[str] = []
-        self._made = 0
+        self._region_count = 0
 
-    # To write
+    # Writing
 
     def write(self, values: Mapping[str, Value]) -> dict[str, TensorRef]:
-        """Copy values to where others can read them, all into one region.
+        """Copy values to shared memory, all into one region.
 
         Raises:
             RunError: there is no room for them.
         """
-        raw = {name: _Raw(value) for name, value in values.items()}
-        slots = {name: TensorRef(one.form, inline=one.bytes()) for name, one in raw.items() if is_small(one.form)}
-        slots |= self.room({name: one.form for name, one in raw.items() if name not in slots})
-        for name, slot in slots.items():
-            if slot.region is not None:
-                raw[name].copy_to(self._maps[slot.region][slot.offset :])
-        return slots
+        sources = {name: _source_of(value) for name, value in values.items()}
+        refs = {n: TensorRef(one.spec, inline=one.to_bytes()) for n, one in sources.items() if one.spec.is_inline}
+        refs |= self.allocate({name: source.spec for name, source in sources.items() if name not in refs})
+        for name, ref in refs.items():
+            if ref.region is not None:
+                target = self._maps[ref.region][ref.offset :].ctypes.data
+                ctypes.memmove(target, sources[name].data, sources[name].used_bytes)
+        return refs
 
-    def room(self, forms: Mapping[str, TensorSpec]) -> dict[str, TensorRef]:
-        """Room for tensors of these forms, in one region.
+    def allocate(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorRef]:
+        """Room for tensors, all in one region.
 
         Raises:
-            RunError: there is none.
+            RunError: there is no room.
         """
-        if not forms:
+        if not specs:
             return {}
         offsets, end = [], 0
-        for form in forms.values():
+        for spec in specs.values():
             offsets.append(end)
-            end = -(-(end + form.length_bytes) // _ALIGNED) * _ALIGNED
-        region = self._take(end)
-        return {name: TensorRef(form, region, at) for (name, form), at in zip(forms.items(), offsets, strict=True)}
+            end = -(-(end + spec.size_bytes) // _ALIGNMENT) * _ALIGNMENT
+        region = self._take_region(end)
+        return {n: TensorRef(spec, region, offset) for (n, spec), offset in zip(specs.items(), offsets, strict=True)}
 
     def free(self, regions: Iterable[str]) -> None:
-        """Regions made here, or room in them, that nobody reads any more."""
+        """Make regions of this process available again. Nobody may read from them any more."""
         self._free.extend(regions)
 
-    # To read
+    # Reading
 
-    def read(self, slot: TensorRef) -> Value:
-        """The value where it lies, to be written too if the region was made here.
-
-        The slot must not be freed before the value is dropped.
+    def read(self, ref: TensorRef) -> Value:
+        """The value, without a copy; it must be dropped before its region is freed. Writable in a region of one's own.
 
         Raises:
-            LookupError: it lies nowhere any more.
+            LookupError: its region does not exist any more.
         """
-        form = slot.form
-        raw = np.frombuffer(slot.inline, np.uint8) if slot.region is None else self._seen(slot)
-        if form.element == _PICKLED:
-            return pickle.loads(raw[: form.length_bytes].data)  # noqa: S301 - from a process of ours
-        array = raw[: form.length_bytes].view(_TYPES[form.element]).reshape(form.shape)
-        if form.element in _KNOWN_TO_NUMPY:
+        spec = ref.spec
+        raw = np.frombuffer(ref.inline, np.uint8) if ref.region is None else self._view(ref)
+        if spec.element_type == _PICKLED:
+            return pickle.loads(raw[: spec.size_bytes].data)  # noqa: S301 - made by another process of this run
+        array = raw[: spec.size_bytes].view(_DTYPES[spec.element_type]).reshape(spec.shape)
+        if spec.element_type in _NUMPY_TYPES:
             return ort.OrtValue.ortvalue_from_numpy(array)
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, form.element)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, spec.element_type)
 
-    def copy(self, slot: TensorRef) -> Value:
+    def copy(self, ref: TensorRef) -> Value:
         """The value in memory of its own.
 
         Raises:
-            LookupError: it lies nowhere any more.
+            LookupError: its region does not exist any more.
         """
-        if slot.region is None or slot.form.element == _PICKLED:
-            return self.read(slot)
-        raw = self._seen(slot)[: slot.form.length_bytes].tobytes()
-        return self.read(TensorRef(slot.form, inline=raw))
+        if ref.region is None or ref.spec.element_type == _PICKLED:
+            return self.read(ref)
+        return self.read(TensorRef(ref.spec, inline=self._view(ref)[: ref.spec.size_bytes].tobytes()))
 
     def forget(self, regions: Iterable[str]) -> None:
-        """Regions of others that are gone."""
+        """Unmap regions of other processes that were removed."""
         for region in regions:
             self._maps.pop(region, None)
 
     # Regions
 
-    def _seen(self, slot: TensorRef) -> Bytes:
-        region = slot.region or ""
-        seen = self._maps.get(region)
-        if seen is None or len(seen) < slot.offset + slot.form.length_bytes:  # it has grown
+    def _view(self, ref: TensorRef) -> Bytes:
+        region = ref.region or ""
+        mapped = self._maps.get(region)
+        if mapped is None or len(mapped) < ref.offset + ref.spec.size_bytes:  # the region has grown since
             try:
-                seen = self._maps[region] = _mapped(region, mmap.ACCESS_READ)
-            except (FileNotFoundError, ValueError) as error:  # mmap's word for an empty file
+                mapped = self._maps[region] = _map(region, mmap.ACCESS_READ)
+            except (FileNotFoundError, ValueError) as error:  # ValueError: mmap refuses an empty file
                 raise LookupError(region) from error
-        return seen[slot.offset :]
+        return mapped[ref.offset :]
 
-    def _take(self, length: int) -> str:
-        """A region with so many bytes: the smallest free one that has them; else one that grows, or a new one."""
+    def _take_region(self, length: int) -> str:
+        """The smallest free region of at least `length` bytes; else the largest one, grown; else a new one."""
         free = {name: len(self._maps[name]) for name in self._free}
-        able = [name for name, had in free.items() if had >= length]
-        grown = _rounded(length)
-        for name in (min(able, key=free.__getitem__, default=None), max(free, key=free.__getitem__, default=None)):
-            if name is None or not _is_there(name):
+        fitting = [name for name, size_bytes in free.items() if size_bytes >= length]
+        rounded = _rounded(length)
+        for name in (min(fitting, key=free.__getitem__, default=None), max(free, key=free.__getitem__, default=None)):
+            if name is None or not Path(name).exists():
                 continue  # somebody removed it
-            if free[name] >= length or self._reserve(name, grown):
+            if free[name] >= length or self._grow(name, rounded):
                 self._free.remove(name)
                 return name
-        return self._new(grown)
-
-    def _new(self, length: int) -> str:
-        self._made += 1
+        self._region_count += 1
         for folder in self._folders:
-            name = os.path.join(folder, f"{self._owner}-{self._made}")  # noqa: PTH118 - text: it goes into messages
-            if self._reserve(name, length):
+            name = os.path.join(folder, f"{self._owner}-{self._region_count}")  # noqa: PTH118 - sent in messages as text
+            if self._grow(name, rounded):
                 return name
         raise RunError(
-            f"there is no room for {size(length)} in {' nor in '.join(str(Path(f).parent) for f in self._folders)}",
-            hint="free some, set TMPDIR to a folder with room, or let fewer inputs be on their way at the same time",
+            f"there is no room for {size(rounded)} in {' nor in '.join(str(Path(f).parent) for f in self._folders)}",
+            hint="free some, set TMPDIR to a folder with room, or allow fewer requests in flight",
         )
 
-    def _reserve(self, name: str, length: int) -> bool:
+    def _grow(self, name: str, length: int) -> bool:
+        """Make or enlarge a region; False where the disk has no room."""
         if not _reserve(name, length):
             return False
-        self._maps[name] = _mapped(name, mmap.ACCESS_WRITE)
+        self._maps[name] = _map(name, mmap.ACCESS_WRITE)
         return True
 
 
-class _Raw:
-    """The bytes of a value."""
+class _Source(NamedTuple):
+    """A value to be written: its spec, its bytes or their address, and how many of them are used."""
 
-    def __init__(self, value: Value) -> None:
-        self._value: Any = value
-        form = spec_of(value)
-        if form is not None:
-            self.form = form
-            self._used = _used_bytes(form)
-        else:
-            plain = value.numpy() if isinstance(value, ort.OrtValue) else value
-            self._value = pickle.dumps(plain, pickle.HIGHEST_PROTOCOL)
-            self.form = TensorSpec(_PICKLED, (len(self._value),))
-            self._used = len(self._value)
+    spec: TensorSpec
+    data: bytes | int
+    used_bytes: int
 
-    def bytes(self) -> bytes:
-        if isinstance(self._value, bytes):
-            return self._value
-        return ctypes.string_at(self._value.data_ptr(), self._used).ljust(self.form.length_bytes)
+    def to_bytes(self) -> bytes:
+        return ctypes.string_at(self.data, self.used_bytes).ljust(self.spec.size_bytes)
 
-    def copy_to(self, target: Bytes) -> None:
-        source = self._value if isinstance(self._value, bytes) else self._value.data_ptr()
-        ctypes.memmove(target.ctypes.data, source, self._used)
+
+def _source_of(value: Value) -> _Source:
+    spec = spec_of(value)
+    if spec is None:
+        raw = pickle.dumps(value.numpy() if isinstance(value, ort.OrtValue) else value, pickle.HIGHEST_PROTOCOL)
+        return _Source(TensorSpec(_PICKLED, (len(raw),)), raw, len(raw))
+    is_packed = spec.element_type in _INT4_TYPES
+    return _Source(spec, value.data_ptr(), (spec.size_bytes + 1) // 2 if is_packed else spec.size_bytes)
 
 
 def spec_of(value: Value) -> TensorSpec | None:
-    """What a tensor of numbers is like; None for anything else."""
-    if not isinstance(value, ort.OrtValue) or not value.is_tensor() or value.element_type() not in _TYPES:
+    """The spec of a tensor of numbers; None for any other value."""
+    if not isinstance(value, ort.OrtValue) or not value.is_tensor() or value.element_type() not in _DTYPES:
         return None
     return TensorSpec(value.element_type(), tuple(value.shape()))
 
 
-def is_small(form: TensorSpec) -> bool:
-    """Does it go in the message?"""
-    return form.length_bytes <= INLINE_BYTES
-
-
-def _used_bytes(form: TensorSpec) -> int:
-    return (form.length_bytes + 1) // 2 if form.element in {21, 22} else form.length_bytes
-
-
 def _rounded(length: int) -> int:
-    """The next size of a region: at most an eighth is wasted."""
-    step = max(mmap.PAGESIZE, (1 << length.bit_length()) // (2 * _STEPS))
+    """The next possible size of a region; at most an eighth of it is unused."""
+    step = max(mmap.PAGESIZE, (1 << length.bit_length()) // (2 * _SIZES_PER_OCTAVE))
     return -(-length // step) * step
 
 
 def _reserve(name: str, length: int) -> bool:
-    """Make the file so long, and sure of its bytes: writing to a mapped file on a full disk would end the process."""
+    """Make a file this long and reserve its blocks: writing to a mapped file on a full disk would kill the process."""
     try:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return False
-    had = os.fstat(file).st_size
+    old_length = os.fstat(file).st_size
     try:
-        _allocate(file, had, length)
+        _allocate_blocks(file, old_length, length)
     except OSError:
         with suppress(OSError):
-            os.ftruncate(file, had)
-        if not had:
+            os.ftruncate(file, old_length)
+        if not old_length:
             with suppress(OSError):
                 Path(name).unlink()
         return False
@@ -291,7 +279,7 @@ def _reserve(name: str, length: int) -> bool:
     return True
 
 
-def _allocate(file: int, start: int, length: int) -> None:
+def _allocate_blocks(file: int, start: int, length: int) -> None:
     try:
         os.posix_fallocate(file, 0, length)
     except AttributeError:
@@ -301,15 +289,11 @@ def _allocate(file: int, start: int, length: int) -> None:
             raise
     else:
         return
-    zeros = bytes(1 << 20)  # not every system, and not every disk, reserves without writing
+    zeros = bytes(1 << 20)  # some systems and file systems can't reserve blocks without writing them
     while start < length:
         start += os.pwrite(file, zeros[: length - start], start)
 
 
-def _is_there(name: str) -> bool:
-    return Path(name).exists()
-
-
-def _mapped(name: str, access: int) -> Bytes:
+def _map(name: str, access: int) -> Bytes:
     with Path(name).open("r+b" if access == mmap.ACCESS_WRITE else "rb") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=access), np.uint8)

@@ -1,95 +1,84 @@
-"""Workers that are threads of this process. They share what is loaded: a part is in memory once, whoever runs it."""
+"""Workers that are threads of this process and share the loaded parts: a part is in memory once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from time import perf_counter
 
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
 from ..values import Value
-from .protocol import Done, Event, Failed, Handle, Ready, Step
+from .protocol import Done, Event, Executor, Failed, Handle, Ready, Step
 from .worker import StatesByPart, Worker
 
 _Task = Callable[[Worker], Event | None]
 
 
-class ThreadExecutor:
-    """See `Executor`. Sessions let go of Python's lock while they run, so threads do run side by side.
+class ThreadExecutor(Executor):
+    """Workers that are threads. They run in parallel, since ONNX Runtime releases the GIL while a session runs.
+
+    A handle is the value itself.
 
     Attributes:
-        can_die: False: a thread can't be ended from outside, and none ends by itself.
+        can_die: False: a thread can't be ended from outside, and does not end by itself.
     """
 
     can_die = False
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
-        """Nothing runs yet; see `start`."""
+        """An executor without workers; see `start`."""
         self._cascade = cascade
-        self._policy = config
+        self._config = config
         self._states = states
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self._tasks: dict[int, SimpleQueue[_Task | None]] = {}
         self._loads: dict[int, SimpleQueue[Sequence[int] | None]] = {}
         self._workers: dict[int, Worker] = {}
         self._threads: list[Thread] = []
-        self._asked: dict[int, frozenset[int]] = {}
+        self._requested: dict[int, frozenset[int]] = {}
         self._stages: dict[int, Stage] = {}
         self._lock = Lock()
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        """Begin a thread; its parts are loaded by it."""
-        made = self._workers[worker] = Worker(self._cascade, self._states, self._stage)
-        tasks = self._tasks[worker] = SimpleQueue()
-        self._asked[worker] = frozenset(parts)
-        self._begin(lambda: self._work(made, tasks))
-        tasks.put(lambda held: self._hold(worker, held, parts))
+        self._workers[worker] = Worker(self._cascade, self._states, self._stage)
+        self._tasks[worker] = SimpleQueue()
+        self._requested[worker] = frozenset(parts)
+        self._tasks[worker].put(lambda instance: self._hold(worker, instance, parts))
+        self._start_thread(self._run_tasks, worker)
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        """Load beside the worker's own thread."""
-        if worker not in self._loads:
+        if worker not in self._loads:  # a second thread, so that loading does not delay steps
             self._loads[worker] = SimpleQueue()
-            self._begin(lambda: self._load_all(worker))
-        self._asked[worker] = frozenset(parts)
+            self._start_thread(self._run_loads, worker)
+        self._requested[worker] = frozenset(parts)
         self._loads[worker].put(parts)
 
-    def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
-        """Values are handed over as they are."""
-
-        def task(made: Worker) -> Event:
+    def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
+        def task(instance: Worker) -> Event:
             try:
-                values, seconds = made.run(step, held)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the scheduler is told
+                outputs, seconds = instance.run(step, inputs)
+            except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
                 return Failed(worker, step, error)
-            return Done(worker, step, values, seconds)
+            return Done(worker, step, outputs, seconds)
 
         self._tasks[worker].put(task)
 
     def forget(self, sequence: int) -> None:
-        """Each worker forgets between its steps."""
         for tasks in self._tasks.values():
-            tasks.put(lambda made: made.forget(sequence))
+            tasks.put(lambda instance: instance.forget(sequence))
 
     def kill(self, worker: int) -> None:
-        """Not to be had: a thread can't be ended from outside."""
         raise NotImplementedError(f"worker {worker} is a thread")
 
-    def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - see Executor
-        """A value lies where it is."""
+    def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - the interface has it
         return value
 
-    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - see Executor
-        """A value lies where it is."""
+    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - the interface has it
         return handle
 
     def release(self, handle: Handle) -> None:
-        """Python drops what nobody refers to."""
-
-    def now(self) -> float:
-        """The clock of this machine."""
-        return perf_counter()
+        pass
 
     def next_event(self, timeout_s: float | None) -> Event | None:
         try:
@@ -101,7 +90,6 @@ class ThreadExecutor:
         self._events.put(None)
 
     def close(self) -> None:
-        """Wait for what runs, and let go of all parts."""
         for tasks in self._tasks.values():
             tasks.put(None)
         for loads in self._loads.values():
@@ -110,37 +98,34 @@ class ThreadExecutor:
             thread.join()
         self._stages.clear()
 
-    def _begin(self, what: Callable[[], None]) -> None:
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = Thread(target=what, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def _start_thread(self, target: Callable[[int], None], worker: int) -> None:
+        self._threads.append(Thread(target=target, args=(worker,), daemon=True))
+        self._threads[-1].start()
 
-    def _work(self, made: Worker, tasks: SimpleQueue[_Task | None]) -> None:
+    def _run_tasks(self, worker: int) -> None:
+        tasks, instance = self._tasks[worker], self._workers[worker]
         while (task := tasks.get()) is not None:
-            event = task(made)
+            event = task(instance)
             if event is not None:
                 self._events.put(event)
-            del event, task  # or what it refers to would live until there is more to do
+            del event, task  # otherwise their values would stay in memory until the next task
 
-    def _load_all(self, worker: int) -> None:
-        """One after the other: what was asked for last is what is held."""
+    def _run_loads(self, worker: int) -> None:
         while (parts := self._loads[worker].get()) is not None:
             self._events.put(self._hold(worker, self._workers[worker], parts))
 
-    def _hold(self, worker: int, made: Worker, parts: Sequence[int]) -> Event:
+    def _hold(self, worker: int, instance: Worker, parts: Sequence[int]) -> Event:
         try:
-            made.hold(frozenset(parts))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the scheduler is told
+            instance.hold(frozenset(parts))
+        except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
             return Failed(worker, None, error)
         with self._lock:
-            used = set().union(*self._asked.values(), *(one.stages for one in self._workers.values()))
-            self._stages = {place: stage for place, stage in self._stages.items() if place in used}
+            used = set().union(*self._requested.values(), *(other.stages for other in self._workers.values()))
+            self._stages = {part: stage for part, stage in self._stages.items() if part in used}
         return Ready(worker, frozenset(parts))
 
-    def _stage(self, place: int) -> Stage:
+    def _stage(self, part: int) -> Stage:
         with self._lock:
-            if place not in self._stages:
-                part = self._cascade.parts[place]
-                self._stages[place] = Stage(self._cascade, part, config=self._policy)
-            return self._stages[place]
+            if part not in self._stages:
+                self._stages[part] = Stage(self._cascade, self._cascade.parts[part], config=self._config)
+            return self._stages[part]

@@ -1,4 +1,4 @@
-"""What one worker has: parts that are loaded, and the states of the sequences it works on."""
+"""A worker: the parts it has loaded, and the states of the sequences it works on."""
 
 from __future__ import annotations
 
@@ -14,79 +14,74 @@ from ..values import Value, zeros
 from .protocol import Step
 
 StatesByPart = Mapping[int, tuple[State, ...]]
-"""The states that a part keeps, by the place of the part."""
+"""The states that stay in a part from step to step, by the index of the part."""
 
-_NOWHERE: Final[Mapping[str, Value]] = MappingProxyType({})
+_NO_BUFFERS: Final[Mapping[str, Value]] = MappingProxyType({})
 
 
 class Worker:
-    """Runs steps on the parts it holds. One step at a time; parts may be loaded and dropped meanwhile.
+    """Runs steps on the parts it holds, one at a time. Another thread may load and drop parts meanwhile.
 
     Attributes:
-        stages: the parts that are loaded, by their places.
+        stages: the loaded parts, by index.
+        sequences: the values of the states of each sequence, by the name of the input that reads them.
     """
 
     def __init__(self, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
-        """Nothing is loaded yet.
-
-        Args:
-            cascade: whose parts these are.
-            states: what parts keep from step to step of a sequence.
-            load: makes the stage of the part at a place.
-        """
+        """A worker without parts; `load` returns the stage of the part with an index."""
         self.stages: dict[int, Stage] = {}
+        self.sequences: dict[int, dict[str, Value]] = {}
         self._cascade = cascade
         self._states = states
         self._load = load
-        self._kept: dict[int, dict[str, Value]] = {}
 
     def hold(self, parts: frozenset[int]) -> None:
-        """Load what is missing of `parts`, and drop all others.
+        """Load the missing ones of `parts`, and drop all others.
 
         Raises:
-            RunError: a part can't be loaded; those that were held stay.
+            RunError: a part can't be loaded; the worker keeps the parts it had.
         """
-        loaded = {place: self.stages.get(place) or self._load(place) for place in sorted(parts)}
-        self.stages = loaded  # at once: a step that runs meanwhile sees the old parts or the new ones
+        stages = {part: self.stages.get(part) or self._load(part) for part in sorted(parts)}
+        self.stages = stages  # in one assignment: a concurrent step sees either the old parts or the new ones
 
     def run(
-        self, step: Step, held: Mapping[str, Value], into: Mapping[str, Value] = _NOWHERE
+        self, step: Step, inputs: Mapping[str, Value], buffers: Mapping[str, Value] = _NO_BUFFERS
     ) -> tuple[dict[str, Value], tuple[float, ...]]:
-        """Run the parts of `step`, and return what it wants of what they write, and the seconds that each took.
+        """Run the parts of `step`, and return the values of `step.writes` and the run time of each part in seconds.
 
-        A tensor is dropped after its last reader. What fits its place in `into` is written there.
+        A tensor is dropped after its last reader. An output whose shape fits its tensor in `buffers` is written there.
         """
         stages = self.stages
-        last = {name: place for place in step.parts for name in stages[place].part.reads}
+        last_reader = {name: part for part in step.parts for name in stages[part].part.reads}
         wanted = set(step.writes)
-        values, made, seconds = dict(held), dict[str, Value](), []
-        for place in step.parts:
-            began = perf_counter()
-            for name, value in self._step(stages[place], place, step, values, into).items():
+        values, outputs, seconds = dict(inputs), dict[str, Value](), []
+        for part in step.parts:
+            start = perf_counter()
+            for name, value in self._run_part(stages[part], part, step, values, buffers).items():
                 values[name] = value
                 if name in wanted:
-                    made[name] = value
-            values = {name: value for name, value in values.items() if last.get(name, -1) > place}
-            seconds.append(perf_counter() - began)
-        return made, tuple(seconds)
+                    outputs[name] = value
+            values = {name: value for name, value in values.items() if last_reader.get(name, -1) > part}
+            seconds.append(perf_counter() - start)
+        return outputs, tuple(seconds)
 
     def forget(self, sequence: int) -> None:
         """Drop the states of a sequence."""
-        self._kept.pop(sequence, None)
+        self.sequences.pop(sequence, None)
 
-    def _step(
-        self, stage: Stage, place: int, step: Step, values: Mapping[str, Value], into: Mapping[str, Value]
+    def _run_part(
+        self, stage: Stage, part: int, step: Step, values: Mapping[str, Value], buffers: Mapping[str, Value]
     ) -> dict[str, Value]:
-        states = self._states.get(place, ())
+        states = self._states.get(part, ())
         if step.sequence is None or not states:
-            return stage.step(values, into)
-        kept = self._kept.setdefault(step.sequence, {})
+            return stage.step(values, buffers)
+        kept = self.sequences.setdefault(step.sequence, {})
         for state in states:
             if state.past in step.zero_states:
                 kept[state.past] = zeros(self._cascade.tensors[state.past], step.zero_states[state.past])
-        presents = {state.present for state in states}  # they live on, and so in memory that is theirs
-        own = {name: room for name, room in into.items() if name not in presents}
-        made = stage.step({**values, **{state.past: kept[state.past] for state in states}}, own)
+        presents = {state.present for state in states}  # kept for the next step, so never in a buffer that is reused
+        others = {name: buffer for name, buffer in buffers.items() if name not in presents}
+        outputs = stage.step({**values, **{state.past: kept[state.past] for state in states}}, others)
         for state in states:
-            kept[state.past] = next_state(kept[state.past], made[state.present])
-        return made
+            kept[state.past] = next_state(kept[state.past], outputs[state.present])
+        return outputs
