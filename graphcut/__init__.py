@@ -16,7 +16,8 @@ from .core.html_repr import HtmlRepr
 from .core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .analysis.cut_points import Analysis, CutPoint, analyze, to_networkx
+    from .analysis.cut_points import Analysis, CutPoint, analyze
+    from .analysis.dataflow import to_networkx
     from .benchmarking.cost_measurement import MeasuredCosts, measure
     from .core.errors import (
         CascadeError,
@@ -136,7 +137,8 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "analysis.cut_points": ("Analysis", "CutPoint", "analyze", "to_networkx"),
+    "analysis.cut_points": ("Analysis", "CutPoint", "analyze"),
+    "analysis.dataflow": ("to_networkx",),
     "core.manifest": ("Cascade", "Manifest", "Part", "open_cascade"),
     "costs.caches": ("Cache",),
     "costs.device": ("Device",),

@@ -1,16 +1,18 @@
-"""Where a model can be cut: key nodes, segments and their dependency maps, the cut profile and its valleys."""
+"""Where a model can be cut: key nodes, segments, dominators, the cut profile and its cut points."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..core.graph import Graph, Partition, partition
+from ..core.graph import Partition, partition
 from ..core.html_repr import HtmlRepr
 from ..loading.model import Model
+from . import dataflow
 from .liveness import Liveness
-from .repeated_blocks import RepeatedBlock, find_repeat, inputs_first
+from .repeated_blocks import RepeatedBlock, repeated_block
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -18,23 +20,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CutPoint:
-    """A place between two nodes of the order, and what it costs to cut there.
+    """A cut between two nodes of the topological order, and what it costs.
 
     Attributes:
-        node: the node before the place; naming it in `--at-nodes` cuts here.
-        position: how many flowing nodes stand before the place.
-        crossing: tensors alive across it.
+        node: the node that names the cut in `At` and `--at-nodes`.
+        nodes_before: how many flowing nodes are before the cut.
+        boundary_tensors: the tensors alive at the cut.
         bytes: what these take, for the bound dims.
-        is_exact: every size among them is known; else `bytes` is "at least".
-        weights_before: bytes of weights that the nodes before it read.
-        weights_after: bytes of weights that the nodes after it read; a weight that both read counts in both.
-        is_key: `node` is a key node.
-        module: the module that ends here or goes on.
+        is_exact: whether all their sizes are known; else `bytes` is a lower bound.
+        weights_before: bytes of the weights that the nodes before the cut read.
+        weights_after: bytes of the weights that the nodes after it read; a weight that both read counts in both.
+        is_key: whether `node` is a key node.
+        module: the module of `node`.
     """
 
     node: str
-    position: int
-    crossing: tuple[str, ...]
+    nodes_before: int
+    boundary_tensors: tuple[str, ...]
     bytes: int
     is_exact: bool
     weights_before: int
@@ -45,7 +47,11 @@ class CutPoint:
 
 @dataclass(frozen=True)
 class Analysis(HtmlRepr):
-    """What can be said about cutting a model; everything is computed when first asked for.
+    """Where a model can be cut. Each property is computed on first use; nodes are indices into `model.graph.nodes`.
+
+    `digraph` is the model's dataflow as a networkx graph, and most properties are statements about it. In these, a
+    start is a node that reads no other node's tensor, an end is a node whose tensors no node reads, and a path leads
+    from node to node along tensors. Inputs of the model don't belong to the digraph: every part can be given them.
 
     Attributes:
         model: the analysed model.
@@ -54,120 +60,118 @@ class Analysis(HtmlRepr):
     model: Model
 
     @cached_property
-    def key_nodes(self) -> tuple[int, ...]:
-        """The nodes with exactly one data input whose outputs two or more nodes read (LinguaLinked, section 3.1).
+    def digraph(self) -> nx.DiGraph[int]:
+        """The flowing nodes and the tensors between them; see `to_networkx` for their attributes."""
+        return dataflow.to_networkx(self.model.graph, self.model.tensor_bytes)
 
-        Weights and constants do not count as data inputs. In topological order.
+    @cached_property
+    def key_nodes(self) -> tuple[int, ...]:
+        """The key nodes: one data input, and outputs that two or more nodes read; in topological order.
+
+        Initializers and constants are not data inputs. Source: LinguaLinked (Zhao et al., 2023), section 3.1.
         """
-        graph = self.model.graph
-        return tuple(i for i in graph.flow if len(graph.nodes[i].reads) == 1 and _reader_count(graph, i) > 1)
+        return dataflow.key_nodes(self.digraph)
+
+    @cached_property
+    def dominators(self) -> tuple[int, ...]:
+        """The nodes that every path from a start to an end passes, in topological order.
+
+        A cut after one of them sends its outputs and nothing else: all other nodes lead to it, or it leads to them. If
+        the model ends in a single node, that is the last of them.
+        """
+        return dataflow.dominators(self.digraph)
+
+    @cached_property
+    def immediate_dominators(self) -> Mapping[int, int | None]:
+        """For each node the last other node that every path from a start to it passes: the dominator tree.
+
+        None for a node that paths reach without a node in common.
+        """
+        return dataflow.immediate_dominators(self.digraph)
+
+    @cached_property
+    def immediate_post_dominators(self) -> Mapping[int, int | None]:
+        """For each node the first other node that every path from it to an end passes: where its branches join.
+
+        None for a node from which paths lead to an end without a node in common.
+        """
+        return dataflow.immediate_dominators(self.digraph.reverse(copy=False))
+
+    @cached_property
+    def articulation_points(self) -> tuple[int, ...]:
+        """The nodes without which the digraph falls into more pieces, the direction of edges left aside; ascending.
+
+        The pieces exchange no tensors but those that this node reads or writes, such as the heads of a multi-task model
+        after its trunk. A dominator with nodes before and after it is an articulation point.
+        """
+        return dataflow.articulation_points(self.digraph)
+
+    @cached_property
+    def generations(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes by the number of edges on the longest path from a start to them.
+
+        Nodes of one generation don't depend on one another and could run at the same time. There are as many
+        generations as nodes on the longest path.
+        """
+        return dataflow.generations(self.digraph)
 
     @cached_property
     def segments(self) -> Partition:
-        """The runs of nodes between key nodes, each beginning with one, and the links between the runs.
+        """The runs of nodes between key nodes, each beginning with one, and the tensor edges between the runs.
 
-        `segments.wiring.sequential` and `.residual` are the Sequential and the Residual Dependency Map.
+        `segments.wiring.sequential` and `.residual` are the sequential and the residual dependency map.
         """
-        graph = self.model.graph
         starts = set(self.key_nodes)
         rows: list[list[int]] = [[]]
-        for node in graph.flow:
+        for node in self.model.graph.flow:
             if node in starts and rows[-1]:
                 rows.append([])
             rows[-1].append(node)
-        return partition(graph, rows)
+        return partition(self.model.graph, rows)
 
     @cached_property
     def profile(self) -> tuple[int, ...]:
-        """Bytes alive after each flowing node, in topological order: what would cross if one cut there.
+        """The cut profile: bytes alive after each flowing node, in topological order, which a cut there sends.
 
-        Inputs of the model are not counted, since every part can be fed them; nor are outputs that nobody reads later.
+        Inputs of the model are not counted, since every part can be given them; nor are outputs that no node reads.
         """
-        return tuple(self._along.alive)
+        return tuple(self._liveness.profile)
 
     @cached_property
     def cut_points(self) -> tuple[CutPoint, ...]:
-        """The valleys of the profile: the places where a cut costs less than around them, in order.
+        """The cuts where the profile has a local minimum, in topological order.
 
-        Neighbours that cost the same are all listed, as far as each has a node of its own whose name means it. A cut
-        `At` the node of a place costs what is said here, or less where nodes that stand earlier are free to go late.
+        Of equal neighbours all are listed that have a node of their own to name them. A cut `At` the node sends
+        `CutPoint.bytes`, or less: nodes before the cut that the named node doesn't need may go after it.
         """
-        along, graph, keys = self._along, self.model.graph, set(self.key_nodes)
-        places = along.low_places
-        crossings = along.crossing(place for place, _ in places)
+        liveness, graph, keys = self._liveness, self.model.graph, set(self.key_nodes)
+        unknown = liveness.unknown_alive()
+        alive_after = liveness.alive_after(index for index, _ in liveness.cut_points)
         return tuple(
             CutPoint(
                 node=graph.nodes[node].name,
-                position=place + 1,
-                crossing=crossing,
-                bytes=along.alive[place],
-                is_exact=along.unknown[place] == 0,
-                weights_before=along.weights_before[place],
-                weights_after=along.weights_after[place],
+                nodes_before=index + 1,
+                boundary_tensors=tensors,
+                bytes=liveness.profile[index],
+                is_exact=unknown[index] == 0,
+                weights_before=liveness.weights_before[index],
+                weights_after=liveness.weights_after[index],
                 is_key=node in keys,
                 module=graph.nodes[node].module,
             )
-            for (place, node), crossing in zip(places, crossings, strict=True)
+            for (index, node), tensors in zip(liveness.cut_points, alive_after, strict=True)
         )
 
     @cached_property
     def repeat(self) -> RepeatedBlock | None:
-        """The block that the model repeats most, such as its transformer layer; None where it repeats nothing."""
-        graph = self.model.graph
-        order = inputs_first(graph)
-        labels = dict(zip(graph.flow, _labels(self.model), strict=True))
-        alive = Liveness(graph, order, self.model.tensor_bytes).alive
-        return find_repeat(graph, order, [labels[node] for node in order], alive)
+        """The block that covers most of the model, such as its transformer layer; None if it repeats nothing."""
+        return repeated_block(self.model)
 
     @cached_property
-    def _along(self) -> Liveness:
+    def _liveness(self) -> Liveness:
         return Liveness(self.model.graph, self.model.graph.flow, self.model.tensor_bytes)
 
 
 def analyze(model: Model) -> Analysis:
-    """Look where `model` can be cut."""
+    """Where `model` can be cut. Returns at once: each property of the result is computed on first use."""
     return Analysis(model)
-
-
-def to_networkx(graph: Graph) -> nx.DiGraph[int]:
-    """The flowing nodes as a networkx digraph.
-
-    Nodes are places in `graph.nodes`, with `name`, `op` and `module`; an edge carries `tensors`, the names of what its
-    source hands to its target. Constant nodes and inputs of the model are not in it.
-    """
-    import networkx as nx
-
-    view: nx.DiGraph[int] = nx.DiGraph()
-    for i in graph.flow:
-        view.add_node(i, name=graph.nodes[i].name, op=graph.nodes[i].op, module=graph.nodes[i].module)
-    for tensor, readers in graph.readers.items():
-        if tensor in graph.producer:
-            for reader in readers:
-                known = view.get_edge_data(graph.producer[tensor], reader, {"tensors": ()})["tensors"]
-                view.add_edge(graph.producer[tensor], reader, tensors=(*known, tensor))
-    return view
-
-
-def _reader_count(graph: Graph, node: int) -> int:
-    return len(_readers_of(graph, node))
-
-
-def _readers_of(graph: Graph, node: int) -> set[int]:
-    return {reader for tensor in graph.nodes[node].writes for reader in graph.readers.get(tensor, ())}
-
-
-def _labels(model: Model) -> tuple[int, ...]:
-    graph = model.graph
-    shapes = {tensor.name: (tensor.data_type, *tensor.dims) for tensor in model.proto.graph.initializer}
-    known: dict[object, int] = {}
-    labels = []
-    for i in graph.flow:
-        node, proto = graph.nodes[i], model.proto.graph.node[i]
-        look = (
-            node.op,
-            tuple(a.SerializeToString(deterministic=True) for a in proto.attribute),
-            tuple(shapes.get(name) for name in node.weights),
-            len(node.reads),
-        )
-        labels.append(known.setdefault(look, len(known)))
-    return tuple(labels)

@@ -1,169 +1,149 @@
-"""An order of the nodes, and what lies along it: bytes alive, weights on both sides, places where cutting is cheap."""
+"""Liveness of tensors along a topological order: the bytes alive after each node, and the cut points."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 from ..core.graph import Graph
-
-TensorBytes = Mapping[str, tuple[int, bool]]
-"""Bytes of tensors by name, and whether that is all: else it is "at least"."""
+from ..loading.model import TensorBytes
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """An order of the nodes, and what lies along it; each is linear in nodes and edges, and found when first asked for.
+    """Which tensors are alive after each node of a topological order; computed on first use, in linear time.
+
+    A tensor is alive after the node at index i if a node at index i or before writes it and a node after i reads it: a
+    cut there sends it. Inputs of the model are left out, since every part can be given them, and so are outputs that no
+    node reads. In the order a, b, c, where b and c read the tensor of a, and c that of b: after a the tensor of a is
+    alive, after b those of a and b, after c none.
 
     Attributes:
         graph: the graph.
-        order: its flowing nodes, in an order in which they can run.
-        sizes: what each activation takes.
+        order: its flowing nodes in a topological order. An index is one into this order.
+        tensor_bytes: sizes of the activations.
     """
 
     graph: Graph
     order: Sequence[int]
-    sizes: TensorBytes
+    tensor_bytes: TensorBytes
 
     @cached_property
-    def place(self) -> Mapping[int, int]:
-        """For each node its place in the order."""
+    def index(self) -> Mapping[int, int]:
+        """The index of each node."""
         return {node: i for i, node in enumerate(self.order)}
 
     @cached_property
-    def spans(self) -> Mapping[str, tuple[int, int]]:
-        """For each tensor that is read, the places of its writer and of its last reader."""
-        place, producer = self.place, self.graph.producer
+    def lifetimes(self) -> Mapping[str, tuple[int, int]]:
+        """For each tensor that a node writes and a node reads: the index of its writer, and that of its last reader."""
+        index, producer = self.index, self.graph.producer
         return {
-            tensor: (place[producer[tensor]], max(map(place.__getitem__, readers)))
+            tensor: (index[producer[tensor]], max(map(index.__getitem__, readers)))
             for tensor, readers in self.graph.readers.items()
             if tensor in producer
         }
 
-    @cached_property
-    def alive(self) -> list[int]:
-        """Bytes alive after each node: what would cross if one cut there."""
-        return self.alive_of(self.spans)
-
-    @cached_property
-    def unknown(self) -> list[int]:
-        """How many tensors are alive after each node whose size is not known."""
-        return self.unknown_of(self.spans)
-
-    def unknown_of(self, spans: Mapping[str, tuple[int, int]]) -> list[int]:
-        """The same for some tensors alone."""
-        return self.sums((first, last, not self.sizes[name][1]) for name, (first, last) in spans.items())
-
-    def alive_of(self, spans: Mapping[str, tuple[int, int]]) -> list[int]:
-        """The same for some tensors alone."""
-        return self.sums((first, last, self.sizes[name][0]) for name, (first, last) in spans.items())
-
-    def sums(self, spans: Iterable[tuple[int, int, int]]) -> list[int]:
-        """After each node the sum over the spans, each with a number, that lie across."""
+    def total(self, value: Callable[[str], int], tensors: Iterable[str] | None = None) -> list[int]:
+        """At each index the sum of `value` over those of `tensors` (default: all) that are alive after it."""
         change = [0] * (len(self.order) + 1)
-        for first, last, number in spans:
+        for tensor in self.lifetimes if tensors is None else tensors:
+            first, last = self.lifetimes[tensor]
+            number = value(tensor)
             change[first] += number
             change[last] -= number
         return list(accumulate(change[:-1]))
 
-    @cached_property
-    def weights_before(self) -> list[int]:
-        """Bytes of weights that the nodes up to each read, each weight once."""
-        return self._totals(self.order)
+    def bytes_alive(self, tensors: Iterable[str] | None = None) -> list[int]:
+        """At each index the bytes of those of `tensors` (default: all) that are alive after it."""
+        return self.total(lambda tensor: self.tensor_bytes[tensor][0], tensors)
+
+    def unknown_alive(self, tensors: Iterable[str] | None = None) -> list[int]:
+        """At each index how many of `tensors` (default: all) are alive after it without a known size."""
+        return self.total(lambda tensor: not self.tensor_bytes[tensor][1], tensors)
 
     @cached_property
-    def weights_after(self) -> list[int]:
-        """Bytes of weights that the nodes after each read; a weight that nodes on both sides read counts in both."""
-        return [*self._totals(self.order[::-1])[-2::-1], 0]
+    def profile(self) -> Sequence[int]:
+        """The cut profile: at each index the bytes alive after it."""
+        return self.bytes_alive()
 
-    def _totals(self, order: Sequence[int]) -> list[int]:
-        """Bytes of weights that the nodes up to each read, each weight once."""
-        graph = self.graph
+    @cached_property
+    def weights_before(self) -> Sequence[int]:
+        """At each index the bytes of the weights that the nodes up to it read, each weight once."""
+        return self._weights_read(self.order)
+
+    @cached_property
+    def weights_after(self) -> Sequence[int]:
+        """At each index the bytes of the weights that the nodes after it read; a weight may count on both sides."""
+        return [*self._weights_read(self.order[::-1])[-2::-1], 0]
+
+    def _weights_read(self, order: Sequence[int]) -> list[int]:
         seen: set[str] = set()
         total, totals = 0, []
         for node in order:
-            for name in self._weights_of[node]:
+            for name in self.graph.weights_of(node):
                 if name not in seen:
                     seen.add(name)
-                    total += graph.weights[name].bytes
+                    total += self.graph.weights[name].bytes
             totals.append(total)
         return totals
 
     @cached_property
-    def _weights_of(self) -> Mapping[int, Sequence[str]]:
-        """The weights that each node reads, those of the constant nodes before it included."""
-        nodes, constants_for = self.graph.nodes, self.graph.constants_for
-        return {
-            n: (*nodes[n].weights, *(name for c in constants_for(nodes[n].constants) for name in nodes[c].weights))
-            if nodes[n].constants
-            else nodes[n].weights
-            for n in self.order
-        }
+    def cut_points(self) -> Sequence[tuple[int, int]]:
+        """The indices, ascending, where the profile has a local minimum, each with the node that names a cut after it.
 
-    @cached_property
-    def low_places(self) -> Sequence[tuple[int, int]]:
-        """The places, ascending, where less is alive than around them, and the node whose name means each.
-
-        Of neighbours that cost the same all are given, as far as each has a node of its own that means it: of the
-        places that one node could name, it names the first.
+        `At` a node cuts between it and its first reader. So a cut after index i is named by the last node up to i whose
+        readers all come after i. A minimum may extend over several equal neighbours: each of them is a cut point if a
+        node of its own names it, and a node that could name several names the first.
         """
-        named: set[int] = set()
-        found = []
-        for place, node in self._named(frozenset(_low_places(self.alive))):
-            if node not in named:
-                named.add(node)
-                found.append((place, node))
-        return found
+        named: dict[int, int] = {}
+        for index, node in self._named(frozenset(_local_minima(self.profile))):
+            named.setdefault(node, index)
+        return [(index, node) for node, index in named.items()]
 
-    def crossing(self, places: Iterable[int]) -> Iterable[tuple[str, ...]]:
-        """For each of some places, ascending, the tensors that are alive after it."""
+    def alive_after(self, indices: Iterable[int]) -> Iterator[tuple[str, ...]]:
+        """For each of some ascending indices the tensors alive after it."""
         begins: dict[int, list[str]] = {}
         ends: dict[int, list[str]] = {}
-        for tensor, (first, last) in self.spans.items():
+        for tensor, (first, last) in self.lifetimes.items():
             begins.setdefault(first, []).append(tensor)
             ends.setdefault(last, []).append(tensor)
         alive: dict[str, None] = {}
         done = 0
-        for place in places:
-            for i in range(done, place + 1):
+        for index in indices:
+            for i in range(done, index + 1):
                 for tensor in ends.get(i, ()):
                     alive.pop(tensor, None)
                 alive.update(dict.fromkeys(begins.get(i, ())))
-            done = place + 1
+            done = index + 1
             yield tuple(alive)
 
-    def _named(self, wanted: AbstractSet[int]) -> Iterable[tuple[int, int]]:
-        """The places, ascending, and the node whose name in `--at-nodes` means each; without those that none means.
-
-        A node's name means a place where all its readers stand after it: the last node before it, where anybody reads
-        that, else the last of those whose readers all do.
-        """
-        graph, place = self.graph, self.place
-        waiting: dict[int, int] = {}  # nodes whose outputs are read, and the place of the first that reads one
+    def _named(self, wanted: AbstractSet[int]) -> Iterator[tuple[int, int]]:
+        """The wanted indices, ascending, each with the node that names a cut after it, if any does."""
+        first_reads: dict[int, int] = {}  # by the index of a node that is read: the index of its first reader
         for i, node in enumerate(self.order):
-            readers = [place[r] for tensor in graph.nodes[node].writes for r in graph.readers.get(tensor, ())]
+            readers = [self.index[r] for t in self.graph.nodes[node].writes for r in self.graph.readers.get(t, ())]
             if readers:
-                waiting[i] = min(readers)
+                first_reads[i] = min(readers)
             if i not in wanted:
                 continue
-            while waiting:
-                last, first_read = next(reversed(waiting.items()))
+            # What is read at i or before names no later cut either, so it is dropped: linear in all.
+            while first_reads:
+                last, first_read = next(reversed(first_reads.items()))
                 if first_read > i:
                     yield i, self.order[last]
                     break
-                del waiting[last]
+                del first_reads[last]
 
 
-def _low_places(alive: Sequence[int]) -> Iterable[int]:
-    """The places of all runs of equal values that lie lower than both neighbours; the place at the end is no cut."""
-    starts = [0, *(i for i, (one, two) in enumerate(pairwise(alive), 1) if one != two)]
-    end = len(alive) - 1
-    values = [alive[start] for start in starts] if alive else []
-    for k, (start, stop) in enumerate(pairwise([*starts, len(alive)])):
-        falls = k == 0 or values[k - 1] > values[k]
-        rises = stop >= end or values[k + 1] > values[k]
+def _local_minima(values: Sequence[int]) -> Iterator[int]:
+    """The indices of runs of equal values that are below both neighbours; the last index is none: no cut is there."""
+    starts = [0, *(i for i, (one, two) in enumerate(pairwise(values), 1) if one != two)]
+    end = len(values) - 1
+    for start, stop in pairwise([*starts, len(values)]):
+        falls = start == 0 or values[start - 1] > values[start]
+        rises = stop >= end or values[stop] > values[start]
         if falls and rises and start < end:
             yield from range(start, min(stop, end))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
 from ..core.graph import Graph
 from ..core.units import count
+from ..loading.model import Model
+from .liveness import Liveness
 
-_CANDIDATES: Final = 64
+_MAX_PERIODS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +22,9 @@ class RepeatedBlock:
 
     Attributes:
         blocks: the nodes of each block, in topological order; first block first.
-        block: what a block is called: `layer` where it holds attention, else `block`.
-        before: what stands before the blocks, in a word or two.
-        after: what stands after them.
+        block: what to call a block: `layer` if it holds attention, else `block`.
+        before: what is before the blocks, in a word or two.
+        after: what is after them.
     """
 
     blocks: tuple[tuple[int, ...], ...]
@@ -35,140 +37,162 @@ class RepeatedBlock:
         return ", ".join([f"{len(self.blocks)} \N{MULTIPLICATION SIGN} {self.block}", *around])
 
 
-def inputs_first(graph: Graph) -> list[int]:
-    """The flowing nodes, each right after all that it depends on: an order that only the graph decides.
+def repeated_block(model: Model) -> RepeatedBlock | None:
+    """The repetition of `model` that covers most of it; None if it repeats less than a fifth of its nodes."""
+    graph = model.graph
+    order = _depth_first_order(graph)
+    labels = dict(zip(graph.flow, _labels(model), strict=True))
+    profile = Liveness(graph, order, model.tensor_bytes).profile
+    return find_repeat(graph, order, [labels[node] for node in order], profile)
 
-    A walk from the outputs, in the order of outputs and inputs, that comes back to a node once all it reads stands. In
-    it the nodes of a layer stand together, whatever order the file has.
+
+def _depth_first_order(graph: Graph) -> list[int]:
+    """The flowing nodes in the post-order of a depth-first search from the outputs back, in the order of inputs.
+
+    It depends on the graph alone and not on the order of nodes in the file, and keeps the nodes of a layer together.
     """
     order: list[int] = []
     seen: set[int] = set()
     for output in graph.writes:
-        waiting = [(graph.producer[output], False)] if output in graph.producer else []
-        while waiting:
-            node, is_ready = waiting.pop()
-            if is_ready:
+        stack = [(graph.producer[output], False)] if output in graph.producer else []
+        while stack:
+            node, is_done = stack.pop()
+            if is_done:
                 order.append(node)
             elif node not in seen and not graph.nodes[node].is_constant:
                 seen.add(node)
-                waiting.append((node, True))
+                stack.append((node, True))
                 reads = reversed(graph.nodes[node].reads)
-                waiting.extend((graph.producer[tensor], False) for tensor in reads if tensor in graph.producer)
+                stack.extend((graph.producer[tensor], False) for tensor in reads if tensor in graph.producer)
     return order
 
 
-def find_repeat(
-    graph: Graph, order: Sequence[int], labels: Sequence[int], alive: Sequence[int]
-) -> RepeatedBlock | None:
-    """The repetition in which most nodes repeat an earlier one; None where those are less than a fifth of all.
+def _labels(model: Model) -> list[int]:
+    """For each flowing node a number; equal for nodes with equal operators, attributes and shapes of weights."""
+    graph = model.graph
+    shapes = {tensor.name: (tensor.data_type, *tensor.dims) for tensor in model.proto.graph.initializer}
+    numbers: dict[object, int] = {}
+    labels = []
+    for i in graph.flow:
+        node, proto = graph.nodes[i], model.proto.graph.node[i]
+        key = (
+            node.op,
+            tuple(attribute.SerializeToString(deterministic=True) for attribute in proto.attribute),
+            tuple(shapes.get(name) for name in node.weights),
+            len(node.reads),
+        )
+        labels.append(numbers.setdefault(key, len(numbers)))
+    return labels
 
-    Two places `lag` apart with the same label belong to neighbouring blocks. For each likely lag, the longest run of
-    such places is a repetition. Of the ways to divide it into blocks those with the cheapest borders are looked at,
-    and the one with most blocks is taken. Linear in the number of nodes for each of at most 64 lags.
+
+def find_repeat(
+    graph: Graph, order: Sequence[int], labels: Sequence[int], profile: Sequence[int]
+) -> RepeatedBlock | None:
+    """The repetition of `labels` that covers most nodes; None if it covers less than a fifth of them.
+
+    A repetition with period p is a run of indices i with `labels[i] == labels[i + p]`. The longest run is taken, over
+    the 64 periods that are most likely. Of the ways to divide it into blocks of p nodes, those with the fewest bytes
+    between blocks are considered, and of these the one with most blocks. O(nodes) for each period.
+
+    Example: in `a b c b c b c d` the run of period 2 is at indices 1 to 4, and the blocks are `b c`, three times.
 
     Args:
         graph: the graph.
-        order: its flowing nodes, such that a block's nodes stand together.
-        labels: for each node of `order` a number; equal for nodes that look alike.
-        alive: bytes alive after each node of `order`.
+        order: its flowing nodes in a topological order that keeps the nodes of a block together.
+        labels: for each node of `order` a number, equal for nodes that look alike.
+        profile: bytes alive after each node of `order`.
     """
     if len(labels) < 4:
         return None
     best: tuple[int, int, int] | None = None
-    for lag in _likely_lags(labels):
-        start, run = _longest_run(labels, lag)
-        # Of two blocks whose first is mixed with other nodes, only a part lies in a run.
-        if 2 * run >= lag and (best is None or (run, -lag) > (best[0], -best[1])):
-            best = run, lag, start
+    for period in _likely_periods(labels):
+        start, run = _longest_run(labels, period)
+        # Two blocks whose first is mixed with other nodes have only a part of themselves in a run.
+        if 2 * run >= period and (best is None or (run, -period) > (best[0], -best[1])):
+            best = run, period, start
     if best is None or best[0] * 5 < len(labels):
         return None
-    run, lag, start = best
-    end = start + run + lag
+    run, period, start = best
+    end = start + run + period
 
-    def cost(first: int) -> int:
-        return median_low(alive[i] for i in range(first + lag - 1, end - lag, lag) or [first + lag - 1])
+    def bytes_between(first: int) -> int:
+        ends = range(first + period - 1, end - period, period)
+        return median_low(profile[i] for i in ends or [first + period - 1])
 
-    phases = range(start, min(start + lag, end - lag + 1))
-    cheapest = min(map(cost, phases))
-    divisions = (_division(labels, first, lag, end) for first in phases if cost(first) == cheapest)
-    rows, before, after = max(divisions, key=lambda division: len(division[0]))
-    if len(rows) < 2:
+    firsts = range(start, min(start + period, end - period + 1))
+    fewest = min(map(bytes_between, firsts))
+    divisions = (_division(labels, first, period, end) for first in firsts if bytes_between(first) == fewest)
+    blocks, before, after = max(divisions, key=lambda division: len(division[0]))
+    if len(blocks) < 2:
         return None
     return RepeatedBlock(
-        blocks=tuple(tuple(sorted(order[i] for i in row)) for row in rows),
-        block="layer" if _has_attention([graph.nodes[order[i]].op for i in rows[0]]) else "block",
+        blocks=tuple(tuple(sorted(order[i] for i in block)) for block in blocks),
+        block="layer" if _has_attention(graph.nodes[order[i]].op for i in blocks[0]) else "block",
         before=_content(graph, [order[i] for i in before]),
         after=_content(graph, [order[i] for i in after]),
     )
 
 
 def _division(
-    labels: Sequence[int], first: int, lag: int, end: int
+    labels: Sequence[int], first: int, period: int, end: int
 ) -> tuple[list[Sequence[int]], Sequence[int], Sequence[int]]:
-    """The places of each block when the run up to `end` is divided from `first` on, those before and those after."""
-    last = first + (end - first) // lag * lag
-    block = Counter(labels[first : first + lag])
-    early, before = _one_more(labels, range(first - 1, -1, -1), block)
-    late, after = _one_more(labels, range(last, len(labels)), block)
-    rows = [early, *(range(i, i + lag) for i in range(first, last, lag)), late]
-    return [row for row in rows if row], before, after
+    """The indices of each block when the run up to `end` is divided from `first` on; those before and those after."""
+    last = first + (end - first) // period * period
+    block = Counter(labels[first : first + period])
+    first_block, before = _one_more(labels, range(first - 1, -1, -1), block)
+    last_block, after = _one_more(labels, range(last, len(labels)), block)
+    blocks = [first_block, *(range(i, i + period) for i in range(first, last, period)), last_block]
+    return [indices for indices in blocks if indices], before, after
 
 
 def _one_more(labels: Sequence[int], outwards: Sequence[int], block: Counter[int]) -> tuple[list[int], list[int]]:
-    """The places of one more block next to the run, mixed with other nodes, if there is one; and the places left.
+    """The indices of one more block next to the run, mixed with other nodes, if there is one; and the others.
 
-    What all layers share (the mask, the rotary table) stands where it is first read: inside the first layer.
+    What all layers share (the mask, the rotary table) is computed where it is first read: inside the first layer.
     """
     wanted = Counter(block)
     taken: list[int] = []
-    rest: list[int] = []
+    others: list[int] = []
     for i in outwards:
-        if wanted[labels[i]] > 0:
-            wanted[labels[i]] -= 1
-            taken.append(i)
-        else:
-            rest.append(i)
-    return (taken, rest) if not any(wanted.values()) else ([], list(outwards))
+        is_wanted = wanted[labels[i]] > 0
+        (taken if is_wanted else others).append(i)
+        wanted[labels[i]] -= is_wanted
+    return (taken, others) if not any(wanted.values()) else ([], list(outwards))
 
 
-def _likely_lags(labels: Sequence[int]) -> list[int]:
-    """The distances between neighbours of one label, those that would cover most first."""
+def _likely_periods(labels: Sequence[int]) -> list[int]:
+    """The distances between neighbours of one label, those that would cover most nodes first."""
     last: dict[int, int] = {}
-    times: dict[int, int] = {}
+    covered = Counter[int]()
     for i, label in enumerate(labels):
         if label in last:
-            gap = i - last[label]
-            times[gap] = times.get(gap, 0) + gap
+            covered[i - last[label]] += i - last[label]
         last[label] = i
-    return sorted(times, key=lambda gap: (-times[gap], gap))[:_CANDIDATES]
+    return sorted(covered, key=lambda period: (-covered[period], period))[:_MAX_PERIODS]
 
 
-def _longest_run(labels: Sequence[int], lag: int) -> tuple[int, int]:
-    """Where the longest run of places begins whose label stands again `lag` later, and how long it is."""
+def _longest_run(labels: Sequence[int], period: int) -> tuple[int, int]:
+    """Start and length of the longest run of indices whose labels occur again `period` later."""
     best_start = best_length = length = 0
-    for i in range(len(labels) - lag):
-        length = length + 1 if labels[i] == labels[i + lag] else 0
+    for i in range(len(labels) - period):
+        length = length + 1 if labels[i] == labels[i + period] else 0
         if length > best_length:
             best_start, best_length = i - length + 1, length
     return best_start, best_length
 
 
-def _has_attention(names: Sequence[str]) -> bool:
-    return any("Attention" in name or name == "Softmax" for name in names)
+def _has_attention(operators: Iterable[str]) -> bool:
+    return any("Attention" in op or op == "Softmax" for op in operators)
 
 
-def _content(graph: Graph, places: Sequence[int]) -> str:
-    """What some nodes are, by their operators."""
-    nodes = [graph.nodes[i] for i in places]
-    words = []
-    if any(node.op.startswith("Gather") and node.weights for node in nodes):
-        words.append("embedding")
-    if any("Norm" in node.op or node.op == "ReduceMean" for node in nodes):
-        words.append("norm")
-    if any("Conv" in node.op for node in nodes):
-        words.append("convolutions")
-    if any(("MatMul" in node.op or node.op == "Gemm") and node.weights for node in nodes):
-        words.append("head")
-    if words or not nodes:
-        return " and ".join(words)
-    return count(len(nodes), "node")
+def _content(graph: Graph, indices: Sequence[int]) -> str:
+    """What some nodes are, in a word or two, by their operators."""
+    nodes = [graph.nodes[i] for i in indices]
+    found = {
+        "embedding": any(node.op.startswith("Gather") and node.weights for node in nodes),
+        "norm": any("Norm" in node.op or node.op == "ReduceMean" for node in nodes),
+        "convolutions": any("Conv" in node.op for node in nodes),
+        "head": any(("MatMul" in node.op or node.op == "Gemm") and node.weights for node in nodes),
+    }
+    words = " and ".join(word for word, is_there in found.items() if is_there)
+    return words or (count(len(nodes), "node") if nodes else "")

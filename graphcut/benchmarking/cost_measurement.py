@@ -15,7 +15,7 @@ from ..core.errors import RunError, UsageError
 from ..core.graph import Block, partition
 from ..costs.device import Device, run_s
 from ..costs.matching import spread
-from ..costs.tables import REMAINDER, CostRow, CostTable, module_names, table_of, weights_of
+from ..costs.tables import REMAINDER, CostRow, CostTable, module_names, table_of
 from ..costs.weighing import Costs, weigh
 from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model
@@ -108,7 +108,7 @@ def pieces_within(model: Model, memory_bytes: int | None) -> tuple[Block, ...]:
     rows: list[list[int]] = [[]]
     held: set[str] = set()
     for nodes in _units(analyze(model).segments.blocks, needs, memory_bytes):
-        weights = set(weights_of(graph, nodes))
+        weights = {name for i in nodes for name in graph.weights_of(i)}
         if rows[-1] and sum(needs[name] for name in held | weights) > memory_bytes:
             rows.append([])
             held = set()

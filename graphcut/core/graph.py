@@ -111,6 +111,13 @@ class Graph:
                 wanted.extend(self.nodes[node].constants)
         return tuple(sorted(found))
 
+    def weights_of(self, node: int) -> tuple[str, ...]:
+        """The initializers that a node reads, those that its constant nodes read included."""
+        own, constants = self.nodes[node].weights, self.nodes[node].constants
+        if not constants:
+            return own
+        return (*own, *(name for i in self.constants_for(constants) for name in self.nodes[i].weights))
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -278,7 +278,9 @@ def table_of(costs: Costs) -> CostTable:
     rows = []
     for module, places in members.items():
         nodes = [graph.flow[place] for place in places]
-        weights = [name for name in dict.fromkeys(weights_of(graph, nodes)) if name not in counted]
+        weights = [
+            name for name in dict.fromkeys(name for i in nodes for name in graph.weights_of(i)) if name not in counted
+        ]
         counted.update(weights)
         writes = _given_out(graph, nodes, outputs)
         rows.append(
@@ -292,15 +294,6 @@ def table_of(costs: Costs) -> CostTable:
             )
         )
     return CostTable(tuple(rows))
-
-
-def weights_of(graph: Graph, nodes: Iterable[int]) -> Iterator[str]:
-    """The weights that the nodes read, and those that the constant nodes read that they need."""
-    for i in nodes:
-        yield from graph.nodes[i].weights
-        if graph.nodes[i].constants:
-            for constant in graph.constants_for(graph.nodes[i].constants):
-                yield from graph.nodes[constant].weights
 
 
 def _given_out(graph: Graph, nodes: Sequence[int], outputs: AbstractSet[str]) -> list[str]:

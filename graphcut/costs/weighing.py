@@ -16,7 +16,7 @@ from ..core.graph import Graph
 from ..core.wiring import Dim, Tensor
 from ..loading.bound_sizes import infer_bound
 from ..loading.graph_reader import values_bytes
-from ..loading.model import Model
+from ..loading.model import Model, TensorBytes
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in_function, tensors_within
 from .caches import Cache, bound_dims, find_caches
@@ -32,9 +32,6 @@ _PICKING: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 
 _SIZING: Final = frozenset({"Shape", "Size"})
 """Operators that look at how large their input is, and not into it."""
-
-TensorBytes = Mapping[str, tuple[int, bool]]
-"""Bytes of tensors by name, and whether that is all: else it is "at least"."""
 
 
 @dataclass(frozen=True)

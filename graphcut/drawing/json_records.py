@@ -191,10 +191,10 @@ def _map(found: DependencyMap) -> dict[str, dict[str, list[str]]]:
 def _cut_point(point: CutPoint) -> dict[str, Any]:
     return {
         "node": point.node,
-        "position": point.position,
+        "position": point.nodes_before,
         "bytes": point.bytes,
         "exact": point.is_exact,
-        "crossing": list(point.crossing),
+        "crossing": list(point.boundary_tensors),
         "weights_before": point.weights_before,
         "weights_after": point.weights_after,
         "key": point.is_key,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from ..analysis.liveness import Liveness, TensorBytes
+from ..analysis.liveness import Liveness
 from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
+from ..loading.model import TensorBytes
 from .scene import CutOption, CutProfile
 
 
@@ -28,25 +29,25 @@ def profile_of(
         repeat: what the graph repeats, for a graph that is not cut.
     """
     order = [node for row in rows for node in row]
-    along = Liveness(graph, order, sizes)
-    place = along.place
+    liveness = Liveness(graph, order, sizes)
+    index = liveness.index
     key_nodes = frozenset(keys)
     homes = {node: part for part, row in enumerate(rows) for node in row}
-    far = _passing(along, homes) if len(rows) > 1 else _long_lived(along, repeat)
-    near = {name: span for name, span in along.spans.items() if name not in far}
+    far = _passing(liveness, homes) if len(rows) > 1 else _long_lived(liveness, repeat)
+    near = [name for name in liveness.lifetimes if name not in far]
     return CutProfile(
         nodes=tuple(graph.nodes[node].name for node in order),
         ops=tuple(graph.nodes[node].op for node in order),
         modules=tuple(graph.nodes[node].module for node in order),
-        alive=tuple(along.alive),
-        near=tuple(along.alive_of(near)),
-        exact=tuple(number == 0 for number in along.unknown),
-        near_exact=tuple(number == 0 for number in along.unknown_of(near)),
-        tensors=tuple(along.sums((first, last, 1) for first, last in along.spans.values())),
-        weights=tuple(along.weights_before),
-        keys=tuple(sorted(place[node] for node in key_nodes)),
+        alive=tuple(liveness.profile),
+        near=tuple(liveness.bytes_alive(near)),
+        exact=tuple(number == 0 for number in liveness.unknown_alive()),
+        near_exact=tuple(number == 0 for number in liveness.unknown_alive(near)),
+        tensors=tuple(liveness.total(lambda _: 1)),
+        weights=tuple(liveness.weights_before),
+        keys=tuple(sorted(index[node] for node in key_nodes)),
         parts=tuple(homes[node] for node in order) if len(rows) > 1 else (),
-        valleys=tuple(_valleys(along, key_nodes)),
+        valleys=tuple(_valleys(liveness, key_nodes)),
     )
 
 
@@ -69,34 +70,34 @@ def spread(valleys: Sequence[CutOption], nodes: int, weight_bytes: int, number: 
     return [best[share] for share in sorted(best)]
 
 
-def _valleys(along: Liveness, keys: AbstractSet[int]) -> Iterable[CutOption]:
-    crossing = along.sums((first, last, 1) for first, last in along.spans.values())
-    for place, node in along.low_places:
+def _valleys(liveness: Liveness, keys: AbstractSet[int]) -> Iterable[CutOption]:
+    tensors, unknown = liveness.total(lambda _: 1), liveness.unknown_alive()
+    for index, node in liveness.cut_points:
         yield CutOption(
-            node=along.graph.nodes[node].name,
-            position=place + 1,
-            bytes=along.alive[place],
-            is_exact=along.unknown[place] == 0,
-            tensors=crossing[place],
-            weights_before=along.weights_before[place],
-            weights_after=along.weights_after[place],
+            node=liveness.graph.nodes[node].name,
+            position=index + 1,
+            bytes=liveness.profile[index],
+            is_exact=unknown[index] == 0,
+            tensors=tensors[index],
+            weights_before=liveness.weights_before[index],
+            weights_after=liveness.weights_after[index],
             is_key=node in keys,
-            module=along.graph.nodes[node].module,
+            module=liveness.graph.nodes[node].module,
         )
 
 
-def _passing(along: Liveness, unit: Mapping[int, int]) -> AbstractSet[str]:
+def _passing(liveness: Liveness, unit: Mapping[int, int]) -> AbstractSet[str]:
     """The tensors that pass over a unit, from that of their writer to that of a reader."""
-    readers, producer = along.graph.readers, along.graph.producer
-    return {name for name in along.spans if max(map(unit.__getitem__, readers[name])) > unit[producer[name]] + 1}
+    readers, producer = liveness.graph.readers, liveness.graph.producer
+    return {name for name in liveness.lifetimes if max(map(unit.__getitem__, readers[name])) > unit[producer[name]] + 1}
 
 
-def _long_lived(along: Liveness, repeat: RepeatedBlock | None) -> AbstractSet[str]:
+def _long_lived(liveness: Liveness, repeat: RepeatedBlock | None) -> AbstractSet[str]:
     """The tensors that pass over a block of `repeat`, or without one over very many nodes."""
     if repeat is not None:
-        return _passing(along, _blocks(along.graph, repeat))
-    fewest = max(1, len(along.order) / 8)
-    return {name for name, (first, last) in along.spans.items() if last - first - 1 > fewest}
+        return _passing(liveness, _blocks(liveness.graph, repeat))
+    fewest = max(1, len(liveness.order) / 8)
+    return {name for name, (first, last) in liveness.lifetimes.items() if last - first - 1 > fewest}
 
 
 def _blocks(graph: Graph, repeat: RepeatedBlock) -> Mapping[int, int]:

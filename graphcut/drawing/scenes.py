@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..analysis.cut_points import Analysis
-from ..analysis.liveness import TensorBytes
 from ..core.manifest import MANIFEST, Cascade
 from ..core.units import count, size
 from ..core.wiring import Tensor, Unit, Wiring
-from ..loading.model import Model
+from ..loading.model import Model, TensorBytes
 from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
 from .cards import cascade_card, copies, counted_bytes, file_bytes, homes_of, plan_card

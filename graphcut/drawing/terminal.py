@@ -230,7 +230,7 @@ def draw_cut_points(points: Sequence[CutPoint]) -> Iterable[str]:
                 point.node,
                 str(point.bytes),
                 "yes" if point.is_exact else "at least",
-                ",".join(point.crossing),
+                ",".join(point.boundary_tensors),
                 str(point.weights_before),
                 str(point.weights_after),
                 "yes" if point.is_key else "no",
@@ -241,8 +241,8 @@ def draw_cut_points(points: Sequence[CutPoint]) -> Iterable[str]:
 
 def cheapest(points: Sequence[CutPoint], number: int) -> list[CutPoint]:
     """The `number` cheapest places, in order; of equal ones those that divide the weights most evenly."""
-    ranked = sorted(points, key=lambda p: (p.bytes, abs(p.weights_before - p.weights_after), p.position))
-    return sorted(ranked[:number], key=lambda p: p.position)
+    ranked = sorted(points, key=lambda p: (p.bytes, abs(p.weights_before - p.weights_after), p.nodes_before))
+    return sorted(ranked[:number], key=lambda p: p.nodes_before)
 
 
 # Verifying

@@ -25,6 +25,9 @@ from .shape_inference import infer_tensors
 from .subgraphs import FunctionKey, function_key, is_external, nodes_within, tensors_in, tensors_in_function
 from .wire_format import read_without_weights
 
+TensorBytes = Mapping[str, tuple[int, bool]]
+"""Sizes of tensors by name: bytes, and whether that is exact; else it is a lower bound."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -71,7 +74,7 @@ class Model:
         return name_open_sizes(self.proto, self.tensors)
 
     @cached_property
-    def tensor_bytes(self) -> Mapping[str, tuple[int, bool]]:
+    def tensor_bytes(self) -> TensorBytes:
         """What each activation takes for the bound dims, and whether that is all: else it is "at least"."""
         sizes = {name: tensor.bytes_for(self.dims) for name, tensor in self.tensors.items()}
         if self.dims and not all(is_exact for _, is_exact in sizes.values()):

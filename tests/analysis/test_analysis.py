@@ -1,4 +1,4 @@
-"""Key nodes, segments, the cut profile and its valleys, and what a model repeats."""
+"""Key nodes, segments, the cut profile and its cut points, and what a model repeats."""
 
 # ruff: noqa: S311 - seeds make the same graphs each time, and keep no secrets
 
@@ -241,10 +241,10 @@ def test_the_profile_and_the_cut_points_are_those_of_the_definition(opened: Draw
         for place in valleys_of(profile):
             if (name := name_for(model, place)) and name not in named.values():
                 named[place] = name
-        assert {point.position - 1: point.node for point in analysis.cut_points} == named, f"seed {seed}"
+        assert {point.nodes_before - 1: point.node for point in analysis.cut_points} == named, f"seed {seed}"
         for point in analysis.cut_points:
-            place = point.position - 1
-            assert sorted(point.crossing) == sorted(alive[place])
+            place = point.nodes_before - 1
+            assert sorted(point.boundary_tensors) == sorted(alive[place])
             assert point.bytes == profile[place]
 
 
@@ -300,39 +300,12 @@ def test_a_weight_behind_a_constant_expression_counts_where_it_is_read(opened: D
         helper.make_node("Add", ["a", "c"], ["y"], name="add"),
     ]
     points = analyze(opened(model_of(nodes, [floats("x", 4)], [floats("y", 4)], [weight("w", 4)]))).cut_points
-    assert [(p.node, p.position, p.weights_before, p.weights_after) for p in points] == [("relu", 1, 0, 16)]
+    assert [(p.node, p.nodes_before, p.weights_before, p.weights_after) for p in points] == [("relu", 1, 0, 16)]
 
 
 def test_one_node_has_no_cut_point(opened: Draw) -> None:
     analysis = analyze(opened(model_of([helper.make_node("Relu", ["x"], ["y"])], [floats("x", 4)], [floats("y", 4)])))
     assert (analysis.profile, analysis.cut_points, analysis.key_nodes, analysis.repeat) == ((0,), (), (), None)
-
-
-# As a networkx digraph
-
-
-def test_the_digraph_has_the_flowing_nodes_and_what_flows(opened: Draw) -> None:
-    nodes = [
-        helper.make_node("Neg", ["w"], ["c"], name="constant"),
-        helper.make_node("Split", ["x"], ["a", "b"], name="block/split"),
-        helper.make_node("Mul", ["a", "b"], ["d"], name="block/mul"),
-        helper.make_node("Add", ["d", "c"], ["y"], name="add"),
-        helper.make_node("Sub", ["y", "a"], ["z"], name="sub"),
-    ]
-    proto = model_of(nodes, [floats("x", 4)], [floats("y", 2), floats("z", 2)], [weight("w", 2)])
-    view = graphcut.to_networkx(opened(proto).graph)
-    assert dict(view.nodes(data=True)) == {
-        1: {"name": "block/split", "op": "Split", "module": "block"},
-        2: {"name": "block/mul", "op": "Mul", "module": "block"},
-        3: {"name": "add", "op": "Add", "module": ""},
-        4: {"name": "sub", "op": "Sub", "module": ""},
-    }
-    assert sorted(view.edges(data="tensors")) == [
-        (1, 2, ("a", "b")),
-        (1, 4, ("a",)),
-        (2, 3, ("d",)),
-        (3, 4, ("y",)),
-    ]
 
 
 # What a model repeats

@@ -581,7 +581,7 @@ def test_cuts_are_lines_for_other_programs(say: Say, llm: Path) -> None:
     points = graphcut.analyze(model).cut_points
     assert [row[0] for row in rows] == [point.node for point in points]
     assert [row[1] for row in rows] == [str(point.bytes) for point in points]
-    assert [row[3].split(",") for row in rows] == [list(point.crossing) for point in points]
+    assert [row[3].split(",") for row in rows] == [list(point.boundary_tensors) for point in points]
     assert {row[6] for row in rows} == {"yes", "no"}
 
 

@@ -285,10 +285,10 @@ def test_a_scene_tells_what_the_analysis_found(demo: Callable[[str], Analysis], 
     assert profile.valleys == tuple(
         CutOption(
             node=point.node,
-            position=point.position,
+            position=point.nodes_before,
             bytes=point.bytes,
             is_exact=point.is_exact,
-            tensors=len(point.crossing),
+            tensors=len(point.boundary_tensors),
             weights_before=point.weights_before,
             weights_after=point.weights_after,
             is_key=point.is_key,

@@ -1,0 +1,206 @@
+"""The dataflow as a networkx graph, and what is found on it, each against its definition on random graphs."""
+
+# ruff: noqa: S311 - seeds make the same graphs each time, and keep no secrets
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+from onnx import helper, numpy_helper
+
+import graphcut
+from graphcut import Graph, Node, analyze, to_networkx
+from graphcut.analysis import dataflow
+from graphcut.demos import write
+from graphcut.planning.goals import At
+
+from conftest import Draw, floats, model_of
+
+RANDOM = range(200)
+
+
+def node(name: str, *reads: str, writes: Sequence[str] = ()) -> Node:
+    return Node(name, "Op", reads, tuple(writes) or (name,), (), (), is_constant=False, is_stateful=False, module="")
+
+
+def digraph_of(nodes: Sequence[Node]) -> nx.DiGraph[int]:
+    return to_networkx(Graph(tuple(nodes), {}, ("x",), ()))
+
+
+def random_digraph(seed: int) -> nx.DiGraph[int]:
+    """Up to 12 nodes; most read a recent tensor, so that chains, branches and joins all occur; some write two."""
+    draw = random.Random(seed)
+    nodes: list[Node] = []
+    made = ["x"]
+    for i in range(draw.randint(1, 12)):
+        reads = {draw.choice(made[-3:] if draw.random() < 0.8 else made) for _ in range(draw.choice((1, 1, 1, 2, 3)))}
+        writes = [f"t{i}", f"u{i}"][: draw.choice((1, 1, 2))]
+        nodes.append(node(f"n{i}", *sorted(reads), writes=writes))
+        made += writes
+    return digraph_of(nodes)
+
+
+def starts(digraph: nx.DiGraph[int]) -> list[int]:
+    return [n for n in digraph if not digraph.pred[n]]
+
+
+def ends(digraph: nx.DiGraph[int]) -> list[int]:
+    return [n for n in digraph if not digraph.succ[n]]
+
+
+def paths(digraph: nx.DiGraph[int], sources: Sequence[int], targets: Sequence[int]) -> Iterator[set[int]]:
+    for source in sources:
+        for target in targets:
+            yield from map(set, nx.all_simple_paths(digraph, source, target)) if source != target else [{source}]
+
+
+def test_the_digraph_has_the_flowing_nodes_and_the_tensors_between_them(opened: Draw) -> None:
+    nodes = [
+        helper.make_node("Neg", ["w"], ["c"], name="constant"),
+        helper.make_node("Split", ["x"], ["a", "b"], name="block/split"),
+        helper.make_node("Mul", ["a", "b"], ["d"], name="block/mul"),
+        helper.make_node("Add", ["d", "c"], ["y"], name="add"),
+        helper.make_node("Sub", ["y", "a"], ["z"], name="sub"),
+    ]
+    weight = numpy_helper.from_array(np.zeros(2, np.float32), "w")
+    model = opened(model_of(nodes, [floats("x", 4)], [floats("y", 2), floats("z", 2)], [weight]))
+    digraph = analyze(model).digraph
+    assert dict(digraph.nodes(data=True)) == {
+        1: {"name": "block/split", "op": "Split", "module": "block", "reads": ("x",)},
+        2: {"name": "block/mul", "op": "Mul", "module": "block", "reads": ("a", "b")},
+        3: {"name": "add", "op": "Add", "module": "", "reads": ("d",)},
+        4: {"name": "sub", "op": "Sub", "module": "", "reads": ("y", "a")},
+    }
+    assert {(a, b): data for a, b, data in digraph.edges(data=True)} == {
+        (1, 2): {"tensors": ("a", "b"), "bytes": 16},
+        (1, 4): {"tensors": ("a",), "bytes": 8},
+        (2, 3): {"tensors": ("d",), "bytes": 8},
+        (3, 4): {"tensors": ("y",), "bytes": 8},
+    }
+    assert to_networkx(model.graph).edges[1, 2] == {"tensors": ("a", "b")}
+
+
+def test_a_key_node_has_one_data_input_and_two_readers() -> None:
+    digraph = digraph_of(
+        [
+            node("key", "x"),
+            node("two inputs", "key", "x"),
+            node("two readers of two tensors", "key", writes=["a", "b"]),
+            node("reads a", "a", "two inputs"),
+            node("reads b", "b", "two inputs"),
+            node("reads two tensors of one node", "reads a", "reads b"),
+        ]
+    )
+    assert [digraph.nodes[n]["name"] for n in dataflow.key_nodes(digraph)] == ["key", "two readers of two tensors"]
+
+
+def test_without_a_dominator_no_end_is_reached() -> None:
+    for digraph in map(random_digraph, RANDOM):
+        expected = [n for n in digraph if all(n in path for path in paths(digraph, starts(digraph), ends(digraph)))]
+        assert list(dataflow.dominators(digraph)) == expected
+
+
+def test_the_immediate_dominator_is_the_last_node_on_every_path_to_a_node() -> None:
+    for digraph in map(random_digraph, RANDOM):
+        for n, found in dataflow.immediate_dominators(digraph).items():
+            common = set.intersection(*paths(digraph, starts(digraph), [n])) - {n}
+            assert found == max(common, default=None)
+
+
+def test_the_dominators_are_the_dominator_tree_above_a_single_end() -> None:
+    for digraph in map(random_digraph, RANDOM):
+        below = ends(digraph)
+        end = len(digraph)
+        digraph.add_node(end)
+        digraph.add_edges_from((n, end) for n in below)
+        above = dataflow.immediate_dominators(digraph)
+        chain = []
+        step = above[end]
+        while step is not None:
+            chain.append(step)
+            step = above[step]
+        digraph.remove_node(end)
+        assert tuple(reversed(chain)) == dataflow.dominators(digraph)
+
+
+def test_without_an_articulation_point_the_graph_is_in_more_pieces() -> None:
+    for digraph in map(random_digraph, RANDOM):
+        pieces = nx.number_weakly_connected_components(digraph)
+        expected = []
+        for n in digraph:
+            rest = digraph.copy()
+            rest.remove_node(n)
+            if len(rest) and nx.number_weakly_connected_components(rest) > pieces:
+                expected.append(n)
+        assert list(dataflow.articulation_points(digraph)) == expected
+        inner = {n for n in dataflow.dominators(digraph) if digraph.pred[n] and digraph.succ[n]}
+        assert inner <= set(expected)
+
+
+def test_the_generation_of_a_node_is_the_longest_path_to_it() -> None:
+    for digraph in map(random_digraph, RANDOM):
+        longest = {n: max(map(len, paths(digraph, starts(digraph), [n]))) - 1 for n in digraph}
+        generations = dataflow.generations(digraph)
+        assert {n: number for number, generation in enumerate(generations) for n in generation} == longest
+
+
+def test_branches_join_at_the_immediate_post_dominator(opened: Draw) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["fork"]),
+        helper.make_node("Neg", ["fork"], ["left"]),
+        helper.make_node("Exp", ["fork"], ["right"]),
+        helper.make_node("Add", ["left", "right"], ["join"]),
+        helper.make_node("Abs", ["join"], ["y"]),
+        helper.make_node("Sqrt", ["join"], ["z"]),
+    ]
+    analysis = analyze(opened(model_of(nodes, [floats("x", 4)], [floats("y", 4), floats("z", 4)])))
+    assert analysis.immediate_post_dominators == {0: 3, 1: 3, 2: 3, 3: None, 4: None, 5: None}
+    assert analysis.immediate_dominators == {0: None, 1: 0, 2: 0, 3: 0, 4: 3, 5: 3}
+    assert analysis.dominators == (0, 3)
+    assert analysis.articulation_points == (3,)
+    assert analysis.generations == ((0,), (1, 2), (3,), (4, 5))
+
+
+def test_a_cut_after_a_dominator_sends_its_outputs_and_nothing_else(tmp_path: Path) -> None:
+    write("resnet", tmp_path / "m.onnx")
+    analysis = analyze(graphcut.load(tmp_path / "m.onnx"))
+    *inner, last = analysis.dominators
+    assert last == analysis.model.graph.flow[-1]
+    assert len(inner) > 5
+    for n in inner:
+        found = analysis.model.graph.nodes[n]
+        sent = graphcut.plan(analysis, At((found.name,))).partition.wiring.boundary_tensors
+        assert set(sent) <= set(found.writes)
+
+
+def test_the_trunk_of_a_multi_task_model_ends_in_an_articulation_point(tmp_path: Path) -> None:
+    write("multitask", tmp_path / "m.onnx")
+    analysis = analyze(graphcut.load(tmp_path / "m.onnx"))
+    trunk = analysis.dominators[-1]
+    assert trunk in analysis.articulation_points
+    rest = analysis.digraph.copy()
+    rest.remove_node(trunk)
+    heads = [piece for piece in nx.weakly_connected_components(rest) if min(piece) > trunk]
+    assert len(heads) > 1
+
+
+def test_a_graph_without_nodes_has_none_of_these() -> None:
+    empty = digraph_of([])
+    assert dataflow.key_nodes(empty) == dataflow.dominators(empty) == dataflow.articulation_points(empty) == ()
+    assert (dataflow.immediate_dominators(empty), dataflow.generations(empty)) == ({}, ())
+
+
+def test_dominators_take_linear_time_where_two_long_branches_meet_often() -> None:
+    length = 20_000
+    nodes = [node("s", "x")]
+    nodes += [node(f"{side}{i}", f"{side}{i - 1}" if i else "s") for side in "ab" for i in range(length)]
+    nodes += [node(f"c{i}", f"a{i}", f"b{length - 1 - i}") for i in range(length)]
+    digraph = digraph_of(nodes)
+    begin = time.process_time()
+    assert dataflow.dominators(digraph) == (0,)
+    assert time.process_time() - begin < 1
