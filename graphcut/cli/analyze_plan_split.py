@@ -105,15 +105,15 @@ def _planned(wish: PlanRequest, opened: Model) -> Plan:
     from ..costs.weighing import weigh
     from ..planning.goals import At
     from ..planning.plan_files import replay
+    from ..planning.plans import default_dims
     from ..planning.plans import plan as make
-    from ..planning.plans import usual_dims
 
     analysis = look(opened)
     if wish.goal is None:
         return replay(analysis, cast("Path", wish.replayed))
     if isinstance(wish.goal, At):
         return make(analysis, wish.goal, limits=wish.limits)
-    costs = weigh(opened, usual_dims(analysis, wish.goal, wish.profile, wish.tokens))
+    costs = weigh(opened, default_dims(analysis, wish.goal, wish.profile, wish.tokens))
     table = read_table(wish.table) if wish.table else None
     return make(analysis, wish.goal, limits=wish.limits, costs=costs, table=table, prove_s=wish.prove_s)
 

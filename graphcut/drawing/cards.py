@@ -30,7 +30,7 @@ def plan_card(made: Plan, part: int, name: str, content: str, column: int, holde
     """
     block, graph = made.partition.blocks[part], made.graph
     device = made.devices[part] if isinstance(made.goal, Across) else None
-    figures = made.figures[part] if made.figures else None
+    figures = made.metrics[part] if made.metrics else None
     weight_bytes = sum(graph.weights[name].bytes for name in block.weights)
     return Card(
         name=name,

@@ -11,7 +11,7 @@ from ..analysis.cut_points import Analysis, CutPoint
 from ..core.manifest import Cascade
 from ..core.wiring import DependencyMap, Tensor, Wiring
 from ..loading.model import Model
-from ..planning.explanations import Place
+from ..planning.explanations import CandidateCut
 from ..planning.plans import Plan
 from ..surgery.splitting import PreparedFiles
 
@@ -89,7 +89,7 @@ def plan_record(made: Plan, model: Model) -> dict[str, Any]:
                 "reads": list(block.reads),
                 "writes": list(block.writes),
                 "device": msgspec.to_builtins(made.devices[i]) if made.devices else None,
-                "predicted": msgspec.to_builtins(made.figures[i]) if made.figures else None,
+                "predicted": msgspec.to_builtins(made.metrics[i]) if made.metrics else None,
             }
             for i, block in enumerate(made.partition.blocks)
         ],
@@ -106,9 +106,9 @@ def plan_record(made: Plan, model: Model) -> dict[str, Any]:
         ],
         "reasons": [
             {
-                **_place(reason.place),
-                "decided_by_part": reason.dearest,
-                "next_best": [_place(place) for place in reason.others],
+                **_place(reason.chosen),
+                "decided_by_part": reason.bottleneck,
+                "next_best": [_place(place) for place in reason.alternatives],
             }
             for reason in made.reasons
         ],
@@ -117,7 +117,7 @@ def plan_record(made: Plan, model: Model) -> dict[str, Any]:
     }
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place(place: CandidateCut) -> dict[str, Any]:
     return {"after": place.after, "cost": place.cost, "crossing_bytes": place.crossing_bytes}
 
 

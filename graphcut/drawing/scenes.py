@@ -75,7 +75,7 @@ def scene_of_plan(made: Plan, analysis: Analysis) -> Scene:
 
     A plan that names places has no figures: its parts need what the weights take that they read.
     """
-    return _scene_of_parts(made, analysis, [f"p{i}" for i in range(len(made.rows))])
+    return _scene_of_parts(made, analysis, [f"p{i}" for i in range(len(made.parts))])
 
 
 def scene_of_split(cascade: Cascade, made: Plan, analysis: Analysis) -> Scene:

@@ -11,7 +11,7 @@ from ..core.wiring import Unit
 from ..costs.caches import find_caches
 from ..costs.matching import Coverage
 from ..loading.model import Model
-from ..planning.explanations import Place, Reason
+from ..planning.explanations import CandidateCut, Reason
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import MetricUnit, Optimality
@@ -244,34 +244,35 @@ def reasonings(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str]
     """
     for i, reason in enumerate(reasons):
         others = [
-            f"next best after {printable(place.after)}: {_compared(place, reason.place)}" for place in reason.others
+            f"next best after {printable(place.after)}: {_compared(place, reason.chosen)}"
+            for place in reason.alternatives
         ]
-        why = _why(reason, i, names[reason.dearest])
-        yield "\n".join((f"cut {i} after {printable(reason.place.after)}", why, *others))
+        why = _why(reason, i, names[reason.bottleneck])
+        yield "\n".join((f"cut {i} after {printable(reason.chosen.after)}", why, *others))
 
 
 def _why(reason: Reason, bar: int, dearest: str) -> str:
-    sent = f"{size(reason.place.crossing_bytes)} cross here"
-    if reason.dearest in {bar, bar + 1}:
+    sent = f"{size(reason.chosen.crossing_bytes)} cross here"
+    if reason.bottleneck in {bar, bar + 1}:
         return f"{sent}; {dearest} beside it decides the whole: moving the cut would make that worse"
     return f"{sent}; {dearest} decides the whole, and is not touched by this cut"
 
 
-def _compared(place: Place, own: Place) -> str:
+def _compared(place: CandidateCut, own: CandidateCut) -> str:
     change = f"{place.cost / own.cost - 1:+.1%}" if own.cost > 0 else "the same"
     return f"{change if place.cost != own.cost else 'as good'}, {size(place.crossing_bytes)} cross there"
 
 
 def plan_notes(made: Plan, model: Model) -> Iterable[str]:
     """What a person should know of a plan's figures."""
-    if made.figures and not isinstance(made.goal, Across):
+    if made.metrics and not isinstance(made.goal, Across):
         device = made.devices[0]
         yield (
             f"times are for a device of {flop(device.flops_per_s)}/s and {operations(device.bytes_per_s)}B/s "
             f"with a link of {operations(device.link_bytes_per_s)}B/s; --cluster FILE takes yours"
         )
-        whole_s = sum(figures.run_s for figures in made.figures)
-        if len(made.rows) > 1 and max(figures.busy_s for figures in made.figures) >= _HARDLY * whole_s:
+        whole_s = sum(figures.run_s for figures in made.metrics)
+        if len(made.parts) > 1 and max(figures.busy_s for figures in made.metrics) >= _HARDLY * whole_s:
             yield (
                 f"dividing hardly pays here: one device needs {duration(whole_s)} for all of it, and sending takes "
                 "longer than what it saves"

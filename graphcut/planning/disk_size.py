@@ -40,7 +40,7 @@ class SerializedSizes:
     part: int
 
 
-def written_bytes(model: Model) -> SerializedSizes:
+def serialized_sizes(model: Model) -> SerializedSizes:
     """What the things of `model` take once they are written into parts. Linear in the model's messages."""
     graph, proto = model.graph, model.proto
     declared = {value.name: _entry(value) for value in proto.graph.value_info}

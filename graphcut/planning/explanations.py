@@ -16,7 +16,7 @@ from .results import Solution
 _MOST: Final = 2
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A place for a cut, all other cuts of the plan left where they are.
 
     Attributes:
@@ -35,14 +35,14 @@ class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One cut.
 
     Attributes:
-        place: where it is.
-        dearest: the part that decides the objective.
-        others: the next best places, the best first.
+        chosen: where it is.
+        bottleneck: the part that decides the objective.
+        alternatives: the next best places, the best first.
     """
 
-    place: Place
-    dearest: int
-    others: tuple[Place, ...]
+    chosen: CandidateCut
+    bottleneck: int
+    alternatives: tuple[CandidateCut, ...]
 
 
 def reasons(choice: Solution, task: PlanningProblem) -> tuple[Reason, ...]:
@@ -64,15 +64,15 @@ def _reason(choice: Solution, task: PlanningProblem, own: Floats, bar: int) -> R
     order = [int(rung) for rung in np.argsort(both, kind="stable") if np.isfinite(both[rung]) and rung != here]
     crossing = ladder.sent[:, 0]
 
-    def place(rung: int) -> Place:
+    def place(rung: int) -> CandidateCut:
         last = ladder.members(0, rung)[-1]
         node = task.groups[last][-1]
-        return Place(task.graph.nodes[node].name, float(both[rung]), int(crossing[rung]))
+        return CandidateCut(task.graph.nodes[node].name, float(both[rung]), int(crossing[rung]))
 
     return Reason(place(here), int(own.argmax()), _apart([place(rung) for rung in order[: 4 * _MOST]], place(here)))
 
 
-def _apart(places: Sequence[Place], own: Place) -> tuple[Place, ...]:
+def _apart(places: Sequence[CandidateCut], own: CandidateCut) -> tuple[CandidateCut, ...]:
     """The best places of different names."""
     named = {place.after: place for place in reversed(places) if place.after != own.after}
     return tuple(sorted(named.values(), key=lambda place: place.cost)[:_MOST])

@@ -24,7 +24,7 @@ from ..loading.model import Model
 from .explanations import Reason
 from .goals import At, Goal, Limits
 from .node_names import guess
-from .plans import Plan, check_limits, with_figures
+from .plans import Plan, check_limits, with_metrics
 from .predictions import PartMetrics
 from .results import Optimality
 from .solver.recompute import Recomputed
@@ -150,12 +150,12 @@ def _parts(made: Plan) -> Iterator[PlannedPart]:
         for one in made.recomputed
     }
     seen: set[int] = set()
-    for i, row in enumerate(made.rows):
+    for i, row in enumerate(made.parts):
         yield PlannedPart(
             nodes=tuple(nodes[node].name for node in row if node not in seen),
             repeats=tuple(nodes[node].name for node in row if node in seen),
             device=made.devices[i] if made.devices else None,
-            predicted=made.figures[i] if made.figures else None,
+            predicted=made.metrics[i] if made.metrics else None,
             recomputed=again.get(i),
         )
         seen.update(row)
@@ -223,7 +223,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     check_limits(made)
     if isinstance(made.goal, At):
         return made
-    made = with_figures(analysis, made, weigh(model, made.dims))
+    made = with_metrics(analysis, made, weigh(model, made.dims))
     return _as_planned(made, record, path) if record.planned == record.digest else made
 
 
@@ -232,7 +232,7 @@ def _as_planned(made: Plan, record: PlanFile, path: str | Path) -> Plan:
     figures = tuple(part.predicted for part in record.parts if part.predicted is not None)
     return replace(
         made,
-        figures=figures if len(figures) == len(record.parts) else made.figures,
+        metrics=figures if len(figures) == len(record.parts) else made.metrics,
         outcome=record.outcome,
         unlimited=record.unlimited,
         front=record.front,

@@ -22,18 +22,18 @@ from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model
 from .by_goal.cluster_mapping import plan_across
-from .by_goal.cut_at_nodes import rows_at
+from .by_goal.cut_at_nodes import parts_at
 from .by_goal.memory_budget import fewest_parts, plan_within
-from .by_goal.output_heads import rows_of_heads
+from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
 from .cluster import Cluster
-from .disk_size import SerializedSizes, written_bytes
+from .disk_size import SerializedSizes, serialized_sizes
 from .explanations import Reason, reasons
 from .goals import Across, At, Goal, Heads, Into, Limits, Within
 from .node_names import find_nodes
-from .predictions import PartMetrics, figures_of
+from .predictions import PartMetrics, part_metrics
 from .problem import PlanningProblem, problem_of
-from .replicable import cheap_nodes
+from .replicable import replicable_nodes
 from .results import Optimality, Solution
 from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
@@ -51,7 +51,7 @@ class Plan(HtmlRepr):
     Attributes:
         goal: what was wanted.
         graph: the graph that is cut.
-        rows: the flowing nodes of each part, in an order in which the parts can run. A node that stands in several
+        parts: the flowing nodes of each part, in an order in which the parts can run. A node that stands in several
             rows has its home in the first, and is computed again in the others.
         devices: the device of each part; empty for goals that name places.
         limits: what constrained it.
@@ -62,14 +62,14 @@ class Plan(HtmlRepr):
         unlimited: the same without pins and what to avoid, where there are any.
         front: see `Solution.front`.
         recomputed: what parts compute for themselves instead of receiving it.
-        figures: what each part takes; empty for goals that name places.
+        metrics: what each part takes; empty for goals that name places.
         reasons: why each cut is where it is.
         model: the model that is cut, so that a notebook can draw it; None for a plan that was put together by hand.
     """
 
     goal: Goal
     graph: Graph
-    rows: tuple[tuple[int, ...], ...]
+    parts: tuple[tuple[int, ...], ...]
     devices: tuple[Device, ...] = ()
     limits: Limits = field(default_factory=Limits)
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -79,19 +79,19 @@ class Plan(HtmlRepr):
     unlimited: Optimality | None = None
     front: tuple[tuple[float, float], ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
-    figures: tuple[PartMetrics, ...] = ()
+    metrics: tuple[PartMetrics, ...] = ()
     reasons: tuple[Reason, ...] = ()
     model: Model | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def partition(self) -> Partition:
         """The parts as blocks of nodes, and the links between them."""
-        return partition(self.graph, self.rows)
+        return partition(self.graph, self.parts)
 
     @property
     def reached(self) -> float | None:
         """What the finished plan comes to, recomputing included, in the unit of `outcome`; None for what is no time."""
-        busy = [figures.busy_s for figures in self.figures]
+        busy = [figures.busy_s for figures in self.metrics]
         match self.goal:
             case Into(by="time"):
                 return max(busy, default=None)
@@ -120,7 +120,7 @@ def plan(
         analysis: of the model.
         goal: what is wanted.
         limits: what constrains it.
-        costs: what nodes weigh, for the sizes that count; without it for `usual_dims`.
+        costs: what nodes weigh, for the sizes that count; without it for `default_dims`.
         table: a cost model whose figures replace computed ones.
         prove_s: how long the exact solver may take, where the search can't tell how good its plan is.
 
@@ -134,11 +134,11 @@ def plan(
             f"{model.path.name} has nothing to cut: no node depends on an input", hint="run the model as it is"
         )
     if isinstance(goal, At):
-        rows = tuple(rows_at(model.graph, model.tensors, model.tensor_bytes, goal))
+        rows = tuple(parts_at(model.graph, model.tensors, model.tensor_bytes, goal))
         made = Plan(goal, model.graph, rows, limits=limits, dims=model.dims, model=model)
         check_limits(made)
         return made
-    costs = costs or weigh(model, usual_dims(analysis, goal))
+    costs = costs or weigh(model, default_dims(analysis, goal))
     if table is not None and not cover(table, costs)[1].matched:
         raise UsageError(
             f"the cost model matched no node of {model.path.name}",
@@ -148,7 +148,7 @@ def plan(
     return study.heads(goal) if isinstance(goal, Heads) else study.planned(goal, prove_s)
 
 
-def usual_dims(
+def default_dims(
     analysis: Analysis, goal: Goal, profile: DecoderProfile | None = None, tokens: int | None = None
 ) -> Mapping[str, int]:
     """The sizes that a goal is planned for, on top of those that the model was opened with: see `decoder_dims`.
@@ -174,10 +174,10 @@ def decoder_dims(
     return profile_dims(analysis.model, profile or "prefill", 512 if tokens is None else tokens)
 
 
-def with_figures(analysis: Analysis, made: Plan, costs: Costs, table: CostTable | None = None) -> Plan:
+def with_metrics(analysis: Analysis, made: Plan, costs: Costs, table: CostTable | None = None) -> Plan:
     """A plan that has no figures (it names places, or was edited) with those of its parts, and what they recompute."""
     study = _PlanContext(analysis, made.goal, made.limits, costs, table)
-    return study.with_recomputed(study.with_figures(made))
+    return study.with_recomputed(study.with_metrics(made))
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class _PlanContext:
 
     @cached_property
     def written(self) -> SerializedSizes:
-        return written_bytes(self.analysis.model)
+        return serialized_sizes(self.analysis.model)
 
     @cached_property
     def seconds(self) -> Callable[[Device], Sequence[float]]:
@@ -213,7 +213,7 @@ class _PlanContext:
     def planned(self, goal: Into | Within | Across, prove_s: float) -> Plan:
         task, choice = self.best(goal, prove_s)
         most_s = _slowest(goal, choice)
-        rows, recomputed = self._with_replicas(task.rows(choice.found.parts), choice.devices, task.cheap, most_s)
+        rows, recomputed = self._with_replicas(task.parts(choice.found.parts), choice.devices, task.cheap, most_s)
         made = Plan(
             goal,
             self.graph,
@@ -227,28 +227,28 @@ class _PlanContext:
             reasons=reasons(choice, task),
             model=self.analysis.model,
         )
-        return self.with_figures(made)
+        return self.with_metrics(made)
 
     def heads(self, goal: Heads) -> Plan:
-        rows = rows_of_heads(self.graph, goal)
+        rows = parts_of_heads(self.graph, goal)
         check_limits(Plan(goal, self.graph, rows, limits=self.limits))
         devices = (ANY_DEVICE,) * len(rows)
         rows, recomputed = self._with_replicas(rows, devices, (), inf)
         model = self.analysis.model
         made = Plan(goal, self.graph, rows, devices=devices, limits=self.limits, recomputed=recomputed, model=model)
-        return self.with_figures(made)
+        return self.with_metrics(made)
 
-    def with_figures(self, made: Plan) -> Plan:
-        devices = made.devices or (ANY_DEVICE,) * len(made.rows)
-        figures = figures_of(made.partition, self.costs, self.written, devices, self.seconds, self.cluster)
+    def with_metrics(self, made: Plan) -> Plan:
+        devices = made.devices or (ANY_DEVICE,) * len(made.parts)
+        figures = part_metrics(made.partition, self.costs, self.written, devices, self.seconds, self.cluster)
         coverage = None if self.table is None else cover(self.table, self.costs)[1]
         return replace(
-            made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, figures=figures
+            made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=figures
         )
 
     def with_recomputed(self, made: Plan) -> Plan:
         """What its rows say that parts compute for themselves."""
-        return replace(made, recomputed=repeated(self.graph, made.rows, cache(self._pricing(made.devices))))
+        return replace(made, recomputed=repeated(self.graph, made.parts, cache(self._pricing(made.devices))))
 
     def best(self, goal: Into | Within | Across, prove_s: float) -> tuple[PlanningProblem, Solution]:
         """The task and its best plan. For a budget layers are cut where that takes fewer parts, or is the only way."""
@@ -285,7 +285,7 @@ class _PlanContext:
             slowest = min(devices, key=lambda device: device.flops_per_s)
             run = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
             s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
-            cheap = cheap_nodes(
+            cheap = replicable_nodes(
                 self.graph, self.costs, run, s_per_byte, kept=self._single(limits), avoided=self._avoided(limits)
             )
         whole_layers = not limits.inside_layers
@@ -331,7 +331,7 @@ class _PlanContext:
         while True:
             made, found = recompute(self.graph, rows, cache(self._pricing(devices, repeatable)), kept)
             blocks = partition(self.graph, made)
-            figures = figures_of(blocks, self.costs, self.written, devices, self.seconds, self.cluster)
+            figures = part_metrics(blocks, self.costs, self.written, devices, self.seconds, self.cluster)
             narrowed = dict(repeatable)
             for part in (entry.part for entry in found):
                 if not self._fits(devices[part], figures[part]):
@@ -383,7 +383,7 @@ def check_limits(made: Plan) -> None:
         PlanError: a limit does not hold.
     """
     graph, limits = made.graph, made.limits
-    home = {node: part for part, row in enumerate(made.rows) for node in row}
+    home = {node: part for part, row in enumerate(made.parts) for node in row}
     for pattern, part in limits.pins:
         for node in sorted(find_nodes(graph, [pattern])):
             if home[node] != part:

@@ -44,7 +44,7 @@ class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     intensity: float
 
 
-def figures_of(
+def part_metrics(
     found: Partition,
     costs: Costs,
     written: SerializedSizes,

@@ -67,7 +67,7 @@ class PlanningProblem:
         name = self.graph.nodes[nodes[-1]].name
         return f"node {name!r}" if len(nodes) == 1 else f"the segment of {count(len(nodes), 'node')} up to {name!r}"
 
-    def rows(self, parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    def parts(self, parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         """The nodes of each part, from its groups; a cheap node stands in the first part that needs it."""
         place = {group: i for i, part in enumerate(parts) for group in part}
         rows: list[list[int]] = [[] for _ in range(max(place.values()) + 1)]

@@ -19,7 +19,7 @@ _MOST_NODES: Final = 256
 _MOST_WEIGHTS: Final = 1 << 20
 
 
-def cheap_nodes(
+def replicable_nodes(
     graph: Graph,
     costs: Costs,
     run_s: Mapping[int, float],

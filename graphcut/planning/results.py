@@ -71,7 +71,7 @@ def is_same(value: float, bound: float) -> bool:
     return value <= bound * (1 + _SAME)
 
 
-def outcome_of(objective: str, found: SearchResult, bound: float, unit: MetricUnit) -> Optimality:
+def optimality_of(objective: str, found: SearchResult, bound: float, unit: MetricUnit) -> Optimality:
     """The outcome of a search whose first rank is the objective; what comes of a complete ladder is its own bound."""
     value = found.ranks[0]
     is_optimal = found.is_optimal or is_same(value, bound)

@@ -17,7 +17,7 @@ from ..costs.weighing import Costs, weigh
 from ..loading.model import Model, load
 from ..planning.cluster import ScheduledFailure, SimulatedCluster
 from ..planning.goals import Across
-from ..planning.plans import Plan, with_figures
+from ..planning.plans import Plan, with_metrics
 from ..running.run_log import RunLog
 from ..running.scheduling.assignment import scheduled_parts
 from ..running.scheduling.load_balancing import even_bounds
@@ -102,24 +102,24 @@ def scenario_of_plan(made: Plan, model: Model, world: SimulatedCluster | None) -
     """
     if world is None:
         world = _own_world(made)
-    made = made if made.figures else with_figures(analyze(model), made, weigh(model, made.dims))
+    made = made if made.metrics else with_metrics(analyze(model), made, weigh(model, made.dims))
     costs = made.costs or weigh(model, made.dims)
     blocks, graph = made.partition.blocks, made.graph
     place = {node: i for i, node in enumerate(graph.flow)}
     held = [[place[n] for n in (*block.nodes, *block.replicas) if n in place] for block in blocks]
     scales = [
         figures.run_s / (_roofline(costs, device, [nodes])[0] or figures.run_s or 1.0)
-        for figures, device, nodes in zip(made.figures, made.devices, held, strict=True)
+        for figures, device, nodes in zip(made.metrics, made.devices, held, strict=True)
     ]
     units = tuple(
         ScheduledPart(f"part {i}", block.reads, block.writes, f.written_bytes + f.activation_bytes + f.cache_bytes)
-        for i, (block, f) in enumerate(zip(blocks, made.figures, strict=True))
+        for i, (block, f) in enumerate(zip(blocks, made.metrics, strict=True))
     )
     seconds = _per_device(world, lambda device: _scaled(_roofline(costs, device, held), scales))
     named = [device.name for device in made.devices] if isinstance(made.goal, Across) else None
     return Scenario(
         units,
-        tuple(figures.weight_bytes for figures in made.figures),
+        tuple(figures.weight_bytes for figures in made.metrics),
         graph.reads,
         graph.writes,
         {name: costs.tensor_bytes[name][0] for block in blocks for name in block.writes},

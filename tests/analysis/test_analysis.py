@@ -267,7 +267,7 @@ def test_every_node_that_a_cut_point_names_can_be_cut_at(tmp_path: Path) -> None
     write("multitask", tmp_path / "m.onnx")
     analysis = analyze(graphcut.load(tmp_path / "m.onnx"))
     for point in analysis.cut_points:
-        assert len(graphcut.plan(analysis, At((point.node,))).rows) == 2
+        assert len(graphcut.plan(analysis, At((point.node,))).parts) == 2
 
 
 def test_bytes_without_a_number_are_at_least(opened: Draw) -> None:

@@ -112,7 +112,7 @@ def test_no_number_and_no_title_is_ever_cut_short(
 def test_a_narrow_table_keeps_what_decides(analysis: Analysis, plans: Mapping[str, Plan], width: int) -> None:
     """Which part, what it takes on disk, and how long it takes."""
     narrow = drawn(plans["into"], analysis, console(width), explain=False)
-    for i, part in enumerate(plans["into"].figures):
+    for i, part in enumerate(plans["into"].metrics):
         row = next(line for line in narrow.splitlines() if line.startswith(f"p{i} "))
         assert quantity(part.busy_s, "s") in row
         assert quantity(part.written_bytes, "bytes") in row
@@ -209,7 +209,7 @@ def test_a_name_is_shown_as_it_is(tmp_path: Path, name: str, width: int) -> None
     for goal in (At((name,)), Into(2), Across(cluster)):
         made = graphcut.plan(found, goal)
         text = drawn(made, found, console(width))
-        assert width == 80 or made.graph.nodes[made.rows[0][-1]].name in text  # a narrow table has no room for it
+        assert width == 80 or made.graph.nodes[made.parts[0][-1]].name in text  # a narrow table has no room for it
         assert all(tensor in text for tensor in made.partition.wiring.boundary_tensors)
         if isinstance(goal, Across):
             assert made.devices[0].name in text

@@ -58,7 +58,7 @@ def test_a_split_shows_all_that_its_plan_says(analysis: Analysis, tmp_path: Path
     assert cut.following == f"graphcut verify {tmp_path / 'parts'}"
     for i, (one, other) in enumerate(zip(cut.cards, planned.cards, strict=True)):
         # What the goal counts besides files is the same; the files are those that lie there.
-        counted = other.need_bytes - made.figures[i].written_bytes
+        counted = other.need_bytes - made.metrics[i].written_bytes
         nodes = cascade.parts[i].nodes
         assert one == replace(other, name=f"part-{i}.onnx", nodes=nodes, need_bytes=held(cascade, i) + counted)
 
@@ -70,7 +70,7 @@ def test_a_card_of_a_split_knows_its_device_and_its_budget(analysis: Analysis, t
     assert [(card.device, card.budget_bytes) for card in cards] == [
         (device.name, device.memory_bytes) for device in made.devices
     ]
-    assert [card.busy_s for card in cards] == [part.busy_s for part in made.figures]
+    assert [card.busy_s for card in cards] == [part.busy_s for part in made.metrics]
     alone = scene_of_cascade(graphcut.open_cascade(cascade.root))
     assert [card.device for card in alone.cards] == [device.name for device in made.devices]
 

@@ -21,7 +21,7 @@ import graphcut
 from graphcut import At, PlanError, UsageError
 from graphcut.core.graph import Graph, Node, Weight, partition
 from graphcut.core.wiring import Tensor
-from graphcut.planning.by_goal.cut_at_nodes import rows_at
+from graphcut.planning.by_goal.cut_at_nodes import parts_at
 from graphcut.planning.node_names import find_nodes
 from graphcut.planning.solver.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 
@@ -244,7 +244,7 @@ def rows(
 ) -> list[list[str]]:
     """The names of the nodes of each part."""
     tensors, number = tensors_for(graph, sizes or {}, dtypes or {})
-    return [[graph.nodes[i].name for i in row] for row in rows_at(graph, tensors, number, At(names))]
+    return [[graph.nodes[i].name for i in row] for row in parts_at(graph, tensors, number, At(names))]
 
 
 def all_labellings(graph: Graph, cuts: Sequence[int]) -> Iterator[list[int]]:
@@ -300,7 +300,7 @@ def test_rows_are_the_cheapest_of_all_that_mean_the_same_and_the_earliest(number
         best = [row for row in options if bytes_over_boundaries(graph, sizes, row, len(cuts)) == least]
         earliest = [min(parts) for parts in zip(*best, strict=True)]
         tensors, counted = tensors_for(graph, sizes, {})
-        found = rows_at(graph, tensors, counted, At(tuple(graph.nodes[i].name for i in cuts)))
+        found = parts_at(graph, tensors, counted, At(tuple(graph.nodes[i].name for i in cuts)))
         assert found == [
             tuple(node for node in graph.flow if earliest[node] == part) for part in range(len(cuts) + 1)
         ], f"seed {seed}"
@@ -468,7 +468,7 @@ def test_a_deep_graph_needs_no_recursion() -> None:
 def test_a_plan_names_what_crosses(chain: Path) -> None:
     model = graphcut.load(chain, dims={"n": 2})
     plan = graphcut.plan(graphcut.analyze(model), At(("exp",)))
-    assert plan.rows == ((0, 1), (2, 3))
+    assert plan.parts == ((0, 1), (2, 3))
     assert [(block.reads, block.writes) for block in plan.partition.blocks] == [
         (("x",), ("a", "b")),
         (("b", "a"), ("y",)),
@@ -492,7 +492,7 @@ def test_bytes_for_the_bound_dims_decide(opened: Draw) -> None:
     proto = model_of(nodes, [floats("x", "n", 8)], [floats("y", "n", 8)])
 
     def rows_for(n: int) -> tuple[tuple[int, ...], ...]:
-        return graphcut.plan(graphcut.analyze(opened(proto, dims={"n": n})), At(("neg",))).rows
+        return graphcut.plan(graphcut.analyze(opened(proto, dims={"n": n})), At(("neg",))).parts
 
     assert rows_for(7) == ((0, 1), (2, 3))
     assert rows_for(8) == rows_for(9) == ((0, 1, 2), (3,))
@@ -521,7 +521,7 @@ def test_a_plan_does_not_depend_on_the_hashes_of_strings(tmp_path: Path) -> None
     code = (
         "import graphcut, sys; m = graphcut.load(sys.argv[1]);"
         "p = graphcut.plan(graphcut.analyze(m), graphcut.At(('n30', 'n5', 'n1*')));"
-        "print(p.rows, p.partition)"
+        "print(p.parts, p.partition)"
     )
     said = {
         subprocess.run(

@@ -21,7 +21,7 @@ from graphcut.costs.caches import find_caches, nodes_touching
 from graphcut.costs.device import Device
 from graphcut.costs.weighing import weigh
 from graphcut.planning.cluster import Cluster
-from graphcut.planning.disk_size import written_bytes
+from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Heads, Into, Limits, Objective, Within
 from graphcut.planning.plans import plan
 from graphcut.planning.problem import problem_of
@@ -97,7 +97,7 @@ def test_every_part_fits_the_budget_on_disk_and_no_smaller_budget_than_the_one_n
 
 
 def assert_predictions_are_close(made: Plan, written: Sequence[int]) -> None:
-    for figures, real in zip(made.figures, written, strict=True):
+    for figures, real in zip(made.metrics, written, strict=True):
         assert real <= figures.written_bytes <= real * 1.02 + 2048
 
 
@@ -130,7 +130,7 @@ def test_files_are_as_large_as_prepared(name: str, named: Named, tmp_path: Path)
 def test_a_device_holds_what_its_part_takes(name: str, named: Named) -> None:
     """Memory is so scarce that no device holds the model."""
     analysis = named(name)
-    alone = plan(analysis, Into(1)).figures[0]
+    alone = plan(analysis, Into(1)).metrics[0]
     needed = alone.written_bytes + alone.activation_bytes + alone.cache_bytes
     for share in (0.55, 0.85):
         memory = int(needed * share)
@@ -142,9 +142,9 @@ def test_a_device_holds_what_its_part_takes(name: str, named: Named) -> None:
             except PlanError as error:
                 assert "fits the devices" in str(error)  # noqa: PT017 - most models fit, and which do is not the claim
                 continue
-            assert len(made.rows) > 1
-            assert len({device.name for device in made.devices}) == len(made.rows)
-            for figures, real in zip(made.figures, sizes(prepare(analysis.model, made)), strict=True):
+            assert len(made.parts) > 1
+            assert len({device.name for device in made.devices}) == len(made.parts)
+            for figures, real in zip(made.metrics, sizes(prepare(analysis.model, made)), strict=True):
                 assert figures.written_bytes >= real
                 assert figures.written_bytes + figures.activation_bytes <= memory
 
@@ -155,7 +155,7 @@ def test_a_decoder_in_two_has_as_many_layers_in_each_the_embedding_first_and_the
 ) -> None:
     analysis = named("llm")
     made = plan(analysis, Into(2, by))  # type: ignore[arg-type]
-    modules = [{analysis.model.graph.nodes[n].module for n in row} for row in made.rows]
+    modules = [{analysis.model.graph.nodes[n].module for n in row} for row in made.parts]
     layers = [{m.split("/")[1] for m in own if m.startswith("model/layers.")} for own in modules]
     assert layers == [{f"layers.{i}" for i in part} for part in ((0, 1, 2), (3, 4, 5))]
     assert "model.embed_tokens.weight" in made.partition.blocks[0].weights
@@ -182,7 +182,7 @@ def test_tied_embeddings_count_in_both_parts(named: Named) -> None:
     made = plan(analysis, Into(2, "layers"))
     table = 512 * 64 * 4
     assert all("model.embed_tokens.weight" in block.weights for block in made.partition.blocks)
-    assert all(figures.written_bytes >= figures.weight_bytes > table for figures in made.figures)
+    assert all(figures.written_bytes >= figures.weight_bytes > table for figures in made.metrics)
     written = sizes(prepare(analysis.model, made))
     assert sum(written) > whole_bytes(analysis) + table * 9 // 10
     assert_predictions_are_close(made, written)
@@ -200,7 +200,7 @@ def test_both_ends_of_a_cache_stand_in_one_part(name: str, named: Named) -> None
     for goal in (Into(3, "bytes"), Into(5), Within(whole_bytes(analysis) * 2 // 3)):
         made = plan(analysis, goal, limits=Limits(inside_layers=True))
         for pair in caches:
-            holders = [{i for i, row in enumerate(made.rows) if n in row} for n in nodes_touching(graph, pair)]
+            holders = [{i for i, row in enumerate(made.parts) if n in row} for n in nodes_touching(graph, pair)]
             assert all(len(parts) == 1 for parts in holders)
             assert len(set.union(*holders)) == 1
 
@@ -221,7 +221,7 @@ def test_pins_and_what_to_avoid_are_kept(goal: Into | Within | Across, named: Na
     free = plan(analysis, goal)
     crossing = [name for name in free.partition.wiring.boundary_tensors if name in graph.producer]
     made = plan(analysis, goal, limits=Limits(pins=pins, avoid=(crossing[0],)))
-    home = {n: i for i, row in reversed([*enumerate(made.rows)]) for n in row}
+    home = {n: i for i, row in reversed([*enumerate(made.parts)]) for n in row}
     assert home[graph.node_index["/model/layers.1/add_1"]] == 0
     assert {home[n] for n in graph.flow if graph.nodes[n].name.startswith("/model/layers.2/input_layernorm/")} == {1}
     assert home[graph.node_index["/model/layers.4/add_1"]] == 2
@@ -269,11 +269,11 @@ def test_heads_stand_apart_from_the_trunk(groups: tuple[tuple[str, ...], ...], n
     graph = analysis.model.graph
     made = plan(analysis, Heads(groups), limits=Limits(recompute="never"))
     heads = groups or (("logits",), ("boxes",), ("depth",))
-    assert len(made.rows) == len(heads) + 1
+    assert len(made.parts) == len(heads) + 1
     needed = [ancestors(analysis, outputs) for outputs in heads]
     shared = {n for n in graph.flow if sum(n in nodes for nodes in needed) > 1}
-    assert set(made.rows[0]) == shared
-    assert [set(row) for row in made.rows[1:]] == [nodes - shared for nodes in needed]
+    assert set(made.parts[0]) == shared
+    assert [set(row) for row in made.parts[1:]] == [nodes - shared for nodes in needed]
     assert all(source == 0 for source, _ in made.partition.wiring.boundary_tensors.values())
     assert verify(analysis.model, graphcut.split(analysis.model, made, tmp_path / "parts")).is_identical
 
@@ -317,15 +317,15 @@ DEAR_LINES = Cluster(
 def test_what_a_plan_says_it_takes_is_what_its_figures_add_up_to(name: str, objective: Objective, named: Named) -> None:
     """Without recomputing, what the search counted and what the finished parts take is the same."""
     made = plan(named(name), Across(DEAR_LINES, objective, 2), limits=Limits(recompute="never"))
-    busy = [figures.busy_s for figures in made.figures]
+    busy = [figures.busy_s for figures in made.metrics]
     outcome = made.outcome
     assert outcome is not None
     says = {
         "throughput": max(busy),
         "latency": sum(busy),
         "decode": 1 / max(*busy, sum(busy) / 2),
-        "bytes": sum(figures.received_bytes for figures in made.figures),
-        "devices": len(made.rows),
+        "bytes": sum(figures.received_bytes for figures in made.metrics),
+        "devices": len(made.parts),
     }
     assert outcome.value == pytest.approx(says[objective], rel=1e-9)
     assert outcome.bound >= outcome.value if outcome.unit == "tokens/s" else outcome.bound <= outcome.value
@@ -351,7 +351,7 @@ def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
         plan(analysis, Within(10_000))
     smallest = smallest_in(caught.value)[0]
     assert 64 * 64 * 4 < smallest < 64 * 64 * 4 + 1000
-    assert len(plan(analysis, Within(smallest)).rows) >= 1
+    assert len(plan(analysis, Within(smallest)).parts) >= 1
 
 
 def test_what_the_workload_holds_is_what_nodes_weigh(named: Named) -> None:
@@ -359,7 +359,7 @@ def test_what_the_workload_holds_is_what_nodes_weigh(named: Named) -> None:
     for name in MODELS:
         analysis = named(name)
         costs = weigh(analysis.model)
-        task = problem_of(analysis, costs, Limits(), written_bytes(analysis.model), whole_layers=False)
+        task = problem_of(analysis, costs, Limits(), serialized_sizes(analysis.model), whole_layers=False)
         assert sorted(n for group in task.groups for n in group) == sorted(analysis.model.graph.flow)
         load = task.load([costs.flops])
         assert load.work.sum() == pytest.approx(sum(costs.flops), rel=1e-12)
@@ -377,10 +377,10 @@ def test_long_chains_are_cut_where_they_should_be(opened: Draw) -> None:
     """More groups than a complete ladder holds: pins that lie close still have a rung between them."""
     analysis = graphcut.analyze(opened(model_of(chain_of(2400), [floats("x", 8)], [floats("t2399", 8)])))  # type: ignore[arg-type]
     free = Limits(inside_layers=True)
-    first, second = (figures.written_bytes for figures in plan(analysis, Into(2, "bytes"), limits=free).figures)
+    first, second = (figures.written_bytes for figures in plan(analysis, Into(2, "bytes"), limits=free).metrics)
     assert abs(first - second) < 100  # a node takes about 50 bytes
     close = Limits(pins=(("n300", 0), ("n301", 1)), inside_layers=True)
-    assert [len(row) for row in plan(analysis, Into(2, "bytes"), limits=close).rows] == [301, 2099]
+    assert [len(row) for row in plan(analysis, Into(2, "bytes"), limits=close).parts] == [301, 2099]
 
 
 @pytest.mark.parametrize("tensor_type", [TensorProto.UNDEFINED, TensorProto.FLOAT])
@@ -397,7 +397,7 @@ def test_nothing_of_an_unknown_type_crosses(tensor_type: int, opened: Draw) -> N
         proto.graph.value_info.append(floats("b", 4))
     analysis = graphcut.analyze(opened(proto))
     most = 2 if tensor_type == TensorProto.UNDEFINED else 3
-    assert len(plan(analysis, Into(most)).rows) == most
+    assert len(plan(analysis, Into(most)).parts) == most
     assert "b" not in plan(analysis, Into(2)).partition.wiring.boundary_tensors or most == 3
     with pytest.raises(PlanError, match=f"into {most} parts at most"):
         plan(analysis, Into(most + 1))
@@ -421,7 +421,7 @@ for path in sys.argv[1:]:
         for inside_layers in (False, True):
             try:
                 made = plan(analysis, goal, limits=Limits(inside_layers=inside_layers))
-                print(made.rows, made.recomputed, made.outcome, made.reasons, made.front, made.devices)
+                print(made.parts, made.recomputed, made.outcome, made.reasons, made.front, made.devices)
             except graphcut.PlanError as error:
                 print(error, error.hint)
 """

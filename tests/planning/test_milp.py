@@ -13,12 +13,12 @@ from graphcut.planning.instance import Hyperedges, Workload
 from graphcut.planning.solver import milp
 from graphcut.planning.solver.boundaries import BoundaryTables
 from graphcut.planning.solver.chain_dp import ChainPartition, Criterion, chain_dp_table
-from graphcut.planning.solver.cost_tables import DeviceClass, busy_s, grain_of, memory_bytes, received_bytes
+from graphcut.planning.solver.cost_tables import DeviceClass, busy_s, memory_bytes, received_bytes, time_quantum
 from graphcut.planning.solver.milp import MilpProblem, Sense, solve
-from graphcut.planning.solver.optimality import certified
-from graphcut.planning.solver.order_ideals import complete_ladder
-from graphcut.planning.solver.order_prefixes import prefix_ladder
-from graphcut.planning.solver.search import found_on
+from graphcut.planning.solver.optimality import prove
+from graphcut.planning.solver.order_ideals import ideal_tables
+from graphcut.planning.solver.order_prefixes import prefix_tables
+from graphcut.planning.solver.search import result_on
 from graphcut.planning.solver.topological_orders import orders
 
 KINDS = (
@@ -54,14 +54,14 @@ def drawn(seed: int) -> Workload:
 
 
 def ladder_of(load: Workload) -> BoundaryTables:
-    ladder = complete_ladder(load, 10_000)
+    ladder = ideal_tables(load, 10_000)
     assert ladder is not None
     return ladder
 
 
 def best(load: Workload, sense: Sense) -> float:
     """The optimum on all ideals; for `token` over every period that can be kept."""
-    ladder, grain = ladder_of(load), grain_of(load, KINDS)
+    ladder, grain = ladder_of(load), time_quantum(load, KINDS)
     busy = [busy_s(ladder, number, kind, grain) for number, kind in enumerate(KINDS)]
     match sense:
         case "period":
@@ -129,18 +129,18 @@ def test_the_bound_is_the_fewest_parts_that_a_budget_allows(seed: int) -> None:
 def test_a_poor_plan_is_replaced_by_the_solvers_and_proven(seed: int) -> None:
     """The search is given one order alone, and of it but one bar: what it finds is rarely the best."""
     load = drawn(seed)
-    grain = grain_of(load, KINDS[:1])
+    grain = time_quantum(load, KINDS[:1])
 
     def judge(ladder: BoundaryTables) -> ChainPartition | None:
         return lightest(ladder, busy_s(ladder, 0, KINDS[0], grain), 2, allowed_pins)
 
     allowed_pins: dict[int, int] = {}
-    poor = prefix_ladder(load, next(orders(load)), [0, 1, load.groups])
+    poor = prefix_tables(load, next(orders(load)), [0, 1, load.groups])
     climb, optimum = judge(poor), judge(ladder_of(load))
     assert climb is not None
     assert optimum is not None
     question = MilpProblem(load, KINDS[:1], (2,), "period", exactly=True)
-    found, bound = certified(found_on(poor, climb), 0.0, question, judge, time_limit_s=SECONDS)
+    found, bound = prove(result_on(poor, climb), 0.0, question, judge, time_limit_s=SECONDS)
     assert found.ranks[0] == optimum.ranks[0]
     assert bound == pytest.approx(optimum.ranks[0], rel=1e-6)
 

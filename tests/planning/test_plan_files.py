@@ -87,7 +87,7 @@ def edited(path: Path, change: Callable[[Any], object]) -> Path:
 
 
 def names(made: Plan) -> list[list[str]]:
-    return [[made.graph.nodes[i].name for i in row] for row in made.rows]
+    return [[made.graph.nodes[i].name for i in row] for row in made.parts]
 
 
 # What is saved is replayed
@@ -113,7 +113,7 @@ def test_a_saved_plan_is_replayed_part_by_part(decoder: Analysis, tmp_path: Path
     made = graphcut.plan(decoder, GOALS[name], limits=Limits(inside_layers=True))
     save_plan(made, decoder.model, tmp_path / "plan.json")
     again = replay(decoder, tmp_path / "plan.json")
-    assert (again.goal, again.limits, again.rows, again.devices) == (made.goal, made.limits, made.rows, made.devices)
+    assert (again.goal, again.limits, again.parts, again.devices) == (made.goal, made.limits, made.parts, made.devices)
     assert list(again.dims.items()) == list(made.dims.items()), "in the order in which they are told"
     assert again.partition == made.partition
 
@@ -126,7 +126,7 @@ def test_a_replayed_plan_says_all_that_the_plan_said(decoder: Analysis, tmp_path
     save_plan(made, decoder.model, tmp_path / "plan.json")
     again = replay(decoder, tmp_path / "plan.json")
     assert (again.outcome, again.unlimited, again.front) == (made.outcome, made.unlimited, made.front)
-    assert (again.figures, again.reasons, again.recomputed) == (made.figures, made.reasons, made.recomputed)
+    assert (again.metrics, again.reasons, again.recomputed) == (made.metrics, made.reasons, made.recomputed)
     assert scene_of_plan(again, decoder) == scene_of_plan(made, decoder)
 
 
@@ -135,10 +135,10 @@ def test_a_plan_from_a_cost_model_is_replayed_with_its_figures(decoder: Analysis
     costs = graphcut.weigh(decoder.model, graphcut.plan(decoder, Into(3)).dims)
     rows = [replace(row, time_s=7.0) for row in graphcut.table_of(costs).rows]
     made = graphcut.plan(decoder, Into(3), costs=costs, table=graphcut.CostTable(tuple(rows)))
-    assert min(part.busy_s for part in made.figures) >= 7.0
+    assert min(part.busy_s for part in made.metrics) >= 7.0
     save_plan(made, decoder.model, tmp_path / "plan.json")
     again = replay(decoder, tmp_path / "plan.json")
-    assert (again.figures, again.coverage) == (made.figures, made.coverage)
+    assert (again.metrics, again.coverage) == (made.metrics, made.coverage)
     assert made.coverage is not None
 
 
@@ -168,7 +168,7 @@ def test_what_was_proven_of_a_plan_holds_until_it_is_edited(decoder: Analysis, t
 
     changed = replay(decoder, edited(tmp_path / "plan.json", later))
     assert (changed.outcome, changed.reasons, changed.coverage) == (None, (), None)
-    assert [part.nodes for part in changed.figures] == [len(row) for row in changed.rows]
+    assert [part.nodes for part in changed.metrics] == [len(row) for row in changed.parts]
 
 
 def test_what_was_said_holds_whatever_the_order_of_names_in_a_part(decoder: Analysis, tmp_path: Path) -> None:

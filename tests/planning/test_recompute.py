@@ -23,7 +23,7 @@ from graphcut.costs.weighing import weigh
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.goals import Across, Into, Limits
 from graphcut.planning.plans import plan
-from graphcut.planning.replicable import cheap_nodes
+from graphcut.planning.replicable import replicable_nodes
 from graphcut.planning.solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
 from conftest import Draw, floats, model_of
@@ -304,8 +304,8 @@ def test_a_decoder_makes_mask_and_angles_in_every_part(tmp_path: Path) -> None:
     sending = plan(graphcut.analyze(model), Into(3, "layers"), limits=Limits(recompute="never"))
     assert dear <= set(sending.partition.wiring.boundary_tensors)
     # The residual stream alone is 512 tokens of 64 floats; mask and angles would be ten times as much.
-    assert [figures.received_bytes < 140_000 for figures in made.figures] == [True, True, True]
-    assert [figures.received_bytes > 1_200_000 for figures in sending.figures] == [False, True, True]
+    assert [figures.received_bytes < 140_000 for figures in made.metrics] == [True, True, True]
+    assert [figures.received_bytes > 1_200_000 for figures in sending.metrics] == [False, True, True]
     assert [entry.part for entry in made.recomputed] == [1, 2]
     assert verify(model, graphcut.split(model, made, tmp_path / "parts")).is_identical
 
@@ -315,7 +315,7 @@ def test_a_decoder_that_may_not_recompute_sends_them(tmp_path: Path) -> None:
     model = graphcut.load(tmp_path / "llm.onnx")
     made = plan(graphcut.analyze(model), Into(3, "layers"), limits=Limits(recompute="never"))
     assert made.recomputed == ()
-    assert sorted(n for row in made.rows for n in row) == sorted(model.graph.flow)
+    assert sorted(n for row in made.parts for n in row) == sorted(model.graph.flow)
     assert len(made.partition.wiring.boundary_tensors) > 2
     assert verify(model, graphcut.split(model, made, tmp_path / "parts")).is_identical
 
@@ -326,7 +326,7 @@ def test_cheap_nodes_are_closed_under_what_they_need_and_cost_hardly_anything(na
     model = graphcut.load(tmp_path / "model.onnx")
     graph, costs = model.graph, weigh(model)
     run_s = {n: float(number + 1) for n, number in zip(graph.flow, costs.flops, strict=True)}
-    found = cheap_nodes(graph, costs, run_s, 1.0, kept=(), avoided=())
+    found = replicable_nodes(graph, costs, run_s, 1.0, kept=(), avoided=())
     makers = {graph.producer[tensor] for n in found for tensor in graph.nodes[n].reads if tensor in graph.producer}
     assert {n for n in makers if not graph.nodes[n].is_constant} <= found
     readers = [
@@ -334,9 +334,9 @@ def test_cheap_nodes_are_closed_under_what_they_need_and_cost_hardly_anything(na
     ]
     assert all(readers)
     kept = frozenset(list(graph.flow)[::3])
-    assert cheap_nodes(graph, costs, run_s, 1.0, kept=kept, avoided=()).isdisjoint(kept)
+    assert replicable_nodes(graph, costs, run_s, 1.0, kept=kept, avoided=()).isdisjoint(kept)
     assert not any(graph.nodes[n].is_stateful for n in found)
-    assert cheap_nodes(graph, costs, run_s, 0.0, kept=(), avoided=()) == frozenset()
+    assert replicable_nodes(graph, costs, run_s, 0.0, kept=(), avoided=()) == frozenset()
 
 
 def test_random_nodes_are_never_cheap(opened: Draw) -> None:
@@ -350,9 +350,9 @@ def test_random_nodes_are_never_cheap(opened: Draw) -> None:
     ]
     model = opened(model_of(nodes, [floats("x", 64)], [floats("t39", 64)]))
     run_s = dict.fromkeys(model.graph.flow, 1e-9)
-    assert cheap_nodes(model.graph, weigh(model), run_s, 1.0, kept=(), avoided=()) == frozenset()
+    assert replicable_nodes(model.graph, weigh(model), run_s, 1.0, kept=(), avoided=()) == frozenset()
     made = plan(graphcut.analyze(model), Into(3, "bytes"))
-    assert [sum(0 in row for row in made.rows), sum(1 in row for row in made.rows)] == [1, 1]
+    assert [sum(0 in row for row in made.parts), sum(1 in row for row in made.parts)] == [1, 1]
     onnx.checker.check_model(model.proto)
 
 

@@ -30,7 +30,7 @@ from graphcut.planning.by_goal.cluster_mapping import COUNTING, plan_across
 from graphcut.planning.by_goal.memory_budget import plan_within
 from graphcut.planning.by_goal.part_count import plan_into
 from graphcut.planning.cluster import Cluster, NetworkLink
-from graphcut.planning.disk_size import written_bytes
+from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Counted, Into, Limits, Objective, Within
 from graphcut.planning.instance import Hyperedges, Workload
 from graphcut.planning.problem import PlanningProblem
@@ -38,8 +38,8 @@ from graphcut.planning.results import Solution
 from graphcut.planning.solver import search as search_module
 from graphcut.planning.solver.boundaries import BoundaryTables
 from graphcut.planning.solver.chain_dp import ChainPartition, Criterion, chain_dp_table, min_max_cost
-from graphcut.planning.solver.order_ideals import complete_ladder
-from graphcut.planning.solver.order_prefixes import prefix_ladder
+from graphcut.planning.solver.order_ideals import ideal_tables
+from graphcut.planning.solver.order_prefixes import prefix_tables
 from graphcut.planning.solver.search import search
 from graphcut.planning.solver.topological_orders import orders
 
@@ -252,7 +252,7 @@ def task_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Planning
     path = tmp_path_factory.mktemp("names") / "names.onnx"
     onnx.save(model_of(nodes, [floats("x", 2)], [floats(names[-1], 2)]), path)
     analysis = graphcut.analyze(graphcut.load(path))
-    costs, written = weigh(analysis.model), written_bytes(analysis.model)
+    costs, written = weigh(analysis.model), serialized_sizes(analysis.model)
 
     def make(load: Workload, pins: Mapping[int, int] | None = None) -> PlanningProblem:
         groups = tuple((group,) for group in range(load.groups))
@@ -562,7 +562,7 @@ def test_a_plan_over_direct_lines_says_what_it_takes_and_promises_nothing_too_go
 
 @pytest.fixture
 def no_complete_ladders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "complete_ladder", lambda *_: None)
+    monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
 
 
 @pytest.mark.usefixtures("no_complete_ladders")
@@ -643,15 +643,15 @@ def assert_tables_are_right(ladder: BoundaryTables, brute: Brute, order: Sequenc
 def test_a_complete_ladder_has_all_ideals_and_what_lies_between_them(seed: int) -> None:
     load = random_load(random.Random(6000 + seed), most=6, kinds=2)
     brute = Brute(load)
-    ladder = complete_ladder(load, ALL)
+    ladder = ideal_tables(load, ALL)
     assert ladder is not None
     ideals = [s for s in range(1 << load.groups) if all(s >> a & 1 for a, b in brute.edges if s >> b & 1)]
     assert sorted(rungs_of(ladder)) == ideals
     sizes = [rung.bit_count() for rung in rungs_of(ladder)]
     assert sizes == sorted(sizes)
     assert_tables_are_right(ladder, brute, range(load.groups))
-    assert complete_ladder(load, len(ideals)) is not None
-    assert complete_ladder(load, len(ideals) - 1) is None
+    assert ideal_tables(load, len(ideals)) is not None
+    assert ideal_tables(load, len(ideals) - 1) is None
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -661,7 +661,7 @@ def test_a_ladder_along_an_order_has_the_same_tables(seed: int) -> None:
     brute = Brute(load)
     for order in itertools.islice(orders(load), 3):
         inner = draw.sample(range(1, load.groups), draw.randint(0, load.groups - 1))
-        assert_tables_are_right(prefix_ladder(load, order, sorted({0, *inner, load.groups})), brute, order)
+        assert_tables_are_right(prefix_tables(load, order, sorted({0, *inner, load.groups})), brute, order)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -707,7 +707,7 @@ def test_the_least_dearest_part_of_any_climb_is_found() -> None:
     for _ in range(50):
         load = random_load(draw)
         brute = Brute(load)
-        ladder = complete_ladder(load, ALL)
+        ladder = ideal_tables(load, ALL)
         assert ladder is not None
         costs = np.where(ladder.fits, ladder.held + ladder.received, np.inf)
         wanted = min(max(brute.held(part) + brute.received(part) for part in d) for d in brute.divisions())
@@ -715,7 +715,7 @@ def test_the_least_dearest_part_of_any_climb_is_found() -> None:
 
 
 def test_of_equal_climbs_the_one_with_fewer_parts_is_taken() -> None:
-    ladder = complete_ladder(chain_load(4), ALL)
+    ladder = ideal_tables(chain_load(4), ALL)
     assert ladder is not None
     free = np.where(ladder.fits, 0.0, np.inf)
     assert chain_dp_table([Criterion([free], "sum")], (4,)).best() == ChainPartition((0, 4), (0,), (0.0,))
@@ -729,7 +729,7 @@ def test_many_parts_are_possible_along_few_rungs(
     task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ladder gets shorter the more steps a goal takes; it must not get shorter than the parts that are asked for."""
-    monkeypatch.setattr(search_module, "complete_ladder", lambda *_: None)
+    monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
     monkeypatch.setattr(search_module, "_MOST_IDEALS", 6)
     load = chain_load(12)
     choice = plan_into(task_for(load), Into(12, "bytes"), Device(name="d"), [1.0] * 12)
@@ -739,7 +739,7 @@ def test_many_parts_are_possible_along_few_rungs(
 def test_a_budget_that_works_is_found_along_few_rungs(
     task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_module, "complete_ladder", lambda *_: None)
+    monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
     monkeypatch.setattr(search_module, "_MOST_IDEALS", 6)
     choice = plan_within(task_for(chain_load(12)), Within(1), Device(name="d"))
     assert len(choice.found.parts) == 12
@@ -748,7 +748,7 @@ def test_a_budget_that_works_is_found_along_few_rungs(
 def test_pins_that_lie_close_are_kept_along_few_rungs(
     task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_module, "complete_ladder", lambda *_: None)
+    monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
     monkeypatch.setattr(search_module, "_MOST_IDEALS", 6)
     for place in range(11):
         task = task_for(chain_load(12), {place: 0, place + 1: 1})

@@ -524,7 +524,7 @@ def test_a_plan_runs_where_it_was_planned_and_takes_what_was_predicted(
     at = [next(i for i, device in enumerate(CLUSTER.devices) if device.name == name) for name in names]
     assert [scenario.owns[device] for device in at] == [(0,), (1,)]
     assert scenario.owns[2] == ()
-    predicted = [figures.run_s for figures in made.figures]
+    predicted = [figures.run_s for figures in made.metrics]
     assert [scenario.seconds[device][i] for i, device in enumerate(at)] == pytest.approx(predicted)
 
 
@@ -535,10 +535,10 @@ def test_a_plan_is_simulated_as_fast_as_planned_but_for_words_and_what_overlaps(
     made = graphcut.plan(analysis, Across(CLUSTER))
     found = simulate(scenario_of_plan(made, model, None), requests=500)
     period = found.total_s / 500
-    runs = [figures.run_s for figures in made.figures]
-    slowest = max(figures.busy_s for figures in made.figures)
+    runs = [figures.run_s for figures in made.metrics]
+    slowest = max(figures.busy_s for figures in made.metrics)
     assert max(runs) < period < slowest + 3 * 1e-4 + (sum(runs) + slowest) / 500
-    sent = sum(figures.sent_bytes for figures in made.figures)
+    sent = sum(figures.sent_bytes for figures in made.metrics)
     assert sum(link.bytes for link in found.links if link.target is None) == 500 * sent
 
 
@@ -549,7 +549,7 @@ def test_a_plan_for_no_cluster_is_spread_over_the_devices_in_order(
     scenario = scenario_of_plan(made, model, WORLD)
     assert scenario.owns == ((0,), (1,), ())
     # Slower by the ratio of what they compute a second, but for the dispatch of nodes and what only moves bytes.
-    assert scenario.seconds[0][0] > scenario.seconds[1][0] > made.figures[0].run_s
+    assert scenario.seconds[0][0] > scenario.seconds[1][0] > made.metrics[0].run_s
     with pytest.raises(UsageError, match="the plan was made for no cluster") as caught:
         scenario_of_plan(made, model, None)
     assert caught.value.hint == "name a file that lists devices with --cluster"

@@ -16,12 +16,12 @@ from ...costs.device import Device
 from ..goals import Across, Counted, Objective
 from ..instance import Floats, Workload
 from ..problem import PlanningProblem
-from ..results import MetricUnit, Optimality, Solution, outcome_of
+from ..results import MetricUnit, Optimality, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, chain_dp_table
-from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, fits_in, grain_of, kinds_of, received_bytes
+from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, device_classes, fits_in, received_bytes, time_quantum
 from ..solver.milp import MilpProblem, Sense
-from ..solver.optimality import certified
+from ..solver.optimality import prove
 from ..solver.search import SearchResult, search
 from .direct_links import settle
 
@@ -62,10 +62,10 @@ def plan_across(
         raise UsageError(f"there is no part {stranger}", hint=f"parts are counted from 0, up to {number - 1}")
     if goal.in_flight < 1:
         raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use --in-flight 1 or more")
-    kinds = kinds_of(goal.cluster)
+    kinds = device_classes(goal.cluster)
     load = task.load([seconds(kind.devices[0]) for kind in kinds], COUNTING)
     counts = tuple(len(kind.devices) for kind in kinds)
-    ranking = Ranking(goal, load, kinds, counts, grain_of(load, kinds), task.pins)
+    ranking = Ranking(goal, load, kinds, counts, time_quantum(load, kinds), task.pins)
     if ranking.states > _MOST_STATES:
         raise PlanError(
             f"{sum(counts)} devices of {len(kinds)} kinds are too many to plan one by one",
@@ -76,7 +76,7 @@ def plan_across(
     if found is None:
         raise _impossible(task, load, kinds)
     question = MilpProblem(load, kinds, counts, _SENSES[goal.objective], goal.in_flight, task.pins)
-    found, bound = certified(found, bound, question, ranking.judge, time_limit_s=prove_s)
+    found, bound = prove(found, bound, question, ranking.judge, time_limit_s=prove_s)
     devices = _named(kinds, found.kinds)
     costs, joined = ranking.costs(found)
     choice = Solution(found, devices, _outcome(goal, found, bound), costs, joined, tuple(ranking.front(found.ladder)))
@@ -252,7 +252,7 @@ def _outcome(goal: Across, found: SearchResult, bound: float) -> Optimality:
         "devices": ("devices", "devices"),
     }
     if goal.objective == "decode":
-        reached = outcome_of("", found, bound, "s")
+        reached = optimality_of("", found, bound, "s")
         return Optimality(
             f"tokens a second, {goal.in_flight} in flight",
             1 / reached.value if reached.value else np.inf,
@@ -260,7 +260,7 @@ def _outcome(goal: Across, found: SearchResult, bound: float) -> Optimality:
             "tokens/s",
             reached.is_optimal,
         )
-    return outcome_of(words[goal.objective][0], found, bound, words[goal.objective][1])
+    return optimality_of(words[goal.objective][0], found, bound, words[goal.objective][1])
 
 
 def _impossible(task: PlanningProblem, load: Workload, kinds: Sequence[DeviceClass]) -> PlanError:

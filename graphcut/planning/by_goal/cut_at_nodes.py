@@ -16,7 +16,7 @@ _AWKWARD: Final = 1 << 40
 """Added to the price of what can cross a border but should not: sequences, maps, 4-bit types, types nobody knows."""
 
 
-def rows_at(
+def parts_at(
     graph: Graph, tensors: Mapping[str, Tensor], sizes: Mapping[str, tuple[int, bool]], goal: At
 ) -> list[tuple[int, ...]]:
     """The nodes of each part when `graph` is cut after the places of `goal`.

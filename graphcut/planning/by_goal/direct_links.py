@@ -18,7 +18,7 @@ from ..goals import Across
 from ..instance import Workload
 from ..results import Optimality, Solution, is_same
 from ..solver.cost_tables import DeviceClass, memory_bytes
-from ..solver.order_prefixes import prefix_ladder
+from ..solver.order_prefixes import prefix_tables
 
 Moved = tuple[int, int, Sequence[int]]
 """A tensor that crosses: its bytes, the part that writes it, the other parts that read it."""
@@ -31,7 +31,7 @@ def settle(choice: Solution, load: Workload, kinds: Sequence[DeviceClass], goal:
     """
     parts, found = choice.found.parts, choice.found
     order = tuple(group for part in parts for group in part)
-    ladder = prefix_ladder(load, order, [0, *accumulate(len(part) for part in parts)])
+    ladder = prefix_tables(load, order, [0, *accumulate(len(part) for part in parts)])
     table = memory_bytes(ladder, ("activations", "inputs", "cache"))
     needed = [float(table[i + 1, i]) for i in range(len(parts))]
     steps = range(len(parts))

@@ -12,12 +12,12 @@ from ...costs.device import Device
 from ..goals import Within
 from ..instance import Workload
 from ..problem import PlanningProblem
-from ..results import Solution, outcome_of
+from ..results import Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp_table, min_max_cost
 from ..solver.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
 from ..solver.milp import MilpProblem
-from ..solver.optimality import certified
+from ..solver.optimality import prove
 from ..solver.search import search
 
 
@@ -39,8 +39,8 @@ def plan_within(task: PlanningProblem, goal: Within, device: Device, *, prove_s:
         raise _impossible(task, goal, load, judge.smallest)
     kind = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
     question = MilpProblem(load, (kind,), (len(found.parts),), "parts", pins=task.pins)
-    found, bound = certified(found, _bound(load, goal), question, judge, time_limit_s=prove_s)
-    outcome = outcome_of("parts", found, bound, "parts")
+    found, bound = prove(found, _bound(load, goal), question, judge, time_limit_s=prove_s)
+    outcome = optimality_of("parts", found, bound, "parts")
     number = len(found.parts)
     fits = memory_bytes(found.ladder, goal.counting) <= goal.memory_bytes
     costs = np.where(fits, received_bytes(found.ladder), np.inf)

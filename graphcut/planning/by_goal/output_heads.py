@@ -10,7 +10,7 @@ from ...core.graph import Graph
 from ..goals import Heads
 
 
-def rows_of_heads(graph: Graph, goal: Heads) -> tuple[tuple[int, ...], ...]:
+def parts_of_heads(graph: Graph, goal: Heads) -> tuple[tuple[int, ...], ...]:
     """The nodes of the trunk, where there is one, and of each head; heads stand in the order of the goal.
 
     A head holds the nodes that only its outputs need. The trunk holds the nodes that outputs of several heads need,

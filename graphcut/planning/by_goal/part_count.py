@@ -13,12 +13,12 @@ from ...costs.device import Device
 from ..goals import Into, Measure
 from ..instance import Floats, Workload
 from ..problem import PlanningProblem
-from ..results import MetricUnit, Solution, outcome_of
+from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp_table
-from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, grain_of, memory_bytes, received_bytes
+from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
 from ..solver.milp import MilpProblem, Sense
-from ..solver.optimality import certified
+from ..solver.optimality import prove
 from ..solver.search import search
 
 _UNITS: Final[dict[Measure, MetricUnit]] = {"time": "s", "layers": "layers", "bytes": "bytes", "flops": "flops"}
@@ -55,7 +55,7 @@ def plan_into(
     load = task.load([_work(task, goal.by, seconds)])
     free = DeviceClass((device,), np.inf, 0.0, 0.0)
     kind = DeviceClass((device,), np.inf, 1 / device.link_bytes_per_s, device.latency_s) if goal.by == "time" else free
-    grain = grain_of(load, [kind])
+    grain = time_quantum(load, [kind])
 
     def price(ladder: BoundaryTables) -> Floats:
         return memory_bytes(ladder, ()) if goal.by == "bytes" else busy_s(ladder, 0, kind, grain)
@@ -69,8 +69,8 @@ def plan_into(
         raise _impossible(task, goal)
     sense: Sense = "size" if goal.by == "bytes" else "period"
     question = MilpProblem(load, (kind,), (goal.parts,), sense, pins=task.pins, exactly=True)
-    found, bound = certified(found, bound, question, judge, time_limit_s=prove_s)
-    outcome = outcome_of(_WORDS[goal.by], found, bound, _UNITS[goal.by])
+    found, bound = prove(found, bound, question, judge, time_limit_s=prove_s)
+    outcome = optimality_of(_WORDS[goal.by], found, bound, _UNITS[goal.by])
     return Solution(found, (device,) * goal.parts, outcome, (price(found.ladder),) * goal.parts, "max")
 
 

@@ -31,7 +31,7 @@ class DeviceClass:
     latency_s: float
 
 
-def kinds_of(cluster: Cluster) -> tuple[DeviceClass, ...]:
+def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     """The kinds among the devices, in the order they first appear: alike in all but their names.
 
     A device with a direct link is a kind of its own; it counts with the rate of the best of its links.
@@ -55,7 +55,7 @@ def _kind(devices: tuple[Device, ...], cluster: Cluster) -> DeviceClass:
     )
 
 
-def grain_of(load: Workload, kinds: Sequence[DeviceClass]) -> float:
+def time_quantum(load: Workload, kinds: Sequence[DeviceClass]) -> float:
     """The grain of all times of a workload on these kinds, whatever the ladder, such that their sums are exact."""
     work = float(load.work[np.isfinite(load.work)].sum())
     sent = float(load.tensor_bytes.sum()) * max(kind.s_per_byte for kind in kinds)

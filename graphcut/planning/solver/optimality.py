@@ -7,11 +7,11 @@ from itertools import accumulate
 import numpy as np
 
 from .milp import MilpProblem, solve
-from .order_prefixes import prefix_ladder
-from .search import Evaluator, SearchResult, found_on
+from .order_prefixes import prefix_tables
+from .search import Evaluator, SearchResult, result_on
 
 
-def certified(
+def prove(
     found: SearchResult, bound: float, question: MilpProblem, judge: Evaluator, *, time_limit_s: float
 ) -> tuple[SearchResult, float]:
     """The best plan known, and the best bound known, after the exact solver had its time.
@@ -31,8 +31,8 @@ def certified(
     proven = np.ceil(answer.bound - 1e-6) if question.sense == "parts" else answer.bound
     if answer.parts:
         order = tuple(group for part in answer.parts for group in part)
-        ladder = prefix_ladder(question.load, order, [0, *accumulate(len(part) for part in answer.parts)])
+        ladder = prefix_tables(question.load, order, [0, *accumulate(len(part) for part in answer.parts)])
         climb = judge(ladder)
         if climb is not None and climb.ranks < found.ranks:
-            found = found_on(ladder, climb)
+            found = result_on(ladder, climb)
     return found, max(bound, min(float(proven), found.ranks[0]))

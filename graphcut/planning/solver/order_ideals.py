@@ -90,7 +90,7 @@ class IdealTables(BoundaryTables):
         return _first_touches(self.rungs, edges, numbers, np.ones((len(self.rungs), edges.number), dtype=bool))
 
 
-def complete_ladder(load: Workload, most: int) -> IdealTables | None:
+def ideal_tables(load: Workload, most: int) -> IdealTables | None:
     """The ladder of all ideals; None where there are more than `most`."""
     ideals = _ideals(load, most)
     if ideals is None:

@@ -94,7 +94,7 @@ class PrefixTables(BoundaryTables):
         return _entries(len(self.rungs), outside, edges, _segments(self.order, self.rungs))
 
 
-def prefix_ladder(load: Workload, order: Order, rungs: Sequence[int]) -> PrefixTables:
+def prefix_tables(load: Workload, order: Order, rungs: Sequence[int]) -> PrefixTables:
     """The ladder of prefixes of `order`, of the lengths `rungs`, which begin with 0 and end with all groups."""
     lengths = np.array(rungs, dtype=np.int64)
     segment = _segments(order, lengths)

@@ -18,8 +18,8 @@ from ..instance import Floats, Workload
 from .boundaries import BoundaryTables, last_readers
 from .chain_dp import ChainPartition
 from .min_cut import AFTER, BEFORE, FREE, cheapest_cut
-from .order_ideals import complete_ladder
-from .order_prefixes import places_in, prefix_ladder
+from .order_ideals import ideal_tables
+from .order_prefixes import places_in, prefix_tables
 from .topological_orders import Order, orders
 
 _MOST_IDEALS: Final = 2000
@@ -73,9 +73,9 @@ def search(
         good_enough: a first rank below which nothing lies; orders are tried until it is reached.
     """
     most = max(int(np.clip((1.2e8 / states) ** 0.5, 48, _MOST_IDEALS)), 2 * parts)
-    if load.groups <= most and (ladder := complete_ladder(load, most)) is not None:
+    if load.groups <= most and (ladder := ideal_tables(load, most)) is not None:
         climb = judge(ladder)
-        return None if climb is None else found_on(ladder, climb)
+        return None if climb is None else result_on(ladder, climb)
     best = None
     tries = 24 if load.groups <= 400 else 4 if load.groups <= _LARGE * 5 else 2
     for order in islice(orders(load), tries):
@@ -101,12 +101,12 @@ def _along(
     if marked and len(rungs) <= load.groups:
         places = places_in(order)[list(marked)].tolist()
         rungs.update(place + side for place in places for side in (0, 1))
-    ladder = prefix_ladder(load, order, sorted(rungs))
+    ladder = prefix_tables(load, order, sorted(rungs))
     climb = judge(ladder)
-    return None if climb is None else found_on(ladder, climb)
+    return None if climb is None else result_on(ladder, climb)
 
 
-def found_on(ladder: BoundaryTables, climb: ChainPartition) -> SearchResult:
+def result_on(ladder: BoundaryTables, climb: ChainPartition) -> SearchResult:
     """The plan that is a climb of a ladder; the best climb of a complete one is optimal."""
     parts = tuple(ladder.members(low, high) for low, high in pairwise(climb.rungs))
     return SearchResult(parts, climb.kinds, climb.ranks, ladder.is_complete, ladder, climb)
