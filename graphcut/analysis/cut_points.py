@@ -68,7 +68,7 @@ class Analysis(HtmlRepr):
     def key_nodes(self) -> tuple[int, ...]:
         """The key nodes: one data input, and outputs that two or more nodes read; in topological order.
 
-        Initializers and constants are not data inputs. Source: LinguaLinked (Zhao et al., 2023), section 3.1.
+        Initializers and constants are not data inputs. Source: LinguaLinked (Zhao et al., ACL 2024), section 3.1.
         """
         return dataflow.key_nodes(self.digraph)
 

@@ -46,6 +46,7 @@ def analysis_record(analysis: Analysis) -> dict[str, Any]:
         "outputs": [_tensor(model.tensors[name]) for name in graph.writes],
         "notes": list(model.notes),
         "key_nodes": [graph.nodes[i].name for i in analysis.key_nodes],
+        "dominators": [graph.nodes[i].name for i in analysis.dominators],
         "segments": [
             {
                 "nodes": [graph.nodes[i].name for i in block.nodes],

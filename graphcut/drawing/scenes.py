@@ -235,6 +235,9 @@ def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
     keys, segments = count(len(analysis.key_nodes), "key node"), count(len(analysis.segments.blocks), "segment")
     skipping = f"{count(len(residual), 'tensor')} {'skips' if len(residual) == 1 else 'skip'} over a segment"
     yield "key nodes", f"{keys}, {segments}; {skipping}"
+    found = len(analysis.dominators)
+    cutting = "; cutting at one sends only its outputs" if found else ""
+    yield "dominators", f"{count(found, 'node') if found else 'no node is'} on every path{cutting}"
 
 
 def _tensor_list(tensors: Sequence[Tensor]) -> str:

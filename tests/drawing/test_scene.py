@@ -92,6 +92,7 @@ def test_the_scene_of_a_model(chain: Path) -> None:
             ("inputs", "x float32[n,4]"),
             ("outputs", "y float32[n,4]"),
             ("key nodes", "1 key node, 1 segment; 0 tensors skip over a segment"),
+            ("dominators", "2 nodes on every path; cutting at one sends only its outputs"),
         ),
         model=str(chain),
     )
