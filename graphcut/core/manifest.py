@@ -1,6 +1,6 @@
 """The gate: the manifest, and the cascade it describes. What cuts writes one, what runs reads one.
 
-The format is specified in docs/MANIFEST.md.
+The format is specified in docs/reference/manifest.md.
 """
 
 from __future__ import annotations

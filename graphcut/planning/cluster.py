@@ -215,7 +215,7 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
-    hint = "docs/PLANNING.md shows a cluster file"
+    hint = "docs/reference/cluster-file.md shows a cluster file"
     try:
         return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=SimulatedCluster)
     except UsageError as error:

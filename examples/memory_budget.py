@@ -1,0 +1,25 @@
+"""Split a model into parts that fit in memory.
+
+python memory_budget.py MODEL FOLDER BYTES
+"""
+
+import sys
+
+import graphcut
+
+
+def main(path: str, folder: str, memory_bytes: str) -> None:
+    """Write the fewest parts whose files and activations each fit in `memory_bytes`."""
+    model = graphcut.load(path)
+    goal = graphcut.Within(int(memory_bytes), counting=("activations",))
+    try:
+        plan = graphcut.plan(graphcut.analyze(model), goal)
+    except graphcut.PlanError as error:
+        sys.exit(f"{error}; {error.hint}")
+    cascade = graphcut.split(model, plan, folder)
+    for part in cascade.parts:
+        print(f"{part.file}: {part.weight_bytes:,} bytes of weights, {part.activation_bytes:,} of activations")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,87 @@
+"""The documentation site: it builds without a warning, documents every public name, and needs no network."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import graphcut
+from graphcut.cli.common_options import app
+
+from pages import ROOT
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="the docs extra is not installed")
+
+API = ROOT / "docs" / "reference" / "api"
+LOADS = {"script", "img", "iframe", "source", "video", "audio", "embed"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", ROOT / "docs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Loaded(HTMLParser):
+    """What a browser fetches for a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.urls: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag == "link" and found.get("rel") not in {"next", "prev", "index", "search", "canonical"}:
+            self.urls.append(found.get("href") or "")
+        if tag in LOADS and (source := found.get("src")):
+            self.urls.append(source)
+
+
+def test_pages_load_nothing_from_the_network(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        loaded = Loaded()
+        loaded.feed(page.read_text(encoding="utf-8"))
+        assert loaded.urls
+        assert [url for url in loaded.urls if re.match(r"(https?:)?//", url)] == [], page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import\s", style.read_text(encoding="utf-8")), style
+
+
+def test_the_reference_documents_every_public_name() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in API.glob("*.rst"))
+    documented = re.findall(r"^\.\. auto(?:function|class|exception|data):: (\w+)$", text, flags=re.MULTILINE)
+    assert sorted(documented) == sorted(graphcut.__all__)
+
+
+def test_every_schema_is_in_the_site_as_a_file(site: Path) -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    from generated import file_name, schema_types  # the site's own extension is in no package
+
+    for form in schema_types():
+        schema = json.loads((site / "schemas" / file_name(form)).read_text(encoding="utf-8"))
+        assert schema["title"] == form
+        assert schema["$defs"]
+    assert "graphcut.cascade/1" in (site / "reference" / "schemas.html").read_text(encoding="utf-8")
+
+
+def test_the_command_line_page_has_every_command(site: Path) -> None:
+    page = (site / "reference" / "command-line.html").read_text(encoding="utf-8")
+    for command in app.registered_commands:
+        assert command.callback
+        assert f'id="graphcut-{command.name or command.callback.__name__}"' in page
