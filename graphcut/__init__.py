@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from .core.html_repr import HtmlRepr
+from .core.product import Product
 from .core.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _draw(product: object) -> str | None:
     return picture_of(product)
 
 
-HtmlRepr.draw = _draw
+Product.draw = _draw
 
 
 def __dir__() -> list[str]:

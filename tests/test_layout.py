@@ -33,7 +33,7 @@ CORE_FILES = {
     "atomic_files",
     "errors",
     "graph",
-    "html_repr",
+    "product",
     "manifest",
     "states",
     "units",

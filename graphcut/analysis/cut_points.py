@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..core.graph import Partition, partition
-from ..core.html_repr import HtmlRepr
+from ..core.product import Product
 from ..loading.model import Model
 from . import dataflow
 from .liveness import Liveness
@@ -45,8 +45,8 @@ class CutPoint:
     module: str
 
 
-@dataclass(frozen=True)
-class Analysis(HtmlRepr):
+@dataclass(frozen=True, repr=False)
+class Analysis(Product):
     """Where a model can be cut. Each property is computed on first use; nodes are indices into `model.graph.nodes`.
 
     `digraph` is the model's dataflow as a networkx graph, and most properties are statements about it. In these, a

@@ -9,11 +9,12 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from ..core.graph import Graph
+from ..core.product import Product
 from ..loading.model import TensorBytes
 
 
-@dataclass(frozen=True)
-class Liveness:
+@dataclass(frozen=True, repr=False)
+class Liveness(Product):
     """Which tensors are alive after each node of a topological order; computed on first use, in linear time.
 
     A tensor is alive after the node at index i if a node at index i or before writes it and a node after i reads it: a

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ..analysis.cut_points import analyze
 from ..core.errors import RunError, UsageError
 from ..core.graph import Block, partition
+from ..core.product import Product
 from ..costs.device import Device, run_s
 from ..costs.matching import spread
 from ..costs.tables import REMAINDER, CostRow, CostTable, module_names, table_of
@@ -24,8 +25,8 @@ from ..surgery.splitting import part_model
 from .ort_profile import ProfiledPiece, is_half, profile
 
 
-@dataclass(frozen=True)
-class MeasuredCosts:
+@dataclass(frozen=True, repr=False)
+class MeasuredCosts(Product):
     """What a model took.
 
     Attributes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .errors import GraphcutError
+from .product import Product
 from .units import count
 from .wiring import Wiring, wire
 
@@ -55,8 +56,8 @@ class Weight:
     is_default: bool
 
 
-@dataclass(frozen=True)
-class Graph:
+@dataclass(frozen=True, repr=False)
+class Graph(Product):
     """Nodes in an order in which they can run.
 
     Attributes:
@@ -119,8 +120,8 @@ class Graph:
         return (*own, *(name for i in self.constants_for(constants) for name in self.nodes[i].weights))
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+@dataclass(frozen=True, slots=True, repr=False)
+class Block(Product):
     """Nodes that stay together.
 
     Attributes:
@@ -140,8 +141,8 @@ class Block:
     weights: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Partition:
+@dataclass(frozen=True, repr=False)
+class Partition(Product):
     """Every flowing node at home in exactly one block, and the blocks in an order in which they can run."""
 
     blocks: tuple[Block, ...]

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from .errors import CascadeError, GraphcutError, RecordError, validation_message
-from .html_repr import HtmlRepr
+from .product import Product
 from .wiring import Dim, Tensor, Wiring, wire
 
 FORMAT: Final = "graphcut.cascade/1"
@@ -24,7 +24,7 @@ MANIFEST: Final = "cascade.json"
 """The manifest's name in a folder of its own; beside shared weights it is called `STEM.cascade.json`."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One ONNX file of a cascade.
 
     Attributes:
@@ -103,7 +103,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     data: dict[str, int]
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stands in a manifest file; each fact once, links are derived.
 
     Attributes:
@@ -133,8 +133,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
-class Cascade(HtmlRepr):
+@dataclass(frozen=True, repr=False)
+class Cascade(Product):
     """A cascade on disk.
 
     Attributes:

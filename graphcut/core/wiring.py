@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from .errors import GraphcutError
+from .product import Product
 
 Dim = int | str | None
 """A size: known (`3`), named (`"batch"`), or unknown (`None`)."""
@@ -103,8 +104,8 @@ DependencyMap = Mapping[int, Mapping[int, tuple[str, ...]]]
 """`map[source][target]` is the tensors that unit `source` hands to unit `target`."""
 
 
-@dataclass(frozen=True)
-class Wiring:
+@dataclass(frozen=True, repr=False)
+class Wiring(Product):
     """All links of an ordered row of units, in the order of their readers."""
 
     edges: tuple[TensorEdge, ...]

@@ -22,6 +22,7 @@ import msgspec
 from ..core.atomic_files import replacing
 from ..core.errors import GraphcutError, RecordError, UsageError
 from ..core.graph import Graph
+from ..core.product import Product
 
 if TYPE_CHECKING:
     from ..loading.model import Model
@@ -68,8 +69,8 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return not any(getattr(self, column) for column in (*_REQUIRED[1:], *_OPTIONAL))
 
 
-@dataclass(frozen=True)
-class CostTable:
+@dataclass(frozen=True, repr=False)
+class CostTable(Product):
     """A cost model.
 
     Attributes:

@@ -13,6 +13,7 @@ from typing import Final
 from onnx import NodeProto, TensorProto
 
 from ..core.graph import Graph
+from ..core.product import Product
 from ..core.wiring import Dim, Tensor
 from ..loading.bound_sizes import infer_bound
 from ..loading.graph_reader import values_bytes
@@ -34,8 +35,8 @@ _SIZING: Final = frozenset({"Shape", "Size"})
 """Operators that look at how large their input is, and not into it."""
 
 
-@dataclass(frozen=True)
-class Costs:
+@dataclass(frozen=True, repr=False)
+class Costs(Product):
     """What the flowing nodes of a model weigh, for one binding of its symbols. Aligned with `model.graph.flow`.
 
     Attributes:

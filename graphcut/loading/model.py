@@ -15,6 +15,7 @@ from onnx import FunctionProto, ModelProto, TensorProto
 
 from ..core.errors import ModelError, UsageError
 from ..core.graph import Graph
+from ..core.product import Product
 from ..core.states import check_state_pairs
 from ..core.units import count
 from ..core.wiring import Tensor
@@ -29,8 +30,8 @@ TensorBytes = Mapping[str, tuple[int, bool]]
 """Sizes of tensors by name: bytes, and whether that is exact; else it is a lower bound."""
 
 
-@dataclass(frozen=True)
-class Model:
+@dataclass(frozen=True, repr=False)
+class Model(Product):
     """An ONNX model, opened without its weights.
 
     Attributes:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..core.errors import RecordError, UsageError, validation_message
+from ..core.product import Product
 from ..core.units import parse_bytes
 from ..costs.device import Device
 
@@ -41,7 +42,7 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(f"the link between {ends} can't have a latency of {self.latency_s:g} s")
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """Devices, and the direct links between them.
 
     Attributes:
@@ -88,7 +89,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return target.latency_s + sent_bytes / source.link_bytes_per_s + sent_bytes / target.link_bytes_per_s
 
 
-class ReliabilityModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReliabilityModel(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is always a little wrong with a device or with a direct link. Planning does not count it; simulating does.
 
     Attributes:

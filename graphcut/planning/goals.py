@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from ..core.product import Product
 from .cluster import Cluster
 
 Measure = Literal["time", "layers", "bytes", "flops"]
@@ -18,7 +19,7 @@ Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]
 """What a plan for a cluster is best in."""
 
 
-class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class At(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Cut after these places.
 
     Attributes:
@@ -29,7 +30,7 @@ class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     nodes: tuple[str, ...]
 
 
-class Into(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class Into(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Into so many parts, the heaviest as light as can be; of equal ones the fewest bytes cross.
 
     Attributes:
@@ -42,7 +43,7 @@ class Into(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     by: Measure = "time"
 
 
-class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class Within(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """No part over this; the fewest parts, of these the fewest bytes received, of these the lightest heaviest part.
 
     Attributes:
@@ -55,7 +56,7 @@ class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     counting: tuple[Counted, ...] = ()
 
 
-class Across(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class Across(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """One part on each device of a cluster, or none.
 
     Attributes:
@@ -71,7 +72,7 @@ class Across(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     in_flight: int = 1
 
 
-class Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class Heads(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """One part for each group of outputs, and one for what several of them need, the trunk.
 
     Attributes:
@@ -86,7 +87,7 @@ Goal = At | Into | Within | Across | Heads
 """All kinds of goals."""
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Limits(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What constrains any goal.
 
     Attributes:

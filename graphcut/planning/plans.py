@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 from ..analysis.cut_points import Analysis
 from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph, Partition, partition
-from ..core.html_repr import HtmlRepr
+from ..core.product import Product
 from ..costs.caches import DecoderProfile, decoder_symbols, nodes_touching, profile_dims
 from ..costs.device import Device, run_s
 from ..costs.matching import Coverage, apply_table, cover
@@ -44,8 +44,8 @@ ANY_DEVICE: Final = Device(name="any")
 """What a part is thought to run on where no cluster is given: a small computer in a wired network."""
 
 
-@dataclass(frozen=True)
-class Plan(HtmlRepr):
+@dataclass(frozen=True, repr=False)
+class Plan(Product):
     """An order of the nodes with bars in it.
 
     Attributes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..core.product import Product
 from .executors.protocol import Step
 
 
@@ -42,8 +43,8 @@ class PartTotals:
     usual_s: float = 0.0
 
 
-@dataclass(slots=True)
-class RunLog:
+@dataclass(slots=True, repr=False)
+class RunLog(Product):
     """Everything that is noted of a run.
 
     Attributes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..core.product import Product
+
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the arrival of a request to its answer, which waits for the answers of those that came before.
@@ -63,7 +65,7 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
     used: float
 
 
-class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationResult(Product, msgspec.Struct, frozen=True, kw_only=True):
     """What came of a simulation.
 
     Attributes:

@@ -12,6 +12,7 @@ from msgspec.structs import replace as changed
 from ..analysis.cut_points import analyze
 from ..core.errors import UsageError
 from ..core.manifest import Cascade
+from ..core.product import Product
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model, load
@@ -27,8 +28,8 @@ _SHOWN: Final = 8
 """Names that a message lists."""
 
 
-@dataclass(frozen=True)
-class Scenario:
+@dataclass(frozen=True, repr=False)
+class Scenario(Product):
     """Parts in a world.
 
     Attributes:

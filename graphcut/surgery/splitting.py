@@ -29,6 +29,7 @@ from ..core.manifest import (
     read_manifest,
     save_manifest,
 )
+from ..core.product import Product
 from ..core.states import start_of
 from ..core.units import count, size
 from ..costs.caches import find_caches, head_sizes, token_axis
@@ -48,8 +49,8 @@ Progress = Callable[[str, int, int], None]
 """Called with the file that grows, the bytes that have just been written to it, and the bytes that all files get."""
 
 
-@dataclass(frozen=True)
-class PartFile:
+@dataclass(frozen=True, repr=False)
+class PartFile(Product):
     """One part, ready to be written.
 
     Attributes:
@@ -77,8 +78,8 @@ class PartFile:
         return self.model.ByteSize() + (self.layout.file_bytes if self.layout else 0)
 
 
-@dataclass(frozen=True)
-class PreparedFiles:
+@dataclass(frozen=True, repr=False)
+class PreparedFiles(Product):
     """All files that a split will write.
 
     Attributes:

@@ -22,6 +22,7 @@ from onnx import ModelProto, TensorProto
 from ..core.errors import GraphcutError
 from ..core.graph import Graph
 from ..core.manifest import Cascade, Part
+from ..core.product import Product
 from ..core.units import count
 from ..core.wiring import Tensor
 from ..loading.external_data import ByteRange, same_bytes
@@ -38,8 +39,8 @@ from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in_function, tensors_within
 
 
-@dataclass(frozen=True)
-class Proof:
+@dataclass(frozen=True, repr=False)
+class Proof(Product):
     """What the structural comparison found.
 
     Attributes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.errors import CascadeError, RunError
 from ..core.manifest import Cascade
+from ..core.product import Product
 from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, load
@@ -14,8 +15,8 @@ from .numerical import EXACT, TensorComparison, compare, half_tolerance, run_who
 from .structural import Proof, prove
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Product):
     """What verifying found. True when the cascade does what its model does.
 
     Attributes:
