@@ -1,5 +1,4 @@
-"""A cascade played through on a virtual clock: the scheduler is the one that runs, its workers are only reckoned.
+"""Discrete-event simulation of a run: the scheduler of `running` with simulated devices and links, on a virtual clock.
 
-`scenario` says what is played, `network`, `machines` and `clock` are what it is played on, `playing` plays it, and
-`records` holds what came of it.
+A `scenario` describes what is simulated, `simulator` runs it, and `results` are its records.
 """

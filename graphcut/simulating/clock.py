@@ -1,4 +1,4 @@
-"""Time that passes only from one event to the next."""
+"""The virtual clock: simulated time advances from one scheduled event to the next."""
 
 from __future__ import annotations
 
@@ -10,60 +10,55 @@ from math import inf
 
 @dataclass(slots=True)
 class ScheduledEvent:
-    """Something that is to happen.
+    """An action at a time; the action is None once it was cancelled or has run."""
 
-    Attributes:
-        at_s: when.
-        what: what is done then; None once it is called off, or done.
-    """
+    time_s: float
+    action: Callable[[], None] | None
 
-    at_s: float
-    what: Callable[[], None] | None
-
-    def call_off(self) -> None:
-        """It is not to happen."""
-        self.what = None
+    def cancel(self) -> None:
+        """Drop the action."""
+        self.action = None
 
 
 class Clock:
-    """What is to happen, in order; of what happens at the same time, what was set first.
+    """A queue of events in the order of their times; events at equal times run in the order they were scheduled.
 
     Attributes:
-        now_s: the time.
+        now_s: the simulated time, from 0.
     """
 
     def __init__(self) -> None:
-        """It is time 0, and nothing is to happen."""
+        """Time 0, without events."""
         self.now_s = 0.0
-        self._alarms: list[tuple[float, int, ScheduledEvent]] = []
-        self._set = 0
+        self._queue: list[tuple[float, int, ScheduledEvent]] = []
+        self._count = 0
 
     @property
     def next_s(self) -> float:
-        """When something happens next; infinite if nothing does."""
-        while self._alarms and self._alarms[0][2].what is None:
-            heapq.heappop(self._alarms)
-        return self._alarms[0][0] if self._alarms else inf
+        """The time of the next event; infinite if there is none."""
+        while self._queue and self._queue[0][2].action is None:
+            heapq.heappop(self._queue)
+        return self._queue[0][0] if self._queue else inf
 
-    def after(self, seconds: float, what: Callable[[], None]) -> ScheduledEvent:
-        """Let `what` happen in so many seconds."""
-        return self.at(self.now_s + seconds, what)
+    def after(self, seconds: float, action: Callable[[], None]) -> ScheduledEvent:
+        """Schedule an action `seconds` from now."""
+        return self.at(self.now_s + seconds, action)
 
-    def at(self, time_s: float, what: Callable[[], None]) -> ScheduledEvent:
-        """Let `what` happen at a time that is not past."""
-        alarm = ScheduledEvent(time_s, what)
-        heapq.heappush(self._alarms, (alarm.at_s, self._set, alarm))
-        self._set += 1
-        return alarm
+    def at(self, time_s: float, action: Callable[[], None]) -> ScheduledEvent:
+        """Schedule an action at a time that is not in the past."""
+        event = ScheduledEvent(time_s, action)
+        heapq.heappush(self._queue, (time_s, self._count, event))
+        self._count += 1
+        return event
 
     def step(self) -> None:
-        """Go to what happens next, and let it happen."""
+        """Advance to the next event, and run it."""
         self.now_s = self.next_s
-        alarm = heapq.heappop(self._alarms)[2]
-        what, alarm.what = alarm.what, None
-        if what is not None:
-            what()
+        event = heapq.heappop(self._queue)[2]
+        action, event.action = event.action, None
+        if action is not None:
+            action()
 
-    def go_to(self, time_s: float) -> None:
-        """Go to a time at which nothing has happened yet."""
+    def advance_to(self, time_s: float) -> None:
+        """Advance to a time before the next event."""
         self.now_s = max(self.now_s, time_s)

@@ -1,9 +1,9 @@
-"""The links of a cluster: what moves on them at the same time shares them.
+"""The links of a cluster, and how concurrent transfers share them.
 
-A link carries both directions at its full rate. Tensors on their way share what a link carries as TCP's streams do in
-the long run, max-min fairly: nobody gets more at the cost of somebody who has less (Bertsekas & Gallager, Data
-Networks, section 6.5.2), and what one can't use because of another link goes to the others. First come, first served
-would be simpler, and wrong where a slow device holds up a fast one: a sender does not wait for its slowest receiver.
+A link carries both directions at full bandwidth. Concurrent transfers share a link max-min fairly, as TCP streams do in
+the long run: no transfer gets more at the cost of one that has less (Bertsekas & Gallager, Data Networks, 6.5.2), and
+what a transfer can't use, because another link limits it, goes to the others. A first-come-first-served queue would be
+simpler, but wrong where a slow device would delay a fast one: a sender does not wait for its slowest receiver.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Final
 
-from ..costs.device import Device
 from ..planning.cluster import ReliabilityModel, SimulatedCluster
 from .clock import Clock, ScheduledEvent
 
-RETRY_S: Final = 0.2
-"""After so long without an answer a message is sent again: the least that Linux's TCP waits (RFC 6298 says 1 s)."""
+RETRANSMIT_S: Final = 0.2
+"""A lost message is sent again after this time: the minimum of Linux's TCP (RFC 6298 says 1 s)."""
 
 _RELIABLE: Final = ReliabilityModel(device="")
+_OnArrival = Callable[["Transfer"], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,29 +30,29 @@ class LinkDirection:
     """One direction of a link.
 
     Attributes:
-        source: the device that it comes from; None for the router.
-        target: the device that it goes to; None for the router.
-        bytes_per_s: what it carries.
-        carried_bytes: what it has carried, twice where it had to be sent again.
-        moving: what is on it.
+        source: the sending device; None for the router.
+        target: the receiving device; None for the router.
+        bytes_per_s: its bandwidth.
+        carried_bytes: what it has carried, retransmissions included.
+        transfers: the transfers that use it now.
     """
 
     source: str | None
     target: str | None
     bytes_per_s: float
     carried_bytes: float = 0.0
-    moving: dict[Transfer, None] = field(default_factory=dict)
+    transfers: dict[Transfer, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a tensor gets from one device to another.
+    """The way from one device to another.
 
     Attributes:
-        links: what it goes over.
-        latency_s: until its first byte arrives.
-        jitters_s: what it takes on top of that on average, each of these on its own.
-        loss: the share of messages that get lost.
+        links: the link directions it uses.
+        latency_s: the time until the first byte arrives.
+        jitters_s: the means of exponentially distributed delays on top of that.
+        loss: the probability that a message is lost.
     """
 
     links: tuple[LinkDirection, ...]
@@ -62,159 +63,163 @@ class Route:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A tensor on its way.
+    """A message in transit.
 
     Attributes:
-        way: how it goes.
-        bytes: what it takes.
-        arrived: what is done when it is there.
-        left_bytes: what is still to be sent at `since_s`.
-        since_s: when that was.
-        bytes_per_s: how fast it goes since then; 0 while it waits.
-        next: what happens to it next.
+        route: its route.
+        size_bytes: its size.
+        on_arrival: called when it has arrived.
+        left_bytes: what was still to be sent at `since_s`.
+        since_s: the time when `bytes_per_s` last changed.
+        bytes_per_s: its current rate; 0 while nothing is sent.
+        next_event: the next event of this transfer.
     """
 
-    way: Route
-    bytes: int
-    arrived: Callable[[Transfer], None]
+    route: Route
+    size_bytes: int
+    on_arrival: _OnArrival
     left_bytes: float = 0.0
     since_s: float = 0.0
     bytes_per_s: float = 0.0
-    next: ScheduledEvent | None = None
+    next_event: ScheduledEvent | None = None
 
 
 class Network:
-    """The links between the devices of a world.
+    """The links between the devices of a cluster.
 
     Attributes:
-        lost: how many messages got lost.
+        lost_messages: how many messages were lost.
     """
 
-    def __init__(self, world: SimulatedCluster, clock: Clock, draw: random.Random) -> None:
-        """Nothing is on its way yet; `draw` decides on jitter and loss."""
-        self.lost = 0
-        self._world = world
+    def __init__(self, cluster: SimulatedCluster, clock: Clock, draw: random.Random) -> None:
+        """Links without transfers; `draw` decides on jitter and loss."""
+        self.lost_messages = 0
+        self._cluster = cluster
         self._clock = clock
         self._draw = draw
-        self._up = [LinkDirection(device.name, None, device.link_bytes_per_s) for device in world.devices]
-        self._down = [LinkDirection(None, device.name, device.link_bytes_per_s) for device in world.devices]
-        self._direct: dict[tuple[str, str], LinkDirection] = {}
-        for link in world.links:
-            for source, target in (link.between, link.between[::-1]):
-                self._direct[source, target] = LinkDirection(source, target, link.bytes_per_s)
-        self._ways: dict[tuple[int | None, int], Route] = {}
+        self._up = [LinkDirection(device.name, None, device.link_bytes_per_s) for device in cluster.devices]
+        self._down = [LinkDirection(None, device.name, device.link_bytes_per_s) for device in cluster.devices]
+        self._direct = {
+            (source, target): LinkDirection(source, target, link.bytes_per_s)
+            for link in cluster.links
+            for source, target in (link.between, link.between[::-1])
+        }
+        self._routes: dict[tuple[int | None, int], Route] = {}
 
     @property
     def links(self) -> list[LinkDirection]:
-        """All of them: to the router, from it, direct ones."""
+        """All link directions: to the router, from the router, and direct ones."""
         return [*self._up, *self._down, *self._direct.values()]
 
-    def send(self, source: int | None, target: int, count_bytes: int, arrived: Callable[[Transfer], None]) -> Transfer:
-        """Send from one device to another, by their numbers; None is somewhere beyond the router."""
-        way = self._ways.get((source, target))
-        if way is None:
-            way = self._ways[source, target] = self._way(source, target)
-        transfer = Transfer(way, count_bytes, arrived)
+    def send(
+        self, source: int | None, target: int, size_bytes: int, on_arrival: Callable[[Transfer], None]
+    ) -> Transfer:
+        """Send a message from one device to another, by index; the source None is outside of the cluster."""
+        if (source, target) not in self._routes:
+            self._routes[source, target] = self._route(source, target)
+        transfer = Transfer(self._routes[source, target], size_bytes, on_arrival)
         self._start(transfer)
         return transfer
 
-    def stop(self, transfer: Transfer) -> None:
-        """It is of no use any more, or one of its ends is gone."""
-        if transfer.next is not None:
-            transfer.next.call_off()
+    def cancel(self, transfer: Transfer) -> None:
+        """Stop a transfer."""
+        if transfer.next_event is not None:
+            transfer.next_event.cancel()
         self._leave(transfer)
 
-    def _way(self, source: int | None, target: int) -> Route:
-        """A direct link, or the links of both to the router, with the latency of the receiver: as in planning."""
-        devices, faults = self._world.devices, self._world.fault_of
-        to = devices[target]
-        ends: list[Device] = [to] if source is None else [devices[source], to]
-        names = frozenset(device.name for device in ends)
-        direct = self._world.link_between.get(names) if source is not None else None
+    def _route(self, source: int | None, target: int) -> Route:
+        """A direct link, or both devices' links to the router with the latency of the receiver, as in planning."""
+        devices, faults = self._cluster.devices, self._cluster.fault_of
+        receiver = devices[target]
+        names = [receiver.name] if source is None else [devices[source].name, receiver.name]
+        direct = self._cluster.link_between.get(frozenset(names)) if source is not None else None
         if direct is not None:
-            link = self._direct[devices[source or 0].name, to.name]
-            fault = faults.get(names, _RELIABLE)
-            return Route((link,), direct.latency_s, (fault.jitter_s,), fault.loss)
-        found = [faults.get(frozenset((device.name,)), _RELIABLE) for device in ends]
-        passing = 1.0
-        for fault in found:
-            passing *= 1 - fault.loss
+            fault = faults.get(frozenset(names), _RELIABLE)
+            return Route((self._direct[names[0], names[1]],), direct.latency_s, (fault.jitter_s,), fault.loss)
+        found = [faults.get(frozenset((name,)), _RELIABLE) for name in names]
         links = (self._down[target],) if source is None else (self._up[source], self._down[target])
-        return Route(links, to.latency_s, tuple(fault.jitter_s for fault in found), 1 - passing)
+        jitters_s = tuple(fault.jitter_s for fault in found)
+        return Route(links, receiver.latency_s, jitters_s, 1 - prod(1 - fault.loss for fault in found))
 
     def _start(self, transfer: Transfer) -> None:
-        transfer.left_bytes, transfer.since_s, transfer.bytes_per_s = float(transfer.bytes), self._clock.now_s, 0.0
-        for link in transfer.way.links:
-            link.moving[transfer] = None
-        self._share(transfer.way.links)
+        transfer.left_bytes, transfer.since_s, transfer.bytes_per_s = transfer.size_bytes, self._clock.now_s, 0.0
+        for link in transfer.route.links:
+            link.transfers[transfer] = None
+        self._update_rates(transfer.route.links)
 
     def _sent(self, transfer: Transfer) -> None:
-        """Its last byte has left: it arrives after the latency, or never, and is sent again."""
+        """After the last byte was sent: the message arrives after the latency, or it is lost and sent again."""
         transfer.left_bytes, transfer.bytes_per_s = 0.0, 0.0
         self._leave(transfer)
-        way, draw = transfer.way, self._draw
-        if way.loss and draw.random() < way.loss:
-            self.lost += 1
-            transfer.next = self._clock.after(RETRY_S, partial(self._start, transfer))
+        route, draw = transfer.route, self._draw
+        if route.loss and draw.random() < route.loss:
+            self.lost_messages += 1
+            transfer.next_event = self._clock.after(RETRANSMIT_S, partial(self._start, transfer))
             return
-        late_s = sum(draw.expovariate(1 / jitter_s) for jitter_s in way.jitters_s if jitter_s)
-        transfer.next = self._clock.after(way.latency_s + late_s, partial(transfer.arrived, transfer))
+        delay_s = sum(draw.expovariate(1 / jitter_s) for jitter_s in route.jitters_s if jitter_s)
+        transfer.next_event = self._clock.after(route.latency_s + delay_s, partial(transfer.on_arrival, transfer))
 
     def _leave(self, transfer: Transfer) -> None:
-        if transfer not in transfer.way.links[0].moving:
+        if transfer not in transfer.route.links[0].transfers:
             return
         self._advance(transfer)
-        for link in transfer.way.links:
-            del link.moving[transfer]
-            link.carried_bytes += transfer.bytes - transfer.left_bytes
-        self._share(transfer.way.links)
+        for link in transfer.route.links:
+            del link.transfers[transfer]
+            link.carried_bytes += transfer.size_bytes - transfer.left_bytes
+        self._update_rates(transfer.route.links)
 
     def _advance(self, transfer: Transfer) -> None:
-        """Count what it has sent until now."""
-        sent = (self._clock.now_s - transfer.since_s) * transfer.bytes_per_s
-        transfer.left_bytes = max(0.0, transfer.left_bytes - sent)
+        """Subtract what was sent until now."""
+        sent_bytes = (self._clock.now_s - transfer.since_s) * transfer.bytes_per_s
+        transfer.left_bytes = max(0.0, transfer.left_bytes - sent_bytes)
         transfer.since_s = self._clock.now_s
 
-    def _share(self, changed: Iterable[LinkDirection]) -> None:
-        """Share out anew what can be touched by a change on these links."""
-        for transfer, bytes_per_s in fair_shares(_touched(changed)):
+    def _update_rates(self, changed: Iterable[LinkDirection]) -> None:
+        """Compute the rates again that transfers on the changed links can affect."""
+        for transfer, bytes_per_s in fair_shares(_connected(changed)):
             if bytes_per_s == transfer.bytes_per_s:
                 continue
             self._advance(transfer)
             transfer.bytes_per_s = bytes_per_s
-            if transfer.next is not None:
-                transfer.next.call_off()
-            transfer.next = self._clock.after(transfer.left_bytes / bytes_per_s, partial(self._sent, transfer))
+            if transfer.next_event is not None:
+                transfer.next_event.cancel()
+            transfer.next_event = self._clock.after(transfer.left_bytes / bytes_per_s, partial(self._sent, transfer))
 
 
-def _touched(changed: Iterable[LinkDirection]) -> list[LinkDirection]:
-    """The links that share tensors with these, directly or over others."""
-    found = dict.fromkeys(link for link in changed if link.moving)
-    todo = list(found)
-    while todo:
-        for transfer in todo.pop().moving:
-            for link in transfer.way.links:
+def _connected(changed: Iterable[LinkDirection]) -> list[LinkDirection]:
+    """The links that share transfers with these, directly or through others."""
+    found = dict.fromkeys(link for link in changed if link.transfers)
+    queue = list(found)
+    while queue:
+        for transfer in queue.pop().transfers:
+            for link in transfer.route.links:
                 if link not in found:
                     found[link] = None
-                    todo.append(link)
+                    queue.append(link)
     return list(found)
 
 
 def fair_shares(links: Sequence[LinkDirection]) -> list[tuple[Transfer, float]]:
-    """Bytes a second for all that moves on `links`, max-min fairly: again and again the tightest link is shared out."""
-    if all(len(link.moving) == 1 for link in links):  # all of it is one, mostly: the links are connected
-        moving = dict.fromkeys(transfer for link in links for transfer in link.moving)
-        return [(transfer, min(link.bytes_per_s for link in transfer.way.links)) for transfer in moving]
+    """The max-min fair rate in bytes/s of each transfer on `links`, by progressive filling.
+
+    The link with the least bandwidth per transfer divides it equally; its transfers leave, and so on with the rest.
+
+    Example: three transfers share a link of 10 bytes/s; one of them is limited to 1 by another link. The rates are 1,
+    4.5 and 4.5.
+    """
+    if all(len(link.transfers) == 1 for link in links):  # usually: one transfer, as the links are connected
+        alone = dict.fromkeys(transfer for link in links for transfer in link.transfers)
+        return [(transfer, min(link.bytes_per_s for link in transfer.route.links)) for transfer in alone]
     left = {link: link.bytes_per_s for link in links}
-    open_: dict[LinkDirection, dict[Transfer, None]] = {link: dict(link.moving) for link in links}
+    waiting = {link: dict(link.transfers) for link in links}
     shares: list[tuple[Transfer, float]] = []
-    while open_:
-        tightest = min(open_, key=lambda link: left[link] / len(open_[link]))
-        share = left[tightest] / len(open_[tightest])
-        for transfer in list(open_[tightest]):
+    while waiting:
+        tightest = min(waiting, key=lambda link: left[link] / len(waiting[link]))
+        share = left[tightest] / len(waiting[tightest])
+        for transfer in list(waiting[tightest]):
             shares.append((transfer, share))
-            for link in transfer.way.links:
+            for link in transfer.route.links:
                 left[link] = max(0.0, left[link] - share)
-                del open_[link][transfer]
-        open_ = {link: moving for link, moving in open_.items() if moving}
+                del waiting[link][transfer]
+        waiting = {link: transfers for link, transfers in waiting.items() if transfers}
     return shares

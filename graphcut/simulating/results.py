@@ -1,4 +1,4 @@
-"""What came of a simulation."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..core.product import Product
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds from the arrival of a request to its answer, which waits for the answers of those that came before.
+    """Seconds from the arrival of a request to its answer, over all answered requests. Answers come in request order.
 
     Attributes:
-        mean: of all that were answered.
-        p50: half were answered in so much or less.
-        p90: nine of ten.
-        p99: 99 of a hundred.
-        max: all.
+        mean: the mean.
+        p50: the median.
+        p90: the 90th percentile.
+        p99: the 99th percentile.
+        max: the longest.
     """
 
     mean: float
@@ -26,16 +26,16 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one device did.
+    """How a device spent its time, in shares of the total time.
 
     Attributes:
         name: its name.
-        parts: the places of the parts that it was to run at the beginning.
-        steps: how many steps it did.
-        computing: the share of the time in which it computed.
-        fetching: the share of the time in which it waited for tensors of a step.
-        messaging: the share of the time in which it had nothing to do but a word to it or from it was on its way.
-        down: the share of the time in which it was down.
+        parts: the indices of the parts assigned to it at the start.
+        steps: how many steps it ran.
+        computing: the share in which it computed.
+        fetching: the share in which it waited for the inputs of a step.
+        messaging: the share in which it waited because a message to or from the scheduler was in transit.
+        down: the share in which it was down.
         failures: how often it failed.
     """
 
@@ -50,12 +50,12 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one direction of a link did.
+    """How one direction of a link was used.
 
     Attributes:
-        source: the device that it comes from; None for the router.
-        target: the device that it goes to; None for the router.
-        bytes: what it carried, again what was lost included.
+        source: the sending device; None for the router.
+        target: the receiving device; None for the router.
+        bytes: what it carried, retransmissions included.
         used: that as a share of what it could have carried.
     """
 
@@ -66,24 +66,24 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulationResult(Product, msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a simulation.
+    """The result of a simulation.
 
     Attributes:
-        requests: how many were to be answered.
-        answered: how many were.
-        failed: how many ended their workers too often, and were given up.
-        stopped: why it did not go on; empty where it went on to the end.
-        rate_per_s: how many requests came in a second on average; None where one came for each that left.
-        window: how many were on their way at most; None where they came by themselves.
-        seed: what chance followed.
-        total_s: from the beginning to the last answer.
-        per_s: answers a second, of all that time.
-        latency: how long requests took; None where none was answered.
-        lost: messages that got lost and were sent again.
-        restarted: how often a request began anew since what was made for it had gone with a device.
-        devices: what they did.
-        links: what these did.
-        without_failures: the same without failures of devices; None where there can be none.
+        requests: the number of requests.
+        answered: how many were answered.
+        failed: how many were given up, since they ended workers too often.
+        stopped: why the run stopped early; empty if it did not.
+        rate_per_s: the mean arrival rate; None for a closed loop.
+        window: the most requests in flight; None for arrivals at a rate.
+        seed: the random seed.
+        total_s: from the start to the last answer.
+        per_s: the throughput: answers per second of the total time.
+        latency: the latencies; None if nothing was answered.
+        lost: how many messages were lost and sent again.
+        restarted: how often a request was restarted, because a device that failed had its tensors.
+        devices: the use of each device.
+        links: the use of each link direction.
+        without_failures: the result of the same run without device failures; None if there can be none.
     """
 
     requests: int

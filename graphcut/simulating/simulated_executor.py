@@ -1,9 +1,9 @@
-"""Devices that are only reckoned: an executor that lives by the simulation's clock.
+"""An executor of simulated devices, which runs on the virtual clock.
 
-A device does one step at a time: it hears of it after the latency of its link, fetches what it lacks, computes, and is
-heard after the latency again. A tensor goes straight from a device that has it to the one that reads it, once; what one
-device sends for one step goes together. What a request brings along is everywhere, and what it is answered with need
-not be sent, as in planning. At the beginning all parts are loaded.
+A device runs one step at a time. It receives the command after the latency of its link, fetches the inputs it does not
+have, computes, and its report arrives after the latency again. A tensor is sent once, directly from a device that has
+it to the one that reads it; all tensors that one device sends for one step are one message. As in planning, the inputs
+of a request are on every device, and its outputs need not be sent. At the start all parts are loaded.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ from math import inf
 from typing import Final, cast
 
 from ..planning.cluster import ReliabilityModel
-from ..running.executors.protocol import Died, Done, Event, Handle, Lost, Ready, Step
+from ..running.executors.protocol import Died, Done, Event, Executor, Handle, Lost, Ready, Step
 from ..running.values import Value
 from .clock import Clock, ScheduledEvent
 from .network import Network, Transfer
 from .scenario import Scenario
 
-NOTICE_S: Final = 1.0
-"""A device that is silent for so long is taken for gone."""
+DETECTION_S: Final = 1.0
+"""A device that does not answer for this time counts as failed."""
 
 LOAD_BYTES_PER_S: Final = 1e9
-"""ONNX Runtime reads and packs about a gigabyte of weights a second when it loads a part."""
+"""ONNX Runtime reads and prepacks about 1 GB of weights per second when it loads a part."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedTensor:
-    """A tensor: what it takes, and the devices that have it, its maker first; None where everybody has."""
+    """A tensor: its size, and the devices that have it, its maker first; None if all devices have it."""
 
-    bytes: int
-    at: dict[int, None] | None
+    size_bytes: int
+    devices: dict[int, None] | None
 
 
 @dataclass(slots=True)
 class SimulatedDevice:
-    """One device.
+    """The state of a device. Times are simulated seconds.
 
     Attributes:
-        is_counted_on: it was started, and the scheduler was not told since that it ended.
-        is_loaded: it takes steps.
-        holds: the parts that it has loaded.
-        loading: the parts that it loads, or will once it is up again.
+        is_started: it was started, and its death was not reported since.
+        is_loaded: its parts are loaded, so it accepts steps.
+        parts: the loaded parts.
+        loading: the parts that it loads now, or when it is up again.
         down_since_s: when it failed; None while it is up.
-        down_until_s: when it is up again; infinite where it never is.
-        step: what it does.
-        since_s: when the step came.
-        fetching: what is on its way to it, and from where.
-        next: what happens to its step next.
-        next_load: what happens next to what it loads.
-        has: the tensors that lie there.
-        steps: how many steps it has done.
-        computing_s: how long it computed.
-        fetching_s: how long it waited for tensors.
-        down_s: how long it was down, until it was up again.
-        failures: how often it failed.
+        down_until_s: when it is up again; infinite for a permanent failure.
+        step: the step that it runs.
+        step_start_s: when the command for the step arrived.
+        fetching: the transfers that it waits for, with the index of the sender.
+        next_event: the next event of its step.
+        next_load: the next event of loading: a transfer of weights, or the end of loading.
+        tensors: the tensors that it has.
+        steps: how many steps it has run.
+        computing_s: how long it has computed.
+        fetching_s: how long it has waited for inputs.
+        down_s: how long it was down, until it last came up.
+        failures: how often it has failed.
     """
 
-    is_counted_on: bool = False
+    is_started: bool = False
     is_loaded: bool = False
-    holds: frozenset[int] = frozenset()
+    parts: frozenset[int] = frozenset()
     loading: tuple[int, ...] | None = None
     down_since_s: float | None = None
     down_until_s: float = 0.0
     step: Step | None = None
-    since_s: float = 0.0
+    step_start_s: float = 0.0
     fetching: dict[Transfer, int] = field(default_factory=dict)
-    next: ScheduledEvent | None = None
+    next_event: ScheduledEvent | None = None
     next_load: ScheduledEvent | Transfer | None = None
-    has: dict[SimulatedTensor, None] = field(default_factory=dict)
+    tensors: dict[SimulatedTensor, None] = field(default_factory=dict)
     steps: int = 0
     computing_s: float = 0.0
     fetching_s: float = 0.0
@@ -81,100 +81,94 @@ class SimulatedDevice:
     failures: int = 0
 
 
-class SimulatedExecutor:
-    """See `Executor`.
+class SimulatedExecutor(Executor):
+    """Simulated devices; worker numbers are device indices.
 
     Attributes:
         can_die: True.
-        clock: the time of the simulation.
-        network: its links.
-        machines: its devices, by number.
-        restarted: the requests that begin anew since a tensor has gone with a device, and the attempt that was in vain.
+        clock: the virtual clock.
+        network: the links.
+        devices: the devices.
+        restarted: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
     """
 
     can_die = True
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        """What fails is known or drawn; nobody is started yet."""
-        devices = scenario.world.devices
+        """An executor without workers; failures are already scheduled."""
+        cluster = scenario.cluster
         self.clock = Clock()
-        self.network = Network(scenario.world, self.clock, random.Random(f"lines {seed}"))  # noqa: S311 - no secret
-        self.machines = [SimulatedDevice() for _ in devices]
+        self.network = Network(cluster, self.clock, random.Random(f"network {seed}"))  # noqa: S311 - not for security
+        self.devices = [SimulatedDevice() for _ in cluster.devices]
         self.restarted: set[tuple[int, int]] = set()
         self._scenario = scenario
-        self._late_s = [device.latency_s for device in devices]
+        self._latency_s = [device.latency_s for device in cluster.devices]
         self._events: deque[Event | None] = deque()
-        self._sending: list[dict[Transfer, tuple[int, list[SimulatedTensor]]]] = [{} for _ in devices]
-        number = {device.name: i for i, device in enumerate(devices)}
-        for failure in scenario.world.failures:
+        # By sender: its transfers with the receiver and the tensors.
+        self._sending: list[dict[Transfer, tuple[int, list[SimulatedTensor]]]] = [{} for _ in cluster.devices]
+        index = {device.name: i for i, device in enumerate(cluster.devices)}
+        for failure in cluster.failures:
             for_s = inf if failure.for_s is None else failure.for_s
-            self.clock.after(failure.at_s, partial(self._fail, number[failure.device], for_s))
-        for fault in scenario.world.faults:
+            self.clock.after(failure.at_s, partial(self._fail, index[failure.device], for_s))
+        for fault in cluster.faults:
             if fault.device is not None:
-                draw = random.Random(f"{fault.device} {seed}")  # noqa: S311 - no secret
-                self._fail_some_time(number[fault.device], fault, draw)
-
-    # What the scheduler asks for
+                draw = random.Random(f"{fault.device} {seed}")  # noqa: S311 - not for security
+                self._schedule_failure(index[fault.device], fault, draw)
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Executor`. Before time begins it takes none; a device that is down comes up first."""
-        machine = self.machines[worker]
-        machine.is_counted_on, machine.loading = True, tuple(parts)
-        if machine.down_until_s == inf:
+        device = self.devices[worker]
+        device.is_started, device.loading = True, tuple(parts)
+        if device.down_until_s == inf:
             self._end(worker)
-        elif machine.down_since_s is None:
-            self._load(worker, takes_time=self.clock.now_s > 0)
+        elif device.down_since_s is None:  # else it loads when it is up again
+            self._load(worker, is_instant=self.clock.now_s == 0)
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        """See `Executor`. Parts that are new to it come over its link before they are loaded."""
-        machine = self.machines[worker]
-        if not machine.is_loaded:
+        device = self.devices[worker]
+        if not device.is_loaded:
             return
-        self._stop_loading(machine)
-        machine.loading = tuple(parts)
-        new = sum(self._scenario.weight_bytes[part] for part in parts if part not in machine.holds)
-        machine.next_load = self.network.send(None, worker, new, lambda _: self._load(worker, takes_time=True))
+        self._stop_loading(device)
+        device.loading = tuple(parts)
+        size_bytes = self._new_weight_bytes(device)
+        device.next_load = self.network.send(None, worker, size_bytes, lambda _: self._load(worker, is_instant=False))
 
-    def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
-        """See `Executor`. One that has failed does not hear."""
-        machine = self.machines[worker]
-        if machine.is_loaded:
-            machine.step = step
-            machine.next = self.clock.after(self._late_s[worker], partial(self._fetch_all, worker, held))
+    def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
+        device = self.devices[worker]
+        if device.is_loaded:  # a failed device does not receive it
+            device.step = step
+            tensors = [cast("SimulatedTensor", handle) for handle in inputs.values()]
+            device.next_event = self.clock.after(self._latency_s[worker], partial(self._begin, worker, tensors))
 
     def forget(self, sequence: int) -> None:
-        """Nothing is kept for sequences here."""
+        pass  # states are not simulated
 
     def kill(self, worker: int) -> None:
-        if self.machines[worker].is_counted_on:
+        if self.devices[worker].is_started:
             self._end(worker)
 
-    def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - what requests bring along is everywhere
+    def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - tensors have no values here
         return SimulatedTensor(0, None)
 
-    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - there are no values here
-        """See `Executor`. An answer is with who asked from the moment it is made."""
+    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - tensors have no values here
         return None
 
     def release(self, handle: Handle) -> None:
-        placed = cast("SimulatedTensor", handle)
-        for worker in placed.at or ():
-            self.machines[worker].has.pop(placed, None)
-        if placed.at is not None:
-            placed.at = {}
+        tensor = cast("SimulatedTensor", handle)
+        for worker in tensor.devices or ():
+            self.devices[worker].tensors.pop(tensor, None)
+        if tensor.devices is not None:
+            tensor.devices = {}
 
     def now(self) -> float:
-        """The time of the simulation."""
         return self.clock.now_s
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """See `Executor`. Time goes by here, and nowhere else."""
         until_s = inf if timeout_s is None else self.clock.now_s + timeout_s
         while not self._events:
             if self.clock.next_s == until_s == inf:
-                raise RuntimeError("nothing is going to happen, and somebody waits for it")
+                raise RuntimeError("the scheduler waits, but no event is scheduled")
             if self.clock.next_s > until_s:
-                self.clock.go_to(until_s)
+                self.clock.advance_to(until_s)
                 return None
             self.clock.step()
         return self._events.popleft()
@@ -183,154 +177,153 @@ class SimulatedExecutor:
         self._events.append(None)
 
     def close(self) -> None:
-        """Count the time of those that are still down."""
-        for machine in self.machines:
-            if machine.down_since_s is not None:
-                machine.down_s += self.clock.now_s - machine.down_since_s
-                machine.down_since_s = self.clock.now_s
+        for device in self.devices:
+            if device.down_since_s is not None:
+                device.down_s += self.clock.now_s - device.down_since_s
+                device.down_since_s = self.clock.now_s
 
     # Steps
 
-    def _fetch_all(self, worker: int, held: Mapping[str, Handle]) -> None:
-        self.machines[worker].since_s = self.clock.now_s
-        self._fetch(worker, [cast("SimulatedTensor", handle) for handle in held.values()])
+    def _begin(self, worker: int, inputs: Sequence[SimulatedTensor]) -> None:
+        self.devices[worker].step_start_s = self.clock.now_s
+        self._fetch(worker, inputs)
 
     def _fetch(self, worker: int, tensors: Iterable[SimulatedTensor]) -> None:
-        """Fetch what is not here, in one message from each device that is asked; compute if nothing is on its way."""
-        asked: dict[int, list[SimulatedTensor]] = {}
-        for placed in tensors:
-            if placed.at is None or not placed.bytes or worker in placed.at:  # nothing to be sent
+        """Fetch the tensors that the device lacks, in one message from each sender; compute if nothing is missing."""
+        missing: dict[int, list[SimulatedTensor]] = {}
+        for tensor in tensors:
+            if tensor.devices is None or not tensor.size_bytes or worker in tensor.devices:
                 continue
-            source = next(iter(placed.at), None)
-            if source is None:
-                self._lose(worker)
+            sender = next(iter(tensor.devices), None)
+            if sender is None:
+                self._lose_inputs(worker)
                 return
-            asked.setdefault(source, []).append(placed)
-        machine = self.machines[worker]
-        for source, found in asked.items():
-            count_bytes = sum(placed.bytes for placed in found)
-            transfer = self.network.send(source, worker, count_bytes, partial(self._fetched, worker, found))
-            machine.fetching[transfer] = source
-            self._sending[source][transfer] = (worker, found)
-        if not machine.fetching:
+            missing.setdefault(sender, []).append(tensor)
+        device = self.devices[worker]
+        for sender, sent in missing.items():
+            size_bytes = sum(tensor.size_bytes for tensor in sent)
+            transfer = self.network.send(sender, worker, size_bytes, partial(self._fetched, worker, sent))
+            device.fetching[transfer] = sender
+            self._sending[sender][transfer] = (worker, sent)
+        if not device.fetching:
             self._compute(worker)
 
-    def _fetched(self, worker: int, found: Sequence[SimulatedTensor], transfer: Transfer) -> None:
-        machine = self.machines[worker]
-        del self._sending[machine.fetching.pop(transfer)][transfer]
-        for placed in found:
-            if placed.at is not None:
-                placed.at[worker] = None
-                machine.has[placed] = None
-        if not machine.fetching:
+    def _fetched(self, worker: int, tensors: Sequence[SimulatedTensor], transfer: Transfer) -> None:
+        device = self.devices[worker]
+        del self._sending[device.fetching.pop(transfer)][transfer]
+        for tensor in tensors:
+            if tensor.devices is not None:
+                tensor.devices[worker] = None
+                device.tensors[tensor] = None
+        if not device.fetching:
             self._compute(worker)
 
     def _compute(self, worker: int) -> None:
-        machine = self.machines[worker]
-        step = cast("Step", machine.step)
-        machine.fetching_s += self.clock.now_s - machine.since_s
+        device = self.devices[worker]
+        step = cast("Step", device.step)
+        device.fetching_s += self.clock.now_s - device.step_start_s
         seconds = tuple(self._scenario.seconds[worker][part] for part in step.parts)
-        machine.next = self.clock.after(sum(seconds), partial(self._computed, worker, step, seconds))
+        device.next_event = self.clock.after(sum(seconds), partial(self._computed, worker, step, seconds))
 
     def _computed(self, worker: int, step: Step, seconds: tuple[float, ...]) -> None:
-        machine = self.machines[worker]
-        machine.steps += 1
-        machine.computing_s += sum(seconds)
-        machine.step = None
-        made = {name: SimulatedTensor(self._scenario.tensor_bytes[name], {worker: None}) for name in step.writes}
-        machine.has.update(dict.fromkeys(made.values()))
-        self._say(worker, Done(worker, step, made, seconds))
+        device = self.devices[worker]
+        device.steps += 1
+        device.computing_s += sum(seconds)
+        device.step = None
+        outputs = {name: SimulatedTensor(self._scenario.tensor_bytes[name], {worker: None}) for name in step.writes}
+        device.tensors.update(dict.fromkeys(outputs.values()))
+        self._report(worker, Done(worker, step, outputs, seconds))
 
-    def _lose(self, worker: int) -> None:
-        machine = self.machines[worker]
-        step = cast("Step", machine.step)
+    def _lose_inputs(self, worker: int) -> None:
+        step = cast("Step", self.devices[worker].step)
         self._stop_step(worker)
         self.restarted.add((step.request, step.attempt))
-        self._say(worker, Lost(worker, step))
+        self._report(worker, Lost(worker, step))
 
-    def _say(self, worker: int, event: Event, silent_s: float = 0.0) -> None:
-        """The scheduler hears of it after the latency of the link; of what is silent, when that is noticed."""
-        self.clock.after(silent_s + self._late_s[worker], partial(self._events.append, event))
+    def _report(self, worker: int, event: Event, delay_s: float = 0.0) -> None:
+        """Report an event to the scheduler, which receives it after the latency of the link, and after a delay."""
+        self.clock.after(delay_s + self._latency_s[worker], partial(self._events.append, event))
 
     # Loading
 
-    def _load(self, worker: int, *, takes_time: bool) -> None:
-        machine = self.machines[worker]
-        new = sum(self._scenario.weight_bytes[part] for part in machine.loading or () if part not in machine.holds)
-        if takes_time:
-            machine.next_load = self.clock.after(new / LOAD_BYTES_PER_S, partial(self._loaded, worker))
-        else:
-            machine.next_load = None
+    def _new_weight_bytes(self, device: SimulatedDevice) -> int:
+        return sum(self._scenario.weight_bytes[part] for part in device.loading or () if part not in device.parts)
+
+    def _load(self, worker: int, *, is_instant: bool) -> None:
+        device = self.devices[worker]
+        if is_instant:
             self._loaded(worker)
+        else:
+            seconds = self._new_weight_bytes(device) / LOAD_BYTES_PER_S
+            device.next_load = self.clock.after(seconds, partial(self._loaded, worker))
 
     def _loaded(self, worker: int) -> None:
-        machine = self.machines[worker]
-        machine.is_loaded, machine.holds, machine.loading = True, frozenset(machine.loading or ()), None
-        self._events.append(Ready(worker, machine.holds))
+        device = self.devices[worker]
+        device.is_loaded, device.parts, device.loading = True, frozenset(device.loading or ()), None
+        self._events.append(Ready(worker, device.parts))
 
-    # Failing
+    # Failures
 
-    def _fail_some_time(self, worker: int, fault: ReliabilityModel, draw: random.Random) -> None:
+    def _schedule_failure(self, worker: int, fault: ReliabilityModel, draw: random.Random) -> None:
         if fault.mean_up_s is None or fault.mean_down_s is None:
             return
         up_s, down_s = draw.expovariate(1 / fault.mean_up_s), draw.expovariate(1 / fault.mean_down_s)
         self.clock.after(up_s, partial(self._fail, worker, down_s))
-        self.clock.after(up_s + down_s, partial(self._fail_some_time, worker, fault, draw))
+        self.clock.after(up_s + down_s, partial(self._schedule_failure, worker, fault, draw))
 
     def _fail(self, worker: int, for_s: float) -> None:
-        """A device fails, also while it is down: then it is down for longer, if that is longer."""
-        machine, now = self.machines[worker], self.clock.now_s
-        machine.failures += 1
-        machine.down_until_s = max(machine.down_until_s, now + for_s)
-        if machine.down_since_s is None:
-            machine.down_since_s = now
-            if machine.is_counted_on:
-                self._end(worker, NOTICE_S)
-        elif machine.is_counted_on and for_s == inf:
-            self._end(worker, NOTICE_S)
+        """Take a device down. One that is down already stays down until the later of both ends."""
+        device, now_s = self.devices[worker], self.clock.now_s
+        device.failures += 1
+        device.down_until_s = max(device.down_until_s, now_s + for_s)
+        was_up = device.down_since_s is None
+        if was_up:
+            device.down_since_s = now_s
+        if device.is_started and (was_up or for_s == inf):
+            self._end(worker, DETECTION_S)
         if for_s < inf:
             self.clock.after(for_s, partial(self._come_up, worker))
 
     def _come_up(self, worker: int) -> None:
-        machine, now = self.machines[worker], self.clock.now_s
-        if machine.down_since_s is None or machine.down_until_s > now:
+        device, now_s = self.devices[worker], self.clock.now_s
+        if device.down_since_s is None or device.down_until_s > now_s:
             return
-        machine.down_s += now - machine.down_since_s
-        machine.down_since_s = None
-        if machine.is_counted_on:
-            self._load(worker, takes_time=True)
+        device.down_s += now_s - device.down_since_s
+        device.down_since_s = None
+        if device.is_started:
+            self._load(worker, is_instant=False)
 
-    def _end(self, worker: int, silent_s: float = 0.0) -> None:
-        """Its process is gone, and with it all that it had."""
-        machine = self.machines[worker]
+    def _end(self, worker: int, delay_s: float = 0.0) -> None:
+        """End a worker: its step, its parts and its tensors are lost; the scheduler learns of it after a delay."""
+        device = self.devices[worker]
         self._stop_step(worker)
-        self._stop_loading(machine)
-        machine.is_counted_on = machine.is_loaded = False
-        machine.holds = frozenset()
-        for placed in machine.has:
-            if placed.at is not None:
-                placed.at.pop(worker, None)
-        machine.has = {}
+        self._stop_loading(device)
+        device.is_started = device.is_loaded = False
+        device.parts = frozenset()
+        for tensor in device.tensors:
+            if tensor.devices is not None:
+                tensor.devices.pop(worker, None)
+        device.tensors = {}
         sending, self._sending[worker] = self._sending[worker], {}
-        for transfer, (reader, found) in sending.items():
-            if self.machines[reader].fetching.pop(transfer, None) is not None:  # or another loss has stopped that step
-                self.network.stop(transfer)
-                self._fetch(reader, found)
-        self._say(worker, Died(worker, "it failed", is_permanent=machine.down_until_s == inf), silent_s)
+        for transfer, (receiver, tensors) in sending.items():
+            if self.devices[receiver].fetching.pop(transfer, None) is not None:  # else that step was stopped already
+                self.network.cancel(transfer)
+                self._fetch(receiver, tensors)
+        self._report(worker, Died(worker, "it failed", is_permanent=device.down_until_s == inf), delay_s)
 
     def _stop_step(self, worker: int) -> None:
-        machine = self.machines[worker]
-        if machine.next is not None:
-            machine.next.call_off()
-        for transfer, source in machine.fetching.items():
-            self.network.stop(transfer)
-            self._sending[source].pop(transfer, None)
-        machine.step, machine.next, machine.fetching = None, None, {}
+        device = self.devices[worker]
+        if device.next_event is not None:
+            device.next_event.cancel()
+        for transfer, sender in device.fetching.items():
+            self.network.cancel(transfer)
+            self._sending[sender].pop(transfer, None)
+        device.step, device.next_event, device.fetching = None, None, {}
 
-    def _stop_loading(self, machine: SimulatedDevice) -> None:
-        match machine.next_load:
-            case ScheduledEvent() as alarm:
-                alarm.call_off()
+    def _stop_loading(self, device: SimulatedDevice) -> None:
+        match device.next_load:
+            case ScheduledEvent() as event:
+                event.cancel()
             case Transfer() as transfer:
-                self.network.stop(transfer)
-        machine.next_load = machine.loading = None
+                self.network.cancel(transfer)
+        device.next_load = device.loading = None

@@ -1,4 +1,4 @@
-"""A scenario played through: the scheduler that runs cascades, on devices that are only reckoned."""
+"""The simulation of a scenario: the scheduler that runs cascades, with a simulated executor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .scenario import Scenario
 from .simulated_executor import SimulatedExecutor
 
 REQUESTS: Final = 1000
-"""How many are played where nothing is said."""
+"""The default number of requests."""
 
 
 def simulate(
@@ -31,57 +31,55 @@ def simulate(
     window: int | None = None,
     seed: int = 0,
 ) -> SimulationResult:
-    """Play a scenario through; the same arguments give the same result.
+    """Simulate a scenario; the same arguments give the same result.
 
-    Where devices can fail, the same is played once more without failures: the same requests at the same times.
+    If devices can fail, the same requests are simulated again without failures, for comparison.
 
     Args:
-        scenario: what is played.
-        requests: how many.
-        rate_per_s: how many come in a second on average, at random (a Poisson process), however many wait.
-        window: instead of that, how many are on their way: for each answer the next comes. By itself two for each
-            device that has a part, as `stream` does it.
-        seed: what chance follows.
+        scenario: what to simulate.
+        requests: the number of requests.
+        rate_per_s: the mean rate of Poisson arrivals, independent of how many requests wait.
+        window: instead of a rate, the number of requests in flight: each answer is followed by a new request. The
+            default is two for each device that has a part, as in `stream`.
+        seed: the random seed.
 
     Raises:
-        UsageError: a number is out of its range, or both ways of coming are asked for.
+        UsageError: a number is out of range, or both a rate and a window are given.
     """
     if requests < 1:
-        raise UsageError(f"{requests} requests can't be played", hint="take 1 or more")
+        raise UsageError(f"{requests} requests can't be simulated", hint="take 1 or more")
     if rate_per_s is not None and window is not None:
-        raise UsageError(
-            "requests come at a rate, or when one has left, and not both", hint="leave one of --rate and --closed out"
-        )
+        raise UsageError("a rate excludes a number of requests in flight", hint="leave out --rate or --closed")
     if rate_per_s is not None and not 0 < rate_per_s < float("inf"):
-        raise UsageError(f"requests can't come at {rate_per_s:g} a second", hint="take a rate above 0")
+        raise UsageError(f"requests can't arrive at {rate_per_s:g} per second", hint="take a rate above 0")
     if window is not None and window < 1:
-        raise UsageError(f"nothing runs with {window} requests on their way", hint="take 1 or more")
+        raise UsageError(f"{window} requests can't be in flight", hint="take 1 or more")
     if rate_per_s is None:
-        window = window or 2 * sum(bool(parts) for parts in scenario.owns)
-    found = _played(scenario, requests, rate_per_s, window, seed)
+        window = window or 2 * sum(bool(parts) for parts in scenario.assignment)
+    result = _run(scenario, requests, rate_per_s, window, seed)
     if not scenario.can_fail:
-        return found
-    return changed(found, without_failures=_played(scenario.without_failures(), requests, rate_per_s, window, seed))
+        return result
+    return changed(result, without_failures=_run(scenario.without_failures(), requests, rate_per_s, window, seed))
 
 
-def _played(
+def _run(
     scenario: Scenario, requests: int, rate_per_s: float | None, window: int | None, seed: int
 ) -> SimulationResult:
     executor = SimulatedExecutor(scenario, seed)
-    members = [
+    workers = [
         WorkerState(device.name, device.memory_bytes, parts)
-        for device, parts in zip(scenario.world.devices, scenario.owns, strict=True)
+        for device, parts in zip(scenario.cluster.devices, scenario.assignment, strict=True)
     ]
-    wires = Routing(scenario.units, scenario.outputs)
-    balance = load_balance_of(scenario.units, members)
-    scheduler = Scheduler(wires, executor, members, window=window or requests, on_error="skip", balance=balance)
-    feeds = dict.fromkeys(scenario.reads)
-    source: Iterator[Request | None] = (
-        repeat(Request(feeds), requests) if rate_per_s is None else _coming(executor, feeds, requests, rate_per_s, seed)
-    )
+    routing, balance = Routing(scenario.parts, scenario.outputs), load_balance_of(scenario.parts, workers)
+    scheduler = Scheduler(routing, executor, workers, window=window or requests, on_error="skip", balance=balance)
+    request = Request(dict.fromkeys(scenario.inputs))
+    if rate_per_s is None:
+        arrivals: Iterator[Request | None] = repeat(request, requests)
+    else:
+        arrivals = _poisson_arrivals(executor, request, requests, rate_per_s, seed)
     answered, stopped = 0, ""
     try:
-        for answer in scheduler.run(source):
+        for answer in scheduler.run(arrivals):
             answered += not isinstance(answer, RunError)
     except RunError as error:
         stopped = str(error)
@@ -97,19 +95,27 @@ def _played(
         seed=seed,
         total_s=total_s,
         per_s=answered / total_s if total_s else 0.0,
-        latency=latency_of([left - came for came, left in zip(log.arrived_s, log.delivered_s, strict=False)]),
-        lost=executor.network.lost,
+        latency=latency_of([end - start for start, end in zip(log.arrived_s, log.delivered_s, strict=False)]),
+        lost=executor.network.lost_messages,
         restarted=len(executor.restarted),
-        devices=tuple(_devices(scenario, executor, total_s)),
-        links=tuple(_links(executor, total_s)),
+        devices=_device_use(scenario, executor, total_s or 1.0),
+        links=tuple(
+            LinkUse(
+                source=link.source,
+                target=link.target,
+                bytes=round(link.carried_bytes),
+                used=link.carried_bytes / link.bytes_per_s / (total_s or 1.0),
+            )
+            for link in executor.network.links
+        ),
     )
 
 
-def _coming(
-    executor: SimulatedExecutor, feeds: dict[str, None], requests: int, rate_per_s: float, seed: int
+def _poisson_arrivals(
+    executor: SimulatedExecutor, request: Request, requests: int, rate_per_s: float, seed: int
 ) -> Iterator[Request | None]:
-    """Requests at random times; None until the next has come."""
-    draw = random.Random(f"requests {seed}")  # noqa: S311 - no secret
+    """Requests at random times; None while the next one has not arrived."""
+    draw = random.Random(f"requests {seed}")  # noqa: S311 - not for security
     time_s = 0.0
     for _ in range(requests):
         time_s += draw.expovariate(rate_per_s)
@@ -117,44 +123,30 @@ def _coming(
             executor.clock.at(time_s, executor.wake)
         while executor.now() < time_s:
             yield None
-        yield Request(feeds)
+        yield request
 
 
 def latency_of(seconds: Sequence[float]) -> Latency | None:
-    """The quantiles that were reached by requests, not between them; None where there are none."""
+    """The mean and the percentiles, without interpolation: each is the latency of a request. None without requests."""
     if not seconds:
         return None
     ordered = sorted(seconds)
-
-    def quantile(share: float) -> float:
-        return ordered[max(0, ceil(share * len(ordered)) - 1)]
-
-    mean = fsum(ordered) / len(ordered)
-    return Latency(mean=mean, p50=quantile(0.5), p90=quantile(0.9), p99=quantile(0.99), max=ordered[-1])
+    p50, p90, p99 = (ordered[max(0, ceil(share * len(ordered)) - 1)] for share in (0.5, 0.9, 0.99))
+    return Latency(mean=fsum(ordered) / len(ordered), p50=p50, p90=p90, p99=p99, max=ordered[-1])
 
 
-def _devices(scenario: Scenario, executor: SimulatedExecutor, total_s: float) -> Iterator[DeviceUse]:
-    unit_s = total_s or 1.0
-    for device, parts, machine in zip(scenario.world.devices, scenario.owns, executor.machines, strict=True):
-        yield DeviceUse(
+def _device_use(scenario: Scenario, executor: SimulatedExecutor, total_s: float) -> tuple[DeviceUse, ...]:
+    devices = zip(scenario.cluster.devices, scenario.assignment, executor.devices, strict=True)
+    return tuple(
+        DeviceUse(
             name=device.name,
             parts=parts,
-            steps=machine.steps,
-            computing=machine.computing_s / unit_s,
-            fetching=machine.fetching_s / unit_s,
-            messaging=2 * device.latency_s * machine.steps / unit_s,
-            down=machine.down_s / unit_s,
-            failures=machine.failures,
+            steps=state.steps,
+            computing=state.computing_s / total_s,
+            fetching=state.fetching_s / total_s,
+            messaging=2 * device.latency_s * state.steps / total_s,
+            down=state.down_s / total_s,
+            failures=state.failures,
         )
-
-
-def _links(executor: SimulatedExecutor, total_s: float) -> Iterator[LinkUse]:
-    unit_s = total_s or 1.0
-    for link in executor.network.links:
-        carried = link.carried_bytes
-        yield LinkUse(
-            source=link.source,
-            target=link.target,
-            bytes=round(carried),
-            used=carried / link.bytes_per_s / unit_s,
-        )
+        for device, parts, state in devices
+    )

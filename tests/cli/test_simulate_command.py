@@ -107,7 +107,7 @@ def test_a_cascade_needs_to_be_told_of_a_cluster(say: Say, house: Path) -> None:
 
 def test_a_plan_for_no_cluster_is_spread_over_the_one_that_is_named(say: Say, house: Path) -> None:
     complaint = say("simulate", house / "anywhere.json").complaint
-    assert complaint[0] == "the plan was made for no cluster, so it does not say where its parts run"
+    assert complaint[0] == "the plan was not made for a cluster, so it has no device speeds"
     found = simulated(say, house / "anywhere.json", "--cluster", house / "cluster.toml", "--requests", "5")
     assert sorted(part for device in found["devices"] for part in device["parts"]) == [0, 1, 2]
     assert [bool(device["parts"]) for device in found["devices"]] == [True, True]
@@ -184,8 +184,8 @@ def test_a_narrow_terminal_and_plain_letters_do(say: Say, house: Path, monkeypat
         (("--fail", "mac@1"), "there is no device 'mac' to fail"),
         (("--rate", "fast"), "--rate fast is no rate"),
         (("--rate", "2/h"), "--rate 2/h is no rate"),
-        (("--rate", "2", "--closed", "3"), "requests come at a rate, or when one has left, and not both"),
-        (("--requests", "0"), "0 requests can't be played"),
+        (("--rate", "2", "--closed", "3"), "a rate excludes a number of requests in flight"),
+        (("--requests", "0"), "0 requests can't be simulated"),
         (("--copies", "0"), "0 copies can't run anything"),
     ],
 )

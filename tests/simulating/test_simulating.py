@@ -1,4 +1,4 @@
-"""Simulations against what theory says of them: queues, pipelines, links that are shared, losses, failures."""
+"""Simulations compared with theory: queues, pipelines, shared links, message loss, failures."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from graphcut.planning.cluster import ReliabilityModel, ScheduledFailure, Simula
 from graphcut.running.executors.protocol import Step
 from graphcut.running.run_log import RunLog
 from graphcut.running.scheduling.requests import ScheduledPart
-from graphcut.simulating.network import RETRY_S, LinkDirection, Route, Transfer, fair_shares
+from graphcut.simulating.network import RETRANSMIT_S, LinkDirection, Route, Transfer, fair_shares
 from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario_of_log, scenario_of_plan
-from graphcut.simulating.simulated_executor import LOAD_BYTES_PER_S, NOTICE_S
+from graphcut.simulating.simulated_executor import DETECTION_S, LOAD_BYTES_PER_S
 from graphcut.simulating.simulator import latency_of, simulate
 
 RATE = 1000.0
-"""Bytes a second of each link here."""
+"""The bandwidth of each link in these tests, in bytes/s."""
 
 
 def devices_of(number: int, **fields: Any) -> tuple[Device, ...]:  # noqa: ANN401 - fields of a device
@@ -45,7 +45,7 @@ def chain(
     failures: Sequence[ScheduledFailure] = (),
     memory_bytes: int | None = None,
 ) -> Scenario:
-    """Parts in a row, each on a device of its own, that send each other so many bytes."""
+    """A chain of parts, each on its own device, each sending `sent_bytes` to the next."""
     number = len(seconds)
     devices = devices_of(number, latency_s=latency_s, memory_bytes=memory_bytes)
     return Scenario(
@@ -63,8 +63,8 @@ def chain(
 # Pipelines
 
 
-def test_a_request_alone_takes_all_stages_and_transfers_and_the_word_to_and_from_each_device() -> None:
-    """Of each device two latencies: to hear what to do, and to be heard; and one for what it is sent."""
+def test_a_single_request_takes_all_part_times_transfers_and_two_latencies_per_device() -> None:
+    """A device adds two latencies: one for the command and one for its report. Each transfer adds one."""
     scenario = chain([1.0, 2.0, 4.0], sent_bytes=500, latency_s=0.25)
     found = simulate(scenario, requests=1)
     assert found.total_s == 1 + 2 + 4 + 3 * 2 * 0.25 + 2 * (0.25 + 500 / RATE)
@@ -73,7 +73,7 @@ def test_a_request_alone_takes_all_stages_and_transfers_and_the_word_to_and_from
     assert [device.messaging * found.total_s for device in found.devices] == [0.5, 0.5, 0.5]
 
 
-def test_a_pipeline_answers_as_often_as_its_slowest_stage() -> None:
+def test_the_throughput_of_a_pipeline_is_that_of_its_slowest_stage() -> None:
     scenario = chain([1.0, 2.0, 0.5], sent_bytes=250)
     found = simulate(scenario, requests=100)
     assert found.total_s == pytest.approx(1 + 2.25 + 0.75 + 99 * 2.25)
@@ -84,7 +84,7 @@ def test_a_pipeline_answers_as_often_as_its_slowest_stage() -> None:
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 12), st.integers(1, 30))
 @settings(max_examples=60, deadline=None)
-def test_any_window_and_any_stages_end_when_the_recurrence_of_a_pipeline_says(
+def test_total_time_equals_the_pipeline_recurrence_for_any_stages_and_window(
     stages: list[int], window: int, requests: int
 ) -> None:
     """Request k enters stage i when it has left stage i - 1, k - 1 has left stage i, and k - window is answered."""
@@ -101,16 +101,16 @@ def test_any_window_and_any_stages_end_when_the_recurrence_of_a_pipeline_says(
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 8, 20])
-def test_a_closed_loop_keeps_littles_law(window: int) -> None:
-    """Of W on their way each takes W periods; with fewer than the stages can hold, the time of all stages."""
+def test_a_closed_loop_obeys_littles_law(window: int) -> None:
+    """With W in flight, each takes W periods, but at least the sum of all stages."""
     found = simulate(chain([1.0, 3.0, 2.0]), requests=400, window=window)
     assert found.latency is not None
     assert found.latency.p50 == max(6.0, 3.0 * window)
     assert found.total_s == pytest.approx(6 + 399 * max(6 / window, 3.0), abs=6)
 
 
-def test_parts_that_do_not_depend_on_each_other_run_side_by_side() -> None:
-    """0 feeds 1 and 2, both feed 3; each tensor moves on a link of its own, but what 0 sends shares its own."""
+def test_independent_parts_run_in_parallel() -> None:
+    """Part 0 feeds 1 and 2, both feed 3. The two transfers from part 0 share its link."""
     units = (
         ScheduledPart("part 0", ("x",), ("a",)),
         ScheduledPart("part 1", ("a",), ("b",)),
@@ -143,30 +143,30 @@ def test_parts_that_do_not_depend_on_each_other_run_side_by_side() -> None:
     }
 
 
-def test_parts_of_one_device_are_one_step_and_send_nothing_to_each_other() -> None:
-    scenario = replace(chain([1.0, 2.0], sent_bytes=1000), owns=((0, 1), ()))
+def test_parts_of_one_device_run_in_one_step_and_send_nothing() -> None:
+    scenario = replace(chain([1.0, 2.0], sent_bytes=1000), assignment=((0, 1), ()))
     found = simulate(scenario, requests=10)
     assert found.total_s == 30
     assert [device.steps for device in found.devices] == [10, 0]
     assert [link.bytes for link in found.links] == [0, 0, 0, 0]
 
 
-def test_a_direct_line_is_taken_instead_of_the_router() -> None:
+def test_a_direct_link_is_used_instead_of_the_router() -> None:
     scenario = chain([1.0, 1.0], sent_bytes=1000)
     link = DirectLink(between=("d1", "d0"), bytes_per_s=4 * RATE, latency_s=0.5)
-    world = SimulatedCluster(devices=scenario.world.devices, links=(link,))
-    found = simulate(replace(scenario, world=world), requests=1)
+    cluster = SimulatedCluster(devices=scenario.cluster.devices, links=(link,))
+    found = simulate(replace(scenario, cluster=cluster), requests=1)
     assert found.total_s == 1 + 0.5 + 0.25 + 1
     carried = {(link.source, link.target): link.bytes for link in found.links if link.bytes}
     assert carried == {("d0", "d1"): 1000}
 
 
-def test_parts_move_to_the_faster_device_as_they_do_in_a_real_run() -> None:
-    """Of six alike parts each device has three; one is twice as fast. With four there and two here both take 4 s."""
+def test_load_balancing_moves_parts_to_the_faster_device() -> None:
+    """Of six equal parts each device has three, but one is twice as fast: with four and two parts both take 4 s."""
     scenario = replace(
         chain([1.0] * 6),
-        world=SimulatedCluster(devices=devices_of(2)),
-        owns=((0, 1, 2), (3, 4, 5)),
+        cluster=SimulatedCluster(devices=devices_of(2)),
+        assignment=((0, 1, 2), (3, 4, 5)),
         seconds=((2.0,) * 6, (1.0,) * 6),
     )
     found = simulate(scenario, requests=1000)
@@ -177,8 +177,8 @@ def test_parts_move_to_the_faster_device_as_they_do_in_a_real_run() -> None:
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
-def test_waiting_before_one_device_is_that_of_an_m_d_1_queue(load: float) -> None:
-    """Pollaczek and Khinchine: with service of one second requests wait load / (2 (1 - load)) on average."""
+def test_the_mean_wait_for_one_device_is_that_of_an_m_d_1_queue(load: float) -> None:
+    """Pollaczek-Khinchine formula: with a service time of 1 s, the mean wait is load / (2 (1 - load))."""
     means = []
     for seed in range(12):
         latency = simulate(chain([1.0]), requests=1500, rate_per_s=load, seed=seed).latency
@@ -189,31 +189,31 @@ def test_waiting_before_one_device_is_that_of_an_m_d_1_queue(load: float) -> Non
     assert abs(fmean(means) - expected) < 4 * error
 
 
-def test_requests_come_at_the_rate_that_is_asked_for() -> None:
-    """A device that is never busy answers as they come: n gaps have a mean of n / rate, and vary by its root of n."""
+def test_requests_arrive_at_the_given_rate() -> None:
+    """With instant service, the total time is a sum of n exponential gaps: mean n / rate, deviation sqrt(n) / rate."""
     found = simulate(chain([0.0]), requests=4000, rate_per_s=5.0)
     assert abs(found.total_s - 4000 / 5) < 4 * sqrt(4000) / 5
 
 
-def test_two_devices_with_the_same_part_answer_twice_as_often() -> None:
+def test_two_copies_of_a_device_double_the_throughput() -> None:
     scenario = chain([1.0]).copied(2)
-    assert [device.name for device in scenario.world.devices] == ["d0", "d0#2"]
+    assert [device.name for device in scenario.cluster.devices] == ["d0", "d0#2"]
     found = simulate(scenario, requests=100)
     assert found.total_s == 50
     assert [device.steps for device in found.devices] == [50, 50]
 
 
-def test_copies_have_the_lines_and_faults_of_the_first_and_its_failures_are_its_own() -> None:
+def test_copies_repeat_links_and_faults_but_not_scheduled_failures() -> None:
     fault, failure = ReliabilityModel(device="d0", loss=0.5), ScheduledFailure(device="d1", at_s=1.0)
     link = DirectLink(between=("d0", "d1"), bytes_per_s=1.0)
     scenario = chain([1.0, 2.0])
-    world = SimulatedCluster(devices=scenario.world.devices, links=(link,), faults=(fault,), failures=(failure,))
-    copied = replace(scenario, world=world).copied(2)
-    assert [device.name for device in copied.world.devices] == ["d0", "d1", "d0#2", "d1#2"]
-    assert [link.between for link in copied.world.links] == [("d0", "d1"), ("d0#2", "d1#2")]
-    assert [fault.device for fault in copied.world.faults] == ["d0", "d0#2"]
-    assert copied.world.failures == (failure,)
-    assert copied.owns == ((0,), (1,), (0,), (1,))
+    cluster = SimulatedCluster(devices=scenario.cluster.devices, links=(link,), faults=(fault,), failures=(failure,))
+    copied = replace(scenario, cluster=cluster).copied(2)
+    assert [device.name for device in copied.cluster.devices] == ["d0", "d1", "d0#2", "d1#2"]
+    assert [link.between for link in copied.cluster.links] == [("d0", "d1"), ("d0#2", "d1#2")]
+    assert [fault.device for fault in copied.cluster.faults] == ["d0", "d0#2"]
+    assert copied.cluster.failures == (failure,)
+    assert copied.assignment == ((0,), (1,), (0,), (1,))
 
 
 # Links
@@ -225,13 +225,13 @@ def moving(capacities: Sequence[float], ways: Sequence[Sequence[int]]) -> tuple[
     for way in ways:
         transfer = Transfer(Route(tuple(links[i] for i in way), 0.0, (), 0.0), 1, lambda _: None)
         transfers.append(transfer)
-        for link in transfer.way.links:
-            link.moving[transfer] = None
+        for link in transfer.route.links:
+            link.transfers[transfer] = None
     return links, transfers
 
 
-def test_what_one_can_not_use_goes_to_the_others() -> None:
-    """Three share a link of 10; one of them is held up elsewhere to 1, so the others have 4.5 each."""
+def test_bandwidth_that_one_transfer_can_not_use_goes_to_the_others() -> None:
+    """Three transfers share a link of 10. Another link limits one of them to 1, so the others get 4.5 each."""
     links, transfers = moving([10.0, 1.0], [(0, 1), (0,), (0,)])
     shares = dict(fair_shares(links))
     assert [shares[transfer] for transfer in transfers] == [1.0, 4.5, 4.5]
@@ -239,27 +239,27 @@ def test_what_one_can_not_use_goes_to_the_others() -> None:
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_shares_are_max_min_fair(data: st.DataObject) -> None:
-    """Each is held up by a link that is full, and on which nobody has more (Bertsekas & Gallager, section 6.5.2)."""
+def test_fair_shares_are_max_min_fair(data: st.DataObject) -> None:
+    """Each transfer uses a full link on which no other transfer gets more (Bertsekas & Gallager, section 6.5.2)."""
     number = data.draw(st.integers(1, 6))
     capacities = data.draw(st.lists(st.floats(0.1, 100), min_size=number, max_size=number))
     way = st.lists(st.integers(0, number - 1), min_size=1, max_size=3, unique=True)
     links, transfers = moving(capacities, data.draw(st.lists(way, min_size=1, max_size=10)))
-    found = fair_shares([link for link in links if link.moving])
+    found = fair_shares([link for link in links if link.transfers])
     assert len(found) == len(transfers)
     shares = dict(found)
-    used = {link: sum(shares[transfer] for transfer in link.moving) for link in links}
+    used = {link: sum(shares[transfer] for transfer in link.transfers) for link in links}
     assert all(used[link] <= link.bytes_per_s * (1 + 1e-9) for link in links)
     for transfer in transfers:
         assert any(
             used[link] >= link.bytes_per_s * (1 - 1e-9)
-            and shares[transfer] >= max(shares[other] for other in link.moving) * (1 - 1e-9)
-            for link in transfer.way.links
+            and shares[transfer] >= max(shares[other] for other in link.transfers) * (1 - 1e-9)
+            for link in transfer.route.links
         )
 
 
-def test_two_tensors_on_a_line_share_it_until_the_shorter_has_arrived() -> None:
-    """Part 0 sends 1,000 bytes to part 1 and 3,000 to part 2: both at half the rate for 2 s, then 2,000 in 2 s."""
+def test_two_transfers_share_a_link_until_the_smaller_has_arrived() -> None:
+    """Part 0 sends 1,000 bytes to part 1 and 3,000 to part 2: at half the rate for 2 s, then the last 2,000 in 2 s."""
     units = (
         ScheduledPart("part 0", ("x",), ("a", "b")),
         ScheduledPart("part 1", ("a",), ("y",)),
@@ -280,26 +280,26 @@ def test_two_tensors_on_a_line_share_it_until_the_shorter_has_arrived() -> None:
     assert [device.fetching * 4 for device in found.devices] == [0, 2, 4]
 
 
-def test_each_lost_message_costs_a_timeout_and_goes_again() -> None:
-    """Of n messages n p / (1 - p) are lost on average, with a variance of n p / (1 - p)² (negative binomial)."""
+def test_each_lost_message_is_sent_again_after_a_timeout() -> None:
+    """For n messages the number of losses has mean n p / (1 - p) and variance n p / (1 - p)² (negative binomial)."""
     loss, requests = 0.2, 2000
     scenario = chain([0.0, 0.5], sent_bytes=100, faults=[ReliabilityModel(device="d1", loss=loss)])
     found = simulate(scenario, requests=requests, window=1)
     expected = requests * loss / (1 - loss)
     assert abs(found.lost - expected) < 4 * sqrt(expected / (1 - loss))
-    assert found.total_s == pytest.approx(requests * (0.5 + 0.1) + found.lost * (RETRY_S + 0.1))
+    assert found.total_s == pytest.approx(requests * (0.5 + 0.1) + found.lost * (RETRANSMIT_S + 0.1))
     assert sum(link.bytes for link in found.links) == 2 * 100 * (requests + found.lost)
 
 
-def test_over_the_router_a_message_must_pass_both_lines() -> None:
+def test_a_message_through_the_router_can_be_lost_on_both_links() -> None:
     faults = [ReliabilityModel(device="d0", loss=0.5), ReliabilityModel(device="d1", loss=0.5)]
     found = simulate(chain([0.0, 0.0], sent_bytes=1, faults=faults), requests=2000, window=1)
     expected = 2000 * 0.75 / 0.25
     assert abs(found.lost - expected) < 4 * sqrt(expected / 0.25)
 
 
-def test_jitter_has_the_mean_that_is_told() -> None:
-    """The sum of n exponential times has a mean of n, and a deviation of the root of n, times theirs."""
+def test_jitter_has_the_given_mean() -> None:
+    """The sum of n exponential times of mean m has mean n m and deviation sqrt(n) m."""
     faults = [ReliabilityModel(device="d0", jitter_s=0.01), ReliabilityModel(device="d1", jitter_s=0.03)]
     found = simulate(chain([0.0, 1.0], sent_bytes=1, faults=faults), requests=2000, window=1)
     assert abs(found.total_s - 2000 * (1.04 + 1 / RATE)) < 4 * sqrt(2000) * (0.01 + 0.03)
@@ -308,8 +308,8 @@ def test_jitter_has_the_mean_that_is_told() -> None:
 # Failures
 
 
-def test_a_device_that_fails_takes_up_its_step_when_it_is_back_and_has_loaded() -> None:
-    """It fails in the middle of its eleventh step, which begins anew 5 s later and a second of loading."""
+def test_a_failed_device_loads_and_repeats_its_step_when_it_is_up_again() -> None:
+    """It fails during its eleventh step, which is repeated after 5 s of downtime and 1 s of loading."""
     failure = ScheduledFailure(device="d0", at_s=10.5, for_s=5.0)
     found = simulate(chain([1.0], weight_bytes=int(LOAD_BYTES_PER_S), failures=[failure]), requests=20)
     assert found.total_s == 20 + (15.5 - 10.0) + 1
@@ -319,22 +319,22 @@ def test_a_device_that_fails_takes_up_its_step_when_it_is_back_and_has_loaded() 
     assert found.devices[0].down * found.total_s == pytest.approx(5)
 
 
-def test_a_short_failure_costs_until_it_is_noticed() -> None:
+def test_a_short_failure_costs_the_time_until_it_is_detected() -> None:
     failure = ScheduledFailure(device="d0", at_s=10.5, for_s=0.25)
     found = simulate(chain([1.0], failures=[failure]), requests=20)
-    assert found.total_s == 20 + (10.5 + NOTICE_S - 10.0)
+    assert found.total_s == 20 + (10.5 + DETECTION_S - 10.0)
 
 
-def test_what_lay_on_a_device_that_failed_is_made_anew() -> None:
-    """Part 0 has made what part 1 fetches, for 4 s, when its device fails: the request begins at its inputs."""
+def test_a_request_restarts_when_its_only_tensor_is_lost() -> None:
+    """The device of part 0 fails while part 1 fetches its output for 4 s: the request restarts from its inputs."""
     failure = ScheduledFailure(device="d0", at_s=3.0, for_s=2.0)
     found = simulate(chain([1.0, 1.0], sent_bytes=4000, failures=[failure]), requests=1)
     assert (found.answered, found.restarted) == (1, 1)
     assert found.total_s == 5 + 1 + 4 + 1
 
 
-def test_a_tensor_that_another_device_has_too_comes_from_there() -> None:
-    """Part 2 reads what part 0 wrote and part 1 has fetched; when the device of part 0 is gone, it asks part 1."""
+def test_a_tensor_is_fetched_from_another_device_that_has_it() -> None:
+    """Part 2 reads what part 0 wrote and part 1 fetched. When the device of part 0 is lost, part 1's sends it."""
     units = (
         ScheduledPart("part 0", ("x",), ("a",)),
         ScheduledPart("part 1", ("a",), ("b",)),
@@ -354,35 +354,35 @@ def test_a_tensor_that_another_device_has_too_comes_from_there() -> None:
     assert (found.total_s, found.restarted) == (1 + 1 + 3 + 1 + 1, 0)
 
 
-def test_parts_of_a_device_that_is_gone_come_over_the_line_of_their_heir() -> None:
-    """d1 fails at 2.5 s for good; a second later that is noticed, and its part goes to d0, 2,000 bytes in 2 s.
+def test_parts_of_a_lost_device_are_sent_to_the_device_that_takes_over() -> None:
+    """d1 fails permanently at 2.5 s. This is detected 1 s later, and its part is sent to d0: 2,000 bytes in 2 s.
 
-    Four are on their way: d0 has made by then what the second part reads of all of them. It runs that, a second each;
-    after the first of these the last request comes, which takes both parts in one step.
+    Four requests are in flight, and d0 has run the first part of all of them. It runs the second part, 1 s each. After
+    the first of these the last request arrives, whose two parts run in one step.
     """
     failure = ScheduledFailure(device="d1", at_s=2.5)
     scenario = chain([1.0, 1.0], weight_bytes=2000, failures=[failure], memory_bytes=4000)
     found = simulate(scenario, requests=6)
     assert (found.answered, found.stopped) == (6, "")
-    assert found.total_s == pytest.approx(2.5 + NOTICE_S + 2 + 2000 / LOAD_BYTES_PER_S + 4 + 2, rel=1e-12)
+    assert found.total_s == pytest.approx(2.5 + DETECTION_S + 2 + 2000 / LOAD_BYTES_PER_S + 4 + 2, rel=1e-12)
     assert [device.steps for device in found.devices] == [10, 1]
     assert found.devices[1].down * found.total_s == pytest.approx(found.total_s - 2.5)
 
 
-def test_without_room_for_the_parts_of_a_device_that_is_gone_the_run_stops_and_says_so() -> None:
+def test_a_run_stops_when_no_device_has_room_for_the_parts_of_a_lost_device() -> None:
     scenario = chain(
         [1.0, 1.0], weight_bytes=2000, failures=[ScheduledFailure(device="d1", at_s=2.5)], memory_bytes=3999
     )
     found = simulate(scenario, requests=6)
     assert found.answered == 1
-    assert found.total_s == 2.5 + NOTICE_S
+    assert found.total_s == 2.5 + DETECTION_S
     assert found.stopped == ("d1 is lost (it failed), and no other worker has room for part 1, which needs 1.95 KiB")
     assert found.without_failures is not None
     assert (found.without_failures.answered, found.without_failures.stopped) == (6, "")
 
 
-def test_failures_and_repairs_leave_the_availability_that_their_means_say() -> None:
-    """Down for m / (M + m) of the time T; its variance is 2 M² m² / ((M + m)³ T) (alternating renewal process)."""
+def test_availability_follows_from_mean_up_and_down_times() -> None:
+    """The share of downtime has mean m / (M + m) and variance 2 M² m² / ((M + m)³ T) (alternating renewal process)."""
     up, down = 20.0, 4.0
     scenario = chain([0.5], faults=[ReliabilityModel(device="d0", mean_up_s=up, mean_down_s=down)])
     found = [simulate(scenario, requests=2000, seed=seed) for seed in range(3)]
@@ -395,8 +395,8 @@ def test_failures_and_repairs_leave_the_availability_that_their_means_say() -> N
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_fails_every_request_is_answered_once_and_in_order(seed: int) -> None:
-    """A net of parts that branches and skips, on pairs of devices that fail and come back, over links that lose."""
+def test_every_request_is_answered_or_given_up_whatever_fails(seed: int) -> None:
+    """A graph of parts with branches and residuals, on pairs of devices that fail and recover, over lossy links."""
     draw = random.Random(seed)  # noqa: S311 - a net, no secret
     units, made = [], ["x"]
     for i in range(6):
@@ -428,7 +428,7 @@ def test_whatever_fails_every_request_is_answered_once_and_in_order(seed: int) -
     assert all(0 <= device.computing + device.fetching <= 1 for device in found.devices)
 
 
-def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
+def test_results_depend_on_the_seed_only() -> None:
     fault = ReliabilityModel(device="d1", jitter_s=0.1, loss=0.1, mean_up_s=10, mean_down_s=1)
     scenario = chain([0.1, 0.2], sent_bytes=100, faults=[fault])
     first = simulate(scenario, requests=200, rate_per_s=2.0, seed=3)
@@ -436,7 +436,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
     assert simulate(scenario, requests=200, rate_per_s=2.0, seed=4) != first
 
 
-def test_failures_do_not_change_when_requests_come() -> None:
+def test_failures_do_not_change_arrival_times() -> None:
     failing = chain([0.0], faults=[ReliabilityModel(device="d0", mean_up_s=1e9, mean_down_s=1.0)])
     found = simulate(failing, requests=100, rate_per_s=3.0)
     assert found.without_failures == replaced(found)
@@ -448,42 +448,42 @@ def replaced(found: Any) -> Any:  # noqa: ANN401 - a record
     return changed(found, without_failures=None)
 
 
-# What is asked for
+# Arguments
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"requests": 0}, "0 requests can't be played"),
-        ({"rate_per_s": 0.0}, "requests can't come at 0 a second"),
-        ({"rate_per_s": float("nan")}, "requests can't come at nan a second"),
-        ({"window": 0}, "nothing runs with 0 requests on their way"),
-        ({"window": 1, "rate_per_s": 1.0}, "requests come at a rate, or when one has left, and not both"),
+        ({"requests": 0}, "0 requests can't be simulated"),
+        ({"rate_per_s": 0.0}, "requests can't arrive at 0 per second"),
+        ({"rate_per_s": float("nan")}, "requests can't arrive at nan per second"),
+        ({"window": 0}, "0 requests can't be in flight"),
+        ({"window": 1, "rate_per_s": 1.0}, "a rate excludes a number of requests in flight"),
     ],
 )
-def test_what_can_not_be_played_is_refused(asked: dict[str, Any], said: str) -> None:
+def test_numbers_out_of_range_are_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         simulate(chain([1.0]), **asked)
     assert str(caught.value) == said
     assert caught.value.hint
 
 
-def test_a_failure_of_a_stranger_is_refused() -> None:
+def test_a_failure_of_an_unknown_device_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no device 'pi' to fail") as caught:
         chain([1.0, 1.0]).with_failures([ScheduledFailure(device="pi", at_s=1.0)])
     assert caught.value.hint == "there are d0, d1"
 
 
-def test_copies_are_at_least_one_and_their_names_new() -> None:
+def test_the_number_of_copies_and_their_names_are_checked() -> None:
     with pytest.raises(UsageError, match="0 copies can't run anything"):
         chain([1.0]).copied(0)
     scenario = chain([1.0, 1.0])
     devices = tuple(Device(name=name) for name in ("d", "d#2"))
     with pytest.raises(UsageError, match="2 devices are called 'd#2', counting copies"):
-        replace(scenario, world=SimulatedCluster(devices=devices)).copied(2)
+        replace(scenario, cluster=SimulatedCluster(devices=devices)).copied(2)
 
 
-def test_quantiles_are_times_that_some_request_took() -> None:
+def test_percentiles_are_latencies_of_requests() -> None:
     found = latency_of([float(i) for i in range(1, 101)])
     assert found is not None
     assert (found.mean, found.p50, found.p90, found.p99, found.max) == (50.5, 50.0, 90.0, 99.0, 100.0)
@@ -499,7 +499,7 @@ CLUSTER = Cluster(
         Device(name="spare", flops_per_s=1e6),
     )
 )
-WORLD = SimulatedCluster(devices=CLUSTER.devices)
+FAULTLESS = SimulatedCluster(devices=CLUSTER.devices)
 
 
 @pytest.fixture(scope="module")
@@ -514,53 +514,51 @@ def analysis(model: graphcut.Model) -> graphcut.Analysis:
     return graphcut.analyze(model)
 
 
-def test_a_plan_runs_where_it_was_planned_and_takes_what_was_predicted(
-    model: graphcut.Model, analysis: graphcut.Analysis
-) -> None:
+def test_a_plan_keeps_its_devices_and_predicted_times(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
     made = graphcut.plan(analysis, Across(CLUSTER))
     scenario = scenario_of_plan(made, model, None)
     names = [device.name for device in made.devices]
     assert sorted(names) == ["jetson", "pi"]
     at = [next(i for i, device in enumerate(CLUSTER.devices) if device.name == name) for name in names]
-    assert [scenario.owns[device] for device in at] == [(0,), (1,)]
-    assert scenario.owns[2] == ()
-    predicted = [figures.run_s for figures in made.metrics]
+    assert [scenario.assignment[device] for device in at] == [(0,), (1,)]
+    assert scenario.assignment[2] == ()
+    predicted = [metrics.run_s for metrics in made.metrics]
     assert [scenario.seconds[device][i] for i, device in enumerate(at)] == pytest.approx(predicted)
 
 
-def test_a_plan_is_simulated_as_fast_as_planned_but_for_words_and_what_overlaps(
+def test_simulated_throughput_matches_the_plan_apart_from_messages_and_overlap(
     model: graphcut.Model, analysis: graphcut.Analysis
 ) -> None:
-    """Planning counts sending as work of the device, and each tensor once a link; a device here computes meanwhile."""
+    """Planning counts sending as work of the device; a simulated device computes while it sends."""
     made = graphcut.plan(analysis, Across(CLUSTER))
     found = simulate(scenario_of_plan(made, model, None), requests=500)
     period = found.total_s / 500
-    runs = [figures.run_s for figures in made.metrics]
-    slowest = max(figures.busy_s for figures in made.metrics)
+    runs = [metrics.run_s for metrics in made.metrics]
+    slowest = max(metrics.busy_s for metrics in made.metrics)
     assert max(runs) < period < slowest + 3 * 1e-4 + (sum(runs) + slowest) / 500
-    sent = sum(figures.sent_bytes for figures in made.metrics)
+    sent = sum(metrics.sent_bytes for metrics in made.metrics)
     assert sum(link.bytes for link in found.links if link.target is None) == 500 * sent
 
 
-def test_a_plan_for_no_cluster_is_spread_over_the_devices_in_order(
+def test_a_plan_without_cluster_is_spread_over_the_devices_in_order(
     model: graphcut.Model, analysis: graphcut.Analysis
 ) -> None:
     made = graphcut.plan(analysis, Into(2))
-    scenario = scenario_of_plan(made, model, WORLD)
-    assert scenario.owns == ((0,), (1,), ())
+    scenario = scenario_of_plan(made, model, FAULTLESS)
+    assert scenario.assignment == ((0,), (1,), ())
     # Slower by the ratio of what they compute a second, but for the dispatch of nodes and what only moves bytes.
     assert scenario.seconds[0][0] > scenario.seconds[1][0] > made.metrics[0].run_s
-    with pytest.raises(UsageError, match="the plan was made for no cluster") as caught:
+    with pytest.raises(UsageError, match="the plan was not made for a cluster") as caught:
         scenario_of_plan(made, model, None)
     assert caught.value.hint == "name a file that lists devices with --cluster"
 
 
-def test_nothing_waits_for_a_tensor_of_no_bytes() -> None:
+def test_empty_tensors_take_no_time() -> None:
     """Planning counts no latency for it either."""
     assert simulate(chain([1.0, 2.0], latency_s=0.25), requests=1).total_s == 1 + 2 + 2 * 2 * 0.25
 
 
-def test_what_was_measured_here_is_played_with_the_times_that_it_took(
+def test_a_run_log_is_simulated_with_its_mean_times(
     model: graphcut.Model, analysis: graphcut.Analysis, tmp_path: Path
 ) -> None:
     """Part 0 took 2 s on the first worker; part 1 took 1 s on the second and 3 s on the third."""
@@ -569,34 +567,39 @@ def test_what_was_measured_here_is_played_with_the_times_that_it_took(
     for worker, part, seconds in ((0, 0, 1.0), (0, 0, 3.0), (1, 1, 1.0), (2, 1, 3.0)):
         log.done(worker, Step(0, (part,), ()), [seconds], 10.0)
     scenario = scenario_of_log(cascade, log, overhead_s=0.5)
-    assert scenario.owns == ((0,), (1,), (1,))
+    assert scenario.assignment == ((0,), (1,), (1,))
     assert scenario.seconds == ((2.0, 2.0), (2.0, 1.0), (2.0, 3.0))
     assert simulate(scenario, requests=1).total_s == 2 + 1 + 2 * 0.5
 
 
-def test_more_parts_than_devices_are_shared_out_evenly(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
+def test_parts_are_balanced_over_fewer_devices(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
     made = graphcut.plan(analysis, Into(4))
-    world = SimulatedCluster(devices=CLUSTER.devices[:2])
-    scenario = scenario_of_plan(made, model, world)
-    assert [len(parts) for parts in scenario.owns] == [2, 2]
-    loads = [sum(scenario.seconds[0][i] for i in parts) for parts in scenario.owns]
+    cluster = SimulatedCluster(devices=CLUSTER.devices[:2])
+    scenario = scenario_of_plan(made, model, cluster)
+    assert [len(parts) for parts in scenario.assignment] == [2, 2]
+    loads = [sum(scenario.seconds[0][i] for i in parts) for parts in scenario.assignment]
     every = [[sum(scenario.seconds[0][i] for i in range(*s)) for s in pairwise((0, b, 4))] for b in (1, 2, 3)]
     assert max(loads) == min(max(pair) for pair in every)
 
 
-def test_a_device_of_the_plan_that_the_cluster_lacks_is_named(
+def test_an_error_names_a_planned_device_that_the_cluster_lacks(
     model: graphcut.Model, analysis: graphcut.Analysis
 ) -> None:
     made = graphcut.plan(analysis, Across(CLUSTER))
-    with pytest.raises(UsageError, match=r"part \d is to run on '(pi|jetson)', which is no device of this cluster"):
+    with pytest.raises(UsageError, match=r"part \d is planned for '(pi|jetson)', which is not a device"):
         scenario_of_plan(made, model, SimulatedCluster(devices=(Device(name="other"),)))
 
 
-def test_a_cascade_is_simulated_as_its_plan(model: graphcut.Model, analysis: graphcut.Analysis, tmp_path: Path) -> None:
+def test_a_cascade_and_its_plan_have_equal_scenarios(
+    model: graphcut.Model, analysis: graphcut.Analysis, tmp_path: Path
+) -> None:
     made = graphcut.plan(analysis, Across(CLUSTER))
     cascade = graphcut.split(model, made, tmp_path / "parts")
-    of_plan, of_cascade = scenario_of_plan(made, model, WORLD), scenario_of_cascade(cascade, WORLD)
-    assert of_cascade.owns == of_plan.owns
+    of_plan, of_cascade = (
+        scenario_of_plan(made, model, FAULTLESS),
+        scenario_of_cascade(cascade, FAULTLESS),
+    )
+    assert of_cascade.assignment == of_plan.assignment
     assert of_cascade.weight_bytes == of_plan.weight_bytes
     assert of_cascade.tensor_bytes == of_plan.tensor_bytes
     # Sizes that hang on values another part computes (of a mask by Range) count as one in a part.
