@@ -27,7 +27,10 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # signatures show the types
+autodoc_typehints = "signature"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
 autodoc_default_options = {"members": True, "undoc-members": False}
 napoleon_use_ivar = True
 napoleon_numpy_docstring = False

@@ -6,6 +6,7 @@ Two directives: `command-help` is the help of each command, `json-schemas` the s
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,12 +42,60 @@ def file_name(form: str) -> str:
 
 
 def schema_of(form: str) -> dict[str, Any]:
-    """The JSON schema of a format."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": form,
-        **msgspec.json.schema(schema_types()[form]),
-    }
+    """The JSON schema of a format. What docstrings say of attributes are the descriptions of its properties."""
+    schema = msgspec.json.schema(schema_types()[form])
+    for record in schema["$defs"].values():
+        summary, attributes = _docstring(record.get("description", ""))
+        record["description"] = summary
+        for name, meaning in attributes.items():
+            if name in record.get("properties", {}):
+                record["properties"][name]["description"] = meaning
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": form, **schema}
+
+
+def _docstring(text: str) -> tuple[str, dict[str, str]]:
+    """The first paragraph of a docstring, and what its section `Attributes` says of each."""
+    summary = " ".join(text.partition("\n\n")[0].split())
+    section = re.search(r"^ *Attributes:\n(.*?)(?:\n *\n|\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(
+        r"^ {8}(\w+): (.*?)(?=^ {8}\w|\Z)", section[1] + "\n" if section else "", re.DOTALL | re.MULTILINE
+    )
+    return summary, {name: " ".join(meaning.split()) for name, meaning in found}
+
+
+def type_in_words(schema: dict[str, Any]) -> str:  # noqa: PLR0911 - one for each kind of schema
+    """What a value of a schema is, as Markdown: `integer or null`, `array of Part`."""
+    match schema:
+        case {"$ref": str(reference)}:
+            return f"`{reference.rpartition('/')[2]}`"
+        case {"enum": [*values]}:
+            return " or ".join(f"`{json.dumps(value)}`" for value in values)
+        case {"anyOf": [*choices]}:
+            return " or ".join(map(type_in_words, choices))
+        case {"type": "array", "prefixItems": [*items]}:
+            return f"array of {', '.join(map(type_in_words, items))}"
+        case {"type": "array", "items": dict(items)} if items:
+            return f"array of {type_in_words(items)}"
+        case {"type": "object", "additionalProperties": dict(values)}:
+            return f"object of {type_in_words(values)}"
+        case _:
+            return str(schema.get("type", "anything"))
+
+
+def tables_of(form: str) -> str:
+    """The records of a format as Markdown tables, the outermost first."""
+    schema = schema_of(form)
+    outermost = schema["$ref"].rpartition("/")[2]
+    lines = [f"## {form}", "", f'As a file: <a href="../schemas/{file_name(form)}">{file_name(form)}</a>', ""]
+    for name, record in sorted(schema["$defs"].items(), key=lambda item: (item[0] != outermost, item[0])):
+        lines += [f"`{name}`: {record['description'] or ''}", "", "| field | type | meaning |", "|---|---|---|"]
+        for field, value in record.get("properties", {}).items():
+            default = "" if field in record.get("required", ()) or "default" not in value else value["default"]
+            note = "" if default == "" else f" Default: `{json.dumps(default)}`."
+            meaning = f"{value.get('description', '')}{note}".replace("|", "\\|")
+            lines.append(f"| `{field}` | {type_in_words(value)} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def help_of(words: list[str]) -> str:
@@ -67,23 +116,18 @@ class CommandHelp(SphinxDirective):
 
 
 class JsonSchemas(SphinxDirective):
-    """A section for each format, with its schema and a link to the file that holds it."""
+    """A section for each format, with a table for each of its records and a link to its schema."""
 
     def run(self) -> list[nodes.Node]:
         """The sections."""
-        sections: list[nodes.Node] = []
-        for form in schema_types():
-            section = _section(form, json.dumps(schema_of(form), indent=1), language="json")
-            link = nodes.reference("", file_name(form), refuri=f"../schemas/{file_name(form)}", internal=True)
-            section.insert(1, nodes.paragraph("", "", nodes.Text("As a file: "), link))
-            sections.append(section)
-        return sections
+        text = "\n".join(map(tables_of, schema_types()))
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
-def _section(title: str, text: str, *, language: str = "text") -> nodes.section:
+def _section(title: str, text: str) -> nodes.section:
     section = nodes.section(ids=[nodes.make_id(title)], names=[nodes.fully_normalize_name(title)])
     block = nodes.literal_block(text, text)
-    block["language"] = language
+    block["language"] = "text"
     section += [nodes.title("", title), block]
     return section
 
@@ -98,9 +142,10 @@ def write_schemas(app: Sphinx, failure: Exception | None) -> None:
 
 
 def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> nodes.Node | None:
-    """A link to a public name, whatever module defines it; plain text for a name that is importable but not public.
+    """A link to a public name, whatever module defines it; plain text for types that are not public.
 
-    A name that can't be imported stays unresolved, which is a warning.
+    Any other name that can't be imported, such as that of an error, stays unresolved, which is a warning. Types in
+    signatures may be aliases, or imported for type checking alone.
     """
     target = str(node.get("reftarget", ""))
     if node.get("refdomain") != "py":
@@ -109,7 +154,7 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
     if name in graphcut.__all__ and target in {name, f"{getattr(graphcut, name).__module__}.{name}"}:
         public = f"graphcut.{name}"
         return env.get_domain("py").resolve_xref(env, str(node["refdoc"]), app.builder, "obj", public, node, content)
-    return content if _is_importable(target) else None
+    return content if node.get("reftype") == "class" or _is_importable(target) else None
 
 
 def _is_importable(target: str) -> bool:

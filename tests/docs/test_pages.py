@@ -70,3 +70,10 @@ def test_the_architecture_names_every_package_and_no_file_that_is_missing() -> N
     folders = [ROOT, package, package / "planning", package / "running"]
     for name in re.findall(r"`([\w/]+(?:/|\.py))`", page):
         assert any((folder / name).exists() for folder in folders), name
+
+
+def test_the_tests_that_claims_name_exist() -> None:
+    page = (ROOT / "docs" / "reference" / "claims.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/.]+)`", page)
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).exists()] == []
