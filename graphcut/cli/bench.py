@@ -1,76 +1,80 @@
-"""A cascade against the model it was cut from: bench."""
+"""The command `graphcut bench`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, CascadePlace, app, dims, open_
+from .common_options import (
+    RANDOM,
+    AsJson,
+    CascadePath,
+    Dims,
+    OneInput,
+    OriginalModel,
+    Seed,
+    is_random,
+    load_original,
+    open_,
+)
+from .input_files import generated_inputs
 from .output import print_, print_json, say
 
 
-@app.command()
+def _ways() -> list[tuple[str, str]]:
+    from ..benchmarking.ways import WAYS
+
+    return [(name, way.title) for name, way in WAYS.items()]
+
+
 def bench(
-    place: CascadePlace,
-    model: Annotated[Path | None, typer.Option(metavar="FILE", help="The model it was cut from, if it moved.")] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What to run it on: a .npz file. Without it inputs are made up.")
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option("--dim", metavar="NAME=N", help="A size for inputs that are made up. Repeatable."),
-    ] = None,
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each way is started and measured.")] = 3,
+    cascade_path: CascadePath,
+    model: OriginalModel = None,
+    inputs: OneInput = RANDOM,
+    dim: Dims = None,
+    seed: Seed = 0,
+    rounds: Annotated[int, Option(metavar="N", min=1, help="How often each way is measured.")] = 3,
     way: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WAY",
-            help="Only this way, besides the whole model: spinning, feeders, mapped, resident, threads, processes, "
-            "'in turn', 'in turn, mapped'. Repeatable.",
-        ),
+        list[str] | None, Option(metavar="WAY", help="Measure only this way. Repeatable.", autocompletion=_ways)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the whole model and its parts every way there is, and compare time, memory and outputs."""
+    """Compare the model and its parts: time, memory, outputs."""
     from ..benchmarking.comparison import compare
     from ..benchmarking.ways import WAYS
     from ..drawing.run_report import draw_benchmark
-    from ..inputs.generating import generate
     from ..inputs.input_files import read_inputs
-    from ..loading.model import load
 
-    cascade = open_(place)
-    strange = next((word for word in way or () if word not in WAYS), None)
-    if strange is not None:
+    cascade = open_(cascade_path)
+    if unknown := next((name for name in way or () if name not in WAYS), None):
         raise UsageError(
-            f"there is no way {strange!r} to run a cascade", hint=f"the ways: {', '.join(map(repr, WAYS))}"
+            f"there is no way {unknown!r} to run a cascade", hint=f"choose from {', '.join(map(repr, WAYS))}"
         )
-    if inputs is not None and dim:
-        raise UsageError("--dim is for inputs that are made up", hint="leave out --dim or --inputs")
-    source = model or cascade.source
-    if not source.is_file():
-        raise UsageError(f"the model {source} is not there to compare with", hint="name it with --model FILE")
-    whole = load(source, dims={**cascade.manifest.dims, **dims(dim)})
+    if dim and not is_random(inputs):
+        raise UsageError("--dim applies to generated inputs", hint="leave out --dim or --inputs")
+    whole = load_original(cascade, model, dim)
     if tuple(whole.graph.reads) != tuple(cascade.manifest.reads):
         raise UsageError(
-            f"{source} is not the model that was cut: it reads {', '.join(whole.graph.reads) or 'nothing'}, and the "
-            f"cascade reads {', '.join(cascade.manifest.reads) or 'nothing'}",
+            f"{whole.path} is not the model that was cut: it reads {', '.join(whole.graph.reads) or 'nothing'}, and "
+            f"the cascade reads {', '.join(cascade.manifest.reads) or 'nothing'}",
             hint="name the model with --model FILE",
         )
-    feed = read_inputs(inputs, whole.graph.reads, tensors=whole.tensors) if inputs else generate(whole)
-    standings = compare(
+    if is_random(inputs):
+        feeds = generated_inputs(whole, seed)
+    else:
+        feeds = read_inputs(inputs, whole.graph.reads, tensors=whole.tensors)
+    results = compare(
         cascade,
-        feed,
-        model=source,
+        feeds,
+        model=whole.path,
         ways=tuple(way or WAYS),
         rounds=rounds,
         progress=lambda title, number: say(f"round {number + 1} of {rounds}: {title}"),
     )
     if as_json:
-        print_json({"ways": [asdict(one) for one in standings]})
+        print_json({"ways": [asdict(one) for one in results]})
     else:
-        print_(lambda console: draw_benchmark(standings, console))
+        print_(lambda console: draw_benchmark(results, console))

@@ -1,106 +1,143 @@
-"""The words that commands share: the command itself, arguments that several of them take, and what these name."""
+"""Arguments and options that several commands have, each declared once, and what their texts mean."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import typer
-from typer.core import TyperGroup
+from typer import Argument, Option
 
 from ..core.errors import UsageError
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..loading.model import Model
+    from ..running.stage import SessionConfig
 
-_ORDER: Final = (
-    *("demo", "analyze", "plan", "split", "verify", "show"),
-    *("run", "generate", "bench", "simulate", "merge", "cost-model"),
-)
-"""Commands as one comes to need them."""
+RANDOM: Final = Path("random")
 
-
-class _InOrder(TyperGroup):
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer has no public name for its type
-        return sorted(self.commands, key=_ORDER.index)
-
-
-app = typer.Typer(
-    cls=_InOrder,
-    name="graphcut",
-    help="Cut an ONNX model into parts that together do what it did, and prove it.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: right in every terminal and pipe, and there in half the time
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file; its external data lie beside it.")]
-CascadePlace = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
+ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
+CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
+OriginalModel = Annotated[
+    Path | None, Option("--model", metavar="FILE", help="The model that was cut, if it has moved.")
+]
 Dims = Annotated[
-    list[str] | None,
-    typer.Option("--dim", metavar="NAME=N", help="A number for a symbolic dimension, for sizes only. Repeatable."),
+    list[str] | None, Option("--dim", metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")
 ]
 States = Annotated[
     list[str] | None,
-    typer.Option(
-        "--state", metavar="INPUT=OUTPUT", help="An output that becomes that input at the next step. Repeatable."
-    ),
+    Option("--state", metavar="INPUT=OUTPUT", help="A state: OUTPUT becomes INPUT at the next step. Repeatable."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Everything, as JSON on stdout.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace what stands there already.")]
 Inputs = Annotated[
     list[Path] | None,
-    typer.Option("--inputs", metavar="FILE", help="A .npz file, or an ONNX test-data folder. Repeatable."),
+    Option(metavar="FILE", help="A .npz file, an ONNX test-data folder, or `random`. Repeatable."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and what was asked for.")]
+OneInput = Annotated[
+    Path, Option("--inputs", metavar="FILE", help="A .npz file, an ONNX test-data folder, or `random`.")
+]
+Seed = Annotated[int, Option(metavar="N", help="Random seed.")]
+Profile = Annotated[
+    Literal["prefill", "decode"], Option(help="For a decoder: costs of a prompt, or of one more token.")
+]
+Tokens = Annotated[int, Option(metavar="N", min=1, help="Prompt length for prefill, KV-cache length for decode.")]
+Force = Annotated[bool, Option("--force", "-f", help="Overwrite an existing output.")]
+AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Via = Literal["threads", "processes", "ray"]
+Workers = Annotated[int | None, Option(metavar="N", min=1, help="Number of workers that share the parts.")]
+
+
+def _providers() -> list[str]:
+    import onnxruntime
+
+    return list(onnxruntime.get_available_providers())
+
+
+@dataclass(frozen=True)
+class ProviderOptions:
+    """Options of the execution provider."""
+
+    provider: Annotated[
+        str | None, Option(metavar="NAME", help="ONNX Runtime execution provider.", autocompletion=_providers)
+    ] = None
+    provider_option: Annotated[
+        list[str] | None, Option(metavar="KEY=VALUE", help="Provider option, e.g. device_id=0. Repeatable.")
+    ] = None
+
+    def session_config(self) -> SessionConfig:
+        """How sessions are built."""
+        from ..running.stage import SessionConfig
+
+        options = {}
+        for text in self.provider_option or ():
+            key, _, value = text.partition("=")
+            if not (key and "=" in text):
+                raise UsageError(
+                    f"--provider-option {text}: expected KEY=VALUE", hint="for example --provider-option device_id=0"
+                )
+            options[key] = value
+        return SessionConfig(provider=self.provider, options=options)
 
 
 def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
-    """The model that a command line names."""
+    """The model at `path`."""
     from ..core.states import parse_state_pairs
     from ..loading.model import load
 
-    return load(path, dims=dims(dim), states=parse_state_pairs(state or ()))
+    return load(path, dims=parsed_dims(dim), states=parse_state_pairs(state or ()))
 
 
-def dims(dim: Sequence[str] | None) -> dict[str, int]:
-    """The numbers that --dim gives to symbolic dimensions."""
-    dims: dict[str, int] = {}
+def load_original(cascade: Cascade, path: Path | None, dim: Sequence[str] | None = None) -> Model:
+    """The model that a cascade was cut from: the one at `path`, or else where the manifest says."""
+    from ..loading.model import load
+    from ..verifying.verification import find_source
+
+    sizes = parsed_dims(dim)
+    return load(path, dims={**cascade.manifest.dims, **sizes}) if path else find_source(cascade, dims=sizes)
+
+
+def is_random(inputs: Path) -> bool:
+    """Whether inputs are to be generated: the word `random` is given, and there is no file of that name."""
+    return inputs == RANDOM and not inputs.exists()
+
+
+def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
+    """Sizes by name, from texts like `seq=128`."""
+    sizes: dict[str, int] = {}
     for text in dim or ():
-        name, found, number = text.rpartition("=")
-        if not (found and name and number.isascii() and number.isdigit()):
-            raise UsageError(f"--dim {text} does not say NAME=N", hint="write it like --dim seq=128")
-        dims[name] = int(number)
-    return dims
+        name, _, number = text.rpartition("=")
+        if not (name and number.isascii() and number.isdigit()):
+            raise UsageError(f"--dim {text}: expected NAME=N with N >= 0", hint="for example --dim seq=128")
+        sizes[name] = int(number)
+    return sizes
 
 
-def open_(place: Path) -> Cascade:
-    """The cascade that a command line names."""
+def open_(path: Path) -> Cascade:
+    """The cascade at `path`."""
     from ..core.manifest import open_cascade
     from ..drawing.opening import is_plan
 
-    if place.suffix == ".onnx" and place.is_file():
-        hint = f"`graphcut analyze {shlex.quote(str(place))}` shows where it can be cut"
-        raise UsageError(f"{place} is a model, not a cascade", hint=hint)
-    if is_plan(place):
-        hint = f"`graphcut split MODEL --plan {shlex.quote(str(place))}` makes one"
-        raise UsageError(f"{place} is a plan, not a cascade", hint=hint)
-    return open_cascade(place)
+    if path.suffix == ".onnx" and path.is_file():
+        hint = f"`graphcut analyze {shlex.quote(str(path))}` shows where it can be cut"
+        raise UsageError(f"{path} is a model, not a cascade", hint=hint)
+    if is_plan(path):
+        hint = f"`graphcut split MODEL --plan {shlex.quote(str(path))}` makes one"
+        raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
+    return open_cascade(path)
 
 
 def shortest(cascade: Cascade) -> Path:
-    """The folder where that is enough to find the manifest, else the manifest."""
+    """The path to name a cascade by: its folder where that is enough, else its manifest."""
     return cascade.path.parent if cascade.path.name == "cascade.json" else cascade.path
 
 
-def check_goal_file(output: Path | None, *, force: bool, option: str = "-o") -> None:
-    """What can be known of a file to write before the work is done."""
+def check_output(output: Path | None, *, force: bool, option: str = "-o") -> None:
+    """Refuse an output file that exists or has no folder, before any work is done."""
     if output is None:
         return
     if output.exists() and not force:
-        raise UsageError(f"{output} stands there already", hint=f"choose another name with {option}, or add --force")
+        raise UsageError(f"{output} already exists", hint=f"choose another name with {option}, or add --force")
     if not output.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}", hint=f"make it first, or choose another with {option}")

@@ -1,112 +1,146 @@
-"""A cascade that speaks: generate."""
+"""The command `graphcut generate`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+from typer import Option
 
 from ..core.errors import UsageError
 from ..core.units import count, duration
-from .common_options import AsJson, CascadePlace, Quiet, States, app, dims, open_
-from .output import print_json
-from .run import Via, session_config
+from .common_options import (
+    AsJson,
+    CascadePath,
+    Dims,
+    Inputs,
+    ProviderOptions,
+    Seed,
+    States,
+    Via,
+    Workers,
+    is_random,
+    load_original,
+    open_,
+    parsed_dims,
+)
+from .input_files import generated_inputs
+from .output import print_, print_json
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..running.decoding.generation import Generation
 
+_RANDOM_LENGTH: Final = 8
+"""Tokens of a random prompt."""
 
-@app.command()
+
 def generate(
-    place: CascadePlace,
+    cascade_path: CascadePath,
     prompt_ids: Annotated[
-        list[str], typer.Option(metavar="N,N,...", help="The token ids of a prompt. Repeatable, for several sequences.")
+        list[str], Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable: one sequence each.")
     ],
-    max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="How many tokens follow a prompt at most.")] = 64,
+    provider: ProviderOptions,
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate per prompt at most.")] = 64,
     stop_ids: Annotated[
-        list[str] | None, typer.Option(metavar="N,N,...", help="Tokens after which a sequence ends.")
+        list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence. Repeatable.")
     ] = None,
     max_context: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many tokens a sequence may have, prompt included.")
+        int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most, prompt included.")
     ] = None,
-    inputs: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="A .npz file with inputs that stay the same, or states to begin with."),
-    ] = None,
+    inputs: Inputs = None,
+    seed: Seed = 0,
     state: States = None,
-    dim: Annotated[
-        list[str] | None, typer.Option("--dim", metavar="NAME=N", help="A size of a state, where nothing tells it.")
-    ] = None,
-    via: Annotated[Via, typer.Option(help="Where the parts run.")] = Via.threads,
-    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many workers share the parts.")] = None,
-    provider: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The execution provider, such as CUDAExecutionProvider.")
-    ] = None,
-    provider_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="What it is told, in its own words. Repeatable.")
-    ] = None,
-    quiet: Quiet = False,
+    dim: Dims = None,
+    via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Greedy decoding through the parts, each of which keeps its own cache. Token ids go to stdout as they come."""
+    """Generate tokens with a decoder, greedily.
+
+    Every part keeps its own KV cache. Token ids are printed as they come. --inputs gives inputs that are the same at
+    every step, or initial states; `random` generates the former.
+    """
     from ..core.states import parse_state_pairs
     from ..inputs.input_files import read_inputs
     from ..running.decoding.generation import generate as decode
 
-    prompts = [_ids("--prompt-ids", text) for text in prompt_ids]
-    cascade = open_(place)
+    stop = [number for text in stop_ids or () for number in _ids("--stop-ids", text)]
+    states = parse_state_pairs(state or ())
+    cascade = open_(cascade_path)
+    is_generated = "random" in prompt_ids or any(map(is_random, inputs or ()))
+    prompt, constants = _generated(cascade, states, seed) if is_generated else ([], {})
+    prompts = [prompt if text == "random" else _ids("--prompt-ids", text) for text in prompt_ids]
+    reads, tensors = cascade.manifest.reads, cascade.tensors
     fed: dict[str, object] = {}
     for file in inputs or ():
-        fed |= read_inputs(file, cascade.manifest.reads, tensors=cascade.tensors)
+        fed |= constants if is_random(file) else read_inputs(file, reads, tensors=tensors)
     tokens = decode(
         cascade,
         prompts,
         max_tokens=max_tokens,
-        stop=[number for text in stop_ids or () for number in _ids("--stop-ids", text)],
+        stop=stop,
         inputs=fed,
-        states=parse_state_pairs(state or ()),
-        dims=dims(dim),
+        states=states,
+        dims=parsed_dims(dim),
         max_context=max_context,
-        via=via.value,
+        via=via,
         workers=workers,
-        config=session_config(provider, provider_option),
+        config=provider.session_config(),
     )
-    made, times = _spoken(tokens, len(prompts), shows=not as_json)
+    made, times = _printed(tokens, len(prompts), is_silent=as_json)
     if as_json:
         print_json(_record(cascade, tokens, prompts, made, times))
-    elif not quiet:
-        _sum_up(cascade, tokens, made, times)
+    else:
+        _summarize(cascade, tokens, made, times)
+
+
+def _generated(cascade: Cascade, states: Mapping[str, str], seed: int) -> tuple[list[int], dict[str, object]]:
+    """A random prompt, and random inputs that neither are states nor follow from the tokens."""
+    from ..core.states import states_of
+    from ..running.decoding.token_inputs import role_of
+
+    tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
+    roles = {name: role_of(tensor) for name, tensor in tensors.items()}
+    ids = next((name for name, role in roles.items() if role == "ids"), None)
+    if ids is None:
+        raise UsageError("no input of the model is called input_ids", hint="give token ids and input files")
+    sizes = zip(tensors[ids].shape or (), (1, _RANDOM_LENGTH), strict=False)
+    dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]
+    feeds = generated_inputs(load_original(cascade, None, dims), seed)
+    past = {state.past for state in states_of(cascade, states)}
+    constants = {name: value for name, value in feeds.items() if roles[name] is None and name not in past}
+    return [int(token) for token in feeds[ids].ravel()], constants
 
 
 def _ids(option: str, text: str) -> list[int]:
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() for word in words):
-        raise UsageError(f"{option} {text!r} is no list of token ids", hint="write it like 1,15,27")
+        raise UsageError(
+            f"{option} {text!r} is not a comma-separated list of token ids", hint=f"for example {option} 1,15,27"
+        )
     return [int(word) for word in words]
 
 
-def _spoken(tokens: Generation, sequences: int, *, shows: bool) -> tuple[list[list[int]], list[float]]:
-    """The tokens of all sequences, and when they came.
+def _printed(tokens: Generation, sequences: int, *, is_silent: bool) -> tuple[list[list[int]], list[float]]:
+    """The tokens of each sequence, and the times at which tokens came.
 
-    What is shown: the tokens of a single sequence as they come, else a line for each sequence, in the order of the
-    prompts, once it and all before it are over.
+    Printed are the tokens of a single sequence as they come, or else a line for each sequence, in the order of the
+    prompts, when it and all before it have ended.
     """
     made: list[list[int]] = [[] for _ in range(sequences)]
-    began, times, told = perf_counter(), list[float](), 0
+    began, times, printed = perf_counter(), list[float](), 0
     for sequence, token in tokens:
         times.append(perf_counter() - began)
         made[sequence].append(token)
-        if shows and sequences == 1:
+        if not is_silent and sequences == 1:
             _put(f"{' ' if len(made[0]) > 1 else ''}{token}")
-        while shows and sequences > 1 and told in tokens.ends:
-            _put(" ".join(map(str, made[told])) + "\n")
-            told += 1
-    if shows and sequences == 1:
+        while not is_silent and sequences > 1 and printed in tokens.ends:
+            _put(" ".join(map(str, made[printed])) + "\n")
+            printed += 1
+    if not is_silent and sequences == 1:
         _put("\n")
     return made, times
 
@@ -117,40 +151,42 @@ def _put(text: str) -> None:
 
 
 def _rate(times: Sequence[float]) -> float | None:
-    """Tokens a second after the first; None where that says nothing."""
+    """Tokens per second after the first; None for less than two."""
     return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
 
 
 def _record(
-    cascade: Cascade, tokens: Generation, prompts: Sequence[Sequence[int]], made: Sequence[Sequence[int]],
+    cascade: Cascade,
+    tokens: Generation,
+    prompts: Sequence[list[int]],
+    made: Sequence[list[int]],
     times: Sequence[float],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     log = tokens.log
-    sums = [log.total_of(place) for place in range(len(cascade.parts))]
+    totals = [log.total_of(part) for part in range(len(cascade.parts))]
     return {
         "sequences": [
-            {"prompt": list(prompt), "tokens": list(own), "end": tokens.ends[place]}
-            for place, (prompt, own) in enumerate(zip(prompts, made, strict=True))
+            {"prompt": prompt, "tokens": own, "end": tokens.ends[i]}
+            for i, (prompt, own) in enumerate(zip(prompts, made, strict=True))
         ],
         "first_token_s": times[0],
         "tokens_per_s": _rate(times),
         "parts": [
             {"file": part.file, "steps": total.runs, "run_s": total.seconds, "waited_s": waited}
-            for part, total, waited in zip(cascade.parts, sums, log.waited_s, strict=True)
+            for part, total, waited in zip(cascade.parts, totals, log.waited_s, strict=True)
         ],
         "deaths": [{"worker": tokens.workers[worker], "why": why} for worker, why, _ in log.deaths],
     }
 
 
-def _sum_up(cascade: Cascade, tokens: Generation, made: Sequence[Sequence[int]], times: Sequence[float]) -> None:
+def _summarize(cascade: Cascade, tokens: Generation, made: Sequence[Sequence[int]], times: Sequence[float]) -> None:
     from ..drawing.run_report import draw_run_log
-    from .output import console_
 
     rate = _rate(times)
     total = sum(map(len, made))
     said = f"{count(total, 'token')}, the first after {duration(times[0])}"
     said += f", then {rate:,.1f} a second." if rate else "."
     if full := sum(end == "full" for end in tokens.ends.values()):
-        said += f" {count(full, 'sequence')} ended since there is no room for more tokens."
-    console = console_(stderr=True)
-    console.print(draw_run_log(tokens.log, [part.file for part in cascade.parts], tokens.workers, console, said))
+        said += f" {count(full, 'sequence')} ended because the model has no room for more tokens."
+    parts = [part.file for part in cascade.parts]
+    print_(lambda console: draw_run_log(tokens.log, parts, tokens.workers, console, said), stderr=True)

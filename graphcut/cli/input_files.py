@@ -1,4 +1,4 @@
-"""Inputs and outputs of runs as files: one of each, or a folder of each."""
+"""Inputs and outputs of runs: one file of each, a folder of each, or generated inputs."""
 
 from __future__ import annotations
 
@@ -6,50 +6,54 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import UsageError
-from .common_options import check_goal_file
+from .common_options import check_output, is_random
+from .output import say
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
+    from ..loading.model import Model
 
 
 @dataclass(frozen=True)
 class InputFiles:
-    """Inputs of a run, each a .npz file or a folder of ONNX test data, and where the outputs go.
+    """The inputs of a run, each a .npz file or a folder of ONNX test data, and the files of their outputs.
 
     Attributes:
-        cascade: whose inputs they are.
-        places: where they lie.
-        goals: where the outputs for each go.
-        folder: the folder of the outputs; None where there is but one file, which has a name of its own.
+        inputs: where the inputs are.
+        outputs: where the outputs of each go.
+        folder: the folder of the outputs; None for a single input, whose output file has a name of its own.
     """
 
-    cascade: Cascade
-    places: Sequence[Path]
-    goals: Sequence[Path]
+    inputs: Sequence[Path]
+    outputs: Sequence[Path]
     folder: Path | None
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.inputs)
 
 
 @dataclass
-class FeedFiles:
-    """Inputs that are read when it is their turn.
+class FeedReader:
+    """The feeds of `files`, each read when it is needed.
 
-    One that can't be read ends them, or is left out: those before it, which may still be on their way, are answered.
+    An input that can't be read ends the iteration, or is skipped; feeds before it may still be in flight.
 
     Attributes:
-        files: where they lie.
-        goes_on: leave out what can't be read.
-        fed: the numbers of those that were read and are not answered yet, in order.
-        unread: why others could not be read.
+        files: the files.
+        cascade: the cascade that they are for.
+        generated: the feed that `random` stands for.
+        skips_unreadable: go on after an input that can't be read.
+        fed: the indices of inputs that were read and are not answered yet, in order.
+        unread: why inputs could not be read.
     """
 
     files: InputFiles
-    goes_on: bool
+    cascade: Cascade
+    generated: Mapping[str, object]
+    skips_unreadable: bool
     fed: deque[int] = field(default_factory=deque)
     unread: list[UsageError] = field(default_factory=list)
 
@@ -59,62 +63,72 @@ class FeedFiles:
     def __iter__(self) -> Iterator[Mapping[str, object]]:
         from ..inputs.input_files import read_inputs
 
-        cascade = self.files.cascade
-        for number, place in enumerate(self.files.places):
+        reads, tensors = self.cascade.manifest.reads, self.cascade.tensors
+        for index, path in enumerate(self.files.inputs):
             try:
-                feed = read_inputs(place, cascade.manifest.reads, tensors=cascade.tensors)
+                feed = self.generated if is_random(path) else read_inputs(path, reads, tensors=tensors)
             except UsageError as error:
                 self.unread.append(error)
-                if not self.goes_on:
+                if not self.skips_unreadable:
                     return
             else:
-                self.fed.append(number)
+                self.fed.append(index)
                 yield feed
 
 
-def input_files(cascade: Cascade, given: Sequence[Path], output: Path, *, force: bool) -> InputFiles:
-    """The inputs that a command line names, in its order, those of a folder by name; and where the outputs go.
+def generated_inputs(model: Model, seed: int) -> dict[str, Any]:
+    """Random inputs for `model`, as `verify` generates them; their types and sizes are told."""
+    from ..inputs.generating import generate
+
+    feeds = generate(model, seed=seed)
+    told = ", ".join(f"{name} {type_of(value)}" for name, value in feeds.items())
+    say(f"inputs generated with --seed {seed}: {told or 'none'}")
+    return feeds
+
+
+def type_of(value: object) -> str:
+    """Type and shape of an array, such as `float32[2, 3]`; of anything else its Python type."""
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"{getattr(value, 'dtype', '')}{list(shape)}"
+
+
+def input_files(given: Sequence[Path], output: Path, *, force: bool) -> InputFiles:
+    """The inputs that a command line names, those of a folder by name, and where their outputs go.
 
     Raises:
-        UsageError: there are none, two would have their outputs in the same file, or something stands in the way.
+        UsageError: there are none, two would have the same output file, or an output exists.
     """
     if len(given) == 1 and not _is_folder_of_many(given[0]):
         if output.is_dir():
             raise UsageError(f"{output} is a folder, and one input makes one file", hint=f"write -o {output}/NAME.npz")
-        check_goal_file(output, force=force)
-        return InputFiles(cascade, given, [output], None)
-    places = [place for one in given for place in (_inside(one) if _is_folder_of_many(one) else [one])]
-    names = [place.name.removesuffix(".npz") + ".npz" for place in places]
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise UsageError(f"two inputs would both have their outputs in {output / twice[0]}", hint="rename one of them")
+        check_output(output, force=force)
+        return InputFiles(given, [output], None)
+    inputs = [path for one in given for path in (_inside(one) if _is_folder_of_many(one) else [one])]
+    names = [path.name.removesuffix(".npz") + ".npz" for path in inputs]
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise UsageError(f"two inputs would have the same output file {output / twice[0]}", hint="rename one of them")
     if output.exists() and not output.is_dir():
-        raise UsageError(f"{output} is a file, and {len(places)} inputs make a folder of files", hint="name a folder")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent}", hint="make it first, or choose another with -o")
-    goals = [output / name for name in names]
-    _check_free(goals, force=force)
-    return InputFiles(cascade, places, goals, output)
+        raise UsageError(f"{output} is a file, and {len(inputs)} inputs make a folder of files", hint="name a folder")
+    check_output(output, force=True)
+    outputs = [output / name for name in names]
+    for path in outputs:
+        if path.exists() and not force:
+            raise UsageError(f"{path} already exists", hint="choose another folder with -o, or add --force")
+    return InputFiles(inputs, outputs, output)
 
 
-def _is_folder_of_many(place: Path) -> bool:
-    return place.is_dir() and not _is_test_data(place)
+def _is_folder_of_many(path: Path) -> bool:
+    return path.is_dir() and not _is_test_data(path)
 
 
-def _is_test_data(place: Path) -> bool:
-    return place.is_dir() and any(place.glob("input_*.pb"))
+def _is_test_data(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("input_*.pb"))
 
 
 def _inside(folder: Path) -> list[Path]:
-    found = [place for place in sorted(folder.iterdir()) if place.suffix == ".npz" or _is_test_data(place)]
+    found = [path for path in sorted(folder.iterdir()) if path.suffix == ".npz" or _is_test_data(path)]
     if not found:
         raise UsageError(
             f"{folder} holds no inputs", hint="inputs are .npz files, or folders with input_0.pb and so on"
         )
     return found
-
-
-def _check_free(goals: Sequence[Path], *, force: bool) -> None:
-    standing = next((goal for goal in goals if goal.exists()), None)
-    if standing is not None and not force:
-        raise UsageError(f"{standing} stands there already", hint="choose another name with -o, or add --force")

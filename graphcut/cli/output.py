@@ -1,4 +1,4 @@
-"""What a command says: pictures and records on stdout, words on stderr, and how far it is."""
+"""Output of commands: results on stdout; messages and progress on stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -15,36 +17,61 @@ from ..core.errors import GraphcutError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from ..surgery.splitting import PreparedFiles
-
 _WIDE: Final = 10_000
-"""Columns for what does not go to a terminal: a pipe can't ask for more, so nothing is shortened for it."""
+"""Columns for output that is not a terminal: nothing is shortened in a pipe or a file."""
+
+
+@dataclass
+class Settings:
+    """What the command line sets for all output."""
+
+    is_quiet: bool = False
+    has_no_color: bool = False
+
+
+settings: Final = Settings()
 
 
 def console_(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr, of unlimited width where that is no terminal."""
+    """A rich console on stdout or stderr, of unlimited width where that is not a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
-    return Console(stderr=stderr, width=width, height=50 if width else None, highlight=False, soft_wrap=False)
+    no_color = settings.has_no_color or None  # None: as NO_COLOR says
+    return Console(stderr=stderr, width=width, height=50 if width else None, highlight=False, no_color=no_color)
 
 
-def print_(draw: Callable[[Console], RenderableType]) -> None:
-    """Print a picture."""
-    console = console_()
-    console.print(draw(console))
+def print_(draw: Callable[[Console], RenderableType], *, stderr: bool = False) -> None:
+    """Print a drawing: a result on stdout, or a summary on stderr, which --quiet leaves out."""
+    if not (stderr and settings.is_quiet):
+        console = console_(stderr=stderr)
+        console.print(draw(console))
+
+
+def text_of(draw: Callable[[Console], RenderableType]) -> str:
+    """A drawing as plain text of unlimited width."""
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=_WIDE, height=50, color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(draw(console))
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def print_json(record: object) -> None:
-    """Print a record."""
+    """Print a record on stdout."""
     from ..drawing.json_records import dumps
 
     sys.stdout.write(dumps(record) + "\n")
 
 
 def put_text(text: str, output: Path | None) -> None:
-    """Into a file, or onto stdout."""
+    """Write text to a file, or to stdout.
+
+    Raises:
+        GraphcutError: the file can't be written.
+    """
     if output is None:
         sys.stdout.write(text)
         return
@@ -55,13 +82,19 @@ def put_text(text: str, output: Path | None) -> None:
             new.write_text(text, encoding="utf-8")
     except OSError as error:  # a full disk has no name
         raise GraphcutError(
-            f"{output} can't be written: {error.strerror or error}", hint="is there such a folder, and room in it?"
+            f"{output} can't be written: {error.strerror or error}", hint="check the folder and the space on the disk"
         ) from None
     say(f"wrote {output}")
 
 
 def say(text: str) -> None:
-    """A line on stderr."""
+    """A message on stderr; --quiet leaves it out."""
+    if not settings.is_quiet:
+        complain(text)
+
+
+def complain(text: str) -> None:
+    """A message on stderr that --quiet does not leave out."""
     sys.stderr.write(f"{text}\n")
 
 
@@ -72,8 +105,8 @@ def say_next(command: str) -> None:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar over things that are done one after the other, and how many a second; only on a terminal."""
-    if not sys.stderr.isatty() or total < 2:
+    """A progress bar over items, with items per second; only on a terminal."""
+    if settings.is_quiet or not sys.stderr.isatty() or total < 2:
         yield lambda: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -92,9 +125,9 @@ def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def progress(cut: PreparedFiles, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar over the bytes on a terminal, a line a file elsewhere."""
-    if quiet:
+def writing(bytes_to_write: int, *, is_silent: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Progress of writing files: a bar over the bytes on a terminal, a line per file elsewhere."""
+    if is_silent or settings.is_quiet:
         yield None
     elif not sys.stderr.isatty():
         seen: set[str] = set()
@@ -110,5 +143,5 @@ def progress(cut: PreparedFiles, *, quiet: bool) -> Iterator[Callable[[str, int,
 
         columns = TextColumn("writing {task.description}"), BarColumn(), DownloadColumn(binary_units=True)
         with Progress(*columns, TransferSpeedColumn(), console=console_(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=cut.bytes_to_write)
+            task = bar.add_task("", total=bytes_to_write)
             yield lambda file, moved, _total: bar.update(task, description=file, advance=moved)

@@ -1,131 +1,153 @@
-"""Pictures of a model, a plan or a cascade, and what changed between two of them: show."""
+"""The command `graphcut show`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
+from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, Dims, Force, app, check_goal_file, dims, open_
-from .output import print_, put_text, say, say_next
+from .app import given_options
+from .common_options import AsJson, Dims, Force, OriginalModel, check_output, open_, parsed_dims
+from .output import print_, put_text, say, say_next, text_of
 
-To = Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]
+Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]
+
+_SUFFIXES: Final[Mapping[str, Format]] = {
+    ".html": "html", ".htm": "html", ".svg": "svg", ".dot": "dot", ".gv": "dot",
+    ".mmd": "mermaid", ".mermaid": "mermaid", ".json": "json", ".txt": "terminal",
+}  # fmt: skip
+"""The format of a file, by the end of its name."""
 
 
-@app.command()
 def show(
-    place: Annotated[
-        Path, typer.Argument(metavar="THING", help="A model, a plan, the folder of a cascade or its manifest.")
-    ],
+    ctx: typer.Context,
+    thing: Annotated[Path, Argument(metavar="THING", help="A model, a plan, or the folder or manifest of a cascade.")],
     other: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[THING]", help="Another plan or cascade of the same model: what changed from the first."
-        ),
+        Path | None, Argument(metavar="THING", help="A plan or cascade to compare with, of the same model.")
     ] = None,
-    to: Annotated[
-        To, typer.Option(help="As what: on screen, a page, a picture, text for others, LinguaLinked's maps.")
-    ] = "terminal",
+    to: Annotated[Format, Option(help="The format; if not given, it follows from the name of --output.")] = "terminal",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to; stdout without it, for what is text."),
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A .html, .svg, .dot, .mmd, .json or .txt file.",
+            show_default="stdout",
+        ),
     ] = None,
-    part: Annotated[
-        int | None, typer.Option(metavar="K", min=0, help="The nodes of one part of a cascade, with --to dot.")
-    ] = None,
-    model: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The model of a plan or a cascade, if it moved.")
-    ] = None,
+    part: Annotated[int | None, Option(metavar="K", min=0, help="Draw the nodes of part K; with --to dot.")] = None,
+    model: OriginalModel = None,
     dim: Dims = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model, a plan or a cascade: its parts, what crosses, and where cutting is cheap. Of two, what changed."""
-    to = "json" if as_json else to
-    _check_words(place, other, to, output, part, model, dim is not None)
+    """Draw a model, a plan or a cascade; or compare two of them."""
+    to = _format("json" if as_json else to, output, is_given=as_json or "--to" in given_options(ctx))
+    _check(thing, other, to, part, model, is_sized=dim is not None)
     if to != "lingualinked":
-        check_goal_file(output, force=force)
-    sizes = dims(dim)
+        check_output(output, force=force)
+    sizes = parsed_dims(dim)
     if other is not None:
-        _show_changes(place, other, to, output, model, sizes)
+        _compare(thing, other, to, output, model, sizes)
     elif to == "lingualinked":
-        _export(place, output, model, sizes, force=force)
+        _export(thing, output, model, sizes, force=force)
     elif to == "terminal":
-        _show_on_terminal(place, model, sizes)
+        _show_text(thing, output, model, sizes)
     elif to == "json":
         from ..drawing.json_records import dumps
         from ..drawing.opening import record_at
 
-        put_text(dumps(record_at(place, dims=sizes)) + "\n", output)
+        put_text(dumps(record_at(thing, dims=sizes)) + "\n", output)
     elif part is not None:
         from ..drawing.dot import dot_of_part
 
-        put_text(dot_of_part(open_(place), part), output)
+        put_text(dot_of_part(open_(thing), part), output)
     else:
         from ..drawing.opening import rendered_at
 
-        put_text(rendered_at(place, to, model=model, dims=sizes), output)
+        put_text(rendered_at(thing, to, model=model, dims=sizes), output)
 
 
-def _check_words(
-    place: Path, other: Path | None, to: To, output: Path | None, part: int | None, model: Path | None, is_sized: bool
+def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:
+    """The format that --to names, or else the name of the file."""
+    if output is None or to == "lingualinked":
+        return to
+    named = _SUFFIXES.get(output.suffix.lower())
+    if is_given and output.suffix and named != to:
+        suffix = next(suffix for suffix, name in _SUFFIXES.items() if name == to)
+        also = f", or leave out --to for {named}" if named else ""
+        raise UsageError(f"{output} is not a file name for {to}", hint=f"write -o {output.with_suffix(suffix)}{also}")
+    if not is_given and named is None:
+        known = ", ".join(dict(zip(_SUFFIXES.values(), _SUFFIXES, strict=True)).values())
+        raise UsageError(f"{output}: no format is known by this file name", hint=f"use one of {known}; or add --to")
+    return to if is_given or named is None else named
+
+
+def _check(
+    thing: Path, other: Path | None, to: Format, part: int | None, model: Path | None, *, is_sized: bool
 ) -> None:
-    """Words that would do nothing, or contradict each other."""
+    """Refuse options that would do nothing, or contradict each other."""
     from ..drawing.opening import is_model
 
     if part is not None and to != "dot":
-        raise UsageError("--part shows the nodes of a part, and only DOT can", hint="add --to dot")
-    if to == "terminal" and output is not None:
-        raise UsageError("a picture for the terminal goes to stdout", hint="leave -o out, or choose a --to")
-    if other is not None and to not in {"terminal", "json"}:
-        raise UsageError(
-            f"what changed between two things is told on the terminal or as JSON, not as {to}",
-            hint="leave --to out or use --json, or name one thing",
-        )
+        raise UsageError("--part draws the nodes of a part, which only DOT can show", hint="add --to dot")
     if other is not None:
+        if to not in {"terminal", "json"}:
+            raise UsageError(
+                f"a comparison is shown on the terminal or as JSON, not as {to}", hint="use --json, or name one thing"
+            )
         return
     if model is not None and (to == "json" or part is not None):
-        what = "the JSON of a thing is" if to == "json" else "the nodes of a part are"
-        raise UsageError(f"--model adds nothing here: {what} read from its own files", hint="leave --model out")
-    if is_sized and (part is not None or (to == "json" and not is_model(place))):
-        what = "the nodes of a part are drawn without sizes" if part is not None else f"{place} is told as it stands"
+        what = "JSON is" if to == "json" else "the nodes of a part are"
+        raise UsageError(
+            f"--model changes nothing here: {what} read from the files of {thing}", hint="leave --model out"
+        )
+    if is_sized and (part is not None or (to == "json" and not is_model(thing))):
+        what = "the nodes of a part have no sizes" if part is not None else f"the JSON is the content of {thing}"
         raise UsageError(f"--dim changes nothing here: {what}", hint="leave --dim out")
 
 
-def _show_on_terminal(place: Path, model: Path | None, sizes: Mapping[str, int]) -> None:
+def _show_text(thing: Path, output: Path | None, model: Path | None, sizes: Mapping[str, int]) -> None:
     from ..drawing.opening import scene_at
     from ..drawing.terminal import draw_scene
 
-    scene = scene_at(place, model=model, dims=sizes)
+    scene = scene_at(thing, model=model, dims=sizes)
+    if output is not None:
+        put_text(text_of(lambda console: draw_scene(scene, console, explain=True)), output)
+        return
     print_(lambda console: draw_scene(scene, console, explain=True))
     if scene.following:
         say_next(scene.following)
 
 
-def _show_changes(
-    place: Path, other: Path, to: To, output: Path | None, model: Path | None, sizes: Mapping[str, int]
+def _compare(
+    thing: Path, other: Path, to: Format, output: Path | None, model: Path | None, sizes: Mapping[str, int]
 ) -> None:
     from ..drawing.changes import changes_between, changes_record, draw_changes
     from ..drawing.json_records import dumps
     from ..drawing.opening import scene_at
 
-    changes = changes_between(*(scene_at(thing, model=model, dims=sizes) for thing in (place, other)))
+    changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (thing, other)))
     if to == "json":
         put_text(dumps(changes_record(changes)) + "\n", output)
+    elif output is not None:
+        put_text(text_of(lambda console: draw_changes(changes, console)), output)
     else:
         print_(lambda console: draw_changes(changes, console))
 
 
-def _export(place: Path, folder: Path | None, model: Path | None, sizes: Mapping[str, int], *, force: bool) -> None:
+def _export(thing: Path, folder: Path | None, model: Path | None, sizes: Mapping[str, int], *, force: bool) -> None:
     from ..drawing.opening import source_of, with_dims
     from ..exporting.lingualinked import export_lingualinked
 
     if folder is None:
         raise UsageError("LinguaLinked's maps are a folder of files", hint="name it with -o DIR")
-    cascade = with_dims(open_(place), sizes)
+    cascade = with_dims(open_(thing), sizes)
     source = None if model is None else source_of(cascade, model)
     tensor_bytes = None if source is None else source.tensor_bytes
     for file in export_lingualinked(cascade, folder, sizes=tensor_bytes, force=force):

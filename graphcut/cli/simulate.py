@@ -1,4 +1,4 @@
-"""A cascade at work that is only reckoned: simulate."""
+"""The command `graphcut simulate`."""
 
 from __future__ import annotations
 
@@ -7,83 +7,95 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, app
+from .common_options import AsJson, OriginalModel, Seed
 from .output import print_, print_json
 
 if TYPE_CHECKING:
     from ..planning.cluster import ScheduledFailure
 
 
-@app.command()
+def _devices(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The devices of the cluster file, or else of the plan, that stands on the command line."""
+    from ..planning.cluster import read_cluster
+    from ..planning.plan_files import read_plan
+
+    if cluster := ctx.params["cluster"]:
+        names = [device.name for device in read_cluster(cluster).devices]
+    else:
+        plan = read_plan(ctx.params["plan"] or ctx.args[0])  # an option without its value ends the parsing early
+        names = [part.device.name for part in plan.parts if part.device is not None]
+    return [f"{name}@" for name in names if name.startswith(incomplete)]
+
+
 def simulate(
-    place: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or the folder of a cascade.")],
+    plan: Annotated[Path, Argument(metavar="PLAN", help="A plan file, or the folder of a cascade.")],
     cluster: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A cluster file. Without it: the cluster that a plan was made for."),
+        Path | None, Option(metavar="FILE", help="A cluster file (TOML).", show_default="the cluster of the plan")
     ] = None,
-    requests: Annotated[int, typer.Option(metavar="N", help="How many requests.")] = 1000,
-    rate: Annotated[
-        str | None, typer.Option(metavar="R/s", help="They come at random, so many a second on average.")
-    ] = None,
+    requests: Annotated[int, Option(metavar="N", help="Number of requests.")] = 1000,
+    rate: Annotated[str | None, Option(metavar="R/s", help="Open loop: Poisson arrivals, requests per second.")] = None,
     closed: Annotated[
-        int | None,
-        typer.Option(metavar="W", help="So many are on their way at a time. By itself twice the devices at work."),
+        int | None, Option(metavar="W", help="Closed loop: requests in flight.", show_default="2 x active devices")
     ] = None,
-    copies: Annotated[int, typer.Option(metavar="N", help="So many clusters like this, side by side.")] = 1,
+    copies: Annotated[int, Option(metavar="N", help="Number of identical clusters side by side.")] = 1,
     fail: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME@S[+S]", help="A device fails at that second, for so many seconds or for good. Repeatable."
+        Option(
+            metavar="NAME@S[+S]",
+            help="Device NAME fails S seconds after the start, for S seconds or for good. Repeatable.",
+            autocompletion=_devices,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="What chance follows.")] = 0,
-    model: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The model of a plan that does not lie beside it.")
-    ] = None,
+    seed: Seed = 0,
+    model: OriginalModel = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a plan through on a cluster: throughput, latencies, how busy devices and links are, what failures cost."""
+    """Simulate a plan on a cluster: throughput, latency, failures.
+
+    Exit code 1 if a failure stops the run.
+    """
     from ..drawing.opening import scenario_at
     from ..drawing.simulation_report import draw_simulation, simulation_record
     from ..planning.cluster import read_simulated_cluster
-    from ..simulating.simulator import simulate as play
+    from ..simulating.simulator import simulate as simulated
 
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
-    world = None if cluster is None else read_simulated_cluster(cluster)
-    scenario = scenario_at(place, world, model=model).copied(copies).with_failures(failures)
-    found = play(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=seed)
+    known_cluster = None if cluster is None else read_simulated_cluster(cluster)
+    scenario = scenario_at(plan, known_cluster, model=model).copied(copies).with_failures(failures)
+    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=seed)
     if as_json:
-        print_json(simulation_record(found, str(place)))
+        print_json(simulation_record(result, str(plan)))
     else:
-        print_(lambda console: draw_simulation(found, str(place), console))
-    if found.stopped:
+        print_(lambda console: draw_simulation(result, str(plan), console))
+    if result.stopped:
         raise typer.Exit(1)
 
 
 def _rate(text: str) -> float:
-    """`20/s`, `0.5`: requests a second."""
+    """Requests per second, from `20/s` or `0.5`."""
     number = _numbers([text.removesuffix("/s")])
     if number is None:
-        raise UsageError(f"--rate {text} is no rate", hint="write it like --rate 20/s")
+        raise UsageError(f"--rate {text}: expected requests per second", hint="for example --rate 20/s")
     return number[0]
 
 
 def _failure(text: str) -> ScheduledFailure:
-    """`pi@10`, `pi@10+5`: a device fails at 10 s, for good or for 5 s."""
+    """A failure from `pi@10` (at 10 s, for good) or `pi@10+5` (for 5 s)."""
     from ..planning.cluster import ScheduledFailure
 
     name, _, times = text.rpartition("@")
     numbers = _numbers(times.split("+"))
     if not name or numbers is None or len(numbers) > 2:
         raise UsageError(
-            f"--fail {text} does not say NAME@SECONDS", hint="write it like --fail pi@10, or --fail pi@10+5 for 5 s"
+            f"--fail {text}: expected NAME@SECONDS", hint="for example --fail pi@10, or --fail pi@10+5 for 5 s"
         )
     try:
         return ScheduledFailure(device=name, at_s=numbers[0], for_s=numbers[1] if len(numbers) == 2 else None)
     except ValueError as error:
-        raise UsageError(f"--fail {text}: {error}", hint="write it like --fail pi@10, or --fail pi@10+5") from None
+        raise UsageError(f"--fail {text}: {error}", hint="for example --fail pi@10, or --fail pi@10+5") from None
 
 
 def _numbers(words: Sequence[str]) -> list[float] | None:

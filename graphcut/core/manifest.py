@@ -6,6 +6,7 @@ The format is specified in docs/reference/manifest.md.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -171,8 +172,10 @@ class Cascade(Product):
 
     @property
     def source(self) -> Path:
-        """Where the model that was cut lay, seen from here."""
-        return self.root / self.manifest.source.file
+        """The path of the model that was cut, without detours such as `llm.parts/../llm.onnx`."""
+        path = self.root / self.manifest.source.file
+        plain = Path(os.path.normpath(path))
+        return plain if not path.exists() or (plain.exists() and plain.samefile(path)) else path  # `..` of a link
 
 
 def digest_of(raw: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -186,16 +185,10 @@ def source_of(cascade: Cascade, named: Path | None) -> Model | None:
             raise CascadeError(f"{cascade.path} was not cut from {named}: the graphs differ", hint="name its own model")
         return model
     try:
-        found = load(_plain(cascade.source), dims=dims)
+        found = load(cascade.source, dims=dims)
     except GraphcutError:
         return None
     return found if graph_digest(found.proto) == cascade.manifest.source.graph else None
-
-
-def _plain(path: Path) -> Path:
-    """The same file without detours (`llm.parts/../llm.onnx`), where leaving them out leads to it as well."""
-    plain = Path(os.path.normpath(path))
-    return plain if path.is_file() and plain.is_file() and plain.samefile(path) else path
 
 
 def _check_exists(place: Path) -> None:

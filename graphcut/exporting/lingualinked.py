@@ -91,7 +91,7 @@ def _check_way(folder: Path, *, force: bool) -> None:
                 f"{folder} holds {name!r}, which is none of LinguaLinked's maps", hint="choose a new folder with -o"
             )
     if there and not force:
-        raise UsageError(f"{folder} stands there already", hint="choose another folder with -o, or add --force")
+        raise UsageError(f"{folder} already exists", hint="choose another folder with -o, or add --force")
 
 
 def _files(cascade: Cascade, sizes: Mapping[str, tuple[int, bool]] | None) -> Iterator[tuple[str, object]]:

@@ -74,7 +74,7 @@ def _check_way(goals: Sequence[Path], sources: Sequence[Path], *, force: bool) -
         if goal.is_dir():
             raise UsageError(f"{goal} is a folder", hint="name a file with -o")
         if goal.exists() and not force:
-            raise UsageError(f"{goal} stands there already", hint="choose another name with -o, or add --force")
+            raise UsageError(f"{goal} already exists", hint="choose another name with -o, or add --force")
 
 
 def _stitched(cascade: Cascade, pieces: Sequence[Model]) -> tuple[ModelProto, dict[str, tuple[Path, int]]]:

@@ -178,7 +178,7 @@ def split(
             the model itself.
         weights: `copy`: each part gets a data file with what it reads and nothing else. `share`: the parts refer to
             the weights where they lie, and no weight is copied.
-        force: replace a cascade that stands there already; only files that its manifest lists are deleted.
+        force: replace a cascade that already exists; only files that its manifest lists are deleted.
         progress: told of the bytes written.
 
     The parts are written beside the goal and renamed when all stand: whoever looks sees the old cascade or the new
@@ -295,7 +295,7 @@ def _listed_files(cut: PreparedFiles, manifest: Path, *, force: bool) -> list[Pa
     if not force:
         other = "choose another folder with -o, or " if cut.weights == "copy" else ""
         raise UsageError(
-            f"{cut.folder if cut.weights == 'copy' else manifest} stands there already",
+            f"{cut.folder if cut.weights == 'copy' else manifest} already exists",
             hint=f"{other}add --force to replace it",
         )
     found = read_manifest(manifest)

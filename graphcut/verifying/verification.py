@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..core.errors import CascadeError, RunError
 from ..core.manifest import Cascade
@@ -104,19 +105,20 @@ def verify(
     return Verification(proof, tuple(runs), failure, "" if feeds else refusal, _reason(model, optimized=optimized))
 
 
-def find_source(cascade: Cascade) -> Model:
-    """The model that a cascade was cut from, where its manifest says it lies.
+def find_source(cascade: Cascade, *, dims: Mapping[str, int] = MappingProxyType({})) -> Model:
+    """The model that a cascade was cut from, at the path that its manifest records.
+
+    Args:
+        cascade: the cascade.
+        dims: sizes of symbolic dimensions, in addition to those of the manifest.
 
     Raises:
-        CascadeError: it is not there any more. (`verify` checks that it is still the same.)
+        CascadeError: there is no such file. (`verify` checks that it is still the same model.)
     """
     path = cascade.source
     if not path.exists():
-        raise CascadeError(
-            f"the model that was cut is not at {path} any more",
-            hint="name it with --model",
-        )
-    return load(path, dims=cascade.manifest.dims)
+        raise CascadeError(f"the model that was cut is not at {path}", hint="name it with --model FILE")
+    return load(path, dims={**cascade.manifest.dims, **dims})
 
 
 def _reason(model: Model, *, optimized: bool) -> str:

@@ -99,16 +99,16 @@ def test_a_full_buffer_is_said_to_be_the_end(say: Say, tmp_path: Path) -> None:
     say("split", tmp_path / "buffer.onnx", "--num-splits", 2, "-o", tmp_path / "parts", "-q")
     said = say("generate", tmp_path / "parts", "--prompt-ids", "3,1")
     assert len(said.out.split()) == 24 - 2 + 1
-    assert "1 sequence ended since there is no room for more tokens." in said.err
+    assert "1 sequence ended because the model has no room for more tokens." in said.err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--prompt-ids", "1,x"), "--prompt-ids '1,x' is no list of token ids"),
-        (("--prompt-ids", ""), "--prompt-ids '' is no list of token ids"),
+        (("--prompt-ids", "1,x"), "--prompt-ids '1,x' is not a comma-separated list of token ids"),
+        (("--prompt-ids", ""), "--prompt-ids '' is not a comma-separated list of token ids"),
         (("--prompt-ids", "1,4294967297"), "prompt 0 has 4294967297, which is no number of a token"),
-        (("--prompt-ids", "1", "--stop-ids", "-2"), "--stop-ids '-2' is no list of token ids"),
+        (("--prompt-ids", "1", "--stop-ids", "-2"), "--stop-ids '-2' is not a comma-separated list of token ids"),
         (("--prompt-ids", "1", "--state", "past"), "--state past does not say INPUT=OUTPUT"),
         (("--prompt-ids", "1", "--state", "a=b", "--state", "a=c"), "--state names the input 'a' twice"),
         (

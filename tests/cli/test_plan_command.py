@@ -168,17 +168,20 @@ ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("", ("nothing says where to cut", ANY_GOAL)),
+        ("", ("no cut requested", ANY_GOAL)),
         ("--num-splits 2 --memory 1MB", ("--num-splits and --memory are different goals", ANY_GOAL)),
         ("--heads --at-nodes x", ("--at-nodes and --heads are different goals", ANY_GOAL)),
         ("--num-splits 0", ("a model can't be cut into 0 parts", "ask for 1 or more")),
         ("--num-splits -1", ("a model can't be cut into -1 parts", "ask for 1 or more")),
         ("--memory lots", ("'lots' is not a size", "write it like 512MiB, 2GB or 1.5GiB")),
         ("--memory 0", ("a part can't be of 0 bytes", "allow something with --memory 512MiB")),
-        ("--memory 1MB --count disk", ("--count does not know 'disk'", "it knows activations, inputs, cache")),
+        (
+            "--memory 1MB --count disk",
+            ("--count disk: not one of activations, inputs, cache", "for example --count activations"),
+        ),
         ("--heads logit", ("the model has no output 'logit'", r"did you mean 'logits'\? its outputs: logits, .*")),
         ("--heads logits,logits", ("output 'logits' stands in two heads", "name each output once")),
-        ("--num-splits 2 --pin x", ("--pin x does not say NODE=PART", "write it like --pin .*=1")),
+        ("--num-splits 2 --pin x", ("--pin x: expected NODE=PART", "for example --pin .*=1")),
         ("--num-splits 2 --pin x=1", ("no node or tensor is called 'x'", ".*")),
         ("--num-splits 2 --avoid x", ("no node or tensor is called 'x'", ".*")),
         ("--num-splits 2 --avoid x*y", (r"no node or tensor matches 'x\*y'", ".*")),
@@ -215,7 +218,7 @@ def test_an_option_without_its_goal_is_refused_and_the_hint_works(say: Say, llm:
     name, value = option.split()
     said = say("plan", llm, "--at-nodes", FIRST_LAYER, name, value)
     assert said.code == 2
-    assert said.complaint[0] == f"{name} says something about {owner}, which is not asked for"
+    assert said.complaint[0] == f"{name} applies to {owner}, not to --at-nodes"
     assert "leave" in said.complaint[1] or "instead" in said.complaint[1]
 
 
@@ -386,7 +389,7 @@ def test_a_file_in_the_way_stays_unless_forced(say: Say, llm: Path, tmp_path: Pa
     goal.write_text("mine")
     said = say("plan", llm, "--num-splits", 2, "-o", goal)
     hint = "choose another name with -o, or add --force"
-    assert (said.code, said.complaint) == (2, (f"{goal} stands there already", hint))
+    assert (said.code, said.complaint) == (2, (f"{goal} already exists", hint))
     assert goal.read_text() == "mine"
     assert say("plan", llm, "--num-splits", 2, "-o", goal, "--force").code == 0
     assert goal.read_text() != "mine"

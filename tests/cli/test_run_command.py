@@ -14,7 +14,7 @@ from test_command import Say, command, holdings, say
 
 import graphcut
 from graphcut import UsageError
-from graphcut.cli.run import session_config
+from graphcut.cli.common_options import ProviderOptions
 from graphcut.core.units import parse_bytes
 
 from conftest import floats, model_of
@@ -93,7 +93,7 @@ def test_two_inputs_of_one_name_are_told(say: Say, place: Path, tmp_path: Path) 
     said = say("run", place, "--inputs", one, "--inputs", two, "-o", tmp_path / "out")
     assert (said.code, said.complaint) == (
         2,
-        (f"two inputs would both have their outputs in {tmp_path / 'out' / 'a.npz'}", "rename one of them"),
+        (f"two inputs would have the same output file {tmp_path / 'out' / 'a.npz'}", "rename one of them"),
     )
 
 
@@ -125,7 +125,7 @@ def test_outputs_that_stand_there_are_replaced_when_asked_and_others_stay(
     (out / "notes").write_text("mine")
     words = ("run", place, "--inputs", batches, "-o", out)
     said = say(*words)
-    assert (said.code, said.complaint[0]) == (2, f"{out / 'b.npz'} stands there already")
+    assert (said.code, said.complaint[0]) == (2, f"{out / 'b.npz'} already exists")
     assert holdings(out) == {"b.npz", "notes"}
     assert say(*words, "-f").code == 0
     assert (out / "notes").read_text() == "mine"
@@ -192,11 +192,11 @@ def test_a_deadline_that_nobody_can_keep_is_refused(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--memory", "1GiB", "--via", "threads"), "--memory is for one process, and --via for many workers"),
-        (("--exact",), "--exact says something with --memory only"),
-        (("--workers", 2), "--workers says something with --via only"),
+        (("--memory", "1GiB", "--via", "threads"), "--memory limits one process, and --via starts workers"),
+        (("--exact",), "--exact applies to --memory"),
+        (("--workers", 2), "--workers applies to --via"),
         (("--memory", "much"), "'much' is not a size"),
-        (("--provider-option", "device_id"), "--provider-option device_id does not say KEY=VALUE"),
+        (("--provider-option", "device_id"), "--provider-option device_id: expected KEY=VALUE"),
     ],
 )
 def test_words_that_make_no_sense_are_told(
@@ -219,10 +219,10 @@ def test_a_provider_that_is_not_there_is_told(say: Say, place: Path, batches: Pa
 
 
 def test_a_provider_is_told_its_options() -> None:
-    found = session_config("CUDAExecutionProvider", ["device_id=1", "path=a=b"])
+    found = ProviderOptions("CUDAExecutionProvider", ["device_id=1", "path=a=b"]).session_config()
     assert (found.provider, found.options) == ("CUDAExecutionProvider", {"device_id": "1", "path": "a=b"})
     with pytest.raises(UsageError):
-        session_config(None, ["=1"])
+        ProviderOptions(None, ["=1"]).session_config()
 
 
 def test_a_cap_is_refused_kept_and_told(place: Path, batches: Path, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_mapped_weights_are_told(place: Path, batches: Path, tmp_path: Path) -> 
     named = re.search(r"allow (\d+MiB) or more", refused.complaint[1])
     assert named is not None
     said = command("run", place, "--inputs", batches, "-o", tmp_path / "out", "--memory", named[1])
-    told = "weights are mapped from disk: the last bits may differ from the whole model's; --exact keeps them"
+    told = "weights are mapped from disk: the last bits may differ from the whole model's; --exact avoids this"
     assert told in said.err.splitlines()
     shutil.rmtree(tmp_path / "out")
     said = command("run", place, "--inputs", batches, "-o", tmp_path / "out", "--memory", "4GiB")

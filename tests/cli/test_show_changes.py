@@ -43,8 +43,8 @@ def test_what_changed_is_drawn_by_no_other_pen(say: Say, house: House, pen: str)
     said = say("show", house.plan, house.cascade, "--to", pen)
     assert (said.code, *said.complaint) == (
         2,
-        f"what changed between two things is told on the terminal or as JSON, not as {pen}",
-        "leave --to out or use --json, or name one thing",
+        f"a comparison is shown on the terminal or as JSON, not as {pen}",
+        "use --json, or name one thing",
     )
 
 

@@ -171,7 +171,7 @@ def test_dims_that_would_change_nothing_are_refused(say: Say, house: House, word
 def test_a_model_that_would_change_nothing_is_refused(say: Say, house: House, words: tuple[str, ...]) -> None:
     said = say("show", house.place(words[0]), *words[1:], "--model", house.model)
     assert said.code == 2
-    assert said.complaint[0].startswith("--model adds nothing here: ")
+    assert said.complaint[0].startswith("--model changes nothing here: ")
     assert said.complaint[1] == "leave --model out"
 
 
@@ -276,7 +276,7 @@ def test_maps_that_lie_there_are_replaced_with_force_alone(say: Say, house: Hous
     words = ("show", house.cascade, "--to", "lingualinked", "-o", tmp_path / "maps")
     assert say(*words).code == 0
     said = say(*words)
-    assert (said.code, said.complaint[0]) == (2, f"{tmp_path / 'maps'} stands there already")
+    assert (said.code, said.complaint[0]) == (2, f"{tmp_path / 'maps'} already exists")
     assert say(*words, "--force").code == 0
 
 
@@ -310,7 +310,7 @@ def test_a_file_that_stands_there_is_replaced_with_force_alone(say: Say, house: 
     said = say("show", house.model, "--to", "svg", "-o", goal)
     assert (said.code, *said.complaint) == (
         2,
-        f"{goal} stands there already",
+        f"{goal} already exists",
         "choose another name with -o, or add --force",
     )
     assert goal.read_text(encoding="utf-8") == "mine"
@@ -365,7 +365,7 @@ def test_only_dot_shows_the_nodes_of_a_part(say: Say, house: House, pen: str) ->
     said = say("show", house.cascade, "--to", pen, "--part", 0)
     assert (said.code, *said.complaint) == (
         2,
-        "--part shows the nodes of a part, and only DOT can",
+        "--part draws the nodes of a part, which only DOT can show",
         "add --to dot",
     )
 

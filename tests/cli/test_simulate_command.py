@@ -177,13 +177,13 @@ def test_a_narrow_terminal_and_plain_letters_do(say: Say, house: Path, monkeypat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--fail", "pi"), "--fail pi does not say NAME@SECONDS"),
-        (("--fail", "pi@soon"), "--fail pi@soon does not say NAME@SECONDS"),
-        (("--fail", "pi@1+2+3"), "--fail pi@1+2+3 does not say NAME@SECONDS"),
+        (("--fail", "pi"), "--fail pi: expected NAME@SECONDS"),
+        (("--fail", "pi@soon"), "--fail pi@soon: expected NAME@SECONDS"),
+        (("--fail", "pi@1+2+3"), "--fail pi@1+2+3: expected NAME@SECONDS"),
         (("--fail", "pi@-1"), "--fail pi@-1: 'pi' can't fail at -1 s: that is 0 or more, and finite"),
         (("--fail", "mac@1"), "there is no device 'mac' to fail"),
-        (("--rate", "fast"), "--rate fast is no rate"),
-        (("--rate", "2/h"), "--rate 2/h is no rate"),
+        (("--rate", "fast"), "--rate fast: expected requests per second"),
+        (("--rate", "2/h"), "--rate 2/h: expected requests per second"),
         (("--rate", "2", "--closed", "3"), "a rate excludes a number of requests in flight"),
         (("--requests", "0"), "0 requests can't be simulated"),
         (("--copies", "0"), "0 copies can't run anything"),

@@ -53,7 +53,7 @@ def test_a_report_may_lie_beside_the_parts(
     assert say(*words, "--num-splits", 2).code == 0
     first = page.read_text(encoding="utf-8")
     said = say(*words, "--num-splits", 3)
-    assert (said.code, said.complaint[0]) == (2, f"{page} stands there already")
+    assert (said.code, said.complaint[0]) == (2, f"{page} already exists")
     assert say(*words, "--num-splits", 3, "--force").code == 0
     assert page.read_text(encoding="utf-8") != first
     assert not any(name.startswith(".") for name in holdings(tmp_path))
@@ -90,8 +90,8 @@ def test_a_report_where_the_parts_go_is_refused_before_any_work(
     said = say("split", "none.onnx", "--num-splits", 2, "-o", output, "--report", report, "--force")
     assert (said.code, *said.complaint) == (
         2,
-        f"{report} can't be the page and hold the parts",
-        f"name a page in it: --report {way_out}",
+        f"{report} can't be both the report and a folder of the parts",
+        f"choose a file, such as --report {way_out}",
     )
     assert holdings(tmp_path) == set()
 

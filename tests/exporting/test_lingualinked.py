@@ -162,7 +162,7 @@ def test_maps_that_stand_there_are_replaced_only_when_told(model: Path, tmp_path
     folder = tmp_path / "maps"
     export_lingualinked(cut(model), folder)
     two = cut(model, ("second",))
-    with pytest.raises(UsageError, match="stands there already") as error:
+    with pytest.raises(UsageError, match="already exists") as error:
         export_lingualinked(two, folder)
     assert error.value.hint == "choose another folder with -o, or add --force"
     export_lingualinked(two, folder, force=True)

@@ -305,10 +305,10 @@ def test_a_plan_of_another_model_is_refused(inline: Path, tmp_path: Path) -> Non
 def test_an_existing_cascade_is_not_replaced_unasked(inline: Path) -> None:
     root = cut(inline, "m0").root
     before = holdings(root)
-    with pytest.raises(UsageError, match="stands there already") as caught:
+    with pytest.raises(UsageError, match="already exists") as caught:
         cut(inline, "m1")
     assert (str(caught.value), caught.value.hint) == (
-        f"{root} stands there already",
+        f"{root} already exists",
         "choose another folder with -o, or add --force to replace it",
     )
     assert holdings(root) == before
@@ -317,7 +317,7 @@ def test_an_existing_cascade_is_not_replaced_unasked(inline: Path) -> None:
 def test_shared_parts_are_not_replaced_unasked_and_the_hint_can_be_followed(inline: Path) -> None:
     cut(inline, "m0", weights="share")
     before = holdings(inline.parent)
-    with pytest.raises(UsageError, match="stands there already") as caught:
+    with pytest.raises(UsageError, match="already exists") as caught:
         cut(inline, "m1", weights="share")
     assert holdings(inline.parent) == before
     assert "--force" in caught.value.hint
@@ -667,7 +667,7 @@ def test_merging_overwrites_nothing_unasked(
     monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
     cascade = cut(inline, "m0")
     (tmp_path / name).write_text("mine")
-    with pytest.raises(UsageError, match=f"{name} stands there already") as caught:
+    with pytest.raises(UsageError, match=f"{name} already exists") as caught:
         graphcut.merge(cascade, tmp_path / "whole.onnx")
     assert caught.value.hint == "choose another name with -o, or add --force"
     assert (tmp_path / name).read_text() == "mine"

@@ -1,0 +1,40 @@
+"""The command `graphcut analyze`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from typer import Option
+
+from .common_options import AsJson, Dims, ModelPath, load
+from .output import print_, print_json, say_next
+
+
+def analyze(
+    model: ModelPath,
+    dim: Dims = None,
+    cuts: Annotated[
+        int | None, Option(metavar="[N]", min=0, help="List all cut points, or the N cheapest, as tab-separated lines.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a model can be cut, and what crosses each cut."""
+    from ..analysis.cut_points import analyze as analyze_model
+    from ..drawing.scenes import scene_of_analysis
+    from ..drawing.terminal import cheapest, draw_cut_points, draw_scene
+
+    analysis = analyze_model(load(model, dim))
+    if as_json:
+        from ..drawing.json_records import analysis_record
+
+        print_json(analysis_record(analysis))
+    elif cuts is not None:
+        points = analysis.cut_points
+        for line in draw_cut_points(cheapest(points, cuts) if cuts else points):
+            sys.stdout.write(f"{line}\n")
+    else:
+        scene = scene_of_analysis(analysis)
+        print_(lambda console: draw_scene(scene, console))
+        if scene.following:
+            say_next(scene.following)

@@ -1,0 +1,114 @@
+"""The typer application, and how commands are added to it: with groups of options, and with options that all have."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, is_dataclass
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Final
+
+import typer
+from typer import Option
+from typer.core import TyperCommand
+
+from ..core.errors import UsageError
+from ..core.version import __version__
+from .output import settings
+
+
+class _Command(TyperCommand):
+    """A command whose usage line reads `MODEL [OTHER]`, whatever the version of typer."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer has no public name for its type
+        arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
+        names = (str(argument.metavar) if argument.required else f"[{argument.metavar}]" for argument in arguments)
+        return [self.options_metavar or "", *names]
+
+
+app = typer.Typer(
+    name="graphcut",
+    help="Cut an ONNX model into a cascade of part models, verify it, plan, draw and run it.",
+    epilog="Exit codes: 0 done, 1 the answer is no, 2 misuse, 3 failed, 4 no plan fits, 130 interrupted.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help suits every terminal and pipe, and takes half the time
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@dataclass(frozen=True)
+class GeneralOptions:
+    """Options that may stand before the command and after it."""
+
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only results and errors.")] = False
+    no_color: Annotated[bool, Option("--no-color", help="Print without colours, like NO_COLOR=1.")] = False
+    debug: Annotated[bool, Option("--debug", help="Print the traceback of an internal error.")] = False
+
+    def apply(self) -> None:
+        """Make them hold, on top of those that hold already."""
+        settings.is_quiet |= self.quiet
+        settings.has_no_color |= self.no_color
+
+
+_GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=GeneralOptions)
+
+
+def add_command(function: Callable[..., None], *, epilog: str | None = None) -> None:
+    """Make a function a command, called like it.
+
+    A parameter whose type is a dataclass is a group of options: its fields are options of the command, and the function
+    gets the dataclass. Every command has the `GeneralOptions`, too.
+    """
+    app.command(function.__name__.replace("_", "-"), cls=_Command, epilog=epilog)(_flat(function))
+
+
+def _flat(function: Callable[..., None]) -> Callable[..., None]:
+    """`function` as typer reads it: with the fields of its groups instead of the groups."""
+    own = [*signature(function, eval_str=True).parameters.values(), _GENERAL]
+    groups: dict[str, Any] = {
+        parameter.name: parameter.annotation for parameter in own if is_dataclass(parameter.annotation)
+    }
+    fields = {name: signature(group, eval_str=True).parameters.values() for name, group in groups.items()}
+    flat = [field for parameter in own for field in fields.get(parameter.name, [parameter])]
+
+    def called(**values: Any) -> None:  # noqa: ANN401 - typer has checked them
+        made = {name: group(**{f.name: values.pop(f.name) for f in fields[name]}) for name, group in groups.items()}
+        made.pop(_GENERAL.name).apply()
+        function(**values, **made)
+
+    called.__doc__ = function.__doc__
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    called.__signature__ = Signature(  # type: ignore[attr-defined]
+        [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]
+    )
+    return called
+
+
+def given_options(ctx: typer.Context) -> tuple[str, ...]:
+    """The options that the command line sets, by their long names, in the order of `--help`."""
+    sources = {max(one.opts, key=len): ctx.get_parameter_source(one.name or "") for one in ctx.command.params}
+    return tuple(option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+
+
+def check_applicable(given: Collection[str], owners: Mapping[str, str], active: Collection[str]) -> None:
+    """Refuse a given option that would do nothing: the option that it applies to is not active."""
+    for option, owner in owners.items():
+        if option in given and owner not in active:
+            raise UsageError(f"{option} applies to {owner}", hint=f"leave {option} out, or add {owner}")
+
+
+def _start(
+    ctx: typer.Context,
+    version: Annotated[bool, Option("--version", help="Print the versions that a bug report needs.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        python = ".".join(map(str, sys.version_info[:3]))
+        libraries = f"onnx {installed('onnx')}, onnxruntime {installed('onnxruntime')}"
+        sys.stdout.write(f"graphcut {__version__} (python {python}, {libraries})\n")
+    elif ctx.invoked_subcommand is None:
+        sys.stdout.write(f"{ctx.get_help()}\n")
+
+
+app.callback(invoke_without_command=True)(_flat(_start))

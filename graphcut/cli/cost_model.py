@@ -1,0 +1,62 @@
+"""The command `graphcut cost-model`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from ..core.units import parse_bytes
+from .app import check_applicable, given_options
+from .common_options import RANDOM, Dims, Force, ModelPath, OneInput, Profile, Tokens, check_output, is_random, load
+from .output import print_, say
+
+
+def cost_model(
+    ctx: typer.Context,
+    model: ModelPath,
+    output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The .csv file.")],
+    measure: Annotated[bool, Option("--measure", help="Measure time and memory in ONNX Runtime.")] = False,
+    rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of --measure.")] = 5,
+    memory: Annotated[
+        str | None, Option(metavar="SIZE", help="Memory limit of --measure; larger models run in pieces.")
+    ] = None,
+    inputs: OneInput = RANDOM,
+    profile: Profile = "prefill",
+    tokens: Tokens = 512,
+    dim: Dims = None,
+    force: Force = False,
+) -> None:
+    """Write what each module costs: parameters, bytes, FLOPs, time."""
+    from ..analysis.cut_points import analyze
+    from ..costs.tables import save_table, table_of
+    from ..costs.weighing import weigh
+    from ..drawing.cost_table import draw_cost_table
+    from ..loading.model import load as open_model
+    from ..planning.plans import decoder_dims
+
+    given = given_options(ctx)
+    check_applicable(given, dict.fromkeys(("--rounds", "--memory", "--inputs"), "--measure"), given)
+    limit = None if memory is None else parse_bytes(memory)
+    check_output(output, force=force)
+    opened = load(model, dim)
+    dims = decoder_dims(
+        analyze(opened), profile if "--profile" in given else None, tokens if "--tokens" in given else None
+    )
+    costs = weigh(opened, dims)
+    if measure:
+        from ..benchmarking.cost_measurement import measure as measured
+        from ..inputs.input_files import read_inputs
+
+        sized = open_model(opened.path, dims={name: n for name, n in dims.items() if name in opened.symbols})
+        feeds = read_inputs(inputs, sized.graph.reads, tensors=sized.tensors) if not is_random(inputs) else None
+        table = measured(sized, rounds=rounds, inputs=feeds, memory_bytes=limit).table
+    else:
+        table = table_of(costs)
+    save_table(table, output)
+    print_(lambda console: draw_cost_table(table, costs, console))
+    if unset := [symbol for symbol in opened.symbols if symbol not in costs.dims]:
+        say(f"note: sizes count {', '.join(unset)} as 1; set them with --dim NAME=N")
+    say(f"wrote {output}")

@@ -1,0 +1,55 @@
+"""The command `graphcut demo`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument, Option
+
+from ..demos import DEMOS, write
+from .app import given_options
+from .common_options import Force, check_output
+from .output import say, say_next
+
+_WIDTH = max(map(len, DEMOS))
+LEGEND = "\n".join(["\b", "Demos:", *(f"  {name:{_WIDTH}}  {what}" for name, what in DEMOS.items())])
+
+
+def demo(
+    ctx: typer.Context,
+    name: Annotated[
+        str, Argument(metavar="NAME", help=f"{', '.join(DEMOS)}.", autocompletion=lambda: list(DEMOS.items()))
+    ],
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="The .onnx file.", show_default="NAME.onnx")
+    ] = None,
+    hidden: Annotated[int, Option(metavar="N", help="llm: hidden size.")] = 64,
+    layers: Annotated[int, Option(metavar="N", help="llm: number of layers.")] = 6,
+    heads: Annotated[int, Option(metavar="N", help="llm: attention heads.")] = 4,
+    kv_heads: Annotated[int, Option(metavar="N", help="llm: key/value heads.")] = 2,
+    intermediate: Annotated[
+        int | None, Option(metavar="N", help="llm: width of the MLP.", show_default="8/3 of --hidden")
+    ] = None,
+    vocab: Annotated[int, Option(metavar="N", help="llm: vocabulary size.")] = 256,
+    dtype: Annotated[Literal["float32", "float16"], Option(help="llm: type of weights and cache.")] = "float32",
+    tied: Annotated[bool, Option("--tied", help="llm: the output projection is the embedding.")] = False,
+    external: Annotated[
+        bool | None,
+        Option("--external/--inline", help="Weights beside the model, or inside it.", show_default="by size"),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write an example model with random weights."""
+    path = output or Path(f"{name}.onnx")
+    check_output(path, force=force)
+    values = {
+        "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
+        "intermediate": intermediate, "vocab": vocab, "dtype": dtype, "tied": tied,
+    }  # fmt: skip
+    given = {option.removeprefix("--").replace("-", "_") for option in given_options(ctx)}
+    write(name, path, external=external, **{option: value for option, value in values.items() if option in given})
+    say(f"wrote {path}")
+    say_next(f"graphcut analyze {shlex.quote(str(path))}")

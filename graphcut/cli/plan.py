@@ -1,0 +1,49 @@
+"""The command `graphcut plan`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from .common_options import AsJson, Dims, Force, ModelPath, States, check_output, load
+from .output import print_, print_json, say, say_next
+from .plan_options import PlanOptions
+
+
+def plan(
+    options: PlanOptions,
+    model: ModelPath,
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="Save the plan, to edit or replay it.")
+    ] = None,
+    explain: Annotated[bool, Option("--explain", help="Explain each cut.")] = False,
+    dim: Dims = None,
+    state: States = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best cut for a goal; write no parts."""
+    from ..analysis.cut_points import analyze
+    from ..drawing.scenes import scene_of_plan
+    from ..drawing.terminal import draw_scene
+    from ..planning.plan_files import save_plan
+
+    planner = options.planner()
+    check_output(output, force=force)
+    opened = load(model, dim, state)
+    made = planner(opened)
+    if output is not None:
+        save_plan(made, opened, output)
+    if as_json:
+        from ..drawing.json_records import plan_record
+
+        print_json(plan_record(made, opened))
+        return
+    scene = scene_of_plan(made, analyze(opened))
+    print_(lambda console: draw_scene(scene, console, explain=explain))
+    if output is not None:
+        say(f"wrote {output}")
+        say_next(f"graphcut split {shlex.quote(str(model))} --plan {shlex.quote(str(output))}")

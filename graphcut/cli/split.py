@@ -1,0 +1,143 @@
+"""The command `graphcut split`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from typer import Option
+
+from ..core.atomic_files import scratch_folder
+from ..core.errors import UsageError
+from .common_options import AsJson, Dims, Force, ModelPath, States, check_output, load, shortest
+from .output import print_, print_json, put_text, say_next, settings, writing
+from .plan_options import PlanOptions
+
+if TYPE_CHECKING:
+    from ..core.manifest import Cascade
+    from ..drawing.scene import Scene
+    from ..surgery.splitting import PreparedFiles
+
+WeightMode = Literal["copy", "share"]
+
+
+def split(
+    options: PlanOptions,
+    model: ModelPath,
+    output: Annotated[
+        Path | None,
+        Option("--output", "-o", metavar="DIR", help="The folder of the parts.", show_default="MODEL.parts"),
+    ] = None,
+    weights: Annotated[
+        WeightMode, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
+    ] = "copy",
+    dim: Dims = None,
+    state: States = None,
+    report: Annotated[Path | None, Option(metavar="FILE", help="Also draw the cut into an .html file.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", "-n", help="List the files that would be written.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Split a model into parts: ONNX files and a manifest.
+
+    The inputs and outputs of the parts are the boundary tensors. With --quiet only the path of the manifest is printed.
+    """
+    from ..surgery.splitting import prepare, write
+
+    planner = options.planner()
+    folder = _folder(model, output, weights)
+    if report is not None:
+        _check_report(report, folder, force=force)
+    opened = load(model, dim, state)
+    cut = prepare(opened, planner(opened), output, weights=weights)
+    if dry_run:
+        _describe(cut, as_json=as_json)
+        return
+    replaced = report if weights == "copy" else None
+    with writing(cut.bytes_to_write, is_silent=as_json) as progress, _moved_aside(replaced, folder):
+        cascade = write(cut, force=force, progress=progress)
+    if report is not None:
+        from ..drawing.html import html_of
+
+        put_text(html_of(_scene(cut, cascade)), report)
+    _show(cut, cascade, as_json=as_json)
+    if not as_json:
+        say_next(f"graphcut verify {shlex.quote(str(shortest(cascade)))}")
+
+
+def _folder(model: Path, output: Path | None, weights: WeightMode) -> Path:
+    """The folder that `prepare` chooses for the parts."""
+    if output is not None:
+        return output
+    return model.with_name(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else model.parent
+
+
+def _check_report(report: Path, folder: Path, *, force: bool) -> None:
+    """Refuse a report that can't be written once the parts are in `folder`; it may be in that folder."""
+    page, parts = report.parent.resolve() / report.name, folder.resolve()
+    if page == parts or page in parts.parents:
+        raise UsageError(
+            f"{report} can't be both the report and a folder of the parts",
+            hint=f"choose a file, such as --report {folder}/report.html",
+        )
+    if report.suffix not in {".html", ".htm"}:
+        raise UsageError(f"{report}: the report is an HTML page", hint="choose a name that ends in .html")
+    if page.parent != parts or parts.exists():
+        check_output(report, force=force, option="--report")
+
+
+def _describe(cut: PreparedFiles, *, as_json: bool) -> None:
+    from ..core.units import size
+    from ..surgery.splitting import describe
+
+    if as_json:
+        from ..drawing.json_records import dry_run_record
+
+        print_json(dry_run_record(cut))
+        return
+    lines = [*describe(cut), f"{size(cut.bytes_to_write)} would be written; this was a dry run"]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+@contextmanager
+def _moved_aside(report: Path | None, folder: Path) -> Iterator[None]:
+    """Keep an existing report outside `folder` meanwhile, and put it back if that fails.
+
+    The folder is replaced as a whole, and only if its manifest lists everything in it; it does not list the report.
+    """
+    if report is None or not report.is_file() or report.parent.resolve() != folder.resolve():
+        yield
+        return
+    with scratch_folder(folder.resolve().parent, report.name) as scratch:
+        os.replace(report, scratch / "old")
+        try:
+            yield
+        except BaseException:
+            os.replace(scratch / "old", report)
+            raise
+
+
+def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:
+    from ..analysis.cut_points import analyze
+    from ..drawing.scenes import scene_of_split
+
+    return scene_of_split(cascade, cut.plan, analyze(cut.source))
+
+
+def _show(cut: PreparedFiles, cascade: Cascade, *, as_json: bool) -> None:
+    from ..drawing.terminal import draw_scene
+
+    if as_json:
+        from ..drawing.json_records import cascade_record
+
+        print_json(cascade_record(cascade))
+    elif settings.is_quiet:
+        sys.stdout.write(f"{cascade.path}\n")
+    else:
+        scene = _scene(cut, cascade)
+        print_(lambda console: draw_scene(scene, console))
