@@ -469,21 +469,13 @@ def test_every_verb_takes_a_folder_or_a_manifest(say: Say, own_parts: Path, tmp_
             "no node or tensor matches '*nothing*'",
             "`graphcut analyze MODEL --cuts` lists the places to cut",
         ),
-        (
-            ("analyze", "MODEL", "--dim", "seq"),
-            "--dim seq: expected NAME=N with N >= 0",
-            "for example --dim seq=128",
-        ),
-        (("analyze", "MODEL", "--dim", "=3"), "--dim =3: expected NAME=N with N >= 0", "for example --dim seq=128"),
-        (
-            ("analyze", "MODEL", "--dim", "seq=-1"),
-            "--dim seq=-1: expected NAME=N with N >= 0",
-            "for example --dim seq=128",
-        ),
-        (
-            ("analyze", "MODEL", "--dim", "seq=²"),
-            "--dim seq=²: expected NAME=N with N >= 0",
-            "for example --dim seq=128",
+        *(
+            (
+                ("analyze", "MODEL", "--dim", text),
+                f"--dim {text}: expected NAME=N with N >= 0",
+                "for example --dim seq=128",
+            )
+            for text in ("seq", "=3", "seq=-1", "seq=²")
         ),
         (("demo", "lm"), "no demo is called 'lm'", "did you mean 'llm'?"),
         (
