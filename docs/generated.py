@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import graphcut
 import graphcut.cli
-from graphcut.cli.common_options import app as command
+from graphcut.cli.application import app as command
 from graphcut.core.manifest import Manifest
 from graphcut.planning.cluster import SimulatedCluster
 from graphcut.planning.plan_files import PlanFile

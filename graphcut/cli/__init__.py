@@ -16,7 +16,7 @@ import typer
 
 from ..core.errors import GraphcutError, PlanError, UsageError
 from . import analyze, bench, cost_model, demo, generate, merge, plan, run, show, simulate, split, verify
-from .app import add_command, app
+from .application import add_command, app
 from .output import complain, settings
 
 _INTERRUPTED: Final = 130

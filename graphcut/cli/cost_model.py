@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from ..core.units import parse_bytes
-from .app import check_applicable, given_options
+from .application import check_applicable, given_options
 from .common_options import RANDOM, Dims, Force, ModelPath, OneInput, Profile, Tokens, check_output, is_random, load
 from .output import print_, say
 

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from ..demos import DEMOS, write
-from .app import given_options
+from .application import given_options
 from .common_options import Force, check_output
 from .output import say, say_next
 

@@ -14,7 +14,7 @@ from typer import Option
 from ..core.errors import UsageError
 from ..core.units import parse_bytes
 from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Within
-from .app import given_options
+from .application import given_options
 from .common_options import Profile, Tokens
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typer import Option
 
 from ..core.errors import RunError, UsageError
 from ..core.units import parse_bytes, size
-from .app import check_applicable, given_options
+from .application import check_applicable, given_options
 from .common_options import (
     CascadePath,
     Dims,

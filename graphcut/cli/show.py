@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .app import given_options
+from .application import given_options
 from .common_options import AsJson, Dims, Force, OriginalModel, check_output, open_, parsed_dims
 from .output import print_, put_text, say, say_next, text_of
 

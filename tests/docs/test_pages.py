@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from graphcut.cli.common_options import app
+from graphcut.cli.application import app
 
 from pages import PAGES, ROOT, Run, blocks_of, options_in
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import graphcut
-from graphcut.cli.common_options import app
+from graphcut.cli.application import app
 
 from pages import ROOT
 
