@@ -174,7 +174,7 @@ def renewed(page: str, folder: Path) -> str:
     run, pieces, end = Run(folder), list[str](), 0
     for block in blocks_of(page):
         done = run.run(block)
-        if block.language == "console" and block.file is None and not block.is_measured:
+        if block.language == "console" and (not block.is_measured or not any(lines for _, lines in block.commands)):
             pieces += [page[end : block.span[0]], done.text]
             end = block.span[1]
     return "".join([*pieces, page[end:]])
