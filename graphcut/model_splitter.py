@@ -1,4 +1,4 @@
-"""From a model to answers in one call: cut it, spread it over workers, divide the batch, put the outputs together."""
+"""`ModelSplitter`: split a model, run its parts on workers, and use it like the whole model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .surgery.splitting import split
 
 
 class ModelSplitter:
-    """A model that runs in parts, each on a device of its own, and is used as if it were whole.
+    """A model whose parts run on workers of their own. A context manager; or call `close`.
 
     with graphcut.ModelSplitter("model.onnx", num_devices=4) as splitter:
         y = splitter.forward(x)
 
     Attributes:
         cascade: the parts.
-        pipeline: their workers, which stay loaded between calls.
+        pipeline: the workers, which keep the parts loaded between calls.
     """
 
     def __init__(
@@ -41,28 +41,27 @@ class ModelSplitter:
         folder: str | Path | None = None,
         config: SessionConfig | None = None,
     ) -> None:
-        """Cut `model` into `num_devices` parts whose slowest is as fast as can be, and load them.
+        """Split `model` into `num_devices` parts, minimizing the slowest part, and load them.
 
         Args:
             model: an .onnx file.
-            num_devices: how many parts and workers.
-            via: see `graphcut.stream`.
-            dims: numbers for symbolic dimensions, so that parts are balanced for these sizes.
-            folder: where the parts go, to be kept; without it they are deleted with the splitter.
+            num_devices: the number of parts and of workers.
+            via: where workers run, see `graphcut.stream`.
+            dims: sizes of symbolic dimensions for which the parts are balanced.
+            folder: where to write the parts; by default a temporary folder, deleted by `close`.
             config: how sessions are built.
 
         Raises:
-            GraphcutError: the model can't be read, or not be cut so.
+            GraphcutError: the model can't be read or split.
         """
         whole = load(model, dims=dims)
-        made = plan(analyze(whole), Into(num_devices))
+        chosen = plan(analyze(whole), Into(num_devices))
         self._scratch = tempfile.TemporaryDirectory(prefix="graphcut-") if folder is None else None
-        place = Path(self._scratch.name) / "parts" if self._scratch else folder
-        self.cascade = split(whole, made, place)
+        self.cascade = split(whole, chosen, Path(self._scratch.name) / "parts" if self._scratch else folder)
         self.pipeline = Pipeline(self.cascade, via=via, workers=num_devices, micro_batch="auto", config=config)
 
     def forward(self, inputs: Mapping[str, object] | np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - see Returns
-        """The model's outputs. A batch is divided among the devices, where the model declares an axis for it.
+        """The model's outputs. A batch is divided among the workers if the model declares an axis for it.
 
         Args:
             inputs: arrays by name; one array for a model with a single input.
@@ -74,19 +73,19 @@ class ModelSplitter:
             UsageError: one array is given, and the model reads several.
             RunError: an input is missing, unknown or of the wrong type, or a part fails.
         """
-        outputs = self.pipeline.submit(inputs if isinstance(inputs, Mapping) else self._named(inputs)).result()
+        if not isinstance(inputs, Mapping):
+            names = self.cascade.manifest.reads
+            if len(names) != 1:
+                raise UsageError(
+                    f"the model reads {len(names)} inputs, and one array is given",
+                    hint=f"name them: {', '.join(names)}",
+                )
+            inputs = {names[0]: inputs}
+        outputs = self.pipeline.submit(inputs).result()
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
-    def _named(self, array: np.ndarray[Any, Any]) -> dict[str, object]:
-        names = self.cascade.manifest.reads
-        if len(names) != 1:
-            raise UsageError(
-                f"the model reads {len(names)} inputs, and one array is given", hint=f"name them: {', '.join(names)}"
-            )
-        return {names[0]: array}
-
     def close(self) -> None:
-        """End the workers, and delete the parts where no folder was named for them."""
+        """End the workers, and delete the temporary folder."""
         self.pipeline.close()
         if self._scratch is not None:
             self._scratch.cleanup()

@@ -1,5 +1,5 @@
-"""A whole model against its cascade, every way to run either: `rounds` is the contest, `contender` one that takes part.
+"""Measuring: a whole model against its cascade (`comparison`), and the cost of each module (`cost_measurement`).
 
-Each contender runs in a process of its own, started afresh for each round, and all take turns: a busy machine, warm
-caches and what an earlier one left in memory are the same for all.
+Each way to run a model is measured in a process of its own, started anew for each round, and the ways take turns: a
+busy machine, warm caches and memory left by an earlier run affect all of them alike.
 """

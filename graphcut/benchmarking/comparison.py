@@ -1,4 +1,4 @@
-"""The contest: every way to run a model, in turn, several rounds of it; medians, and ratios to the whole model."""
+"""Compare the ways to run a model: several rounds of each, medians, and ratios to the whole model."""
 
 from __future__ import annotations
 
@@ -19,32 +19,36 @@ from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade
 from ..running.npz_files import save_outputs
 from .contender import BenchmarkRun, BenchmarkTask
-from .ways import WAYS
+from .ways import BASELINE, WAYS
 
-_LONG_ENOUGH_S: Final = 1.0
-_MOST: Final = 200
-_FIRST: Final = "whole"
-"""The way that the others are compared with."""
+_NUMBERS: Final = "biufc"
+"""The kinds of numpy arrays that hold numbers."""
 
-_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")
-"""How Python begins the last line of a traceback."""
+_ROUND_S: Final = 1.0
+"""The whole model is run for about as long in a round."""
+
+_MOST_RUNS: Final = 200
+"""The most runs in a round."""
+
+_ERROR_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")
+"""The class of the error in the last line of a traceback."""
 
 
 @dataclass(frozen=True)
 class WayResult:
-    """What came of one way to run it; times and memory are medians over the rounds.
+    """The result for one way; times and memory are medians over the rounds.
 
     Attributes:
-        way: the word that names it.
-        title: what it is called.
-        load_s: from nothing to the first answer.
+        way: its name in `WAYS`.
+        title: its title.
+        load_s: seconds until the first outputs were there, loading included.
         run_s: seconds for one feed.
-        ratio: of `run_s` to that of the whole model in the same round.
+        ratio: `run_s` divided by that of the whole model in the same round.
         cpu_s: seconds of processor time for one feed.
-        peak_bytes: memory above what Python and ONNX Runtime take by themselves.
-        difference: the largest difference of its outputs from those of the whole model; 0 where all are the same, None
-            where they can't be compared.
-        error: why it could not take part; empty where it did.
+        peak_bytes: maximum resident memory above that of Python and ONNX Runtime alone; 0 if unknown.
+        difference: the largest absolute difference from the outputs of the whole model; 0 if all bits are the same,
+            None if they can't be compared.
+        error: why it could not run; empty if it ran.
     """
 
     way: str
@@ -67,33 +71,35 @@ def compare(
     rounds: int = 3,
     progress: Callable[[str, int], None] | None = None,
 ) -> tuple[WayResult, ...]:
-    """Run the model that was cut and its cascade every way there is.
+    """Measure the whole model and its cascade in several ways, on one feed.
 
     Args:
         cascade: the parts.
-        feed: inputs by name, as arrays of numbers.
-        model: the model, if it has moved.
-        ways: which of `WAYS`; `whole` takes part in any case.
-        rounds: how often each is started and measured.
-        progress: told who runs, and in which round.
+        feed: the inputs by name, as arrays of numbers.
+        model: the whole model, if it has moved.
+        ways: names in `WAYS`; `whole` is measured in any case.
+        rounds: how often each way is started and measured.
+        progress: called before each measurement with the title of the way and the index of the round.
 
     Raises:
-        UsageError: the model is not there, or inputs can't be written to a file.
+        UsageError: the model does not exist, or an input is not an array of numbers.
         RunError: the whole model can't be run.
     """
     source = model or cascade.source
     if not source.is_file():
-        raise UsageError(f"the model {source} is not there to compare with", hint="name it with --model FILE")
-    strange = next((name for name, value in feed.items() if np.asarray(value).dtype.kind not in "biufc"), None)
-    if strange is not None:
-        raise UsageError(f"input {strange!r} is no array of numbers", hint="only models that read numbers can compete")
+        raise UsageError(f"the whole model {source} does not exist", hint="name it with --model FILE")
+    arrays = {name: np.asarray(value) for name, value in feed.items()}
+    if strange := next((name for name, array in arrays.items() if array.dtype.kind not in _NUMBERS), None):
+        raise UsageError(
+            f"input {strange!r} is not an array of numbers", hint="only models with numeric inputs can be compared"
+        )
     with tempfile.TemporaryDirectory(prefix="graphcut-bench-") as scratch:
-        contest = _Contest(cascade, source, Path(scratch), progress)
-        save_outputs({name: np.asarray(value) for name, value in feed.items()}, contest.inputs)
-        return contest.held(dict.fromkeys((_FIRST, *ways)), rounds)
+        comparison = _Comparison(cascade, source, Path(scratch), progress)
+        save_outputs(arrays, comparison.inputs)
+        return comparison.results(dict.fromkeys((BASELINE, *ways)), rounds)
 
 
-class _Contest:
+class _Comparison:
     def __init__(
         self, cascade: Cascade, model: Path, scratch: Path, progress: Callable[[str, int], None] | None
     ) -> None:
@@ -103,25 +109,28 @@ class _Contest:
         self._scratch = scratch
         self._progress = progress
 
-    def held(self, ways: Iterable[str], rounds: int) -> tuple[WayResult, ...]:
-        pilot = self._run(_FIRST, 3, 0)
+    def results(self, ways: Iterable[str], rounds: int) -> tuple[WayResult, ...]:
+        pilot = self._measured(BASELINE, 3, 0)
         if isinstance(pilot, str):
             raise RunError(f"{self._model} can't be run: {pilot}", hint="give inputs that it accepts with --inputs")
-        times = min(_MOST, max(3, round(_LONG_ENOUGH_S / max(pilot.run_s, 1e-6))))
-        runs: dict[str, list[BenchmarkRun]] = {way: [] for way in ways}
+        runs = min(_MOST_RUNS, max(3, round(_ROUND_S / max(pilot.run_s, 1e-6))))
+        measured: dict[str, list[BenchmarkRun]] = {way: [] for way in ways}
         failed: dict[str, str] = {}
         for number in range(rounds):
-            for way, earlier in runs.items():
-                found = failed.get(way) or self._run(way, times, number)
+            for way, earlier in measured.items():
+                found = failed.get(way) or self._measured(way, runs, number)
                 if isinstance(found, str):
                     failed[way] = found
                 else:
                     earlier.append(found)
-        if _FIRST in failed:
-            raise RunError(f"{self._model} ran, and later did not: {failed[_FIRST]}", hint="is there memory for it?")
-        return tuple(self._standing(way, own, runs[_FIRST], failed.get(way, "")) for way, own in runs.items())
+        if BASELINE in failed:
+            raise RunError(
+                f"{self._model} ran once and then failed: {failed[BASELINE]}", hint="is there enough memory for it?"
+            )
+        return tuple(self._result(way, own, measured[BASELINE], failed.get(way, "")) for way, own in measured.items())
 
-    def _run(self, way: str, times: int, number: int) -> BenchmarkRun | str:
+    def _measured(self, way: str, runs: int, number: int) -> BenchmarkRun | str:
+        """What `way` took, or why it failed."""
         if self._progress is not None:
             self._progress(WAYS[way].title, number)
         result = self._scratch / "result.json"
@@ -131,37 +140,43 @@ class _Contest:
             model=str(self._model),
             cascade=str(self._cascade.path),
             inputs=str(self.inputs),
-            times=times,
+            runs=runs,
             outputs=str(self._scratch / f"{way}.npz"),
             result=str(result),
         )
         command = [sys.executable, "-m", "graphcut.benchmarking.contender", msgspec.json.encode(task).decode()]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ourselves
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this package
         if not result.exists():
-            return _last_words(done.stderr)
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            return _ERROR_CLASS.sub("", lines[-1]) if lines else "it ended without a message"
         return msgspec.json.decode(result.read_bytes(), type=BenchmarkRun)
 
-    def _standing(self, way: str, runs: Sequence[BenchmarkRun], first: Sequence[BenchmarkRun], error: str) -> WayResult:
+    def _result(self, way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun], error: str) -> WayResult:
         title = WAYS[way].title
         if error or not runs:
             return WayResult(way, title, error=error)
+        with np.load(self._scratch / f"{BASELINE}.npz") as expected, np.load(self._scratch / f"{way}.npz") as found:
+            difference = largest_difference([(expected[name], found[name]) for name in expected.files])
         return WayResult(
             way,
             title,
             load_s=median(run.load_s for run in runs),
             run_s=median(run.run_s for run in runs),
-            ratio=median(run.run_s / other.run_s for run, other in zip(runs, first, strict=True)),
+            ratio=median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True)),
             cpu_s=median(run.cpu_s for run in runs),
             peak_bytes=round(median(run.peak_bytes for run in runs)),
-            difference=self._difference(way),
+            difference=difference,
         )
 
-    def _difference(self, way: str) -> float | None:
-        with np.load(self._scratch / f"{_FIRST}.npz") as whole, np.load(self._scratch / f"{way}.npz") as other:
-            pairs = [(whole[name], other[name]) for name in whole.files]
-        if any(a.shape != b.shape or a.dtype.kind not in "biufc" for a, b in pairs):
-            return None
-        return max((_largest(a, b) for a, b in pairs if a.size), default=0.0)
+
+def largest_difference(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> float | None:
+    """The largest absolute difference in pairs of arrays; None if shapes differ or a pair holds no numbers.
+
+    A NaN that only one array has is an infinite difference.
+    """
+    if any(a.shape != b.shape or a.dtype.kind not in _NUMBERS for a, b in pairs):
+        return None
+    return max((_largest(a, b) for a, b in pairs if a.size), default=0.0)
 
 
 def _largest(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
@@ -171,9 +186,3 @@ def _largest(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return float("inf")
     return float(np.nanmax(np.abs(a - b)))
-
-
-def _last_words(stderr: str) -> str:
-    """The last line of a process that failed, without the name of the class of its error."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return _CLASS.sub("", lines[-1]) if lines else "it ended, and said nothing"

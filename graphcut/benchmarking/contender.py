@@ -1,52 +1,72 @@
-"""One way to run a model, in a process of its own: load it, run it, note what that took. Started by `rounds`."""
+"""Run a model in one way and measure it. `comparison` starts this module as a process of its own."""
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import numpy as np
+import onnxruntime as ort
 
-from ..running.in_process.process_memory import code_to_come_bytes
+from ..core.errors import MemoryCapError
+from ..core.manifest import Cascade, open_cascade
+from ..running.in_process.runner import Runner
 from ..running.npz_files import save_outputs
-from .ways import WAYS
+from ..running.pipelined import Pipeline
+from ..running.process_memory import status_bytes, unloaded_library_bytes
+from ..running.scheduling.assignment import Via
+from ..running.stage import SessionConfig, session_options
+from .ways import CORES
+
+_T = TypeVar("_T")
+
+Feeds = Mapping[str, Any]
+Answer = Callable[[Sequence[Feeds]], dict[str, Any]]
+"""Runs all feeds and returns the outputs of the last; the other outputs are dropped, as a user would drop them."""
+
+_SLACK_BYTES: Final = 1 << 20
+"""How much a process may grow between asking for the smallest memory limit and keeping it."""
 
 
 class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do.
+    """What to measure.
 
     Attributes:
-        way: the word of the way to run it.
-        model: the model that was cut.
-        cascade: its cascade.
-        inputs: a .npz file with one feed.
-        times: how often to run it, after one time that does not count.
-        outputs: the .npz file for what comes out, once.
-        result: the file for what was measured.
+        way: a name in `WAYS`.
+        model: path of the whole model.
+        cascade: path of its cascade.
+        inputs: path of a .npz file with one feed.
+        runs: how often to run it, after one run that is not measured.
+        outputs: path of the .npz file to write the outputs to.
+        result: path of the JSON file to write the `BenchmarkRun` to.
     """
 
     way: str
     model: str
     cascade: str
     inputs: str
-    times: int
+    runs: int
     outputs: str
     result: str
 
 
 class BenchmarkRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of one contender in one round.
+    """What was measured of one way in one round.
 
     Attributes:
-        load_s: from nothing to ready.
-        run_s: seconds for one feed, with as many on their way as the way allows.
-        cpu_s: seconds of processor time for one feed, all threads and processes together.
-        peak_bytes: the most memory that was resident, above what Python and ONNX Runtime take by themselves; 0 where
-            the system does not tell.
+        load_s: seconds until the first outputs were there, loading included.
+        run_s: seconds for one feed, with as many in flight as the way allows.
+        cpu_s: seconds of processor time for one feed, over all threads and processes.
+        peak_bytes: maximum resident memory above that of Python and ONNX Runtime alone; 0 if unknown.
     """
 
     load_s: float
@@ -55,57 +75,116 @@ class BenchmarkRun(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
 
 
-def contend(task: BenchmarkTask) -> None:
-    """Do it, and write down what it took."""
+def measure_way(task: BenchmarkTask) -> None:
+    """Run `task` and write its two files."""
     with np.load(task.inputs) as file:
         feed = {name: file[name] for name in file.files}
-    base = _memory(Path("/proc/self"), "VmRSS") + code_to_come_bytes()
+    base = status_bytes("VmRSS") + unloaded_library_bytes()
     began = perf_counter()
-    with WAYS[task.way].opened(Path(task.model), Path(task.cascade)) as answer:
+    with _OPENERS[task.way](Path(task.model), Path(task.cascade)) as answer:
         first = answer([feed])
-        loaded = perf_counter()
-        cpu = _cpu_s()
-        answer([feed] * task.times)
+        loaded, cpu = perf_counter(), _cpu_s()
+        answer([feed] * task.runs)
         ended = perf_counter()
         result = BenchmarkRun(
             load_s=loaded - began,
-            run_s=(ended - loaded) / task.times,
-            cpu_s=(_cpu_s() - cpu) / task.times,
-            peak_bytes=max(0, sum(_memory(p, "VmHWM") for p in _family()) - base * len(_family())),
+            run_s=(ended - loaded) / task.runs,
+            cpu_s=(_cpu_s() - cpu) / task.runs,
+            peak_bytes=max(0, sum(status_bytes("VmHWM", p) - base for p in _processes())),
         )
     save_outputs(first, Path(task.outputs))
     Path(task.result).write_bytes(msgspec.json.encode(result))
 
 
-def _family() -> list[Path]:
-    """This process and its children, as /proc has them; empty on other systems."""
+def _processes() -> list[Path]:
+    """The /proc folders of this process and its children; empty on systems without /proc."""
     own = Path("/proc/self")
-    if not own.exists():
-        return []
-    found = [own]
-    for tasks in own.glob("task/*/children"):
+    found = [own] if own.exists() else []
+    for children in own.glob("task/*/children"):
         with suppress(OSError):
-            found += [Path(f"/proc/{number}") for number in tasks.read_text().split()]
+            found += [Path(f"/proc/{pid}") for pid in children.read_text().split()]
     return found
 
 
-def _memory(process: Path, line: str) -> int:
-    with suppress(OSError):
-        for text in (process / "status").read_text().splitlines():
-            if text.startswith(f"{line}:"):
-                return int(text.split()[1]) * 1024
-    return 0
-
-
 def _cpu_s() -> float:
-    """Processor time of this process and its children, who still run."""
+    """Processor time of this process and of its children that still run."""
     total = process_time()
-    for process in _family()[1:]:
+    for process in _processes()[1:]:
         with suppress(OSError):
             fields = (process / "stat").read_text().rpartition(")")[2].split()
             total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return total
 
 
+# The ways
+
+
+def _last(answers: Iterable[_T]) -> _T:
+    return deque(answers, maxlen=1).pop()
+
+
+@contextmanager
+def _whole(model: Path, _: Path, *, options: ort.SessionOptions, callers: int = 1) -> Iterator[Answer]:
+    session = ort.InferenceSession(os.fspath(model), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(feed: Feeds) -> dict[str, Any]:
+        return dict(zip(names, session.run(None, dict(feed)), strict=True))
+
+    with ThreadPoolExecutor(callers) as pool:
+        yield lambda feeds: _last(pool.map(run, feeds) if callers > 1 else map(run, feeds))
+
+
+@contextmanager
+def _parts(_: Path, place: Path) -> Iterator[Answer]:
+    with Runner(open_cascade(place)) as runner:
+        yield lambda feeds: _last(map(runner.run, feeds))
+
+
+@contextmanager
+def _parts_in_turn(_: Path, place: Path, *, exact: bool) -> Iterator[Answer]:
+    cascade = open_cascade(place)
+
+    def answer(feeds: Sequence[Feeds]) -> dict[str, Any]:
+        with Runner(cascade, memory_bytes=_least_bytes(cascade, feeds[0], exact=exact), exact=exact) as runner:
+            return _last(map(runner.run, feeds))
+
+    yield answer
+
+
+def _least_bytes(cascade: Cascade, feed: Feeds, *, exact: bool) -> int:
+    """The smallest memory limit that a `Runner` accepts for `feed`."""
+    with Runner(cascade, memory_bytes=1, exact=exact) as runner:
+        try:
+            runner.run(feed)
+        except MemoryCapError as error:
+            return error.smallest_bytes + _SLACK_BYTES
+    return _SLACK_BYTES
+
+
+@contextmanager
+def _pipeline(_: Path, place: Path, *, via: Via) -> Iterator[Answer]:
+    with Pipeline(open_cascade(place), via=via) as pipeline:
+        yield lambda feeds: cast("dict[str, Any]", _last(pipeline.map(feeds)))  # errors are raised
+
+
+def _configured(**config: Any) -> ort.SessionOptions:  # noqa: ANN401 - the fields of SessionConfig
+    return session_options(SessionConfig(**config))
+
+
+_OPENERS: Final[Mapping[str, Callable[[Path, Path], AbstractContextManager[Answer]]]] = {
+    "whole": partial(_whole, options=_configured()),
+    "whole-spinning": partial(_whole, options=ort.SessionOptions()),
+    "whole-concurrent": partial(_whole, options=_configured(threads=1), callers=CORES),
+    "whole-mapped": partial(_whole, options=_configured(prepacked=False)),
+    "parts": _parts,
+    "parts-in-turn": partial(_parts_in_turn, exact=True),
+    "parts-in-turn-mapped": partial(_parts_in_turn, exact=False),
+    "threads": partial(_pipeline, via="threads"),
+    "processes": partial(_pipeline, via="processes"),
+}
+"""For each of `WAYS`, a context manager that loads the model or the cascade."""
+
+
 if __name__ == "__main__":
-    contend(msgspec.json.decode(sys.argv[1], type=BenchmarkTask))
+    measure_way(msgspec.json.decode(sys.argv[1], type=BenchmarkTask))

@@ -1,54 +1,60 @@
-"""Which nodes of a model a node of ONNX Runtime's optimised graph took in: fusions keep the names of their outputs."""
+"""Which nodes of a model an optimized node of ONNX Runtime computes: fusions keep the names of their outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from onnx import NodeProto
 
 
-def taken_in(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -> dict[str, tuple[int, ...]]:
-    """For each node of `optimized`, by name, the places of the nodes of `original` whose work it does.
+def fused_nodes(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -> dict[str, tuple[int, ...]]:
+    """For each node of `optimized`, by name, the indices of the nodes of `original` that it computes.
 
-    A node of the optimised graph does what stands between the tensors it writes and those that stand in the optimised
-    graph too, walking back in the original one. Where it writes none that the original knows (a layout of its own, the
-    inside of a function), its name tells; else it belongs to the node that reads it, or to the one that it reads. Empty
-    where nothing tells. Both sequences are in topological order.
+    These are the nodes on the paths back from the tensors that it writes to tensors that exist in both graphs. A node
+    that writes no tensor of the original graph (its output has another layout, or it is inside a function) is found by
+    its name, else it counts for its reader, or for the node that it reads from. Empty where none of these is known.
+
+    Example: MatMul -> Add -> Relu fused into one FusedGemm that writes the Relu's output: {"FusedGemm": (0, 1, 2)}.
+
+    Args:
+        original: the nodes of the model, in topological order.
+        optimized: the nodes of the optimized graph, in topological order.
     """
     writer = {name: i for i, node in enumerate(original) for name in node.output if name}
     by_name = {node.name: i for i, node in enumerate(original) if node.name}
-    roots = {node.name: _roots(node, writer, by_name) for node in optimized}
-    # What stands in the optimised graph, and what a node of another layout makes under another name.
-    standing = {name for node in optimized for name in node.output}
+    last = {node.name: _last_nodes(node, writer, by_name) for node in optimized}
+    # The tensors of the optimized graph, also those that it has under another name in another layout.
+    kept = {name for node in optimized for name in node.output}
     for node in optimized:
         if not any(name in writer for name in node.output):
-            standing.update(name for i in roots[node.name] for name in original[i].output)
-    found = {name: _between(original, writer, standing, own) for name, own in roots.items()}
-    _lend(found, optimized)
+            kept.update(name for i in last[node.name] for name in original[i].output)
+    found = {name: _ancestors(original, writer, kept, own) for name, own in last.items()}
+    _fill_from_neighbours(found, optimized)
     return found
 
 
-def _roots(node: NodeProto, writer: Mapping[str, int], by_name: Mapping[str, int]) -> tuple[int, ...]:
+def _last_nodes(node: NodeProto, writer: Mapping[str, int], by_name: Mapping[str, int]) -> tuple[int, ...]:
     known = tuple(dict.fromkeys(writer[name] for name in node.output if name in writer))
     return known or ((by_name[node.name],) if node.name in by_name else ())
 
 
-def _between(
-    original: Sequence[NodeProto], writer: Mapping[str, int], standing: Iterable[str], roots: Sequence[int]
+def _ancestors(
+    original: Sequence[NodeProto], writer: Mapping[str, int], kept: Collection[str], last: Sequence[int]
 ) -> tuple[int, ...]:
-    seen = set(roots)
-    waiting = list(roots)
+    """`last`, and the nodes before them up to the tensors in `kept`."""
+    seen = set(last)
+    waiting = list(last)
     while waiting:
         for name in original[waiting.pop()].input:
             source = writer.get(name)
-            if source is not None and name not in standing and source not in seen:
+            if source is not None and name not in kept and source not in seen:
                 seen.add(source)
                 waiting.append(source)
     return tuple(sorted(seen))
 
 
-def _lend(found: dict[str, tuple[int, ...]], optimized: Sequence[NodeProto]) -> None:
-    """Give a node that took in nothing what its first reader has, or else what it reads from has."""
+def _fill_from_neighbours(found: dict[str, tuple[int, ...]], optimized: Sequence[NodeProto]) -> None:
+    """Give a node for which nothing was found what its first reader has, or else the node that it reads from."""
     reader = {name: node.name for node in reversed(optimized) for name in node.input}
     for node in reversed(optimized):
         if not found[node.name]:

@@ -25,9 +25,9 @@ from .output import print_, print_json, say
 
 
 def _ways() -> list[tuple[str, str]]:
-    from ..benchmarking.ways import WAYS
+    from ..benchmarking.ways import way_descriptions
 
-    return [(name, way.title) for name, way in WAYS.items()]
+    return list(way_descriptions().items())
 
 
 def bench(

@@ -172,7 +172,7 @@ def _say_before(runner: Runner, *, exact: bool) -> None:
     forecast = runner.forecast
     if forecast is None or forecast.memory_bytes is None:
         return
-    about = "about " if forecast.is_about else ""
+    about = "about " if forecast.is_estimated else ""
     say(f"predicted peak {about}{size(forecast.peak_bytes)} of {size(forecast.memory_bytes)}: {forecast.residency}")
     if forecast.is_mapped and not exact:
         say("weights are mapped from disk: the last bits may differ from the whole model's; --exact avoids this")

@@ -1,4 +1,4 @@
-"""Running a cascade: `stage` is one part that is loaded; folders hold the ways to run them all, and who runs them.
+"""Running a cascade, in this process (`in_process`), on workers (`executors`, `scheduling`), or as a decoder.
 
-Needs numpy, onnxruntime and the manifest reader, and nothing else: a worker installs no onnx.
+Needs numpy, onnxruntime, msgspec and `core` only: a machine that runs parts installs no onnx.
 """

@@ -1,6 +1,6 @@
-"""A run as a timeline, in the trace event format that chrome://tracing and ui.perfetto.dev open.
+"""A run as a timeline in the trace event format, which chrome://tracing and ui.perfetto.dev open.
 
-The format: "Trace Event Format", Google, 2016: an array of events, times in microseconds.
+The format: "Trace Event Format", Google, 2016: an array of events, with times in microseconds.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .run_log import RunLog
 
 
 def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: Path) -> None:
-    """Write what `log` noted; a row for each worker, a bar for each part at work, a mark for what went wrong.
+    """Write a timeline with a row for each worker, a bar for each run of a part, and a mark for each death.
 
     Args:
-        log: kept while tracing.
-        parts: what the parts are called.
-        workers: what the workers are called.
-        path: the file.
+        log: of a run with tracing.
+        parts: names of the parts.
+        workers: names of the workers.
+        path: the .json file to write.
 
     Raises:
-        RunError: the disk refuses.
+        RunError: the file can't be written.
     """
     raw = msgspec.json.encode({"traceEvents": list(_events(log, parts, workers)), "displayTimeUnit": "ms"})
     try:
@@ -38,8 +38,8 @@ def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: 
 
 def _events(log: RunLog, parts: Sequence[str], workers: Sequence[str]) -> Iterator[dict[str, Any]]:
     zero_s = min(log.arrived_s, default=0.0)
-    for number, name in enumerate(workers):
-        yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": number, "args": {"name": name}}
+    for worker, name in enumerate(workers):
+        yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": worker, "args": {"name": name}}
     for span in log.spans:
         yield {
             "ph": "X",
@@ -51,11 +51,7 @@ def _events(log: RunLog, parts: Sequence[str], workers: Sequence[str]) -> Iterat
             "dur": span.seconds * 1e6,
             "args": {"input": span.request},
         }
-    for worker, why, at_s in log.deaths:
-        yield _mark(f"ended: {why}", worker, at_s - zero_s)
-    for bounds, at_s in log.rebalances:
-        yield _mark(f"parts changed hands: {list(bounds)}", 0, at_s - zero_s)
-
-
-def _mark(name: str, worker: int, at_s: float) -> dict[str, Any]:
-    return {"ph": "i", "s": "g", "name": name, "pid": 0, "tid": worker, "ts": at_s * 1e6}
+    marks = [(f"ended: {reason}", worker, time_s) for worker, reason, time_s in log.deaths]
+    marks += [(f"rebalanced: {list(bounds)}", 0, time_s) for bounds, time_s in log.rebalances]
+    for name, worker, time_s in marks:
+        yield {"ph": "i", "s": "g", "name": name, "pid": 0, "tid": worker, "ts": (time_s - zero_s) * 1e6}

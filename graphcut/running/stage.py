@@ -1,9 +1,9 @@
-"""One part, loaded and ready: the one place that builds ONNX Runtime sessions for parts."""
+"""One loaded part. The only place that builds ONNX Runtime sessions for parts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,16 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from ..core.errors import RunError
 from ..core.manifest import Cascade, Part, digest_of
+from ..core.wiring import Tensor
 from .values import Value, Values, copied, is_numeric_tensor, to_array, to_value
 
 _CPU: Final = "CPUExecutionProvider"
-_SMALL_BYTES: Final = "65536"
-_NOWHERE: Final[Values] = MappingProxyType({})
+
+_MOST_FOLDED_BYTES: Final = "65536"
+"""With mapped weights, constants up to this size are folded. A larger one, such as a transposed weight, would be
+computed at load time and held in memory besides the mapped file."""
+
+_NO_BUFFERS: Final[Values] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -27,15 +32,15 @@ class SessionConfig:
     """How sessions are built.
 
     Attributes:
-        optimized: with ONNX Runtime's graph optimisations. Without them a cascade is bit-identical to its model.
-        prepacked: copy weights into the layout that is fastest. Without it they stay on disk and are mapped; results
-            may then differ in the last bits from those of a prepacked session.
-        threads: for one operator; 0 leaves it to ONNX Runtime.
-        arena: keep freed memory for the next run. Without it, a tensor goes back as soon as nothing needs it, which
-            takes least memory, and a little time.
-        provider: the execution provider; None for that of the part's device, or else the processor.
-        options: what this provider is told, in its own words.
-        is_checked: run a part only if its file is the one that was written when the model was cut.
+        optimized: with ONNX Runtime's graph optimizations. Without them a cascade is bit-identical to its model.
+        prepacked: copy weights into the layout that is fastest. Otherwise they are mapped from the file; results may
+            then differ in the last bits from those of a prepacked session.
+        threads: threads of one operator; 0 leaves the number to ONNX Runtime.
+        arena: keep freed memory for the next run. Otherwise tensors are returned to the system when they are freed,
+            which takes the least memory and a little time.
+        provider: the execution provider; None for that of the part's device, else the CPU's.
+        options: options of this provider.
+        is_checked: before loading a part, check that its file is the one written at the split.
     """
 
     optimized: bool = True
@@ -48,135 +53,151 @@ class SessionConfig:
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:
-    """The options that every session of graphcut has."""
+    """The ONNX Runtime options for `config`, with thread spinning and logging off."""
     options = ort.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised, and said by us
+    options.log_severity_level = 4  # errors are raised, and reported by the caller
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if config.optimized else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = config.threads
     # Threads of one session that spin while another one works make a cascade two to four times slower.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.enable_cpu_mem_arena = config.arena
-    options.enable_mem_pattern = config.arena  # a pattern is one block for all activations, and outputs come on top
+    options.enable_mem_pattern = config.arena  # a pattern allocates all activations as one block, outputs not included
     if not config.prepacked:
         options.add_session_config_entry("session.disable_prepacking", "1")
-        # A weight that is transposed would be so once and for all, and lie in memory a second time.
-        options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", _SMALL_BYTES)
+        options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", _MOST_FOLDED_BYTES)
     return options
 
 
 class Stage:
-    """A part with its session."""
+    """A part with its session.
+
+    Attributes:
+        part: the part.
+    """
 
     def __init__(self, cascade: Cascade, part: Part, *, config: SessionConfig) -> None:
         """Load `part`.
 
         Raises:
-            RunError: the file is not what the manifest says, or ONNX Runtime refuses it.
+            RunError: the file differs from the manifest, or ONNX Runtime refuses it.
         """
         self.part = part
         self._writes = list(part.writes)
         self._tensors = {name: cascade.tensors[name] for name in (*part.reads, *part.writes)}
-        self._is_all_numbers = all(map(is_numeric_tensor, self._tensors.values()))
-        file = cascade.file(part)
+        self._is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
         if config.is_checked:
             check_unchanged(cascade, part)
+        file = cascade.file(part)
         providers = _providers(cascade, part, config)
         try:
             self._session = ort.InferenceSession(os.fspath(file), session_options(config), providers=providers)
         except Exception as error:
-            raise RunError(
-                f"{file} can't be loaded: {ort_message(error)}", hint="`graphcut verify` checks a cascade"
-            ) from error
+            message = f"{file} can't be loaded: {ort_message(error)}"
+            raise RunError(message, hint="`graphcut verify` checks a cascade") from error
 
-    def step(self, held: Values, into: Values = _NOWHERE) -> dict[str, Value]:
-        """Run the part on what it reads of `held`, and return what it writes, in the tensors of `into` that fit."""
-        fed = {name: held[name] for name in self.part.reads if name in held}
+    def step(self, values: Values, buffers: Values = _NO_BUFFERS) -> dict[str, Value]:
+        """Run the part once and return its outputs.
+
+        Args:
+            values: the inputs by name; may hold more.
+            buffers: tensors to write outputs into, by name. If one has the wrong shape, all outputs are allocated.
+
+        Raises:
+            RunError: ONNX Runtime fails.
+        """
+        fed = {name: values[name] for name in self.part.reads if name in values}
         try:
-            if self._is_all_numbers:
-                with suppress(Exception):  # sizes may hang on values, and then nobody knows them before
-                    if given := {name: into[name] for name in self.part.writes if name in into}:
-                        return self._step_into(fed, given)
-                return self._step_with_tensors(fed)
-            return self._step_with_objects(fed)
+            if not self._is_numeric:
+                return run_session(self._session, fed, self._writes, self._tensors)
+            with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
+                if given := {name: buffers[name] for name in self._writes if name in buffers}:
+                    return self._step_into(fed, given)
+            # The method that InferenceSession wraps: the wrapper takes five times as long as the call itself.
+            inputs = {name: value._get_c_value() for name, value in fed.items()}  # noqa: SLF001 - see above
+            outputs = self._session._sess.run_with_ort_values(inputs, self._writes, None)  # noqa: SLF001 - see above
+            return {name: _alone(outputs[i]) for i, name in enumerate(self._writes)}
         except RunError:
             raise
         except Exception as error:
-            raise RunError(
-                f"{self.part.file} failed: {ort_message(error)}", hint="do the inputs fit together?"
-            ) from error
+            message = f"{self.part.file} failed: {ort_message(error)}"
+            raise RunError(message, hint="check that the shapes and values of the inputs fit together") from error
 
     def close(self) -> None:
-        """Let go of the session and all it holds, whoever still refers to this stage, which can't run any more."""
+        """Free the session, even if this stage is still referenced. It can't run any more."""
         del self._session
 
-    def _step_with_tensors(self, fed: Values) -> dict[str, Value]:
-        # The method that InferenceSession wraps: what the wrapper adds takes five times as long as the call itself.
-        values = {name: value._get_c_value() for name, value in fed.items()}  # noqa: SLF001 - see above
-        made = self._session._sess.run_with_ort_values(values, self._writes, None)  # noqa: SLF001 - see above
-        return {name: _alone(made[i]) for i, name in enumerate(self._writes)}
-
-    def _step_into(self, fed: Values, given: Values) -> dict[str, Value]:
+    def _step_into(self, fed: Values, buffers: Values) -> dict[str, Value]:
         binding = self._session.io_binding()
         for name, value in fed.items():
             binding.bind_ortvalue_input(name, value)
-        for name in self.part.writes:
-            if name in given:
-                binding.bind_ortvalue_output(name, given[name])
+        for name in self._writes:
+            if name in buffers:
+                binding.bind_ortvalue_output(name, buffers[name])
             else:
                 binding.bind_output(name)
         self._session.run_with_iobinding(binding)
-        made = zip(self.part.writes, binding.get_outputs(), strict=True)
+        outputs = zip(self._writes, binding.get_outputs(), strict=True)
         return {
-            name: given[name] if name in given else _alone(value._get_c_value())  # noqa: SLF001 - as `_alone` wants it
-            for name, value in made
+            name: buffers[name] if name in buffers else _alone(value._get_c_value())  # noqa: SLF001 - for `_alone`
+            for name, value in outputs
         }
-
-    def _step_with_objects(self, fed: Values) -> dict[str, Value]:
-        # Strings, lists, dicts and None go in and out by another door, which takes no OrtValues.
-        tensors = self._tensors
-        arrays = {name: to_array(value, tensors[name]) for name, value in fed.items()}
-        made = self._session.run(list(self.part.writes), arrays)
-        pairs = zip(self.part.writes, map(copied, made), strict=True)
-        return {name: to_value(value, tensors[name]) for name, value in pairs}
 
 
 def _alone(value: object) -> ort.OrtValue:
-    """The same tensor, which now lives no longer than somebody refers to it.
+    """The same tensor without the other outputs of its run.
 
-    What ONNX Runtime gives out are places in one vector: each keeps all outputs of its run alive.
+    ONNX Runtime returns references into one vector, and each of them keeps all outputs alive.
     """
     vector = OrtValueVector()
     vector.push_back(value)
     return ort.OrtValue(vector[0])
 
 
-def check_unchanged(cascade: Cascade, part: Part) -> None:
-    """A part's file is the one that was written when the model was cut, and its data files are as long as they were.
+def run_session(
+    session: ort.InferenceSession, inputs: Values, outputs: Sequence[str], tensors: Mapping[str, Tensor]
+) -> dict[str, Value]:
+    """The values of `outputs`.
 
-    A mapped file that is too short would end the process, not the run.
+    Numeric tensors are passed as OrtValues. If there are strings, sequences, maps or optionals, everything is passed as
+    Python objects, which ONNX Runtime's other interface takes.
+
+    Args:
+        session: any session.
+        inputs: a value for each of its inputs.
+        outputs: names of outputs.
+        tensors: the types of `inputs` and `outputs`.
+    """
+    if all(is_numeric_tensor(tensors[name]) for name in (*inputs, *outputs)):
+        return dict(zip(outputs, session.run_with_ort_values(outputs, inputs), strict=True))
+    arrays = {name: to_array(value, tensors[name]) for name, value in inputs.items()}
+    found = zip(outputs, session.run(outputs, arrays), strict=True)
+    return {name: to_value(copied(value), tensors[name]) for name, value in found}
+
+
+def check_unchanged(cascade: Cascade, part: Part) -> None:
+    """Check that a part's file is the one written at the split, and that its data files have their sizes.
+
+    A mapped file that is too short would crash the process.
 
     Raises:
-        RunError: they are not, or can't be read.
+        RunError: a file was changed, or can't be read.
     """
     file = cascade.file(part)
     try:
-        raw = file.read_bytes()
+        is_same = digest_of(file.read_bytes()) == part.sha256
         for name, expected in part.data.items():
-            file = cascade.root / name
-            if file.stat().st_size != expected:
-                raise RunError(f"{file} was changed after the model was cut", hint="copy it again, or split again")
+            if is_same:
+                file = cascade.root / name
+                is_same = file.stat().st_size == expected
     except OSError as error:
         raise RunError(f"{file} can't be read: {error.strerror}", hint="copy the whole cascade again") from None
-    file = cascade.file(part)
-    if digest_of(raw) != part.sha256:
-        raise RunError(
-            f"{file} was changed after the model was cut", hint="copy it again, or split the model again"
-        ) from None
+    if not is_same:
+        raise RunError(f"{file} was changed after the model was cut", hint="copy it again, or split the model again")
 
 
 def _providers(cascade: Cascade, part: Part, config: SessionConfig) -> list[tuple[str, dict[str, str]]]:
-    planned = next((host.provider for host in cascade.manifest.devices if host.name == part.device), _CPU)
+    planned = next((device.provider for device in cascade.manifest.devices if device.name == part.device), _CPU)
     provider = config.provider or planned
     known = ort.get_available_providers()
     if provider not in known:
@@ -189,12 +210,12 @@ def _providers(cascade: Cascade, part: Part, config: SessionConfig) -> list[tupl
 
 
 def ort_message(error: Exception) -> str:
-    """ONNX Runtime's words without its error number and the places in its source, in one line."""
+    """The message of an ONNX Runtime error in one line, without its error number and source locations."""
     text = " ".join(str(error).split())
     _, found, rest = text.partition(" : FAIL : ")
     return (rest if found else text)[:500]
 
 
 def external_weights_entry(folder: Path) -> tuple[str, str]:
-    """The session option that says where a model that comes as bytes has its weights."""
+    """The session option for the folder of external weights, for a model that is loaded from bytes."""
     return "session.model_external_initializers_file_folder_path", os.fspath(folder.resolve())

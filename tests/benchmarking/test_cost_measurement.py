@@ -10,9 +10,10 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphcut import Model, RunError, UsageError, load
-from graphcut.benchmarking import cost_measurement, ort_profile
+from graphcut.benchmarking import cost_measurement
 from graphcut.benchmarking.cost_measurement import MeasuredCosts, measure, pieces_within
-from graphcut.benchmarking.fused_nodes import taken_in
+from graphcut.benchmarking.fused_nodes import fused_nodes
+from graphcut.benchmarking.ort_profile import ProfiledPiece, ProfileEvent, kernel_seconds, shape_bytes
 from graphcut.costs.matching import cover
 from graphcut.costs.tables import REMAINDER, read_table, save_table
 from graphcut.costs.weighing import weigh
@@ -71,7 +72,7 @@ def test_times_of_modules_and_the_remainder_add_up_to_the_run(opened: Open) -> N
         (3.25, {"a": 1.0, "b": 1.5, REMAINDER: 0.75}),
     ],
 )
-def test_kernels_are_shared_out_scaled_to_the_run_and_the_rest_is_the_remainder(
+def test_kernel_times_are_divided_among_nodes_and_scaled_to_the_run(
     opened: Open, monkeypatch: pytest.MonkeyPatch, run_s: float, times: dict[str, float]
 ) -> None:
     # Three equal nodes, of which one kernel did the last two: half of it is each one's.
@@ -79,9 +80,9 @@ def test_kernels_are_shared_out_scaled_to_the_run_and_the_rest_is_the_remainder(
     nodes = [helper.make_node("Exp", [f"x{i}"], [f"x{i + 1}"], name=name) for i, name in enumerate(names)]
     model = opened(model_of(nodes, [floats("x0", 4)], [floats("x3", 4)]))
 
-    def profile(*_: object, **__: object) -> ort_profile.ProfiledPiece:
+    def profile(*_: object, **__: object) -> ProfiledPiece:
         kernels = (((0,), 0.5), ((1, 2), 3.0), ((), 1.5), ((2,), 1.5))
-        return ort_profile.ProfiledPiece(run_s=run_s, kernels=kernels, tensor_bytes={}, peak_bytes=7, writes={})
+        return ProfiledPiece(run_s=run_s, kernels=kernels, tensor_bytes={}, peak_bytes=7, outputs={})
 
     monkeypatch.setattr(cost_measurement, "profile", profile)
     found = measure(model, inputs={"x0": np.ones(4, np.float32)})
@@ -89,7 +90,7 @@ def test_kernels_are_shared_out_scaled_to_the_run_and_the_rest_is_the_remainder(
     assert (found.run_s, found.remainder_s, found.peak_bytes) == (run_s, times[REMAINDER], 7)
 
 
-def test_a_model_too_large_is_measured_in_pieces(opened: Open) -> None:
+def test_a_model_that_exceeds_the_memory_limit_is_measured_in_pieces(opened: Open) -> None:
     model = opened(mlp(4), dims={"n": 3})
     a_layer = 8 * 8 * 4
     found = measure(model, rounds=2, memory_bytes=2 * a_layer)
@@ -105,7 +106,7 @@ def test_given_inputs_bind_the_sizes(opened: Open) -> None:
     assert (fc.num_params, fc.num_flops, fc.output_bytes) == (64, 2 * 5 * 8 * 8, 5 * 8 * 4)
 
 
-def test_sizes_that_only_a_run_tells_are_measured(opened: Open) -> None:
+def test_sizes_that_shape_inference_does_not_know_are_measured(opened: Open) -> None:
     # NonZero of 6 ones in 2 dimensions: 12 indices of 8 bytes, which no shape inference knows.
     nodes = [
         helper.make_node("NonZero", ["x"], ["places"], name="/a/NonZero"),
@@ -117,7 +118,7 @@ def test_sizes_that_only_a_run_tells_are_measured(opened: Open) -> None:
     assert (first.module, first.output_bytes, first.activation_bytes) == ("a", 96, 24 + 96)
 
 
-def test_a_fused_kernel_counts_for_the_modules_it_took_in() -> None:
+def test_a_fused_kernel_counts_for_the_modules_of_its_nodes() -> None:
     # ONNX Runtime makes one QuickGelu of each layer's Sigmoid and Mul, which stand in act_fn.
     model = load(FIXTURES / "tiny-llama-fp32" / "model.onnx", dims={"sequence_length": 64})
     found = measure(model, rounds=3)
@@ -127,7 +128,7 @@ def test_a_fused_kernel_counts_for_the_modules_it_took_in() -> None:
     assert all(row.time_s for row in found.table.rows if row.num_flops > 1_000)
 
 
-def test_values_that_are_no_tensors_go_from_piece_to_piece(opened: Open) -> None:
+def test_sequences_are_passed_from_piece_to_piece(opened: Open) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["y"], name="/a/MatMul"),
         helper.make_node("SequenceConstruct", ["y", "y"], ["s"], name="/b/SequenceConstruct"),
@@ -160,29 +161,29 @@ def test_nodes_without_names_are_measured_too(opened: Open) -> None:
     assert all(row.time_s for row in found.table.rows[:2])
 
 
-def test_inputs_that_the_model_refuses_are_said(opened: Open) -> None:
+def test_refused_inputs_are_an_error(opened: Open) -> None:
     with pytest.raises(RunError, match=r"fed shape \[5, 9\]"):
         measure(opened(mlp(1)), inputs={"x0": np.ones((5, 9), np.float32)})
 
 
-def test_a_model_that_refuses_all_that_is_made_up_is_said(opened: Open) -> None:
+def test_a_model_that_refuses_generated_inputs_is_an_error(opened: Open) -> None:
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], name="r")]
     shape = numpy_helper.from_array(np.array([7919]), "shape")
     model = opened(model_of(nodes, [floats("x", 2)], [floats("y", 7919)], [shape]))
-    with pytest.raises(RunError, match="refuses inputs that were made up") as caught:
+    with pytest.raises(RunError, match="refuses generated inputs") as caught:
         measure(model, rounds=1)
     assert caught.value.hint == "feed it with --inputs"
 
 
-def test_no_rounds_measure_nothing(opened: Open) -> None:
-    with pytest.raises(UsageError, match="0 rounds measure nothing"):
+def test_zero_rounds_are_refused(opened: Open) -> None:
+    with pytest.raises(UsageError, match="can't measure in 0 rounds"):
         measure(opened(mlp(1)), rounds=0)
 
 
 # --- pieces
 
 
-def test_pieces_hold_what_fits_and_no_less(opened: Open) -> None:
+def test_pieces_are_as_large_as_the_limit_allows(opened: Open) -> None:
     model = opened(mlp(4))
     a_layer = 8 * 8 * 4
     rows = [block.nodes for block in pieces_within(model, 2 * 2 * a_layer)]
@@ -191,7 +192,7 @@ def test_pieces_hold_what_fits_and_no_less(opened: Open) -> None:
     assert [block.nodes for block in pieces_within(model, 2 * 4 * a_layer)] == [model.graph.flow]
 
 
-def test_a_segment_too_large_is_cut_inside(opened: Open) -> None:
+def test_a_segment_that_is_too_large_is_divided(opened: Open) -> None:
     nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], name=f"m{i}") for i in range(3)]
     model = opened(
         model_of(nodes, [floats("x0", 1, 4)], [floats("x3", 1, 4)], [weight(f"w{i}", 4, 4) for i in range(3)])
@@ -208,14 +209,14 @@ def test_a_weight_that_two_nodes_of_a_piece_share_counts_once(opened: Open) -> N
     assert [block.nodes for block in pieces_within(model, 2 * 64)] == [(0, 1), (2, 3)]
 
 
-# --- what a fused node took in
+# --- fused nodes
 
 
 def node(name: str, op: str, reads: str, writes: str) -> NodeProto:
     return helper.make_node(op, reads.split(), writes.split(), name=name)
 
 
-def test_a_fused_node_did_what_lies_between_its_reads_and_its_writes() -> None:
+def test_a_fused_node_computes_the_nodes_between_its_inputs_and_outputs() -> None:
     original = [
         node("mul", "MatMul", "x w", "m"),
         node("bias", "Add", "m b", "a"),
@@ -224,16 +225,16 @@ def test_a_fused_node_did_what_lies_between_its_reads_and_its_writes() -> None:
         node("next", "Neg", "y", "z"),
     ]
     optimized = [node("made", "FusedGemm", "x w b", "y"), node("next", "Neg", "y", "z")]
-    assert taken_in(original, optimized) == {"made": (0, 1, 2, 3), "next": (4,)}
+    assert fused_nodes(original, optimized) == {"made": (0, 1, 2, 3), "next": (4,)}
 
 
-def test_what_an_optimised_node_writes_belongs_to_it_alone() -> None:
+def test_a_node_whose_output_is_kept_is_not_counted_for_its_reader() -> None:
     original = [node("a", "Relu", "x", "p"), node("b", "Exp", "p", "q"), node("c", "Add", "p q", "y")]
     optimized = [node("a", "Relu", "x", "p"), node("bc", "Odd", "p", "y")]
-    assert taken_in(original, optimized) == {"a": (0,), "bc": (1, 2)}
+    assert fused_nodes(original, optimized) == {"a": (0,), "bc": (1, 2)}
 
 
-def test_a_node_in_a_layout_of_its_own_is_known_by_name_and_what_reorders_by_its_neighbour() -> None:
+def test_layout_nodes_are_found_by_name_or_by_their_neighbour() -> None:
     original = [node("c1", "Conv", "x w", "a"), node("c2", "Conv", "a v", "y")]
     optimized = [
         node("in", "ReorderInput", "x", "r"),
@@ -241,42 +242,42 @@ def test_a_node_in_a_layout_of_its_own_is_known_by_name_and_what_reorders_by_its
         node("c2", "Conv", "r1 v8", "r2"),
         node("out", "ReorderOutput", "r2", "y"),
     ]
-    assert taken_in(original, optimized) == {"in": (0,), "c1": (0,), "c2": (1,), "out": (1,)}
+    assert fused_nodes(original, optimized) == {"in": (0,), "c1": (0,), "c2": (1,), "out": (1,)}
 
 
-def test_the_inside_of_a_function_counts_for_its_call() -> None:
+def test_inlined_nodes_count_for_the_function_call() -> None:
     original = [node("call", "MyFunction", "x", "y")]
     optimized = [node("_inl_relu", "Relu", "x", "_inl_h"), node("_inl_neg", "Neg", "_inl_h", "y")]
-    assert taken_in(original, optimized) == {"_inl_relu": (0,), "_inl_neg": (0,)}
+    assert fused_nodes(original, optimized) == {"_inl_relu": (0,), "_inl_neg": (0,)}
 
 
-def test_what_nothing_tells_of_belongs_to_no_node() -> None:
-    assert taken_in([node("a", "Relu", "x", "y")], [node("b", "Odd", "p", "q")]) == {"b": ()}
+def test_an_unknown_optimized_node_computes_no_node() -> None:
+    assert fused_nodes([node("a", "Relu", "x", "y")], [node("b", "Odd", "p", "q")]) == {"b": ()}
 
 
 # --- profiles
 
 
-def event(name: str, ts: int, dur: int, cat: str = "Node") -> ort_profile._Event:
-    return ort_profile._Event(cat=cat, name=name, ts=ts, dur=dur)
+def event(name: str, ts: int, dur: int, cat: str = "Node") -> ProfileEvent:
+    return ProfileEvent(cat=cat, name=name, ts=ts, dur=dur)
 
 
-def test_a_kernel_counts_with_its_median_and_what_runs_in_a_body_counts_with_the_loop() -> None:
+def test_kernel_times_are_medians_and_subgraphs_count_for_their_loop() -> None:
     events = []
     for begin, loop, relu in ((0, 900, 90), (1000, 20, 8), (2000, 40, 2), (3000, 30, 4)):
         events += [
             event("loop_kernel_time", begin + 1, loop),
-            event("relu_kernel_time", begin + 2, 10),  # the body's own node of that name
+            event("relu_kernel_time", begin + 2, 10),  # a node of that name in the subgraph
             event("relu_kernel_time", begin + 1 + loop, relu),
             event("model_run", begin, 999, "Session"),
         ]
     # The first run warmed up. Medians of 20, 40, 30 and of 8, 2, 4 microseconds.
-    found = ort_profile._kernels(events, {"loop", "relu"}, 3)
+    found = kernel_seconds(events, {"loop", "relu"}, 3)
     assert found == {"loop": pytest.approx(30e-6), "relu": pytest.approx(4e-6)}
 
 
-def test_shapes_in_a_profile_are_bytes() -> None:
-    assert ort_profile._bytes({"float": [2, 3]}) == 24
-    assert ort_profile._bytes({"int4": [3]}) == 2
-    assert ort_profile._bytes({"double": []}) == 8
-    assert ort_profile._bytes({"string": [4]}) is None
+def test_the_bytes_of_a_type_and_shape_in_a_profile() -> None:
+    assert shape_bytes({"float": [2, 3]}) == 24
+    assert shape_bytes({"int4": [3]}) == 2
+    assert shape_bytes({"double": []}) == 8
+    assert shape_bytes({"string": [4]}) is None

@@ -1,4 +1,4 @@
-"""A model with heavy weights that take next to no room on disk, and a process of its own to run it in."""
+"""A model with large weights in a sparse file, and a process of its own to run it in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WEIGHT_BYTES = 4 * WIDTH * WIDTH
 
 
 def write_heavy(path: Path, layers: int, *, spots: int = 64, transposed: bool = False) -> None:
-    """x → x + x · W for each layer; W is all zeros but for some spots, so that its file is nearly all holes."""
+    """x → x + x · W for each layer; W is zero except for some elements, so that its file is sparse."""
     data = path.with_name(f"{path.name}.data")
     with data.open("wb") as file:
         file.truncate(layers * WEIGHT_BYTES)
@@ -44,8 +44,8 @@ def write_heavy(path: Path, layers: int, *, spots: int = 64, transposed: bool = 
     onnx.save(proto, path)
 
 
-def in_a_process(code: str, *arguments: object) -> Any:  # noqa: ANN401 - whatever the code says
-    """What `code` puts into `said`, from a process of its own, where `given` is what is handed over."""
+def in_a_process(code: str, *arguments: object) -> Any:  # noqa: ANN401 - as the code says
+    """Run `code` in a process of its own, where `given` holds the arguments; returns what it puts into `said`."""
     given = json.dumps([str(argument) for argument in arguments])
     program = f"import json, sys\ngiven = json.loads(sys.argv[1])\nsaid = {{}}\n{code}\nprint(json.dumps(said))"
     done = subprocess.run([sys.executable, "-c", program, given], capture_output=True, text=True, check=False)

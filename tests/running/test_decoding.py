@@ -1,4 +1,4 @@
-"""Decoding: the tokens of a cascade are those of the whole model, whatever the exporter, however it runs."""
+"""Decoding: a cascade generates the tokens of the whole model, for the styles of several exporters."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ from graphcut.core.states import kept_states, sent_states
 from graphcut.core.wiring import Tensor
 from graphcut.costs.caches import find_caches
 from graphcut.drawing.scenes import scene_of_cascade, scene_of_plan
-from graphcut.running.decoding.token_inputs import Stretch, fed, role_of
-from graphcut.running.executors.worker import StatesByPart, Worker
-from graphcut.running.stage import Stage
+from graphcut.running.decoding.token_inputs import TokenChunk, input_array, role_of
+from graphcut.running.executors.worker import Worker
 
 from conftest import floats, model_of
 
@@ -76,7 +75,7 @@ def ids_and(*names: str) -> Callable[[int, Sequence[int]], Feeds]:
 def caches(
     past: str, present: str, width: int = WIDTH, layers: int = LAYERS
 ) -> tuple[dict[str, Array], dict[str, str]]:
-    """What caches are at first, and what becomes them."""
+    """The first values of caches, and the outputs that become them."""
     places = [(i, kind) for i in range(layers) for kind in ("key", "value")]
     begins = {past.format(i=i, kind=kind): np.zeros((1, 1, 0, width), np.float32) for i, kind in places}
     return begins, {past.format(i=i, kind=kind): present.format(i=i, kind=kind) for i, kind in places}
@@ -95,7 +94,7 @@ def kept_by(cascade: Cascade) -> set[str]:
 
 @dataclass(frozen=True)
 class Style:
-    """A decoder as an exporter writes it, and how a user would feed it by hand."""
+    """A decoder in the style of an exporter, and how it is fed by hand."""
 
     draw: Callable[[], ModelProto]
     step: Callable[[int, Sequence[int]], Feeds]
@@ -142,9 +141,7 @@ FLAT = {f"{kind}{i}_a": np.zeros((1, 1, 0, WIDTH), np.float32) for i in range(LA
 RECURRENT = {name: np.zeros((LAYERS, 1, WIDTH), np.float32) for name in ("h0", "c0")}
 STYLES = {
     "optimum": Style(with_concat, rows, *OPTIMUM),
-    "names that say nothing": Style(
-        partial(with_concat, "a{i}{kind}", "b{i}{kind}"), rows, *caches("a{i}{kind}", "b{i}{kind}")
-    ),
+    "unusual names": Style(partial(with_concat, "a{i}{kind}", "b{i}{kind}"), rows, *caches("a{i}{kind}", "b{i}{kind}")),
     "keys and values in one": Style(
         with_combined, combined_rows, COMBINED, {f"past_{i}": f"present_{i}" for i in range(LAYERS)}
     ),
@@ -184,7 +181,7 @@ def test_the_tokens_are_those_of_the_whole_model(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("length", ["seq", ROOM])
-def test_without_caches_the_whole_sequence_is_fed_at_each_step(tmp_path: Path, length: int | str) -> None:
+def test_a_model_without_caches_is_fed_the_whole_sequence_at_each_step(tmp_path: Path, length: int | str) -> None:
     # The same weights as those of the decoder with caches, and so the same tokens.
     expected = [whole_tokens(written(tmp_path, with_concat()), p, NUMBER, rows, *OPTIMUM) for p in PROMPTS]
     cascade = cut(written(tmp_path, without_caches(length)), 2)
@@ -192,7 +189,7 @@ def test_without_caches_the_whole_sequence_is_fed_at_each_step(tmp_path: Path, l
     assert generate(cascade, PROMPTS, max_tokens=NUMBER).all() == expected
 
 
-def test_a_batch_of_a_fixed_size_is_filled_with_the_same_rows(tmp_path: Path) -> None:
+def test_a_batch_of_a_fixed_size_is_filled_with_equal_rows(tmp_path: Path) -> None:
     expected = [whole_tokens(written(tmp_path, with_concat()), p, NUMBER, rows, *OPTIMUM) for p in PROMPTS]
     proto = with_concat()
     for value in (*proto.graph.input, *proto.graph.output):
@@ -201,7 +198,7 @@ def test_a_batch_of_a_fixed_size_is_filled_with_the_same_rows(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
-def test_logits_of_half_precision_are_read_as_they_are(tmp_path: Path, dtype: int) -> None:
+def test_logits_of_half_precision_are_compared_exactly(tmp_path: Path, dtype: int) -> None:
     # What follows a token is its row of the table; the numbers are exact in both types, and negative ones are less.
     table = np.random.default_rng(1).permuted(np.tile(np.arange(-30.0, 31), (61, 1)), axis=1).astype(np.float32)
     nodes = [
@@ -218,7 +215,7 @@ def test_logits_of_half_precision_are_read_as_they_are(tmp_path: Path, dtype: in
     assert generate(cut(written(tmp_path, proto), 2), [[3, 7]], max_tokens=6).all() == [expected]
 
 
-def test_of_tokens_that_are_equally_likely_the_first_comes(tmp_path: Path) -> None:
+def test_the_first_of_equally_likely_tokens_is_chosen(tmp_path: Path) -> None:
     table = np.array([[0, 5, 5], [2, 2, 2], [1, 0, 1]], np.float32)
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "seq"])
     nodes = [helper.make_node("Gather", ["t", "input_ids"], ["row"]), helper.make_node("Neg", ["row"], ["logits"])]
@@ -229,13 +226,11 @@ def test_of_tokens_that_are_equally_likely_the_first_comes(tmp_path: Path) -> No
 # States
 
 
-def test_a_state_that_nobody_knows_is_named_by_hand(tmp_path: Path) -> None:
+def test_an_unknown_state_can_be_named(tmp_path: Path) -> None:
     path = written(tmp_path, with_a_state_of_its_own())
     blind = cut(path, 1)
     assert blind.manifest.states == ()
-    with pytest.raises(
-        RunError, match=r"reads float32\[batch,16\] 'h', and nothing tells what a decoder is fed"
-    ) as caught:
+    with pytest.raises(RunError, match=r"reads float32\[batch,16\] 'h', and it is not known what to feed") as caught:
         generate(blind, PROMPTS, max_tokens=NUMBER)
     assert "--state h=OUTPUT" in caught.value.hint
 
@@ -260,7 +255,7 @@ def test_a_state_that_nobody_knows_is_named_by_hand(tmp_path: Path) -> None:
         ({"h": "g", "input_ids": "g"}, "'g' can't become two inputs"),
     ],
 )
-def test_states_by_hand_are_checked(tmp_path: Path, states: dict[str, str], said: str) -> None:
+def test_named_states_are_checked(tmp_path: Path, states: dict[str, str], said: str) -> None:
     path = written(tmp_path, with_a_state_of_its_own())
     with pytest.raises(UsageError, match=said):
         load(path, states=states)
@@ -268,7 +263,7 @@ def test_states_by_hand_are_checked(tmp_path: Path, states: dict[str, str], said
         generate(cut(path, 1), PROMPTS, max_tokens=NUMBER, states=states)
 
 
-def test_a_state_that_a_cut_separates_is_sent_and_said_to_be(tmp_path: Path) -> None:
+def test_a_state_between_two_parts_is_sent_and_reported(tmp_path: Path) -> None:
     style = STYLES["recurrent"]
     path = written(tmp_path, style.draw())
     model = load(path)
@@ -282,7 +277,7 @@ def test_a_state_that_a_cut_separates_is_sent_and_said_to_be(tmp_path: Path) -> 
     assert generate(cascade, PROMPTS, max_tokens=NUMBER, workers=2).all() == expected
 
 
-def test_a_state_whose_output_others_read_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_state_whose_output_others_read_stays_with_its_part(tmp_path: Path) -> None:
     path = written(tmp_path, with_concat())
     model = load(path)
     made = plan(analyze(model), At(("present.0.value", "present.1.key")))  # attention reads them in the next part
@@ -294,14 +289,14 @@ def test_a_state_whose_output_others_read_stays_where_it_is(tmp_path: Path) -> N
     assert generate(cascade, PROMPTS, max_tokens=NUMBER, workers=3).all() == expected
 
 
-def test_a_plan_keeps_both_ends_of_every_state_together(tmp_path: Path) -> None:
+def test_a_plan_keeps_both_ends_of_every_state_in_one_part(tmp_path: Path) -> None:
     model = load(written(tmp_path, with_concat()))
     for parts in range(1, 5):
         made = plan(analyze(model), Into(parts), limits=Limits(inside_layers=True))
         assert sent_states(made.partition.blocks, find_caches(model)) == []
 
 
-def test_what_a_state_begins_with_may_be_given(tmp_path: Path) -> None:
+def test_the_first_value_of_a_state_may_be_given(tmp_path: Path) -> None:
     style = STYLES["recurrent"]
     path = written(tmp_path, style.draw())
     begins = {
@@ -315,12 +310,12 @@ def test_what_a_state_begins_with_may_be_given(tmp_path: Path) -> None:
 # Sequences
 
 
-def test_a_sequence_ends_by_a_stop_token_by_its_length_or_where_the_buffer_is_full(tmp_path: Path) -> None:
+def test_a_sequence_ends_at_a_stop_token_at_its_length_or_when_the_buffer_is_full(tmp_path: Path) -> None:
     style = STYLES["a buffer, token by token"]
     path = written(tmp_path, style.draw())
     cascade = cut(path, 2)
     step = partial(whole_tokens, path, step=style.step, begins=style.begins, becomes=style.becomes, at_once=False)
-    # The last token needs no room: it is not fed.
+    # The last token is not fed, and so needs no space in the buffer.
     expected = step([3, 1, 4], number=ROOM - 3 + 1)
     stop = expected[5]
     first = expected.index(stop)
@@ -347,29 +342,28 @@ def test_sequences_in_flight_do_not_disturb_each_other(tmp_path: Path, window: i
     assert found.ends == {i: "stop" if stop in row else "max_tokens" for i, row in enumerate(expected)}
 
 
-def test_tokens_come_one_by_one_those_of_several_sequences_by_turns(tmp_path: Path) -> None:
+def test_sequences_take_turns(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, with_concat()), 2)
     found = list(generate(cascade, PROMPTS[:2], max_tokens=3, window=2))
     assert [token.sequence for token in found] == [0, 1, 0, 1, 0, 1]
 
 
-def test_a_sequence_that_is_over_leaves_nothing_with_the_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_forget_a_sequence_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cascade = cut(written(tmp_path, with_concat()), 2)
-    made: list[Worker] = []
-    begin = Worker.__init__
+    forgotten: list[tuple[Worker, int]] = []
+    forget = Worker.forget
 
-    def noted(worker: Worker, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
-        begin(worker, cascade, states, load)
-        made.append(worker)
+    def noted(worker: Worker, sequence: int) -> None:
+        forget(worker, sequence)
+        forgotten.append((worker, sequence))
 
-    monkeypatch.setattr(Worker, "__init__", noted)
+    monkeypatch.setattr(Worker, "forget", noted)
     generate(cascade, PROMPTS, max_tokens=NUMBER, workers=2).all()
-    assert [worker.sequences for worker in made] == [{}, {}]
+    assert sorted(sequence for _, sequence in forgotten) == [0, 0, 1, 1, 2, 2]
+    assert all(worker.sequences == {} for worker, _ in forgotten)
 
 
-def test_who_stops_early_leaves_no_thread_behind(tmp_path: Path) -> None:
+def test_stopping_early_ends_all_threads(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, with_concat()), 2)
     before = threading.active_count()
     tokens = generate(cascade, PROMPTS, max_tokens=99, max_context=60)
@@ -378,7 +372,7 @@ def test_who_stops_early_leaves_no_thread_behind(tmp_path: Path) -> None:
     assert threading.active_count() == before
 
 
-def test_caches_that_die_with_their_worker_are_built_again(tmp_path: Path) -> None:
+def test_caches_of_a_killed_worker_are_rebuilt(tmp_path: Path) -> None:
     path = written(tmp_path, with_concat())
     cascade = cut(path, 3)
     expected = [whole_tokens(path, p, 20, rows, *OPTIMUM) for p in PROMPTS]
@@ -397,24 +391,31 @@ def children_of(process: int) -> list[int]:
     return [int(word) for word in told.split()]
 
 
-# What can't be decoded
+# Models and arguments that are refused
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"prompts": [[1], []]}, "prompt 1 is empty"),
-        ({"prompts": [[1] * 25]}, "prompt 0 has 25 tokens, and the model has room for 24"),
-        ({"max_tokens": 0}, "0 tokens can't be generated"),
-        ({"workers": 3}, "3 workers can't share 2 parts: what a sequence keeps stays with its part"),
+        ({"prompts": [[1] * 25]}, "prompt 0 has 25 tokens, and the model takes 24"),
+        ({"max_tokens": 0}, "can't generate 0 tokens"),
+        ({"workers": 3}, "3 workers can't share 2 parts: the states of a sequence stay with a part"),
         ({"inputs": {"mask": np.ones(1)}}, "the model has no input 'mask'"),
         ({"dims": {"past": 3}}, "no state has a size called 'past'"),
     ],
 )
-def test_what_makes_no_sense_is_said_before_anything_runs(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_wrong_arguments_are_refused_before_anything_runs(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     cascade = cut(written(tmp_path, with_buffer()), 2)
     with pytest.raises(UsageError, match=said):
         generate(cascade, **{"prompts": [[1]], "max_tokens": 4, **options})
+
+
+def test_a_token_outside_the_vocabulary_is_named(tmp_path: Path) -> None:
+    cascade = cut(written(tmp_path, with_concat()), 2)
+    with pytest.raises(RunError) as caught:
+        generate(cascade, [[1], [99999, 2]], max_tokens=4).all()
+    assert str(caught.value).startswith("token id 99999 of prompt 1 is outside the vocabulary (")
 
 
 def renamed(proto: ModelProto, old: str, new: str) -> ModelProto:
@@ -426,7 +427,7 @@ def renamed(proto: ModelProto, old: str, new: str) -> ModelProto:
     return proto
 
 
-def test_ids_of_another_name_are_the_only_whole_numbers(tmp_path: Path) -> None:
+def test_the_only_integer_input_is_taken_for_the_ids(tmp_path: Path) -> None:
     path = written(tmp_path, with_lstm())
     style = STYLES["recurrent"]
     expected = [whole_tokens(path, p, NUMBER, style.step, style.begins, style.becomes) for p in PROMPTS]
@@ -434,33 +435,33 @@ def test_ids_of_another_name_are_the_only_whole_numbers(tmp_path: Path) -> None:
     assert generate(cascade, PROMPTS, max_tokens=NUMBER).all() == expected
 
 
-def test_a_model_that_reads_embeddings_is_no_use(tmp_path: Path) -> None:
+def test_a_model_that_reads_embeddings_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["inputs_embeds"], ["a"]), helper.make_node("Neg", ["a"], ["logits"])]
     proto = model_of(nodes, [floats("inputs_embeds", "batch", "seq", 4)], [floats("logits", "batch", "seq", 4)])
     with pytest.raises(RunError, match=r"the model reads embeddings \(inputs_embeds\), and tokens can't be fed to it"):
         generate(cut(written(tmp_path, proto), 1), [[1]], max_tokens=1)
 
 
-def test_an_output_for_the_next_token_is_needed(tmp_path: Path) -> None:
+def test_the_output_with_the_logits_must_be_clear(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, renamed(with_a_state_of_its_own(), "logits", "scores")), 1)
-    with pytest.raises(RunError, match="which output says what token comes next is not clear; there is g, scores"):
+    with pytest.raises(RunError, match="it is not clear which output holds the logits; there is g, scores"):
         generate(cascade, [[1]], max_tokens=1, inputs={"h": np.zeros((1, WIDTH), np.float32)})
 
 
-def test_a_size_that_nothing_tells_is_asked_for(tmp_path: Path) -> None:
+def test_the_hint_for_an_unknown_size_is_an_option(tmp_path: Path) -> None:
     proto = with_a_state_of_its_own()
     for value in (proto.graph.input[1], proto.graph.output[0]):
         value.type.tensor_type.shape.dim[1].dim_param = "width"
     cascade = cut(written(tmp_path, proto), 1, states={"h": "g"})
     with pytest.raises(RunError, match="the size 'width' of the state 'h' is not known") as caught:
         generate(cascade, PROMPTS, max_tokens=NUMBER)
-    assert caught.value.hint == "say it with --dim width=N"
+    assert caught.value.hint == "give it with --dim width=N"
     known = cut(written(tmp_path, with_a_state_of_its_own()), 1, states={"h": "g"})
     expected = generate(known, PROMPTS, max_tokens=NUMBER).all()
     assert generate(cascade, PROMPTS, max_tokens=NUMBER, dims={"width": WIDTH}).all() == expected
 
 
-# What inputs are fed
+# Inputs
 
 
 @pytest.mark.parametrize(
@@ -484,16 +485,16 @@ def test_a_size_that_nothing_tells_is_asked_for(tmp_path: Path) -> None:
         ("num_logits_to_keep", "int64", (), 0),
     ],
 )
-def test_inputs_are_fed_by_what_their_names_say(
+def test_inputs_are_computed_according_to_their_names(
     name: str, dtype: str, shape: tuple[int | str, ...], expected: object
 ) -> None:
     tensor = Tensor(name=name, dtype=dtype, shape=shape)
     role = role_of(tensor)
     assert role is not None
-    found = fed(role, tensor, Stretch(3, (8, 9)), batch=1)
+    found = input_array(role, tensor, TokenChunk(3, (8, 9)), batch=1)
     assert (str(found.dtype), found.tolist()) == (dtype, expected)
 
 
 @pytest.mark.parametrize("name", ["encoder_attention_mask", "hidden_states", "pixel_values"])
-def test_other_inputs_are_for_the_user_to_feed(name: str) -> None:
+def test_other_inputs_have_no_role(name: str) -> None:
     assert role_of(Tensor(name=name, dtype="int64", shape=("b", "s"))) is None

@@ -1,4 +1,4 @@
-"""Every way to run a cascade gives what the whole model gives, bit for bit, on models of other people too."""
+"""Every way to run a cascade gives the outputs of the whole model bit for bit, on the fixtures."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Way = Callable[[Cascade, list[Feeds]], Iterable[Any]]
 def in_least_memory(cascade: Cascade, feeds: list[Feeds]) -> list[Any]:
     with Runner(cascade, config=EXACT, memory_bytes=1, exact=True) as runner, pytest.raises(MemoryCapError) as caught:
         runner.run_all(feeds)
-    cap = caught.value.smallest_bytes + SLACK_BYTES
-    with Runner(cascade, config=EXACT, memory_bytes=cap, exact=True) as runner:
+    limit = caught.value.smallest_bytes + SLACK_BYTES
+    with Runner(cascade, config=EXACT, memory_bytes=limit, exact=True) as runner:
         return list(runner.run_all(feeds))
 
 
-def resident(cascade: Cascade, feeds: list[Feeds]) -> list[Any]:
+def all_loaded(cascade: Cascade, feeds: list[Feeds]) -> list[Any]:
     with Runner(cascade, config=EXACT) as runner:
         return [runner.run(feed) for feed in feeds]
 
 
 WAYS: Mapping[str, Way] = {
-    "one by one": lambda cascade, feeds: [graphcut.run(cascade, feed, config=EXACT) for feed in feeds],
-    "resident": resident,
+    "sequentially": lambda cascade, feeds: [graphcut.run(cascade, feed, config=EXACT) for feed in feeds],
+    "all parts loaded": all_loaded,
     "least memory": in_least_memory,
     "threads": lambda cascade, feeds: graphcut.stream(cascade, feeds, workers=3, config=EXACT),
     "processes": lambda cascade, feeds: graphcut.stream(cascade, feeds, via="processes", workers=3, config=EXACT),
@@ -50,7 +50,7 @@ WAYS: Mapping[str, Way] = {
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: str(path.relative_to(FIXTURES)))
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_gives_the_bits_of_the_whole_model(path: Path, way: str, tmp_path: Path) -> None:
+def test_every_way_to_run_gives_the_bits_of_the_whole_model(path: Path, way: str, tmp_path: Path) -> None:
     model = graphcut.load(path)
     feeds: list[Feeds] = [dict(generate(model, seed=seed)) for seed in range(3)]
     session = ort.InferenceSession(path, session_options(EXACT), providers=["CPUExecutionProvider"])

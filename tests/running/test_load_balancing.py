@@ -1,5 +1,7 @@
-"""Balancing: the division against brute force, and what a pipeline gains from it, in a simulation with a clock of its
-own. In the simulation a round takes as long as its slowest worker; that is what a pipeline's period is."""
+"""Load balancing: divisions against brute force, and the gain in a simulated pipeline.
+
+In the simulation a round takes as long as its slowest worker, like the period of a pipeline.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,11 @@ def moved(old: Bounds, new: Bounds) -> int:
 
 
 class Pipeline:
-    """A pipeline that runs by a clock of its own and does what its balance proposes, `delay` rounds later.
+    """A simulated pipeline that accepts what its load balance proposes, `delay` rounds later.
 
     Attributes:
-        clock_s: how long the rounds took so far.
-        changes: the round after which each new division was in force.
+        clock_s: the time of the rounds so far.
+        changes: the round after which each new division was in force, and the division.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Pipeline:
         warming = 1.0 if (worker, part) in self._ran else self.first_run
         self._ran.add((worker, part))
         noise = 1 + self.noise * float(self._draw.standard_normal())
-        self.balance.saw(worker, part, self.costs[part] * slow * warming * noise)
+        self.balance.measured(worker, part, self.costs[part] * slow * warming * noise)
 
     def _switch(self) -> None:
         if self.balanced and self._prepared and self._rounds >= self._prepared[0]:
@@ -101,7 +103,7 @@ def test_an_even_division_is_skienas_example() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_division_has_a_smaller_largest_sum_nor_with_it_a_smaller_sum_of_squares(seed: int) -> None:
+def test_an_even_division_has_the_least_maximum_and_then_the_least_squares(seed: int) -> None:
     draw = np.random.default_rng(seed)
     parts = int(draw.integers(1, 10))
     workers = int(draw.integers(1, parts + 1))
@@ -114,7 +116,7 @@ def test_no_division_has_a_smaller_largest_sum_nor_with_it_a_smaller_sum_of_squa
     assert worth(even_bounds(weights, workers)) == min(map(worth, divisions(parts, workers)))
 
 
-def test_what_the_largest_part_leaves_open_is_divided_evenly_too() -> None:
+def test_the_other_parts_are_divided_evenly_too() -> None:
     assert even_bounds([10, 1, 1, 1, 1], 3) == (0, 1, 3, 5)
 
 
@@ -127,7 +129,7 @@ def test_one_worker_gets_all_and_as_many_workers_as_parts_get_one_each() -> None
     ("weights", "workers", "hint"),
     [([1, 1], 3, "ask for 1 to 2 workers"), ([1, 1], 0, "ask for 1 to 2 workers"), ([], 1, "there is nothing to run")],
 )
-def test_workers_without_a_part_are_refused(weights: list[float], workers: int, hint: str) -> None:
+def test_more_workers_than_parts_are_refused(weights: list[float], workers: int, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         even_bounds(weights, workers)
     assert str(caught.value) == (
@@ -136,12 +138,12 @@ def test_workers_without_a_part_are_refused(weights: list[float], workers: int, 
     assert caught.value.hint == hint
 
 
-# The division for known costs and speeds
+# Divisions for known costs and speeds
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("is_tight", [False, True])
-def test_a_better_division_is_optimal_within_a_hundredth_and_moves_the_fewest_parts(
+def test_a_better_division_is_optimal_within_one_percent_and_moves_the_fewest_parts(
     seed: int, *, is_tight: bool
 ) -> None:
     draw = np.random.default_rng(seed)
@@ -169,69 +171,69 @@ def test_a_better_division_is_optimal_within_a_hundredth_and_moves_the_fewest_pa
     assert moved(now, found) == min(moved(now, bounds) for bounds in equal)
 
 
-def test_of_two_equal_divisions_the_one_that_moves_less_is_taken() -> None:
+def test_the_better_of_two_equal_divisions_moves_fewer_parts() -> None:
     # 2 2 1 | 1 takes 5 s; 2 2 | 1 1 and 2 | 2 1 1 take 4 s, and move one part and two.
     assert better_bounds(np.array([2.0, 2.0, 1.0, 1.0]), np.ones(2), (0, 3, 4)) == (0, 2, 4)
 
 
-# Telling parts from workers
+# Estimated costs and speeds
 
 
-def told(speeds: MeasuredSpeeds, seconds: Sequence[dict[int, float]], *, rounds: int = 1) -> MeasuredSpeeds:
+def after_rounds(speeds: MeasuredSpeeds, seconds: Sequence[dict[int, float]], *, rounds: int = 1) -> MeasuredSpeeds:
     """`speeds` after rounds in which worker k took seconds[k][i] for part i."""
     for _ in range(rounds):
         for worker, times in enumerate(seconds):
             for part, took in times.items():
-                speeds.saw(worker, part, took)
+                speeds.measured(worker, part, took)
         assert speeds.end_round()
     return speeds
 
 
-def test_parts_that_become_slower_together_mean_the_worker_and_one_alone_means_the_part() -> None:
+def test_all_parts_slower_means_a_slower_worker_and_one_slower_means_that_part() -> None:
     before = [dict.fromkeys(range(6), 1.0), dict.fromkeys(range(6, 12), 1.0)]
-    speeds = told(MeasuredSpeeds(parts=12, workers=2), before, rounds=10)
-    costs, slowness = told(speeds, [before[0], dict.fromkeys(range(6, 12), 2.0)], rounds=40).fitted()
+    speeds = after_rounds(MeasuredSpeeds(parts=12, workers=2), before, rounds=10)
+    costs, slowness = after_rounds(speeds, [before[0], dict.fromkeys(range(6, 12), 2.0)], rounds=40).fitted()
     assert costs == pytest.approx([1.0] * 12, rel=0.01)
     assert slowness == pytest.approx([1, 2], rel=0.01)
-    speeds = told(MeasuredSpeeds(parts=12, workers=2), before, rounds=10)
-    costs, slowness = told(speeds, [before[0] | {5: 7.0}, before[1]], rounds=40).fitted()
+    speeds = after_rounds(MeasuredSpeeds(parts=12, workers=2), before, rounds=10)
+    costs, slowness = after_rounds(speeds, [before[0] | {5: 7.0}, before[1]], rounds=40).fitted()
     assert costs == pytest.approx([1.0] * 5 + [7.0] + [1.0] * 6, rel=0.1)
     assert slowness == pytest.approx([1, 1], rel=0.1)
 
 
-def test_a_part_that_changed_has_changed_for_the_worker_that_ran_it_before() -> None:
-    speeds = told(MeasuredSpeeds(parts=4, workers=2), [{0: 1, 1: 1}, {2: 1, 3: 1}], rounds=10)
-    told(speeds, [{0: 1, 1: 1, 2: 1}, {3: 1}], rounds=10)
-    costs, slowness = told(speeds, [{0: 1, 1: 1, 2: 2}, {3: 1}], rounds=40).fitted()
+def test_a_change_of_a_part_applies_to_all_workers() -> None:
+    speeds = after_rounds(MeasuredSpeeds(parts=4, workers=2), [{0: 1, 1: 1}, {2: 1, 3: 1}], rounds=10)
+    after_rounds(speeds, [{0: 1, 1: 1, 2: 1}, {3: 1}], rounds=10)
+    costs, slowness = after_rounds(speeds, [{0: 1, 1: 1, 2: 2}, {3: 1}], rounds=40).fitted()
     assert costs == pytest.approx([1, 1, 2, 1], rel=0.15)
     assert slowness == pytest.approx([1, 1], rel=0.15)
 
 
-def test_a_part_that_ran_on_both_workers_is_remembered() -> None:
+def test_a_part_that_ran_on_two_workers_compares_them_for_long() -> None:
     # Part 1 showed once, long ago, that the second worker takes twice as long. By the prior the two are about 1.
-    speeds = told(MeasuredSpeeds(parts=3, workers=2), [{0: 1}, {1: 2, 2: 2}], rounds=5)
-    _, slowness = told(speeds, [{0: 1, 1: 1}, {2: 2}], rounds=1000).fitted()
+    speeds = after_rounds(MeasuredSpeeds(parts=3, workers=2), [{0: 1}, {1: 2, 2: 2}], rounds=5)
+    _, slowness = after_rounds(speeds, [{0: 1, 1: 1}, {2: 2}], rounds=1000).fitted()
     assert slowness == pytest.approx([2**-0.5, 2**0.5], rel=0.02)
 
 
 def test_newer_measurements_count_more() -> None:
     # One part says the workers are alike, 50 rounds ago; another says 1 to 3, now. Each weighs as its two measurements
     # in series: 0.05 / 2 and 1 / 2, so that the logarithm of the ratio is 20/21 of that of 3.
-    speeds = told(MeasuredSpeeds(parts=4, workers=2), [{0: 1}, {0: 1}])
-    told(speeds, [{2: 1}, {3: 1}], rounds=50)
-    _, slowness = told(speeds, [{1: 1}, {1: 3}]).fitted()
+    speeds = after_rounds(MeasuredSpeeds(parts=4, workers=2), [{0: 1}, {0: 1}])
+    after_rounds(speeds, [{2: 1}, {3: 1}], rounds=50)
+    _, slowness = after_rounds(speeds, [{1: 1}, {1: 3}]).fitted()
     assert slowness[1] / slowness[0] == pytest.approx(3 ** (20 / 21), rel=0.01)
 
 
 def test_the_first_run_of_a_part_counts_for_an_eighth() -> None:
-    speeds = told(MeasuredSpeeds(parts=2, workers=2), [{0: 1}, {1: 5}])
-    costs, _ = told(speeds, [{0: 1}, {1: 1}], rounds=20).fitted()
+    speeds = after_rounds(MeasuredSpeeds(parts=2, workers=2), [{0: 1}, {1: 5}])
+    costs, _ = after_rounds(speeds, [{0: 1}, {1: 1}], rounds=20).fitted()
     assert costs == pytest.approx([1, 5 ** (1 / 8)], rel=0.01)
 
 
-def test_a_part_that_nobody_has_measured_costs_what_parts_cost() -> None:
+def test_a_part_without_measurements_has_the_mean_cost() -> None:
     # The geometric mean of 1 and 4.
-    costs, _ = told(MeasuredSpeeds(parts=3, workers=2), [{0: 1}, {1: 4}], rounds=5).fitted()
+    costs, _ = after_rounds(MeasuredSpeeds(parts=3, workers=2), [{0: 1}, {1: 4}], rounds=5).fitted()
     assert costs == pytest.approx([1, 4, 2], rel=0.01)
 
 
@@ -239,15 +241,15 @@ def test_noise_of_a_worker_is_smoothed() -> None:
     # An average that takes over an eighth leaves sqrt(1/8 / (2 - 1/8)) = 0.26 of the noise: 0.013 of 0.05; one that
     # takes over half leaves 0.58 of it.
     draw = np.random.default_rng(3)
-    speeds = told(MeasuredSpeeds(parts=2, workers=2), [{0: 1}, {1: 1}], rounds=5)
+    speeds = after_rounds(MeasuredSpeeds(parts=2, workers=2), [{0: 1}, {1: 1}], rounds=5)
     strays = []
     for _ in range(1000):
-        _, slowness = told(speeds, [{0: 1}, {1: float(np.exp(0.05 * draw.standard_normal()))}]).fitted()
+        _, slowness = after_rounds(speeds, [{0: 1}, {1: float(np.exp(0.05 * draw.standard_normal()))}]).fitted()
         strays.append(float(np.log(slowness[1])))
     assert np.std(strays) <= 0.016
 
 
-# While it runs
+# Simulated pipelines
 
 
 def test_a_worker_that_becomes_half_as_fast_keeps_a_third_of_the_parts() -> None:
@@ -257,7 +259,7 @@ def test_a_worker_that_becomes_half_as_fast_keeps_a_third_of_the_parts() -> None
     assert loads([1.0] * 12, [1, 2], (0, 8, 12)) == [8, 8]
 
 
-def test_it_reacts_within_four_rounds_and_comes_back_within_four_of_the_recovery() -> None:
+def test_it_reacts_to_a_change_and_to_its_end_within_four_rounds() -> None:
     pipeline = Pipeline([1.0] * 12, (0, 6, 12)).run(20, [1, 1]).run(40, [1, 2]).run(40, [1, 1])
     (slowed, away), (recovered, home) = pipeline.changes
     assert (away, home) == ((0, 8, 12), (0, 6, 12))
@@ -282,7 +284,7 @@ def test_with_one_of_four_workers_slowed_the_pipeline_is_a_third_faster_than_the
     assert clocks[0] / clocks[1] >= 1.3
 
 
-def test_a_noise_of_five_percent_moves_nothing_in_a_thousand_rounds() -> None:
+def test_five_percent_noise_moves_nothing_in_a_thousand_rounds() -> None:
     for parts, workers in ((12, 2), (3, 2), (24, 4), (10, 3)):
         bounds = even_bounds([1.0] * parts, workers)
         assert Pipeline([1.0] * parts, bounds, noise=0.05).run(1000, [1] * workers).changes == []
@@ -293,7 +295,7 @@ def test_a_slow_worker_and_noise_together_make_one_change_and_one_back() -> None
     assert [bounds for _, bounds in pipeline.changes] == [(0, 8, 12), (0, 6, 12)]
 
 
-def test_workers_of_unequal_speed_from_the_start_get_what_they_can_do() -> None:
+def test_workers_of_unequal_speed_get_the_optimal_division() -> None:
     # 24 equal parts, speeds 1, 1/2, 1, 1/4: no division takes less than 9 s, which 9, 4, 9, 2 does.
     slowness = [1, 2, 1, 4]
     least = min(max(loads([1.0] * 24, slowness, bounds)) for bounds in divisions(24, 4))
@@ -301,19 +303,19 @@ def test_workers_of_unequal_speed_from_the_start_get_what_they_can_do() -> None:
     assert max(loads([1.0] * 24, slowness, pipeline.balance.bounds)) == least == 9
 
 
-def test_heavy_parts_are_not_taken_for_a_slow_worker() -> None:
+def test_expensive_parts_are_not_taken_for_a_slow_worker() -> None:
     # The second worker's parts take a hundred times as long, and the worker is as fast as the first: 3 of 6 each.
     pipeline = Pipeline([0.01] * 6 + [1.0] * 6, (0, 6, 12)).run(60, [1, 1])
     assert [bounds for _, bounds in pipeline.changes] == [(0, 9, 12)]
 
 
-def test_a_worker_slow_from_the_start_is_told_from_heavy_parts_by_the_first_that_moves() -> None:
+def test_the_first_part_that_moves_shows_that_a_worker_was_slow_from_the_start() -> None:
     # 6 s and 12 s. Were the parts heavy, 7 and 5 would be best, with 8 s and 10 s; they are not: 8 and 4, with 8 s.
     pipeline = Pipeline([1.0] * 12, (0, 6, 12)).run(60, [1, 2])
     assert [bounds for _, bounds in pipeline.changes] == [(0, 7, 12), (0, 8, 12)]
 
 
-def test_a_worker_with_a_part_that_became_slower_gives_others_away() -> None:
+def test_a_worker_with_a_slower_part_gives_other_parts_away() -> None:
     # Part 0 takes 5 s instead of 1 s: 10 s and 6 s; with 4 and 8 parts both take 8 s.
     costs = [1.0] * 12
     pipeline = Pipeline(costs, (0, 6, 12)).run(20, [1, 1])
@@ -327,16 +329,16 @@ def test_one_part_that_becomes_slower_is_not_taken_for_its_worker() -> None:
     balance = LoadBalance((0, 6, 12))
     for seconds in [1.0] * 20 + [7.0] * 20:
         for part, worker in enumerate(owners((0, 6, 12))):
-            balance.saw(worker, part, seconds if part == 5 else 1.0)
+            balance.measured(worker, part, seconds if part == 5 else 1.0)
         assert balance.proposal() is None
 
 
-def test_a_hiccup_of_one_round_changes_nothing() -> None:
+def test_a_single_slow_round_changes_nothing() -> None:
     pipeline = Pipeline([1.0] * 12, (0, 6, 12)).run(20, [1, 1]).run(1, [1, 10]).run(20, [1, 1])
     assert pipeline.changes == []
 
 
-def test_parts_that_are_slow_when_they_run_first_change_nothing() -> None:
+def test_slow_first_runs_change_nothing() -> None:
     pipeline = Pipeline([1.0] * 12, (0, 6, 12), first_run=5.0).run(20, [1, 1])
     assert pipeline.changes == []
     assert [bounds for _, bounds in pipeline.run(200, [1, 2]).changes] == [(0, 8, 12)]
@@ -346,7 +348,7 @@ def test_all_workers_slower_together_changes_nothing() -> None:
     assert Pipeline([1.0] * 12, (0, 4, 8, 12)).run(20, [1, 1, 1]).run(20, [3, 3, 3]).changes == []
 
 
-def test_a_worker_gets_no_more_than_it_may_hold() -> None:
+def test_a_worker_gets_only_the_parts_it_may_hold() -> None:
     # The first worker may hold 7 parts only: 7 s and 10 s is then the best.
     def allowed(worker: int, parts: range) -> bool:
         return worker == 1 or len(parts) <= 7
@@ -355,7 +357,7 @@ def test_a_worker_gets_no_more_than_it_may_hold() -> None:
     assert [bounds for _, bounds in pipeline.changes] == [(0, 7, 12)]
 
 
-def test_where_nothing_is_allowed_nothing_is_proposed() -> None:
+def test_nothing_is_proposed_if_nothing_is_allowed() -> None:
     pipeline = Pipeline([1.0] * 12, (0, 6, 12), allowed=lambda _worker, _parts: False)
     assert pipeline.run(20, [1, 1]).run(20, [1, 4]).changes == []
 
@@ -367,33 +369,33 @@ def test_one_worker_and_as_many_workers_as_parts_have_nothing_to_change(bounds: 
     assert pipeline.changes == []
 
 
-def test_one_part_that_is_the_bottleneck_can_not_be_balanced() -> None:
+def test_nothing_is_proposed_if_one_part_is_the_bottleneck() -> None:
     assert Pipeline([1.0, 9.0, 1.0, 1.0], (0, 1, 2, 4)).run(30, [1, 1, 1]).changes == []
 
 
-def test_a_round_is_over_when_every_worker_has_reported() -> None:
+def test_a_round_ends_when_every_worker_has_reported() -> None:
     balance = LoadBalance((0, 1, 4))
     for _ in range(50):
         for part in (1, 2, 3):
-            balance.saw(1, part, 1.0)
+            balance.measured(1, part, 1.0)
         assert balance.proposal() is None
     found = []
     for _ in range(7):  # 4 rounds of rest, and 3 that agree
-        balance.saw(0, 0, 1.0)
+        balance.measured(0, 0, 1.0)
         for part in (1, 2, 3):
-            balance.saw(1, part, 1.0)
+            balance.measured(1, part, 1.0)
         found.append(balance.proposal())
         assert balance.proposal() is None
     assert found == [None] * 6 + [(0, 2, 4)]
 
 
-def test_a_part_too_short_for_the_clock_counts_as_nothing() -> None:
+def test_parts_of_zero_seconds_are_balanced() -> None:
     pipeline = Pipeline([0.0, 1.0, 1.0, 0.0], (0, 1, 4)).run(20, [1, 1])
     assert pipeline.balance.bounds == (0, 2, 4)
 
 
 @pytest.mark.parametrize("bounds", [(0, 12), (0, 6, 11), (1, 6, 12), (0, 0, 12), (0, 6, 9, 12)])
-def test_bounds_that_are_none_are_refused(bounds: Bounds) -> None:
+def test_bounds_that_are_not_a_division_are_refused(bounds: Bounds) -> None:
     with pytest.raises(UsageError) as caught:
         LoadBalance((0, 6, 12)).accept(bounds)
     assert str(caught.value) == f"the bounds {bounds} don't divide 12 parts among 2 workers"

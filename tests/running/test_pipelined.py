@@ -1,4 +1,4 @@
-"""Many feeds through a cascade at the same time: order, batches in pieces, errors in their turn."""
+"""Pipelining: order of outputs, micro-batches, errors, and the splitter that uses it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cut(path: Path, *names: str) -> Cascade:
 
 @pytest.fixture
 def cascade(chain: Path) -> Cascade:
-    """Relu and Exp, Neg, then Add, which reads the first part too."""
+    """Relu and Exp, Neg, then Add, which also reads the first part."""
     return cut(chain, "exp", "neg")
 
 
@@ -59,7 +59,7 @@ def test_outputs_come_in_the_order_of_the_feeds(cascade: Cascade, chain: Path, w
 
 
 @pytest.mark.parametrize("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
-def test_a_pipeline_gives_what_the_parts_one_by_one_give(tmp_path: Path, name: str) -> None:
+def test_a_pipeline_gives_the_outputs_of_a_sequential_run(tmp_path: Path, name: str) -> None:
     demos.write(name, tmp_path / "m.onnx")
     model = graphcut.load(tmp_path / "m.onnx")
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)))
@@ -72,7 +72,7 @@ def test_a_pipeline_gives_what_the_parts_one_by_one_give(tmp_path: Path, name: s
             np.testing.assert_array_equal(outputs[key], array, strict=True)
 
 
-def test_feeds_are_fetched_as_there_is_room(cascade: Cascade) -> None:
+def test_feeds_are_fetched_as_the_window_allows(cascade: Cascade) -> None:
     fetched: list[int] = []
 
     def endless() -> Iterator[dict[str, Array]]:
@@ -87,7 +87,7 @@ def test_feeds_are_fetched_as_there_is_room(cascade: Cascade) -> None:
     assert len(fetched) <= 5 + 3 + 1
 
 
-def test_who_stops_early_leaves_no_thread_behind(cascade: Cascade) -> None:
+def test_stopping_early_ends_all_threads(cascade: Cascade) -> None:
     before = active_count()
     flow = graphcut.stream(cascade, ({"x": rows(1)} for _ in range(100)), workers=3)
     next(flow)
@@ -95,14 +95,14 @@ def test_who_stops_early_leaves_no_thread_behind(cascade: Cascade) -> None:
     assert active_count() == before
 
 
-def test_what_is_wrong_with_a_feed_is_said_in_its_turn(cascade: Cascade) -> None:
+def test_errors_of_feeds_are_raised_in_order(cascade: Cascade) -> None:
     flow = graphcut.stream(cascade, [{"x": rows(1)}, {"z": rows(1)}, {"x": rows(2)}])
     next(flow)
     with pytest.raises(RunError, match="the model has no input 'z'"):
         next(flow)
 
 
-def test_a_feed_that_fails_can_be_passed_over(cascade: Cascade) -> None:
+def test_a_feed_that_fails_can_be_skipped(cascade: Cascade) -> None:
     feeds = [{"x": rows(1)}, {"x": np.zeros((1, 3), np.float32)}, {"x": rows(2)}]
     good, bad, last = graphcut.stream(cascade, feeds, on_error="skip")
     assert isinstance(bad, RunError)
@@ -135,38 +135,38 @@ def test_a_changed_part_is_not_run(cascade: Cascade) -> None:
         list(graphcut.stream(cascade, [{"x": rows(1)}]))
 
 
-def test_there_must_be_a_worker(cascade: Cascade) -> None:
+def test_zero_workers_are_refused(cascade: Cascade) -> None:
     with pytest.raises(UsageError, match="0 workers can't run anything"):
         list(graphcut.stream(cascade, [], workers=0))
 
 
-def test_workers_own_stretches_and_more_workers_than_parts_share_the_heaviest(cascade: Cascade) -> None:
-    assert [member.owns for member in assign_parts(cascade, 3)] == [(0,), (1,), (2,)]
+def test_workers_own_consecutive_parts_and_additional_workers_share_the_largest(cascade: Cascade) -> None:
+    assert [worker.owns for worker in assign_parts(cascade, 3)] == [(0,), (1,), (2,)]
     heaviest = max(range(3), key=lambda i: cascade.parts[i].weight_bytes + cascade.parts[i].activation_bytes)
-    assert sorted(member.owns for member in assign_parts(cascade, 4)) == sorted([(0,), (1,), (2,), (heaviest,)])
-    assert [member.also for member in assign_parts(cascade, 3, overlap=1)] == [{0, 1}, {0, 1, 2}, {1, 2}]
+    assert sorted(worker.owns for worker in assign_parts(cascade, 4)) == sorted([(0,), (1,), (2,), (heaviest,)])
+    assert [worker.overlap for worker in assign_parts(cascade, 3, overlap=1)] == [{0, 1}, {0, 1, 2}, {1, 2}]
 
 
-# Batches in pieces
+# Micro-batches
 
 
-def test_a_symbol_that_all_outputs_and_inputs_carry_is_the_batch_axis(cascade: Cascade) -> None:
+def test_a_symbol_in_all_outputs_and_inputs_is_the_batch_axis(cascade: Cascade) -> None:
     assert batch_axis(cascade) == BatchAxis({"x": 0}, {"y": 0})
 
 
-def test_pieces_cover_the_batch_and_come_together_again() -> None:
+def test_micro_batches_cover_the_batch_and_are_joined_in_order() -> None:
     axis = BatchAxis({"x": 1}, {"y": 0})
     x = np.arange(10).reshape(2, 5)
     feeds = {"x": ort.OrtValue.ortvalue_from_numpy(x), "k": ort.OrtValue.ortvalue_from_numpy(np.ones(3))}
-    pieces = list(axis.pieces(feeds, 2))
+    pieces = list(axis.divided(feeds, 2))
     assert [piece["x"].numpy().tolist() for piece in pieces] == [[[0, 1], [5, 6]], [[2, 3], [7, 8]], [[4], [9]]]
     assert all(piece["k"] is feeds["k"] for piece in pieces)
     answers = [{"y": piece["x"].numpy().T} for piece in pieces]
-    assert axis.together(answers)["y"].tolist() == x.T.tolist()
+    assert axis.joined(answers)["y"].tolist() == x.T.tolist()
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 20, "auto"])
-def test_a_batch_in_pieces_gives_what_the_whole_gives(cascade: Cascade, length: int | Literal["auto"]) -> None:
+def test_micro_batches_give_the_outputs_of_the_whole_batch(cascade: Cascade, length: int | Literal["auto"]) -> None:
     feeds = [{"x": rows(n, seed=n)} for n in (7, 1, 8, 7)]
     found = list(graphcut.stream(cascade, feeds, workers=2, micro_batch=length))
     for feed, outputs in zip(feeds, found, strict=True):
@@ -199,7 +199,7 @@ def test_outputs_without_the_symbol_are_not_divided(tmp_path: Path) -> None:
     assert batch_axis(one) is None
 
 
-# What happened
+# Traces
 
 
 def test_a_trace_has_a_bar_for_each_part_of_each_feed(cascade: Cascade, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_trace_has_a_bar_for_each_part_of_each_feed(cascade: Cascade, tmp_path
     assert names == {0: "a", 1: "b"}
 
 
-# One call
+# ModelSplitter
 
 
 def test_a_splitter_is_used_like_the_model(tmp_path: Path) -> None:
@@ -232,13 +232,13 @@ def test_a_splitter_is_used_like_the_model(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_splitter_keeps_its_parts_where_it_is_told_to(chain: Path, tmp_path: Path) -> None:
+def test_a_splitter_keeps_its_parts_in_a_given_folder(chain: Path, tmp_path: Path) -> None:
     with ModelSplitter(chain, num_devices=2, folder=tmp_path / "kept") as splitter:
         splitter.forward(rows(4))
     assert graphcut.open_cascade(tmp_path / "kept").parts
 
 
-def test_several_inputs_have_to_be_named(tmp_path: Path) -> None:
+def test_several_inputs_must_be_named(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Add", ["a", "b"], ["c"], name="add"),
         helper.make_node("Relu", ["c"], ["y"], name="relu"),
@@ -250,11 +250,11 @@ def test_several_inputs_have_to_be_named(tmp_path: Path) -> None:
     assert caught.value.hint == "name them: a, b"
 
 
-# Where dividing would be wrong
+# Models that must not be divided
 
 
 def mixing(folder: Path, after: str = "relu") -> Cascade:
-    """x minus the mean of the batch, cut so that all that crosses has a row for each example."""
+    """x minus the mean of the batch. After `relu` all boundary tensors have a row for each example."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
         helper.make_node("ReduceMean", ["a"], ["m"], axes=[0], keepdims=1, name="mean"),
@@ -271,7 +271,7 @@ def mixed(x: Array) -> Array:
 
 
 @pytest.mark.parametrize("first", ["zeros", "fails"])
-def test_a_first_feed_that_tells_nothing_decides_nothing(tmp_path: Path, first: str) -> None:
+def test_a_first_feed_with_equal_examples_or_an_error_decides_nothing(tmp_path: Path, first: str) -> None:
     opening = np.zeros((4, 4), np.float32) if first == "zeros" else np.zeros((4, 5), np.float32)
     feeds = [{"x": opening}, *({"x": rows(4, seed=seed)} for seed in range(3))]
     found = list(graphcut.stream(mixing(tmp_path), feeds, micro_batch=2, on_error="skip"))
@@ -288,11 +288,11 @@ def test_threads_that_submit_at_the_same_time_wait_for_the_comparison(tmp_path: 
         np.testing.assert_allclose(y, mixed(x), rtol=1e-5, atol=1e-6)
 
 
-def test_a_tensor_that_crosses_without_the_symbol_forbids_dividing(tmp_path: Path) -> None:
+def test_a_boundary_tensor_without_the_symbol_prevents_dividing(tmp_path: Path) -> None:
     assert batch_axis(mixing(tmp_path, after="mean")) is None
 
 
-def test_pieces_that_fail_where_the_whole_does_not_are_left_alone(tmp_path: Path) -> None:
+def test_feeds_are_not_divided_if_micro_batches_fail(tmp_path: Path) -> None:
     shape = numpy_helper.from_array(np.array([2, 8], np.int64), "shape")
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
@@ -307,20 +307,20 @@ def test_pieces_that_fail_where_the_whole_does_not_are_left_alone(tmp_path: Path
             np.testing.assert_array_equal(pipeline.submit({"x": x}).result()["y"], np.maximum(x, 0))
 
 
-def test_a_future_that_nobody_wants_any_more_ends_nothing(cascade: Cascade) -> None:
+def test_canceling_a_future_does_not_stop_the_pipeline(cascade: Cascade) -> None:
     with Pipeline(cascade) as pipeline:
         pipeline.submit({"x": rows(1)}).cancel()
         assert pipeline.submit({"x": rows(2)}).result()["y"].shape == (2, 4)
 
 
-def test_a_closed_pipeline_says_so(cascade: Cascade) -> None:
+def test_a_closed_pipeline_refuses_feeds(cascade: Cascade) -> None:
     with Pipeline(cascade) as pipeline:
         pass
     with pytest.raises(RunError, match="the pipeline was closed before this was answered"):
         pipeline.submit({"x": rows(1)}).result()
 
 
-def test_an_input_with_a_default_that_a_part_hands_on_may_be_left_out(tmp_path: Path) -> None:
+def test_an_input_with_a_default_that_is_also_an_output_may_be_left_out(tmp_path: Path) -> None:
     default = numpy_helper.from_array(np.full(4, 2, np.float32), "d")
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
@@ -337,7 +337,7 @@ def test_an_input_with_a_default_that_a_part_hands_on_may_be_left_out(tmp_path: 
             np.testing.assert_array_equal(outputs["d"], used)
 
 
-def test_a_part_that_can_not_be_loaded_ends_a_run_that_passes_over_errors(cascade: Cascade) -> None:
+def test_a_part_that_cannot_be_loaded_ends_a_run_that_skips_errors(cascade: Cascade) -> None:
     file = cascade.file(cascade.parts[1])
     file.write_bytes(file.read_bytes() + b"\x00")
     with pytest.raises(RunError, match="was changed after the model was cut"):
@@ -345,6 +345,6 @@ def test_a_part_that_can_not_be_loaded_ends_a_run_that_passes_over_errors(cascad
 
 
 @pytest.mark.parametrize("length", [0, -1])
-def test_pieces_have_an_example_at_least(cascade: Cascade, length: int) -> None:
+def test_micro_batches_have_at_least_one_example(cascade: Cascade, length: int) -> None:
     with pytest.raises(UsageError, match="a batch can't be divided into pieces of"):
         Pipeline(cascade, micro_batch=length)

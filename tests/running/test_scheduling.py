@@ -1,12 +1,13 @@
-"""The scheduler, told by workers who follow a script on a clock of their own: any order of events can be had."""
+"""The scheduler, with simulated workers that follow a script: any order of events can be produced."""
 
 from __future__ import annotations
 
 import heapq
 import random
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from typing import Any, cast
 
@@ -25,9 +26,15 @@ LOAD_S = 1.0
 Moment = Callable[[], Event | None]
 
 
+class Text(str):
+    """A text that can be weakly referenced."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass
-class Mate:
-    """A worker of the script."""
+class ScriptedWorker:
+    """A simulated worker."""
 
     parts: frozenset[int] = frozenset()
     life: int = 0
@@ -37,17 +44,17 @@ class Mate:
 
 
 class Script:
-    """An executor that does nothing but note, on a clock that jumps from event to event.
+    """An executor on a clock that jumps from event to event.
 
-    A part writes texts that say what it read, and what it kept if it keeps states: so an answer tells how it was made.
-    Everything that is placed has a number, must be let go exactly once, and not while a step reads it.
+    A part writes texts that say what it read, and its state if it has one: an answer shows how it was computed. Every
+    tensor has a number as its handle. It must be released exactly once, and not while a step reads it.
     """
 
     def __init__(self, units: Sequence[ScheduledPart], workers: int, *, costs: Sequence[float] = ()) -> None:
         self.can_die = True
         self.units = units
         self.costs = costs or [1.0] * len(units)
-        self.mates = [Mate() for _ in range(workers)]
+        self.workers = [ScriptedWorker() for _ in range(workers)]
         self.time = 0.0
         self.placed: dict[int, Any] = {}
         self.numbers = count()
@@ -60,6 +67,7 @@ class Script:
         self.wrong: set[tuple[int, int]] = set()
         self.unloadable: set[int] = set()
         self.gone: set[int] = set()
+        self.running: dict[int, Step] = {}
         self.lag_s = 0.0
         self.is_closed = False
 
@@ -70,12 +78,12 @@ class Script:
         def moment() -> Event | None:
             if for_good:
                 self.gone.add(worker)
-            return self.dead(worker, "it was killed") if self.mates[worker].is_alive else None
+            return self.dead(worker, "it was killed") if self.workers[worker].is_alive else None
 
         self.at(time, moment)
 
     def lose_at(self, time: float, chosen: Callable[[int], bool] = lambda _: True) -> None:
-        """What was placed by then lies nowhere any more, though its handle does."""
+        """Lose the tensors that exist by then. Their handles stay."""
 
         def moment() -> None:
             self.placed.update((number, None) for number in self.placed if chosen(number))
@@ -84,22 +92,22 @@ class Script:
 
     def slow_at(self, time: float, worker: int, slowness: float) -> None:
         def moment() -> None:
-            self.mates[worker].slowness = slowness
+            self.workers[worker].slowness = slowness
 
         self.at(time, moment)
 
     def dead(self, worker: int, why: str) -> Event:
-        mate = self.mates[worker]
-        mate.life += 1
-        mate.is_alive, mate.parts = False, frozenset()
-        mate.kept.clear()
+        state = self.workers[worker]
+        state.life += 1
+        state.is_alive, state.parts = False, frozenset()
+        state.kept.clear()
         return Died(worker, why, worker in self.gone)
 
-    # What the scheduler asks
+    # The executor protocol
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         self.starts[worker] += 1
-        self.mates[worker].is_alive = True
+        self.workers[worker].is_alive = True
         self.load(worker, parts)
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
@@ -107,59 +115,60 @@ class Script:
         self.load(worker, parts)
 
     def load(self, worker: int, parts: Sequence[int]) -> None:
-        mate, life = self.mates[worker], self.mates[worker].life
+        state, life = self.workers[worker], self.workers[worker].life
 
         def moment() -> Event | None:
-            if mate.life != life:
+            if state.life != life:
                 return None
             if self.unloadable.intersection(parts):
                 return Failed(worker, None, RunError("it can't be loaded"))
-            mate.parts = frozenset(parts)
-            return Ready(worker, mate.parts)
+            state.parts = frozenset(parts)
+            return Ready(worker, state.parts)
 
         self.at(self.time + LOAD_S, moment)
 
     def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
-        mate, life = self.mates[worker], self.mates[worker].life
-        assert mate.is_alive
-        assert mate.parts.issuperset(step.parts)
+        state, life = self.workers[worker], self.workers[worker].life
+        assert state.is_alive
+        assert state.parts.issuperset(step.parts)
         self.ran.append((self.time, worker, step))
-        took = tuple(self.costs[part] * mate.slowness for part in step.parts)
+        self.running[worker] = step
+        took = tuple(self.costs[part] * state.slowness for part in step.parts)
 
         def moment() -> Event | None:
-            if mate.life != life:
+            if state.life != life:
                 return None
             if any(
                 self.placed[cast("int", handle)] is None for handle in held.values()
-            ):  # or KeyError: let go while it was read
+            ):  # a KeyError means that it was released while it was read
                 return Lost(worker, step)
             if self.poison.intersection((step.request, part) for part in step.parts):
                 return self.dead(worker, "it crashed")
             if self.wrong.intersection((step.request, part) for part in step.parts):
                 return Failed(worker, step, RunError(f"input {step.request} is wrong"))
-            made = self.work(mate, step, {name: self.placed[cast("int", handle)] for name, handle in held.items()})
+            made = self.work(state, step, {name: self.placed[cast("int", handle)] for name, handle in held.items()})
             return Done(worker, step, {name: self.put(made[name], name) for name in step.writes}, took)
 
         if not self.hangs.intersection((step.request, part) for part in step.parts):
             self.at(self.time + sum(took), moment)
 
-    def work(self, mate: Mate, step: Step, values: dict[str, Any]) -> dict[str, Any]:
+    def work(self, state: ScriptedWorker, step: Step, values: dict[str, Any]) -> dict[str, Any]:
         for part in step.parts:
             unit = self.units[part]
             past = ""
             if unit.is_stateful and step.sequence is not None:
-                past = "" if step.zero_states else mate.kept[step.sequence, part]
+                past = "" if step.zero_states else state.kept[step.sequence, part]
             values |= written(unit, values, past)
             if unit.is_stateful:
-                mate.kept[step.sequence, part] = state_of(unit, values, past)
+                state.kept[step.sequence, part] = state_of(unit, values, past)
         return values
 
     def forget(self, sequence: int) -> None:
-        for mate in self.mates:
-            mate.kept = {key: value for key, value in mate.kept.items() if key[0] != sequence}
+        for state in self.workers:
+            state.kept = {key: value for key, value in state.kept.items() if key[0] != sequence}
 
     def kill(self, worker: int) -> None:
-        why = "" if self.mates[worker].is_alive else "it was dead"
+        why = "" if self.workers[worker].is_alive else "it was dead"
         self.at(self.time, lambda: self.dead(worker, why or "it was ended"))
 
     def put(self, value: Any, tensor: str) -> int:  # noqa: ANN401, ARG002 - see Executor
@@ -184,14 +193,16 @@ class Script:
             time, _, moment = heapq.heappop(self.moments)
             self.time = max(self.time, time)
             if (event := moment()) is not None:
+                if isinstance(event, Died | Done | Lost) or (isinstance(event, Failed) and event.step is not None):
+                    self.running.pop(event.worker, None)
                 self.time += self.lag_s
                 return event
-        assert until is not None, "everybody waits for everybody"
+        assert until is not None, "deadlock"
         self.time = max(self.time, until)
         return None
 
     def wake(self) -> None:
-        """Nothing waits."""
+        """There is no other thread."""
 
     def close(self) -> None:
         self.is_closed = True
@@ -209,7 +220,7 @@ def state_of(unit: ScheduledPart, values: Mapping[str, Any], past: str) -> str:
 def by_hand(
     units: Sequence[ScheduledPart], outputs: Sequence[str], requests: Iterable[Request]
 ) -> list[dict[str, Any]]:
-    """The answers, part after part, request after request."""
+    """The expected answers: part after part, request after request."""
     kept: dict[tuple[int | None, int], str] = {}
     answers = []
     for request in requests:
@@ -230,12 +241,12 @@ def row(parts: int, *, is_stateful: bool = False, memory_bytes: int = 10) -> lis
     return [ScheduledPart(f"p{i}", (a,), (b,), memory_bytes, is_stateful) for i, (a, b) in enumerate(pairwise(names))]
 
 
-def own(
-    *owned: Sequence[int], memory_bytes: int | None = None, also: Sequence[Sequence[int]] = ()
+def workers_with(
+    *owned: Sequence[int], memory_bytes: int | None = None, overlap: Sequence[Sequence[int]] = ()
 ) -> list[WorkerState]:
     workers = [WorkerState(f"worker {i}", memory_bytes, tuple(parts)) for i, parts in enumerate(owned)]
-    for one, more in zip(workers, also, strict=False):
-        one.also = frozenset(more)
+    for one, more in zip(workers, overlap, strict=False):
+        one.overlap = frozenset(more)
     return workers
 
 
@@ -245,7 +256,7 @@ def feeds(number: int) -> list[Request]:
 
 @dataclass
 class Run:
-    """A run to its end."""
+    """A finished run."""
 
     answers: list[Answer]
     scheduler: Scheduler
@@ -258,33 +269,34 @@ def play(
     outputs: Sequence[str],
     **options: Any,  # noqa: ANN401 - those of `Scheduler`
 ) -> Run:
-    """Run it all, and check what must hold of every run: it is closed, and all that was placed has been let go."""
+    """Run all requests, and check that the executor was closed and all tensors were released."""
     options.setdefault("window", 4)
     options.setdefault("deadline_s", 100.0)
     scheduler = Scheduler(Routing(script.units, outputs), script, workers, **options)
-    answers = list(scheduler.run(requests))
+    answers = list(scheduler.run(until_idle(script, requests)))
     assert script.is_closed
-    while script.moments:  # what still ran when the last answer came
-        event = heapq.heappop(script.moments)[2]()
-        if isinstance(event, Done):
-            scheduler._hear(event)
-    for worker in range(len(workers)):  # and what hung then
-        scheduler._free(worker)
     assert script.placed == {}
     return Run(answers, scheduler)
+
+
+def until_idle(script: Script, requests: Iterable[Request | None]) -> Iterator[Request | None]:
+    """`requests`, and then None until no step runs: one may still run when the last answer has come."""
+    yield from requests
+    while script.running:
+        yield None
 
 
 def steps_of(script: Script, *, since: float = 0.0) -> list[tuple[float, int, int, tuple[int, ...]]]:
     return [(time, worker, step.request, step.parts) for time, worker, step in script.ran if time >= since]
 
 
-# Order, window, who runs what when
+# Order of steps
 
 
-def test_a_pipeline_works_on_several_requests_at_the_same_time() -> None:
+def test_a_pipeline_runs_several_requests_at_the_same_time() -> None:
     """Loading takes 1 s, each part 1 s: a request enters every second, and each worker is busy from then on."""
     script = Script(row(2), 2)
-    found = play(script, own([0], [1]), feeds(3), ["t2"])
+    found = play(script, workers_with([0], [1]), feeds(3), ["t2"])
     assert steps_of(script) == [
         (1, 0, 0, (0,)),
         (2, 1, 0, (1,)),
@@ -296,14 +308,14 @@ def test_a_pipeline_works_on_several_requests_at_the_same_time() -> None:
     assert found.answers == by_hand(script.units, ["t2"], feeds(3))
 
 
-def test_parts_of_one_worker_run_as_one_step() -> None:
+def test_consecutive_parts_of_one_worker_run_in_one_step() -> None:
     script = Script(row(4), 2)
-    play(script, own([0, 1], [2, 3]), feeds(1), ["t4"])
+    play(script, workers_with([0, 1], [2, 3]), feeds(1), ["t4"])
     assert steps_of(script) == [(1, 0, 0, (0, 1)), (3, 1, 0, (2, 3))]
     assert [step.writes for _, _, step in script.ran] == [("t2",), ("t4",)]
 
 
-def test_the_window_is_kept_and_feeds_are_fetched_one_by_one() -> None:
+def test_requests_are_fetched_as_the_window_allows() -> None:
     fetched: list[int] = []
 
     def source() -> Iterator[Request]:
@@ -312,24 +324,24 @@ def test_the_window_is_kept_and_feeds_are_fetched_one_by_one() -> None:
             yield request
 
     script = Script(row(2), 2)
-    scheduler = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=3)
+    scheduler = Scheduler(Routing(script.units, ["t2"]), script, workers_with([0], [1]), window=3)
     answers = scheduler.run(source())
     for delivered in range(1, 8):
         next(answers)
-        assert len(fetched) <= delivered + 2  # two others are on their way when one is delivered
+        assert len(fetched) <= delivered + 2  # two others are in flight when one is delivered
     assert [*answers][-1] == {"t2": "t2(t1(x9))"}
 
 
-def test_answers_come_in_the_order_of_requests_also_when_later_ones_are_done_first() -> None:
+def test_answers_come_in_the_order_of_requests_if_later_ones_are_done_first() -> None:
     """Two workers share both parts; the first is three times as slow."""
     script = Script(row(2), 2)
-    script.mates[0].slowness = 3.0
-    found = play(script, own([0, 1], [0, 1]), feeds(6), ["t2"], window=6)
+    script.workers[0].slowness = 3.0
+    found = play(script, workers_with([0, 1], [0, 1]), feeds(6), ["t2"], window=6)
     assert found.answers == by_hand(script.units, ["t2"], feeds(6))
     assert Counter(worker for _, worker, _, _ in steps_of(script)) == {0: 2, 1: 4}
 
 
-def test_branches_that_do_not_depend_on_each_other_run_side_by_side() -> None:
+def test_independent_branches_run_at_the_same_time() -> None:
     """A trunk, and two heads on two workers; a fourth part joins them."""
     units = [
         ScheduledPart("trunk", ("x",), ("t",)),
@@ -338,38 +350,40 @@ def test_branches_that_do_not_depend_on_each_other_run_side_by_side() -> None:
         ScheduledPart("join", ("l", "r"), ("y",)),
     ]
     script = Script(units, 3)
-    found = play(script, own([0], [1, 3], [2]), feeds(1), ["y"])
+    found = play(script, workers_with([0], [1, 3], [2]), feeds(1), ["y"])
     assert steps_of(script) == [(1, 0, 0, (0,)), (2, 1, 0, (1,)), (2, 2, 0, (2,)), (3, 1, 0, (3,))]
     assert found.answers == [{"y": "y(l(t(x0)),r(t(x0)))"}]
 
 
-def test_a_stage_that_several_workers_own_is_shared_by_them() -> None:
+def test_several_owners_of_a_part_share_its_requests() -> None:
     """p1 takes 3 s and has three workers: every second a request comes in, and every second one goes out."""
     script = Script(row(2), 4, costs=[1, 3])
-    found = play(script, own([0], [1], [1], [1]), feeds(9), ["t2"], window=9)
+    found = play(script, workers_with([0], [1], [1], [1]), feeds(9), ["t2"], window=9)
     assert found.answers == by_hand(script.units, ["t2"], feeds(9))
     assert found.scheduler.log.delivered_s == [5 + i for i in range(9)]
 
 
-def test_a_skip_goes_to_its_reader_and_is_let_go_after_it() -> None:
+def test_a_residual_tensor_is_released_after_its_last_reader() -> None:
     units = [
         ScheduledPart("a", ("x",), ("t", "skip")),
         ScheduledPart("b", ("t",), ("u",)),
         ScheduledPart("c", ("u", "skip"), ("y",)),
     ]
     script = Script(units, 3)
-    found = play(script, own([0], [1], [2]), feeds(3), ["y", "u"])
+    found = play(script, workers_with([0], [1], [2]), feeds(3), ["y", "u"])
     assert found.answers == by_hand(units, ["y", "u"], feeds(3))
 
 
-def test_an_input_that_is_an_output_comes_back_and_one_that_is_not_fed_is_not_waited_for() -> None:
+def test_an_input_can_be_an_output_and_an_optional_input_can_be_absent() -> None:
     units = [ScheduledPart("a", ("x", "maybe"), ("y",))]
-    found = play(Script(units, 1), own([0]), [Request({"x": "1"}), Request({"x": "1", "maybe": "2"})], ["y", "x"])
+    found = play(
+        Script(units, 1), workers_with([0]), [Request({"x": "1"}), Request({"x": "1", "maybe": "2"})], ["y", "x"]
+    )
     assert found.answers == [{"y": "y(1)", "x": "1"}, {"y": "y(1,2)", "x": "1"}]
 
 
-def test_requests_that_are_not_there_yet_are_asked_for_again() -> None:
-    """The second one is offered only after the first was answered, as in decoding."""
+def test_a_source_that_gives_none_is_asked_again() -> None:
+    """A request is given only after the one before was answered, as in decoding."""
     script = Script(row(2), 2)
     answered: list[Answer] = []
 
@@ -379,15 +393,15 @@ def test_requests_that_are_not_there_yet_are_asked_for_again() -> None:
                 yield None
             yield request
 
-    scheduler = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4)
+    scheduler = Scheduler(Routing(script.units, ["t2"]), script, workers_with([0], [1]), window=4)
     for answer in scheduler.run(source()):
         answered.append(answer)  # noqa: PERF402 - the source looks at it meanwhile
     assert answered == by_hand(script.units, ["t2"], feeds(3))
 
 
-def test_whoever_stops_early_ends_the_crew() -> None:
+def test_closing_the_answers_closes_the_executor() -> None:
     script = Script(row(2), 2)
-    answers = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4).run(feeds(9))
+    answers = Scheduler(Routing(script.units, ["t2"]), script, workers_with([0], [1]), window=4).run(feeds(9))
     next(answers)
     answers.close()  # type: ignore[attr-defined]
     assert script.is_closed
@@ -396,10 +410,10 @@ def test_whoever_stops_early_ends_the_crew() -> None:
 # Errors
 
 
-def test_an_error_of_a_part_is_raised_in_its_turn_and_not_tried_again() -> None:
+def test_an_error_of_a_part_is_raised_in_order_and_not_retried() -> None:
     script = Script(row(2), 2)
     script.wrong = {(1, 0)}
-    scheduler = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4)
+    scheduler = Scheduler(Routing(script.units, ["t2"]), script, workers_with([0], [1]), window=4)
     answers = scheduler.run(feeds(4))
     assert next(answers) == {"t2": "t2(t1(x0))"}
     with pytest.raises(RunError, match="input 1 is wrong"):
@@ -408,17 +422,17 @@ def test_an_error_of_a_part_is_raised_in_its_turn_and_not_tried_again() -> None:
     assert [step.request for _, _, step in script.ran].count(1) == 1
 
 
-def test_an_error_that_is_skipped_stands_where_the_answer_would() -> None:
+def test_a_skipped_error_takes_the_place_of_the_answer() -> None:
     script = Script(row(2), 2)
     script.wrong = {(1, 0), (2, 1)}
-    first, second, third, fourth = play(script, own([0], [1]), feeds(4), ["t2"], on_error="skip").answers
+    first, second, third, fourth = play(script, workers_with([0], [1]), feeds(4), ["t2"], on_error="skip").answers
     assert isinstance(second, RunError)
     assert isinstance(third, RunError)
     assert [first, fourth] == [{"t2": "t2(t1(x0))"}, {"t2": "t2(t1(x3))"}]
 
 
-def test_what_a_failed_request_holds_stays_until_its_other_steps_have_read_it() -> None:
-    """Both heads read t; the fast one fails while the slow one still reads, as the script checks when that ends."""
+def test_tensors_of_a_failed_request_stay_until_its_other_steps_end() -> None:
+    """Both heads read t; the fast one fails while the slow one still runs."""
     units = [
         ScheduledPart("trunk", ("x",), ("t",)),
         ScheduledPart("fast", ("t",), ("f",)),
@@ -426,56 +440,56 @@ def test_what_a_failed_request_holds_stays_until_its_other_steps_have_read_it() 
     ]
     script = Script(units, 3, costs=[1, 1, 5])
     script.wrong = {(0, 1)}
-    found = play(script, own([0], [1], [2]), feeds(3), ["f", "s"], on_error="skip")
+    found = play(script, workers_with([0], [1], [2]), feeds(3), ["f", "s"], on_error="skip")
     assert isinstance(found.answers[0], RunError)
     assert found.answers[1:] == by_hand(units, ["f", "s"], feeds(3))[1:]
 
 
-def test_a_part_that_can_not_be_loaded_ends_the_run() -> None:
+def test_a_part_that_cannot_be_loaded_ends_the_run() -> None:
     script = Script(row(2), 2)
     script.unloadable = {1}
     with pytest.raises(RunError, match="it can't be loaded"):
-        list(Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4).run(feeds(2)))
+        list(Scheduler(Routing(script.units, ["t2"]), script, workers_with([0], [1]), window=4).run(feeds(2)))
     assert script.is_closed
 
 
 # Deaths
 
 
-def test_a_step_that_was_lost_with_its_worker_is_repeated_and_nothing_before_it() -> None:
+def test_only_the_step_that_was_lost_with_its_worker_is_repeated() -> None:
     """Worker 1 ends at 2.5 s, in the middle of its first step, and is started again at once; loading takes 1 s."""
     script = Script(row(3), 3)
     script.kill_at(2.5, 1)
-    found = play(script, own([0], [1], [2]), feeds(2), ["t3"])
+    found = play(script, workers_with([0], [1], [2]), feeds(2), ["t3"])
     assert found.answers == by_hand(script.units, ["t3"], feeds(2))
     assert [(time, step.request) for time, worker, step in script.ran if worker == 1] == [(2, 0), (3.5, 0), (4.5, 1)]
     assert Counter(step.parts for _, worker, step in script.ran if worker == 0) == {(0,): 2}
     assert found.scheduler.log.deaths == [(1, "it was killed", 2.5)]
 
 
-def test_results_of_a_worker_outlive_it() -> None:
-    """Worker 0 ends after its only step; worker 1 goes on with what it made."""
+def test_outputs_of_a_worker_outlive_it() -> None:
+    """Worker 0 ends after its only step; worker 1 reads what it wrote."""
     script = Script(row(2), 2, costs=[1, 5])
     script.kill_at(2.5, 0)
-    found = play(script, own([0], [1]), feeds(1), ["t2"])
+    found = play(script, workers_with([0], [1]), feeds(1), ["t2"])
     assert found.answers == [{"t2": "t2(t1(x0))"}]
     assert [step.parts for _, _, step in script.ran] == [(0,), (1,)]
 
 
-def test_a_worker_that_ends_again_and_again_is_started_later_each_time() -> None:
+def test_pauses_before_restarts_become_longer() -> None:
     """Its pauses are 0, 0.2 and 1 s; it ends half a second after each start."""
     script = Script(row(1), 1)
     for time in (0.5, 1.0, 1.7):
         script.kill_at(time, 0)
-    assert play(script, own([0]), feeds(1), ["t1"]).answers == [{"t1": "t1(x0)"}]
+    assert play(script, workers_with([0]), feeds(1), ["t1"]).answers == [{"t1": "t1(x0)"}]
     assert script.starts == {0: 4}
     assert steps_of(script) == [(3.7, 0, 0, (0,))]  # 1.7 + 1 s pause + 1 s loading
 
 
-def test_a_request_that_ends_its_worker_three_times_is_given_up_and_others_go_on() -> None:
+def test_a_request_that_ends_its_worker_three_times_fails_and_others_go_on() -> None:
     script = Script(row(2), 2)
     script.poison = {(1, 1)}
-    found = play(script, own([0], [1]), feeds(4), ["t2"], on_error="skip")
+    found = play(script, workers_with([0], [1]), feeds(4), ["t2"], on_error="skip")
     assert [step.request for _, worker, step in script.ran if worker == 1] == [0, 1, 1, 1, 2, 3]
     error = found.answers[1]
     assert isinstance(error, RunError)
@@ -485,64 +499,64 @@ def test_a_request_that_ends_its_worker_three_times_is_given_up_and_others_go_on
     assert [found.answers[i] for i in (0, 2, 3)] == [expected[i] for i in (0, 2, 3)]
 
 
-def test_several_bad_requests_in_a_row_do_not_cost_a_good_worker_its_place() -> None:
+def test_deaths_caused_by_requests_do_not_count_against_the_worker() -> None:
     script = Script(row(1), 1)
     script.poison = {(i, 0) for i in range(5)}
-    found = play(script, own([0]), feeds(6), ["t1"], on_error="skip")
+    found = play(script, workers_with([0]), feeds(6), ["t1"], on_error="skip")
     assert [isinstance(answer, RunError) for answer in found.answers] == [True] * 5 + [False]
 
 
-def test_a_hung_worker_is_found_by_what_its_step_usually_takes() -> None:
-    """Steps take 1 s, so after 10 s without an answer it is ended; then 1 s of loading."""
+def test_a_worker_is_hung_after_ten_times_the_expected_time() -> None:
+    """Steps take 1 s, so it is killed after 10 s; then it loads for 1 s."""
     script = Script(row(1), 1)
     script.hangs = {(2, 0)}
     script.at(11.5, script.hangs.clear)
-    found = play(script, own([0]), feeds(4), ["t1"])
+    found = play(script, workers_with([0]), feeds(4), ["t1"])
     assert found.answers == by_hand(script.units, ["t1"], feeds(4))
     assert [(time, step.request) for time, _, step in script.ran] == [(1, 0), (2, 1), (3, 2), (14, 2), (15, 3)]
     assert found.scheduler.log.deaths == [(0, "it hung", 13)]
 
 
-def test_a_hung_worker_is_found_while_others_are_busy() -> None:
+def test_a_hung_worker_is_killed_while_others_are_busy() -> None:
     """Worker 1 hangs on its third request while worker 0 reports every tenth of a second."""
     units = [ScheduledPart("a", ("x",), ("y",)), ScheduledPart("b", ("x",), ("z",))]
     script = Script(units, 2, costs=[0.1, 0.1])
     script.hangs = {(2, 1)}
     script.at(4, script.hangs.clear)
-    found = play(script, own([0], [1]), feeds(200), ["y", "z"], window=1000)
+    found = play(script, workers_with([0], [1]), feeds(200), ["y", "z"], window=1000)
     assert found.answers == by_hand(units, ["y", "z"], feeds(200))
     assert [(worker, why) for worker, why, _ in found.scheduler.log.deaths] == [(1, "it hung")]
-    assert found.scheduler.log.deaths[0][2] == pytest.approx(1.2 + 5, abs=0.5)  # 5 s is the least patience
+    assert found.scheduler.log.deaths[0][2] == pytest.approx(1.2 + 5, abs=0.5)  # patience is at least 5 s
 
 
-def test_a_hung_worker_is_found_by_a_dispatcher_that_always_has_something_to_hear() -> None:
-    """It needs a tenth of a second for each report, and three workers make one in that time."""
+def test_a_hung_worker_is_killed_by_a_scheduler_that_always_has_events() -> None:
+    """It takes a tenth of a second for each event, and three workers cause one in that time."""
     units = [ScheduledPart(name, ("x",), (f"{name}.y",)) for name in "abcd"]
     script = Script(units, 4, costs=[0.1] * 4)
     script.lag_s = 0.1
     script.hangs = {(2, 3)}
     script.at(6, script.hangs.clear)
     outputs = [unit.writes[0] for unit in units]
-    found = play(script, own([0], [1], [2], [3]), feeds(200), outputs, window=1000)
+    found = play(script, workers_with([0], [1], [2], [3]), feeds(200), outputs, window=1000)
     assert found.answers == by_hand(units, outputs, feeds(200))
     assert [(worker, why) for worker, why, _ in found.scheduler.log.deaths] == [(3, "it hung")]
     assert found.scheduler.log.deaths[0][2] < 10
 
 
-def test_a_long_request_is_not_taken_for_hung_for_ever() -> None:
-    """One request takes 50 times as long as others: ended once after 10 s, it gets ten times as long, and is done."""
+def test_a_long_request_gets_more_time_after_each_death() -> None:
+    """One request takes 50 times as long as others: killed after 10 s, it then gets ten times as long."""
     script = Script(row(1), 1)
     script.slow_at(2.9, 0, 50.0)
     script.slow_at(70, 0, 1.0)
-    found = play(script, own([0]), feeds(3), ["t1"])
+    found = play(script, workers_with([0]), feeds(3), ["t1"])
     assert found.answers == by_hand(script.units, ["t1"], feeds(3))
     assert [why for _, why, _ in found.scheduler.log.deaths] == ["it hung"]
 
 
-def test_workers_are_not_taken_for_hung_because_nobody_listened() -> None:
+def test_workers_are_not_hung_if_the_scheduler_was_not_called() -> None:
     """The consumer sleeps for a minute between two answers; meanwhile all steps were done."""
     script = Script(row(2), 2)
-    scheduler = Scheduler(Routing(script.units, ["t2"]), script, own([0], [1]), window=4, deadline_s=100)
+    scheduler = Scheduler(Routing(script.units, ["t2"]), script, workers_with([0], [1]), window=4, deadline_s=100)
     answers = []
     for answer in scheduler.run(feeds(8)):
         answers.append(answer)
@@ -551,12 +565,12 @@ def test_workers_are_not_taken_for_hung_because_nobody_listened() -> None:
     assert scheduler.log.deaths == []
 
 
-# Devices that are gone
+# Devices that do not come back
 
 
-def test_the_parts_of_a_device_that_is_gone_go_to_one_that_has_room() -> None:
-    """Worker 1 is gone for good; worker 0 has room for one more part, worker 2 for none."""
-    workers = own([0], [1], [2, 3], memory_bytes=20)
+def test_parts_of_a_lost_device_go_to_a_worker_with_memory() -> None:
+    """Worker 1 is lost for good; worker 0 has memory for one more part, worker 2 for none."""
+    workers = workers_with([0], [1], [2, 3], memory_bytes=20)
     script = Script(row(4), 3)
     script.kill_at(2.5, 1, for_good=True)
     found = play(script, workers, feeds(3), ["t4"])
@@ -566,8 +580,8 @@ def test_the_parts_of_a_device_that_is_gone_go_to_one_that_has_room() -> None:
     assert script.starts == {0: 1, 1: 1, 2: 1}
 
 
-def test_a_neighbour_that_holds_the_parts_already_gets_them_without_loading() -> None:
-    workers = own([0, 1], [2], also=[[2], []])
+def test_a_neighbour_that_holds_the_parts_gets_them_without_loading() -> None:
+    workers = workers_with([0, 1], [2], overlap=[[2], []])
     script = Script(row(3), 2)
     script.kill_at(3.5, 1, for_good=True)
     found = play(script, workers, feeds(3), ["t3"])
@@ -575,26 +589,28 @@ def test_a_neighbour_that_holds_the_parts_already_gets_them_without_loading() ->
     assert script.held == []
 
 
-def test_a_device_that_is_gone_with_no_room_elsewhere_ends_the_run_by_name() -> None:
-    workers = own([0], [1], memory_bytes=10)
+def test_a_lost_device_ends_the_run_if_no_worker_has_memory_for_its_parts() -> None:
+    workers = workers_with([0], [1], memory_bytes=10)
     workers[1].name = "phone"
     script = Script(row(2), 2)
     script.kill_at(2.5, 1, for_good=True)
     with pytest.raises(RunError) as caught:
         play(script, workers, feeds(3), ["t2"])
-    assert str(caught.value) == ("phone is lost (it was killed), and no other worker has room for p1, which needs 10 B")
+    assert str(caught.value) == (
+        "phone is lost (it was killed), and no other worker has memory for p1, which needs 10 B"
+    )
     assert caught.value.hint == "bring the device back, or plan again without it"
 
 
-def test_a_worker_that_hangs_each_time_may_only_be_slow() -> None:
+def test_the_hint_for_a_hung_worker_is_a_longer_deadline() -> None:
     """Loading takes 1 s."""
     with pytest.raises(RunError, match=r"is lost \(it hung\)") as caught:
-        play(Script(row(1), 1), own([0]), feeds(1), ["t1"], deadline_s=0.5)
+        play(Script(row(1), 1), workers_with([0]), feeds(1), ["t1"], deadline_s=0.5)
     assert caught.value.hint == "give it longer (--deadline) if it is only slow, or plan again without it"
 
 
-def test_a_worker_that_never_comes_up_is_given_up_after_its_fourth_death() -> None:
-    workers = own([0], [1])
+def test_a_worker_that_never_loads_is_lost_after_its_fourth_death() -> None:
+    workers = workers_with([0], [1])
     script = Script(row(2), 2)
     for time in (0.5, 1.0, 1.7, 3.2):
         script.kill_at(time, 1)
@@ -603,8 +619,8 @@ def test_a_worker_that_never_comes_up_is_given_up_after_its_fourth_death() -> No
     assert [one.is_gone for one in workers] == [False, True]
 
 
-def test_a_stage_with_another_owner_needs_no_heir() -> None:
-    workers = own([0], [1], [1], memory_bytes=10)
+def test_a_part_with_another_owner_is_not_reassigned() -> None:
+    workers = workers_with([0], [1], [1], memory_bytes=10)
     script = Script(row(2), 3)
     script.kill_at(2.5, 1, for_good=True)
     found = play(script, workers, feeds(4), ["t2"])
@@ -612,19 +628,19 @@ def test_a_stage_with_another_owner_needs_no_heir() -> None:
     assert script.held == []
 
 
-# Tensors that are lost
+# Lost tensors
 
 
-def test_a_request_whose_tensors_are_lost_begins_at_its_inputs() -> None:
+def test_a_request_with_lost_tensors_restarts_from_its_inputs() -> None:
     script = Script(row(2), 2)
     script.lose_at(2.5)  # the first request's t1, which worker 1 reads, and all inputs
-    found = play(script, own([0], [1]), feeds(2), ["t2"], window=2)
+    found = play(script, workers_with([0], [1]), feeds(2), ["t2"], window=2)
     assert found.answers == by_hand(script.units, ["t2"], feeds(2))
     assert [step.attempt for _, _, step in script.ran if step.request == 0] == [0, 0, 1, 1]
 
 
-def test_a_late_answer_to_an_attempt_that_was_given_up_is_not_used() -> None:
-    """The skip is lost while the slow head still works on it: its answer comes after the request has begun anew."""
+def test_results_of_an_earlier_attempt_are_not_used() -> None:
+    """A tensor is lost while the slow head still runs: its result comes after the request was restarted."""
     units = [
         ScheduledPart("trunk", ("x",), ("t", "u")),
         ScheduledPart("fast", ("t",), ("f",)),
@@ -633,45 +649,45 @@ def test_a_late_answer_to_an_attempt_that_was_given_up_is_not_used() -> None:
     script = Script(units, 3, costs=[1, 1, 4])
     lost: list[int] = []
 
-    def lose_first() -> None:  # t, the first tensor that the trunk has made
+    def lose_first() -> None:  # t, the first tensor that the trunk wrote
         lost.append(min(number for number, value in script.placed.items() if value == "t(x0)"))
         script.placed[lost[0]] = None
 
     script.at(2.5, lose_first)
-    found = play(script, own([0], [1], [2]), feeds(1), ["f", "s"])
+    found = play(script, workers_with([0], [1], [2]), feeds(1), ["f", "s"])
     assert found.answers == by_hand(units, ["f", "s"], feeds(1))
     assert [(time, step.attempt) for time, worker, step in script.ran if worker == 2] == [(2, 0), (6, 1)]
 
 
-def test_an_answer_that_is_lost_before_it_is_delivered_is_worked_out_again() -> None:
-    """The second request is done at 2 s on the fast worker, and lost while the first is still on its way."""
+def test_an_answer_that_is_lost_before_its_delivery_is_computed_again() -> None:
+    """The second request is done at 2 s on the fast worker, and lost while the first still runs."""
     script = Script(row(1), 2)
-    script.mates[0].slowness = 5.0
+    script.workers[0].slowness = 5.0
     script.lose_at(3.5, lambda number: script.placed[number] == "t1(x1)")
-    found = play(script, own([0], [0]), feeds(2), ["t1"])
+    found = play(script, workers_with([0], [0]), feeds(2), ["t1"])
     assert found.answers == by_hand(script.units, ["t1"], feeds(2))
 
 
-def test_a_request_whose_tensors_are_lost_for_ever_is_given_up() -> None:
+def test_a_request_whose_tensors_are_lost_again_and_again_fails() -> None:
     script = Script(row(2), 2)
     for tick in range(400):
         script.lose_at(2.5 + tick / 10)
-    error = play(script, own([0], [1]), feeds(1), ["t2"], on_error="skip").answers[0]
+    error = play(script, workers_with([0], [1]), feeds(1), ["t2"], on_error="skip").answers[0]
     assert isinstance(error, RunError)
-    assert str(error) == "what was made for input 0 was lost 6 times"
+    assert str(error) == "the tensors of input 0 were lost 6 times"
 
 
 # States
 
 
 def sequences(lengths: Sequence[int]) -> list[Request]:
-    """Steps of several sequences, in turns; the first of each is fresh."""
+    """Steps of several sequences, in turns; the first of each begins with zero states."""
     rounds = [(step, s) for step in range(max(lengths)) for s, length in enumerate(lengths) if step < length]
     return [Request({"x": f"s{s}.{step}"}, s, {"state": (1,)} if step == 0 else {}) for step, s in rounds]
 
 
-def one_after_the_other(requests: Sequence[Request], scheduler: list[Scheduler]) -> Iterator[Request | None]:
-    """A step of a sequence is offered after the answer to the step before."""
+def step_by_step(requests: Sequence[Request], scheduler: list[Scheduler]) -> Iterator[Request | None]:
+    """A step of a sequence is given after the answer to the step before."""
     for number, request in enumerate(requests):
         before = sum(r.sequence == request.sequence for r in requests[:number])
         while before and _delivered(scheduler[0], requests, request.sequence) < before:
@@ -684,37 +700,37 @@ def _delivered(scheduler: Scheduler, requests: Sequence[Request], sequence: int 
 
 
 def decode(script: Script, workers: Sequence[WorkerState], requests: Sequence[Request], window: int = 4) -> Run:
-    own_dispatcher: list[Scheduler] = []
+    own_scheduler: list[Scheduler] = []
     outputs = [script.units[-1].writes[0]]
     routing = Routing(script.units, outputs)
-    own_dispatcher.append(Scheduler(routing, script, workers, window=window, deadline_s=100))
-    answers = list(own_dispatcher[0].run(one_after_the_other(requests, own_dispatcher)))
+    own_scheduler.append(Scheduler(routing, script, workers, window=window, deadline_s=100))
+    answers = list(own_scheduler[0].run(step_by_step(requests, own_scheduler)))
     assert script.placed == {}
-    return Run(answers, own_dispatcher[0])
+    return Run(answers, own_scheduler[0])
 
 
-def test_states_stay_where_they_are_used() -> None:
+def test_states_stay_with_their_parts() -> None:
     script = Script(row(3, is_stateful=True), 2)
     requests = sequences([3, 3])
-    found = decode(script, own([0, 1], [2]), requests)
+    found = decode(script, workers_with([0, 1], [2]), requests)
     assert found.answers == by_hand(script.units, ["t3"], requests)
     assert len(script.ran) == 12
 
 
-def test_states_that_died_with_a_worker_are_made_again_by_its_own_steps_alone() -> None:
+def test_lost_states_are_rebuilt_by_repeating_the_steps_of_that_worker_only() -> None:
     script = Script(row(3, is_stateful=True), 3)
     requests = sequences([4])
     script.kill_at(8.5, 1)  # in its third step: 1 s of loading, and 3 s a token
-    found = decode(script, own([0], [1], [2]), requests)
+    found = decode(script, workers_with([0], [1], [2]), requests)
     assert found.answers == by_hand(script.units, ["t3"], requests)
     again = [(step.request, step.parts, worker) for time, worker, step in script.ran if time > 8.5]
     assert again[:3] == [(-1, (1,), 1), (-1, (1,), 1), (2, (1,), 1)]
     assert all(request >= 0 for request, _, _ in again[3:])
 
 
-def test_states_of_parts_that_ran_as_one_are_made_again_by_several_heirs() -> None:
-    """Parts 1 and 2 ran as one step, so what lies between was never kept: who inherits 2 needs 1 too for a while."""
-    workers = own([0], [1, 2], [3], memory_bytes=30)
+def test_states_of_parts_that_ran_in_one_step_are_rebuilt_on_several_workers() -> None:
+    """Parts 1 and 2 ran in one step, so the tensor between them was not kept: the new owner of 2 runs 1, too."""
+    workers = workers_with([0], [1, 2], [3], memory_bytes=30)
     script = Script(row(4, is_stateful=True), 3)
     requests = sequences([4, 3])
     script.kill_at(9.5, 1, for_good=True)
@@ -723,39 +739,40 @@ def test_states_of_parts_that_ran_as_one_are_made_again_by_several_heirs() -> No
     assert [one.owns for one in workers] in ([(0, 1, 2), (), (3,)], [(0, 1), (), (2, 3)])
 
 
-def test_a_sequence_whose_tensors_are_lost_goes_on_with_the_states_it_had() -> None:
+def test_a_sequence_with_lost_tensors_goes_on_with_its_states() -> None:
     script = Script(row(3, is_stateful=True), 3)
     requests = sequences([4])
     script.lose_at(8.5)
-    found = decode(script, own([0], [1], [2]), requests)
+    found = decode(script, workers_with([0], [1], [2]), requests)
     assert found.answers == by_hand(script.units, ["t3"], requests)
 
 
-def test_what_a_sequence_was_fed_is_forgotten_with_it() -> None:
+def test_forgetting_a_sequence_drops_its_states_and_its_inputs() -> None:
     script = Script(row(2, is_stateful=True), 2)
-    requests = sequences([3])
-    found = decode(script, own([0], [1]), requests)
-    assert len(found.scheduler._history._entries[0]) == 6
+    requests = [replace(request, feeds={"x": Text("x")}) for request in sequences([3])]
+    found = decode(script, workers_with([0], [1]), requests)
+    kept = [weakref.ref(request.feeds["x"]) for request in requests]
+    del requests
+    assert all(value() is not None for value in kept)
     found.scheduler.forget(0)
-    assert found.scheduler._history._entries == {}
-    assert script.mates[0].kept == script.mates[1].kept == {}
+    assert all(value() is None for value in kept)
+    assert script.workers[0].kept == script.workers[1].kept == {}
 
 
-def test_parts_that_take_part_in_a_repair_repeat_all_their_steps() -> None:
-    """Parts 0 and 1 ran as one, then apart, then as one: what 1 read last is only made by a 0 that saw all."""
+def test_parts_in_a_replay_repeat_all_their_steps() -> None:
+    """Parts 0 and 1 ran in one step, then apart, then in one: what 1 read last needs all earlier steps of 0."""
     units = row(2, is_stateful=True)
-    history = StepHistory(Script(units, 1), units)
+    script = Script(units, 1)
+    history = StepHistory(script, units)
     noted = [((0, 1), {"x": 0}), ((0,), {"x": 1}), ((1,), {"t1": 2}), ((0, 1), {"x": 3})]
     for number, (parts, held) in enumerate(noted):
-        executor = history._executor
-        history.note(
-            5, Step(number, parts, ("t2",), 0, 5), 0, {name: executor.put(v, name) for name, v in held.items()}
-        )
+        handles = {name: script.put(value, name) for name, value in held.items()}
+        history.note(5, Step(number, parts, ("t2",), 0, 5), 0, handles)
     assert history.lost(5, (1,), 0) is None
-    repair = history.lost(5, (1,), 1)
-    assert repair is not None
-    assert (repair.parts, repair.needs) == ((1,), frozenset({0, 1}))
-    assert [entry.step.parts for entry in repair.entries] == [(0, 1), (0,), (1,), (0, 1)]
+    replay = history.lost(5, (1,), 1)
+    assert replay is not None
+    assert (replay.parts, replay.needs) == ((1,), frozenset({0, 1}))
+    assert [entry.step.parts for entry in replay.entries] == [(0, 1), (0,), (1,), (0, 1)]
     alone = history.lost(5, (0,), 1)
     assert alone is not None
     assert [(entry.step.parts, dict(entry.values)) for entry in alone.entries] == [
@@ -765,18 +782,18 @@ def test_parts_that_take_part_in_a_repair_repeat_all_their_steps() -> None:
     ]
 
 
-# Balance
+# Rebalancing
 
 
 def slowed(*, overlap: bool) -> tuple[Script, Run]:
     """Two workers with four parts each, of which the second becomes three times as slow."""
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    workers = own(range(4), range(4, 8), also=[range(8)] * 2 if overlap else ())
+    workers = workers_with(range(4), range(4, 8), overlap=[range(8)] * 2 if overlap else ())
     return script, play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
 
 
-def test_parts_that_both_hold_change_hands_by_a_word() -> None:
+def test_parts_that_both_workers_hold_move_without_loading() -> None:
     """Speeds of 3 : 1 and 8 equal parts: 6 and 2 take 6 s each."""
     script, found = slowed(overlap=True)
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
@@ -784,7 +801,7 @@ def test_parts_that_both_hold_change_hands_by_a_word() -> None:
     assert script.held == []
 
 
-def test_parts_that_nobody_else_holds_are_loaded_first() -> None:
+def test_parts_are_loaded_before_they_move() -> None:
     script, found = slowed(overlap=False)
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
     ((bounds, moved_s),) = found.scheduler.log.rebalances
@@ -793,8 +810,8 @@ def test_parts_that_nobody_else_holds_are_loaded_first() -> None:
     assert all(step.parts[-1] < 4 for time, worker, step in script.ran if worker == 0 and time < moved_s)
 
 
-def test_a_worker_without_memory_for_more_keeps_what_it_has() -> None:
-    workers = own(range(4), range(4, 8), memory_bytes=40)
+def test_parts_do_not_move_to_a_worker_without_memory() -> None:
+    workers = workers_with(range(4), range(4, 8), memory_bytes=40)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
     found = play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
@@ -803,8 +820,8 @@ def test_a_worker_without_memory_for_more_keeps_what_it_has() -> None:
     assert script.held == []
 
 
-def test_a_worker_with_a_limit_drops_the_parts_it_gave_away() -> None:
-    workers = own(range(4), range(4, 8), memory_bytes=70)
+def test_a_worker_with_a_memory_limit_drops_parts_that_moved() -> None:
+    workers = workers_with(range(4), range(4, 8), memory_bytes=70)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
     found = play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
@@ -813,24 +830,24 @@ def test_a_worker_with_a_limit_drops_the_parts_it_gave_away() -> None:
     assert script.held == [(0, (0, 1, 2, 3, 4, 5)), (1, (6, 7))]
 
 
-def test_a_death_while_parts_are_prepared_does_not_end_balancing() -> None:
+def test_rebalancing_goes_on_after_a_death_during_preparation() -> None:
     """Parts move a second after worker 0 was told to load them; this time it ends in between."""
     _, before = slowed(overlap=False)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
     script.kill_at(before.scheduler.log.rebalances[0][1] - LOAD_S / 2, 0)
-    found = play(script, own(range(4), range(4, 8)), feeds(60), ["t8"], balance=LoadBalance((0, 4, 8)))
+    found = play(script, workers_with(range(4), range(4, 8)), feeds(60), ["t8"], balance=LoadBalance((0, 4, 8)))
     assert found.answers == by_hand(script.units, ["t8"], feeds(60))
     assert len(found.scheduler.log.deaths) == 1
     assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]
     assert script.held == [(0, (0, 1, 2, 3, 4, 5))] * 2
 
 
-# Whatever happens
+# Random failures
 
 
 def random_units(draw: random.Random) -> tuple[list[ScheduledPart], list[str]]:
-    """Parts that read what is there, each at least one tensor; the outputs are what nobody reads."""
+    """Parts that read one tensor or more of earlier ones; the outputs are the tensors that no part reads."""
     known = ["x", "z"]
     units = []
     for i in range(draw.randint(1, 7)):
@@ -853,7 +870,7 @@ def random_owners(draw: random.Random, parts: int, *, replicas: bool) -> list[li
 
 
 def trouble(script: Script, draw: random.Random, workers: int) -> None:
-    """Two deaths, so that nobody may give up a request; one for good at most, where somebody is left; and losses."""
+    """At most two deaths, so that no request fails, one for good if another worker is left; and lost tensors."""
     kinds = draw.choices(["kill", "gone", "hang", "none"], k=2)
     for kind, worker in zip(kinds, draw.sample(range(workers), min(2, workers)), strict=False):
         match kind:
@@ -861,7 +878,7 @@ def trouble(script: Script, draw: random.Random, workers: int) -> None:
                 script.kill_at(draw.uniform(0, 20), worker)
             case "gone" if workers > 1 and kinds != ["gone", "gone"]:
                 script.kill_at(draw.uniform(0, 20), worker, for_good=True)
-            case "hang":  # once: it is taken for hung after 5 s or more, and begins after 1 s of loading
+            case "hang":  # once: it is killed after 5 s or more, and loads for 1 s
                 script.hangs.add((draw.randrange(3), 0))
                 script.at(6, script.hangs.clear)
     for _ in range(draw.randint(0, 2)):
@@ -870,7 +887,7 @@ def trouble(script: Script, draw: random.Random, workers: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_every_answer_is_exact_in_order_and_given_once_whoever_dies(seed: int) -> None:
+def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     units, outputs = random_units(draw)
     owned = random_owners(draw, len(units), replicas=True)
@@ -878,7 +895,9 @@ def test_every_answer_is_exact_in_order_and_given_once_whoever_dies(seed: int) -
     trouble(script, draw, len(owned))
     script.wrong = {(draw.randrange(12), draw.randrange(len(units))) for _ in range(draw.randint(0, 1))}
     requests = [Request({"x": f"x{i}", "z": f"z{i}"}) for i in range(12)]
-    found = play(script, own(*owned), requests, outputs, window=draw.randint(1, 6), on_error="skip", deadline_s=20)
+    found = play(
+        script, workers_with(*owned), requests, outputs, window=draw.randint(1, 6), on_error="skip", deadline_s=20
+    )
     bad = {request for request, _ in script.wrong}
     expected = by_hand(units, outputs, requests)
     answers = [f"input {n} is wrong" if isinstance(a, RunError) else a for n, a in enumerate(found.answers)]
@@ -886,7 +905,7 @@ def test_every_answer_is_exact_in_order_and_given_once_whoever_dies(seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_sequences_are_exact_whoever_dies(seed: int) -> None:
+def test_sequences_are_exact_whichever_workers_die(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     units = row(draw.randint(1, 5))
     units = [ScheduledPart(unit.name, unit.reads, unit.writes, 10, is_stateful=draw.random() < 0.7) for unit in units]
@@ -894,11 +913,11 @@ def test_sequences_are_exact_whoever_dies(seed: int) -> None:
     script = Script(units, len(owned), costs=[draw.choice([0.1, 1.0]) for _ in units])
     trouble(script, draw, len(owned))
     requests = sequences([draw.randint(1, 6) for _ in range(draw.randint(1, 3))])
-    found = decode(script, own(*owned), requests, window=draw.randint(1, 4))
+    found = decode(script, workers_with(*owned), requests, window=draw.randint(1, 4))
     assert found.answers == by_hand(units, [units[-1].writes[0]], requests)
 
 
-def test_a_log_of_its_own_is_used() -> None:
+def test_a_given_log_is_written_to() -> None:
     log = RunLog(1, 1)
-    play(Script(row(1), 1), own([0]), feeds(2), ["t1"], log=log)
+    play(Script(row(1), 1), workers_with([0]), feeds(2), ["t1"], log=log)
     assert log.delivered_s == [2, 3]

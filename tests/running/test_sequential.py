@@ -1,4 +1,4 @@
-"""Running a cascade part by part: what it takes, what it gives, what it holds meanwhile."""
+"""Running a cascade part by part: inputs, outputs, and the values that are kept between parts."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def cut_proto(folder: Path, proto: ModelProto, *names: str) -> Cascade:
 
 @pytest.fixture
 def cascade(chain: Path) -> Cascade:
-    """Relu and Exp, Neg, then Add, which reads the first part too."""
+    """Relu and Exp, Neg, then Add, which also reads the first part."""
     return cut(chain, "exp", "neg")
 
 
 X = np.array([[-1, 0, 1, 2], [3, -4, 0.5, 0.25]], np.float32)
 
 
-def test_a_cascade_gives_what_the_model_gives(cascade: Cascade, chain: Path) -> None:
+def test_a_cascade_gives_the_outputs_of_the_model(cascade: Cascade, chain: Path) -> None:
     options = session_options(EXACT)
     session = ort.InferenceSession(chain, options, providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"x": X})
@@ -57,7 +57,9 @@ def test_a_cascade_gives_what_the_model_gives(cascade: Cascade, chain: Path) -> 
 @pytest.mark.parametrize("optimized", [True, False])
 @pytest.mark.parametrize("prepacked", [True, False])
 @pytest.mark.parametrize("threads", [0, 1, 2])
-def test_every_policy_gives_the_answers(cascade: Cascade, *, optimized: bool, prepacked: bool, threads: int) -> None:
+def test_every_session_config_gives_the_outputs(
+    cascade: Cascade, *, optimized: bool, prepacked: bool, threads: int
+) -> None:
     relu = np.maximum(X, 0)
     config = SessionConfig(optimized=optimized, prepacked=prepacked, threads=threads)
     np.testing.assert_allclose(graphcut.run(cascade, {"x": X}, config=config)["y"], relu - np.exp(relu), rtol=1e-6)
@@ -82,11 +84,11 @@ def test_outputs_come_in_the_order_of_the_model(tmp_path: Path) -> None:
     ]
 
 
-def test_an_input_of_no_elements_is_an_input(cascade: Cascade) -> None:
+def test_an_input_may_be_empty(cascade: Cascade) -> None:
     assert graphcut.run(cascade, {"x": np.zeros((0, 4), np.float32)})["y"].shape == (0, 4)
 
 
-def test_what_can_become_an_array_is_fed_as_one(tmp_path: Path) -> None:
+def test_inputs_are_converted_to_arrays(tmp_path: Path) -> None:
     """A list of whole numbers; a scalar; a view that is not contiguous."""
     nodes = [
         helper.make_node("Mul", ["ids", "factor"], ["a"], name="mul"),
@@ -101,7 +103,7 @@ def test_what_can_become_an_array_is_fed_as_one(tmp_path: Path) -> None:
     assert graphcut.run(cascade, {"ids": np.arange(6)[::-2], "factor": np.int64(2)})["y"].tolist() == [-10, -6, -2]
 
 
-def test_outputs_outlive_the_run_and_each_other(cascade: Cascade) -> None:
+def test_outputs_do_not_share_memory_with_inputs_or_later_runs(cascade: Cascade) -> None:
     fed = X.copy()
     first = graphcut.run(cascade, {"x": fed})["y"]
     kept = first.copy()
@@ -110,7 +112,7 @@ def test_outputs_outlive_the_run_and_each_other(cascade: Cascade) -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-def test_an_input_handed_straight_on_is_a_copy(tmp_path: Path) -> None:
+def test_an_input_that_is_an_output_is_copied(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="a"), helper.make_node("Neg", ["a"], ["y"], name="y")]
     proto = model_of(nodes, [floats("x", 2), floats("s", 2)], [floats("y", 2), floats("s", 2)])
     fed = np.ones(2, np.float32)
@@ -119,7 +121,7 @@ def test_an_input_handed_straight_on_is_a_copy(tmp_path: Path) -> None:
     assert found.tolist() == [1, 1]
 
 
-# What is fed wrongly
+# Wrong inputs
 
 
 def two_inputs(folder: Path) -> Cascade:
@@ -172,14 +174,14 @@ GOOD: Mapping[str, Array] = {"hidden": np.ones((3, 2), np.float32), "ids": np.ar
     ],
     ids=["unknown", "very unknown", "float64", "int32", "strings", "size", "rank"],
 )
-def test_an_input_that_is_wrong_is_named(tmp_path: Path, wrong: dict[str, Array], message: str, hint: str) -> None:
+def test_a_wrong_input_is_named(tmp_path: Path, wrong: dict[str, Array], message: str, hint: str) -> None:
     with pytest.raises(RunError) as caught:
         graphcut.run(two_inputs(tmp_path), {**GOOD, **wrong})
     assert (str(caught.value), caught.value.hint) == (message, hint)
 
 
 @pytest.mark.parametrize("given", [[], ["hidden"], ["ids"]])
-def test_an_input_that_is_missing_is_named(tmp_path: Path, given: Sequence[str]) -> None:
+def test_a_missing_input_is_named(tmp_path: Path, given: Sequence[str]) -> None:
     missing = "hidden" if "hidden" not in given else "ids"
     kind = {"hidden": "float32[3,width]", "ids": "int64[n]"}[missing]
     with pytest.raises(RunError) as caught:
@@ -187,8 +189,8 @@ def test_an_input_that_is_missing_is_named(tmp_path: Path, given: Sequence[str])
     assert str(caught.value) == f"the model reads {kind} '{missing}', and nothing is fed for it"
 
 
-def test_the_hint_for_a_missing_input_names_what_is_needed(tmp_path: Path) -> None:
-    """Nothing reads `unused`, so nobody need feed it."""
+def test_the_hint_for_a_missing_input_lists_the_required_inputs(tmp_path: Path) -> None:
+    """Nothing reads `unused`, so it is not required."""
     with pytest.raises(RunError) as caught:
         graphcut.run(two_inputs(tmp_path), {})
     assert caught.value.hint == "it needs hidden, ids"
@@ -205,13 +207,13 @@ def test_a_list_of_uneven_rows_is_named(tmp_path: Path) -> None:
         graphcut.run(two_inputs(tmp_path), {**GOOD, "hidden": [[1.0, 2.0], [3.0]]})
 
 
-def test_nothing_where_a_tensor_is_read_is_named(tmp_path: Path) -> None:
+def test_none_for_a_tensor_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="'hidden'"):
         graphcut.run(two_inputs(tmp_path), {**GOOD, "hidden": None})
 
 
 def test_a_value_that_the_model_refuses_is_an_error_of_its_part(tmp_path: Path) -> None:
-    """The index 9 is outside 3 rows: only running can tell."""
+    """The index 9 is outside 3 rows, which only shows when it runs."""
     with pytest.raises(RunError, match=r"^part-1\.onnx failed: .*9") as caught:
         graphcut.run(two_inputs(tmp_path), {**GOOD, "ids": np.array([9])})
     assert caught.value.hint
@@ -235,12 +237,12 @@ def test_a_part_that_does_not_load_is_an_error_that_names_it(cascade: Cascade) -
     assert "\n" not in str(caught.value)
 
 
-# What may be left out
+# Optional inputs
 
 
 @pytest.fixture
 def with_default(tmp_path: Path) -> Cascade:
-    """`scale` is 2 where nothing is fed for it; both parts read it."""
+    """`scale` is 2 by default; both parts read it."""
     nodes = [
         helper.make_node("Mul", ["x", "scale"], ["a"], name="first"),
         helper.make_node("Mul", ["a", "scale"], ["y"], name="second"),
@@ -259,20 +261,20 @@ def test_an_input_with_a_default_may_be_left_out(
     assert found["y"].tolist() == [expected] * 2
 
 
-def test_what_may_be_left_out_is_checked_when_it_is_fed(with_default: Cascade) -> None:
+def test_an_optional_input_is_checked_when_it_is_fed(with_default: Cascade) -> None:
     with pytest.raises(RunError, match=r"input 'scale' is fed shape \[3\]"):
         graphcut.run(with_default, {"x": np.ones(2, np.float32), "scale": np.ones(3, np.float32)})
 
 
-# What is held
+# Values between parts
 
 
-def test_what_nothing_needs_any_more_is_dropped(cascade: Cascade) -> None:
+def test_values_are_dropped_after_their_last_reader(cascade: Cascade) -> None:
     held = [sorted(step) for step in run_sequentially(cascade, {"x": X}, config=EXACT)]
     assert held == [["x"], ["a", "b"], ["a", "c"], ["y"]]
 
 
-def test_an_output_is_held_to_the_end(tmp_path: Path) -> None:
+def test_outputs_are_kept_to_the_end(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(3)]
     outputs = [floats(name, 2) for name in ("t3", "t1", "t0")]
     cascade = cut_proto(tmp_path, model_of(nodes, [floats("t0", 2)], outputs), "n0", "n1")
@@ -300,7 +302,7 @@ def test_one_part_is_loaded_at_a_time(cascade: Cascade, monkeypatch: pytest.Monk
 # Strings, sequences and half precision
 
 
-def test_strings_go_in_and_out(tmp_path: Path) -> None:
+def test_strings_are_fed_and_returned(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Identity", ["s"], ["a"], name="same"),
         helper.make_node("Concat", ["a", "a"], ["y"], name="twice", axis=0),
@@ -311,7 +313,7 @@ def test_strings_go_in_and_out(tmp_path: Path) -> None:
         assert graphcut.run(cascade, {"s": fed})["y"].tolist() == ["a", "bc", "a", "bc"]
 
 
-def test_a_sequence_crosses_as_a_list(tmp_path: Path) -> None:
+def test_a_sequence_between_parts_is_a_list(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("SequenceConstruct", ["x", "x"], ["s"], name="construct"),
         helper.make_node("ConcatFromSequence", ["s"], ["y"], name="join", axis=0),

@@ -376,7 +376,7 @@ def test_a_run_stops_when_no_device_has_room_for_the_parts_of_a_lost_device() ->
     found = simulate(scenario, requests=6)
     assert found.answered == 1
     assert found.total_s == 2.5 + DETECTION_S
-    assert found.stopped == ("d1 is lost (it failed), and no other worker has room for part 1, which needs 1.95 KiB")
+    assert found.stopped == ("d1 is lost (it failed), and no other worker has memory for part 1, which needs 1.95 KiB")
     assert found.without_failures is not None
     assert (found.without_failures.answered, found.without_failures.stopped) == (6, "")
 

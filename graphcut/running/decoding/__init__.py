@@ -1,1 +1,1 @@
-"""A cascade as a decoder: tokens in, tokens out, and the states of each part stay with it."""
+"""A cascade as a decoder: tokens in, tokens out; the states of each part stay with it."""

@@ -1,4 +1,4 @@
-"""Greedy decoding: a prompt is fed, then each token that comes next, while every part keeps its own cache."""
+"""Greedy decoding: each step feeds the tokens that are new, and every part keeps its own cache."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from ..scheduling.scheduler import Answer, Scheduler
 from ..stage import SessionConfig
 from ..values import Value
 from .decoder import Decoder, decoder_of
-from .token_inputs import Stretch
+from .token_inputs import TokenChunk
 
 FinishReason = Literal["stop", "max_tokens", "full"]
-"""Why a sequence ended: by a stop token; it is as long as was asked for; no more tokens fit the model."""
+"""Why a sequence ended: a stop token; `max_tokens` were generated; the model takes no more tokens."""
 
 _LAST_TOKEN: Final = 2**31 - 1
-"""The largest number that every type of token input can hold."""
+"""The largest id that every type of token input can hold."""
 
-_NOT_BEGUN: Final = Stretch(0, ())
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_TOKENS: Final = TokenChunk(0, ())
+_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Token(NamedTuple):
-    """A token that came next.
+    """A generated token.
 
     Attributes:
-        sequence: the place of its prompt.
-        token: its number.
+        sequence: the index of its prompt.
+        token: its id.
     """
 
     sequence: int
@@ -49,37 +49,37 @@ class _Sequence:
     """A sequence that is being decoded.
 
     Attributes:
-        number: the place of its prompt.
-        left: tokens that are to be fed.
-        states: the states that are sent, as the last step left them.
-        done: tokens that were fed.
-        made: how many tokens came next.
-        at: what was fed last.
+        index: the index of its prompt.
+        unfed: tokens that are still to be fed.
+        states: the sent states after the last step.
+        fed: tokens that were fed.
+        generated: the number of generated tokens.
+        chunk: the tokens of the last step.
     """
 
-    number: int
-    left: tuple[int, ...]
+    index: int
+    unfed: tuple[int, ...]
     states: Mapping[str, Value]
-    done: tuple[int, ...] = ()
-    made: int = 0
-    at: Stretch = _NOT_BEGUN
+    fed: tuple[int, ...] = ()
+    generated: int = 0
+    chunk: TokenChunk = _NO_TOKENS
 
     def request(self, decoder: Decoder) -> Request:
-        """The next step; what it feeds counts as fed."""
-        now = self.left[: decoder.most]
-        self.at = Stretch(0, self.done + now) if decoder.is_stateless else Stretch(len(self.done), now)
-        zero_states = {} if self.done else decoder.zero_states
-        self.done, self.left = self.done + now, self.left[len(now) :]
-        return Request(decoder.feeds(self.at, self.states), self.number, zero_states, f"sequence {self.number}")
+        """The request of the next step. Its tokens count as fed."""
+        new = self.unfed[: decoder.most]
+        self.chunk = TokenChunk(0, self.fed + new) if decoder.is_stateless else TokenChunk(len(self.fed), new)
+        zero_states = {} if self.fed else decoder.zero_states
+        self.fed, self.unfed = self.fed + new, self.unfed[len(new) :]
+        return Request(decoder.feeds(self.chunk, self.states), self.index, zero_states, f"sequence {self.index}")
 
 
 class Generation:
-    """Tokens as they come: go through it once, or ask for all of them.
+    """Generated tokens. Iterate over them once, or call `all`.
 
     Attributes:
-        log: what the parts took.
-        workers: what the workers are called that the log numbers.
-        ends: why the sequences that are over have ended, by the places of their prompts.
+        log: the log of the run.
+        workers: the names of the workers in the log.
+        ends: by index of the prompt, why a sequence ended.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Generation:
         max_tokens: int,
         stop: frozenset[int],
     ) -> None:
-        """Nothing runs before the first token is asked for; see `generate`."""
+        """Nothing runs before the first token is asked for. See `generate`."""
         self.log = scheduler.log
         self.workers = tuple(worker.name for worker in scheduler.pool.workers)
         self.ends: dict[int, FinishReason] = {}
@@ -101,79 +101,93 @@ class Generation:
         self._max_tokens = max_tokens
         self._stop = stop
         self._ready: deque[_Sequence] = deque()
-        self._asked: deque[_Sequence] = deque()
+        self._in_flight: deque[_Sequence] = deque()
         self._begun = 0
         self._tokens = self._decode()
 
     def __iter__(self) -> Iterator[Token]:
-        """The tokens of all sequences as they come; those of one sequence in their order."""
+        """The tokens of all sequences as they are generated; those of one sequence in order."""
         return self._tokens
 
     def close(self) -> None:
-        """End it early."""
+        """End early."""
         self._tokens.close()
 
     def all(self) -> list[list[int]]:
-        """The tokens of each sequence, in the order of the prompts; those that were taken before are left out."""
-        made: list[list[int]] = [[] for _ in self._prompts]
+        """The tokens of each sequence, by prompt. Tokens that were already iterated over are not included."""
+        found: list[list[int]] = [[] for _ in self._prompts]
         for sequence, token in self._tokens:
-            made[sequence].append(token)
-        return made
+            found[sequence].append(token)
+        return found
 
     def _decode(self) -> Generator[Token, None, None]:
         with closing(cast("Generator[Answer]", self._scheduler.run(self._requests()))) as answers:
-            for answer in answers:
-                if isinstance(answer, RunError):
-                    raise answer
-                one = self._asked.popleft()
-                one.states = self._decoder.states_after(answer, one.states)
-                if one.left:  # of its prompt
-                    self._ready.append(one)
-                    continue
-                token = self._decoder.token(answer, one.at)
-                self._go_on(one, token)
-                yield Token(one.number, token)
+            try:
+                for answer in answers:
+                    yield from self._continued(cast("Mapping[str, Value]", answer))  # errors are raised
+            except RunError as error:
+                if (cause := self._outside_vocabulary()) is not None:
+                    raise cause from error
+                raise
 
-    def _go_on(self, one: _Sequence, token: int) -> None:
-        one.made += 1
+    def _continued(self, answer: Mapping[str, Value]) -> Iterator[Token]:
+        one = self._in_flight.popleft()
+        one.states = self._decoder.states_after(answer, one.states)
+        if one.unfed:  # the rest of its prompt
+            self._ready.append(one)
+            return
+        token = self._decoder.token(answer, one.chunk)
+        one.generated += 1
         end = self._end(one, token)
         if end is None:
-            one.left = (token,)
+            one.unfed = (token,)
             self._ready.append(one)
         else:
-            self.ends[one.number] = end
-            self._scheduler.forget(one.number)
+            self.ends[one.index] = end
+            self._scheduler.forget(one.index)
+        yield Token(one.index, token)
 
     def _end(self, one: _Sequence, token: int) -> FinishReason | None:
         if token in self._stop:
             return "stop"
-        if one.made >= self._max_tokens:
+        if one.generated >= self._max_tokens:
             return "max_tokens"
-        return "full" if len(one.done) == self._decoder.capacity else None
+        return "full" if len(one.fed) == self._decoder.capacity else None
+
+    def _outside_vocabulary(self) -> RunError | None:
+        """The error for a token of a prompt that the model has no logits for: the likely cause of a failed step."""
+        vocabulary = self._decoder.vocabulary
+        for index, prompt in enumerate(self._prompts):
+            if vocabulary is not None and max(prompt) >= vocabulary:
+                return RunError(
+                    f"token id {max(prompt)} of prompt {index} is outside the vocabulary ({vocabulary})",
+                    hint="use the tokenizer of this model",
+                )
+        return None
 
     def _requests(self) -> Iterator[Request | None]:
-        """A step of each sequence after its last answer; new sequences as there is room. None where all wait."""
+        """The next step of each sequence after its last answer; new sequences as there is room; None if all wait."""
         while len(self.ends) < len(self._prompts):
             if not self._ready and self._begun < len(self._prompts):
-                self._ready.append(_Sequence(self._begun, self._prompts[self._begun], self._decoder.begins))
+                self._ready.append(_Sequence(self._begun, self._prompts[self._begun], self._decoder.sent))
                 self._begun += 1
             if not self._ready:
                 yield None
                 continue
             one = self._ready.popleft()
-            self._asked.append(one)
+            self._in_flight.append(one)
             yield one.request(self._decoder)
 
 
-def generate(  # noqa: PLR0913 - each is a decision of its own, and has a default that serves
+def generate(  # noqa: PLR0913 - independent settings, all with defaults
     cascade: Cascade,
     prompts: Sequence[Sequence[int]],
     *,
     max_tokens: int,
     stop: Collection[int] = (),
-    inputs: Mapping[str, object] = _NOTHING,
-    states: Mapping[str, str] = _NOTHING,
-    dims: Mapping[str, int] = _NOTHING,
+    inputs: Mapping[str, object] = _EMPTY,
+    states: Mapping[str, str] = _EMPTY,
+    dims: Mapping[str, int] = _EMPTY,
     max_context: int | None = None,
     via: Via = "threads",
     workers: int | None = None,
@@ -181,74 +195,70 @@ def generate(  # noqa: PLR0913 - each is a decision of its own, and has a defaul
     config: SessionConfig | None = None,
     log: RunLog | None = None,
 ) -> Generation:
-    """The tokens that a decoder finds most likely, after each of `prompts`, as they come.
+    """The most likely tokens after each of `prompts`, as they are generated (greedy decoding).
 
-    Prompts are decoded as sequences of their own, several at a time; each part keeps the states of every sequence that
-    it alone reads and writes. The tokens are those of the whole model: what is fed and how is the same. A stateless
-    model is fed the whole sequence at each step.
+    Each prompt is a sequence of its own; several are decoded at the same time. A state that only one part reads and
+    writes stays with that part. A stateless model is fed the whole sequence at each step. Sessions are configured as
+    for the whole model, and so the tokens are the same.
 
     Args:
         cascade: from `split` or `open_cascade`.
-        prompts: the numbers of the tokens of each prompt.
-        max_tokens: how many tokens follow a prompt at most.
-        stop: tokens after which a sequence ends; they are given out.
-        inputs: what is fed as it is at every step, such as what an encoder found; for a state, what it begins with.
-        states: outputs that become inputs at the next step, by these inputs, where the manifest does not know them.
-        dims: numbers for symbols in the sizes of states, where nothing tells them.
-        max_context: how many tokens of a sequence may be fed, prompt included (the last one found never is); buffers of
-            a fixed size limit it by themselves.
-        via: where the parts run, see `stream`.
-        workers: how many; no more than parts. By themselves as many as the plan has devices, or else one for each core,
-            though no more than parts or prompts: a sequence is with one worker at a time.
-        window: how many sequences are decoded at the same time; twice the number of workers by itself.
+        prompts: the token ids of each prompt.
+        max_tokens: the maximum number of generated tokens for each prompt.
+        stop: token ids that end a sequence; they are returned, too.
+        inputs: what is fed in each step, such as the output of an encoder; for a state, its first value.
+        states: states that the manifest does not know: the output that becomes each of these inputs in the next step.
+        dims: sizes of states that are not known otherwise, by symbol.
+        max_context: the maximum number of tokens of a sequence that are fed, prompt included (the last generated one
+            is not). Buffers of a fixed size limit it as well.
+        via: where workers run, see `stream`.
+        workers: the number of workers, not more than parts; by default one for each device of the plan, or else one for
+            each core, but not more than parts or prompts: a sequence is on one worker at a time.
+        window: the maximum number of sequences in flight; by default twice the number of workers.
         config: how sessions are built.
-        log: what happens is noted there.
+        log: the log to write to.
 
     Raises:
         UsageError: a prompt is empty or too long, or a name or number does not fit the model.
-        RunError: nothing tells what an input is fed, or which output says what comes next; later: a part fails.
+        RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """
-    asked = [tuple(int(token) for token in prompt) for prompt in prompts]
+    prompt_ids = [tuple(int(token) for token in prompt) for prompt in prompts]
     decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context)
-    _check(asked, max_tokens, decoder.capacity, workers, len(cascade.parts))
+    _check(prompt_ids, max_tokens, decoder.capacity, workers, len(cascade.parts))
     pool = assign_parts(cascade, workers)
     if workers is None and not cascade.manifest.devices:
-        pool = assign_parts(cascade, max(1, min(len(pool), len(asked))))
+        pool = assign_parts(cascade, max(1, min(len(pool), len(prompt_ids))))
     window = window or 2 * len(pool)
-    config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(asked))), via)
-    is_alone = via == "threads" and len(pool) == 1
+    config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(prompt_ids))), via)
     executor = (
         InlineExecutor(cascade, config, decoder.kept)
-        if is_alone
+        if via == "threads" and len(pool) == 1
         else make_executor(cascade, via, config, decoder.kept, pool)
     )
     routing = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
     scheduler = Scheduler(routing, executor, pool, window=window, log=log)
-    return Generation(decoder, scheduler, asked, max_tokens=max_tokens, stop=frozenset(stop))
+    return Generation(decoder, scheduler, prompt_ids, max_tokens=max_tokens, stop=frozenset(stop))
 
 
 def _check(
     prompts: Sequence[tuple[int, ...]], max_tokens: int, capacity: int | None, workers: int | None, parts: int
 ) -> None:
     if max_tokens < 1:
-        raise UsageError(f"{max_tokens} tokens can't be generated", hint="ask for 1 or more")
+        raise UsageError(f"can't generate {max_tokens} tokens", hint="ask for 1 or more")
     if workers is not None and workers > parts:
         raise UsageError(
-            f"{count(workers, 'worker')} can't share {count(parts, 'part')}: what a sequence keeps stays with its part",
+            f"{count(workers, 'worker')} can't share {count(parts, 'part')}: the states of a sequence stay with a part",
             hint=f"take {parts} or fewer, or split the model into more parts",
         )
-    for place, prompt in enumerate(prompts):
+    for index, prompt in enumerate(prompts):
         if not prompt:
+            raise UsageError(f"prompt {index} is empty", hint="give at least one token id")
+        if strange := [token for token in prompt if not 0 <= token <= _LAST_TOKEN]:
             raise UsageError(
-                f"prompt {place} is empty", hint="give at least one token, such as the one that begins a text"
-            )
-        if (strange := next((token for token in prompt if not 0 <= token <= _LAST_TOKEN), None)) is not None:
-            raise UsageError(
-                f"prompt {place} has {strange}, which is no number of a token",
-                hint="tokens are numbered from 0 up to the size of the vocabulary",
+                f"prompt {index} has {strange[0]}, which is not a token id",
+                hint="token ids range from 0 to the size of the vocabulary",
             )
         if capacity is not None and len(prompt) > capacity:
             raise UsageError(
-                f"prompt {place} has {count(len(prompt), 'token')}, and the model has room for {capacity}",
-                hint="shorten it",
+                f"prompt {index} has {count(len(prompt), 'token')}, and the model takes {capacity}", hint="shorten it"
             )

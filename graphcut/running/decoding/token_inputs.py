@@ -1,4 +1,4 @@
-"""What the inputs of a decoder are for, by their names, and what they are fed for a stretch of tokens."""
+"""The inputs of a decoder that depend on the tokens: recognized by their names, and computed for each step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from ...core.wiring import Tensor
 
 DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
-"""What an input tells: the tokens; which places of the sequence are filled; where the tokens stand; how many came
-before; how many there are with these; the last place; whether there is a cache; the kind of each token; how many logits
-are wanted."""
+"""What an input holds: the token ids; the attention mask; the positions of the tokens; the number of earlier tokens;
+the number of tokens including these; the last position; whether there is a cache; the type of each token; the number of
+logits to return."""
 
 _ROLES: Final[tuple[tuple[DecoderInputRole, re.Pattern[str]], ...]] = (
     # The names that torch.onnx, optimum, onnxruntime-genai and transformers.js give.
@@ -28,16 +28,15 @@ _ROLES: Final[tuple[tuple[DecoderInputRole, re.Pattern[str]], ...]] = (
     ("keep", re.compile(r"^(num_)?logits_to_keep$")),
 )
 
-
 _TYPES: Final = frozenset({"int64", "int32", "bool", "float32", "float16", "float64"})
 
 
-class Stretch(NamedTuple):
-    """Tokens of a sequence that are fed together.
+class TokenChunk(NamedTuple):
+    """Tokens of a sequence that are fed in one step.
 
     Attributes:
-        past: how many were fed before.
-        tokens: these.
+        past: the number of tokens before them.
+        tokens: their ids.
     """
 
     past: int
@@ -45,53 +44,54 @@ class Stretch(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many there are once these are fed."""
+        """The number of tokens up to the end of this chunk."""
         return self.past + len(self.tokens)
 
 
-_FOUND: Final[Mapping[DecoderInputRole, Callable[[Stretch], Any]]] = {
-    "ids": lambda at: at.tokens,
-    "mask": lambda at: np.ones(at.total),
-    "positions": lambda at: np.arange(at.past, at.total),
-    "past": lambda at: at.past,
-    "total": lambda at: at.total,
-    "last": lambda at: at.total - 1,
-    "branch": lambda at: at.past > 0,
-    "types": lambda at: np.zeros(len(at.tokens)),
-    "keep": lambda _: 0,  # all of them: which one is read is for us to know
+_VALUES: Final[Mapping[DecoderInputRole, Callable[[TokenChunk], Any]]] = {
+    "ids": lambda chunk: chunk.tokens,
+    "mask": lambda chunk: np.ones(chunk.total),
+    "positions": lambda chunk: np.arange(chunk.past, chunk.total),
+    "past": lambda chunk: chunk.past,
+    "total": lambda chunk: chunk.total,
+    "last": lambda chunk: chunk.total - 1,
+    "branch": lambda chunk: chunk.past > 0,
+    "types": lambda chunk: np.zeros(len(chunk.tokens)),
+    "keep": lambda _: 0,  # all logits: `Decoder.token` selects the row
 }
 
 
 def role_of(tensor: Tensor) -> DecoderInputRole | None:
-    """What an input is for; None where its name does not tell, or its type is none of such inputs."""
+    """The role of an input; None if its name is not known or its type is not one of such inputs."""
     name = tensor.name.lower()
     return next((role for role, pattern in _ROLES if pattern.match(name) and tensor.dtype in _TYPES), None)
 
 
-def fed(role: DecoderInputRole, tensor: Tensor, at: Stretch, batch: int) -> np.ndarray[Any, Any]:
-    """What an input is fed for a stretch.
+def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, batch: int) -> np.ndarray[Any, Any]:
+    """The value of an input for a chunk of tokens.
 
-    All rows of a batch are alike. A size that the model fixes is filled up: tokens stand first, zeros after them. A
-    mask of four axes says of each token which places it may see: true, 1, or 0.0 where it may, and the least number of
-    a float type where it may not.
+    All rows of a batch are the same. If the model fixes a size, tokens come first and zeros fill the rest. A mask with
+    four axes says for each token which positions it may attend to: true, 1 or 0.0 if it may, and false, 0 or the lowest
+    number of a float type if it may not.
 
     Args:
-        role: what the input is for.
+        role: the role of the input.
         tensor: its type.
-        at: the tokens.
-        batch: how many rows.
+        chunk: the tokens.
+        batch: the number of rows.
     """
     dtype = np.dtype(tensor.dtype)
     if role == "mask" and tensor.shape is not None and len(tensor.shape) == 4:
-        seen = np.arange(at.total) <= np.arange(at.past, at.total)[:, None]
+        visible = np.arange(chunk.total) <= np.arange(chunk.past, chunk.total)[:, None]
         if dtype.kind != "f":
-            return _filled(seen.astype(dtype), tensor, batch)
-        return _filled(np.where(seen, 0, np.finfo(dtype).min).astype(dtype), tensor, batch, np.finfo(dtype).min)
-    return _filled(np.asarray(_FOUND[role](at)).astype(dtype), tensor, batch)
+            return _filled(visible.astype(dtype), tensor, batch)
+        lowest = float(np.finfo(dtype).min)
+        return _filled(np.where(visible, 0, lowest).astype(dtype), tensor, batch, lowest)
+    return _filled(np.asarray(_VALUES[role](chunk)).astype(dtype), tensor, batch)
 
 
 def _filled(found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float = 0) -> np.ndarray[Any, Any]:
-    """`found` on the last axes of the shape of `tensor`, what is left of a fixed size filled with `rest`."""
+    """`found` on the last axes of the shape of `tensor`, with `rest` where a fixed size is larger."""
     shape = tensor.shape if tensor.shape is not None else (batch, *found.shape)
     sizes = [size if isinstance(size, int) else batch for size in shape]
     own = len(sizes) - found.ndim
@@ -100,4 +100,4 @@ def _filled(found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float
             sizes[own + axis] = size
     whole = np.full(sizes[own:], rest, found.dtype)
     whole[tuple(slice(size) for size in found.shape)] = found
-    return np.ascontiguousarray(np.broadcast_to(whole, sizes)).reshape(sizes)  # numpy makes one axis of none
+    return np.ascontiguousarray(np.broadcast_to(whole, sizes)).reshape(sizes)  # ascontiguousarray adds an axis to 0-d

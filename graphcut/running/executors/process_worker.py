@@ -21,7 +21,7 @@ import msgspec
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade, Manifest, digest_of, open_cascade
-from ..in_process.process_memory import resident_bytes
+from ..process_memory import resident_bytes
 from ..stage import SessionConfig, Stage
 from .output_buffers import OutputBuffers
 from .protocol import Done, Event, Failed, Lost, Ready, Step

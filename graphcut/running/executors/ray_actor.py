@@ -18,7 +18,7 @@ from ...core.errors import RunError
 from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
 from ...core.wiring import Tensor
-from ..in_process.process_memory import resident_bytes
+from ..process_memory import resident_bytes
 from ..stage import SessionConfig, Stage, ort_message
 from ..values import NON_NUMPY_TYPES, Value, is_numeric_tensor, to_array
 from .file_transfer import PREFIX, PartStore

@@ -1,1 +1,1 @@
-"""A cascade in this process: parts stay loaded while they fit, and memory keeps to its cap."""
+"""Running a cascade in this process, within a memory limit."""

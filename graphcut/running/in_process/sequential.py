@@ -1,32 +1,36 @@
-"""A cascade run part by part, one part loaded at a time; and what users feed, as values."""
+"""A cascade part by part, with one part loaded at a time; and the inputs of a user as values."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
-from ..values import Value, to_value
+from ..values import Feeds, Value, to_value
 
 
-def run_sequentially(
-    cascade: Cascade, feeds: Mapping[str, object], *, config: SessionConfig
-) -> Iterator[dict[str, Value]]:
-    """All that is held before the first part and after each part: what a later part reads, or is an output."""
-    held = input_values(cascade, feeds)
+def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -> Iterator[dict[str, Value]]:
+    """Run the parts in order. Yields the values at each boundary: before the first part, and after each part.
+
+    A value is kept if a later part reads it or if it is an output.
+
+    Raises:
+        RunError: as for `input_values`; or a part can't be loaded or fails.
+    """
+    values = input_values(cascade, feeds)
     last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads}
     outputs = set(cascade.manifest.writes)
-    yield dict(held)
+    yield dict(values)
     for i, part in enumerate(cascade.parts):
-        held.update(Stage(cascade, part, config=config).step(held))
-        held = {name: v for name, v in held.items() if name in outputs or last_reader.get(name, -1) > i}
-        yield dict(held)
+        values.update(Stage(cascade, part, config=config).step(values))
+        values = {name: v for name, v in values.items() if name in outputs or last_reader.get(name, -1) > i}
+        yield dict(values)
 
 
-def input_values(cascade: Cascade, feeds: Mapping[str, object]) -> dict[str, Value]:
-    """What a user feeds, as values.
+def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
+    """The inputs of a user as values.
 
     Raises:
         RunError: an input is missing, unknown or of the wrong type.
@@ -39,12 +43,11 @@ def input_values(cascade: Cascade, feeds: Mapping[str, object]) -> dict[str, Val
             raise RunError(
                 f"the model has no input {name!r}", hint=f"{guess}its inputs: {', '.join(manifest.reads) or 'none'}"
             )
-    missing = [name for name in manifest.reads if name not in feeds and name not in manifest.optional]
     used = {name for part in cascade.parts for name in part.reads} | set(manifest.writes)
-    needed = [name for name in missing if name in used]
-    if needed:
+    needed = [name for name in manifest.reads if name in used and name not in manifest.optional]
+    if missing := next((name for name in needed if name not in feeds), None):
         raise RunError(
-            f"the model reads {cascade.tensors[needed[0]]} {needed[0]!r}, and nothing is fed for it",
-            hint=f"it needs {', '.join(n for n in manifest.reads if n in used and n not in manifest.optional)}",
+            f"the model reads {cascade.tensors[missing]} {missing!r}, and nothing is fed for it",
+            hint=f"it needs {', '.join(needed)}",
         )
     return {name: to_value(value, cascade.tensors[name]) for name, value in feeds.items()}

@@ -1,4 +1,4 @@
-"""Tensors that wait between parts: in memory while there is room, the others in files of a folder that goes away."""
+"""Spill store: tensors that wait between parts, in memory up to a limit, the others in files of a temporary folder."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ _PREFIX: Final = "graphcut-"
 
 
 class SpillStore:
-    """Values by request and name. Used in a `with`, which ends with nothing left on disk.
+    """Values by request and name. A context manager that deletes its files at the end.
 
-    What came first stays in memory, since every part takes all of them in turn: to keep what was used last would keep
-    what is needed latest. Strings and Python objects stay in memory too, uncounted.
+    Values stay in memory in the order in which they come, until the limit is reached: every part reads all of them in
+    turn, so what was read last is needed latest (Belady's rule). Strings and Python objects always stay in memory and
+    are not counted.
 
     Attributes:
-        in_memory_bytes: what tensors take here now.
-        spilled_bytes: what was written to files, all together.
+        in_memory_bytes: the bytes of tensors in memory.
+        spilled_bytes: the bytes written to files so far.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], room_bytes: int) -> None:
-        """Empty.
+    def __init__(self, tensors: Mapping[str, Tensor], limit_bytes: int) -> None:
+        """An empty store.
 
         Args:
-            tensors: types of what is put here.
-            room_bytes: how much may stay in memory.
+            tensors: the types of the tensors, by name.
+            limit_bytes: the maximum of `in_memory_bytes`.
         """
         self.in_memory_bytes = 0
         self.spilled_bytes = 0
         self._tensors = tensors
-        self._room_bytes = room_bytes
+        self._limit_bytes = limit_bytes
         self._held: dict[Key, Value] = {}
         self._files: dict[Key, tuple[Path, tuple[int, ...]]] = {}
         self._folder: Path | None = None
@@ -63,68 +64,68 @@ class SpillStore:
         return key in self._held or key in self._files
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a value.
+        """Store a value.
 
         Raises:
-            RunError: it has to go to disk, and the disk refuses.
+            RunError: memory is full, and the file can't be written.
         """
-        number = _bytes_of(value)
-        if number == 0 or self.in_memory_bytes + number <= self._room_bytes:
+        value_bytes = _bytes_of(value)
+        if value_bytes == 0 or self.in_memory_bytes + value_bytes <= self._limit_bytes:
             self._held[key] = value
-            self.in_memory_bytes += number
+            self.in_memory_bytes += value_bytes
         else:
-            self._files[key] = self._write(value, number), tuple(value.shape())
+            self._spill(key, value)
 
     def get(self, key: Key) -> Value:
-        """The value, which stays here too.
+        """The value, which stays in the store.
 
         Raises:
-            RunError: its file is gone.
+            RunError: its file can't be read.
         """
         return self._held[key] if key in self._held else self._read(key)
 
-    def shrink(self, room_bytes: int) -> None:
-        """From now on no more than this may stay in memory; what is too much goes to disk, the latest first.
+    def shrink(self, limit_bytes: int) -> None:
+        """Lower the limit. What exceeds it is written to files, the newest first.
 
         Raises:
-            RunError: the disk refuses.
+            RunError: a file can't be written.
         """
-        self._room_bytes = room_bytes
+        self._limit_bytes = limit_bytes
         for key in reversed(list(self._held)):
-            if self.in_memory_bytes > room_bytes and (number := _bytes_of(self._held[key])):
-                self._files[key] = self._write(self._held[key], number), tuple(self._held[key].shape())
+            if self.in_memory_bytes > limit_bytes and (value_bytes := _bytes_of(self._held[key])):
+                self._spill(key, self._held[key])
                 del self._held[key]
-                self.in_memory_bytes -= number
+                self.in_memory_bytes -= value_bytes
 
     def drop(self, key: Key) -> None:
-        """Nobody needs it any more."""
+        """Delete a value."""
         if key in self._held:
             self.in_memory_bytes -= _bytes_of(self._held.pop(key))
         else:
             self._files.pop(key)[0].unlink(missing_ok=True)
 
     def drop_request(self, number: int) -> None:
-        """Nobody needs anything of this request any more."""
+        """Delete all values of a request."""
         for key in [key for key in (*self._held, *self._files) if key[0] == number]:
             self.drop(key)
 
-    def _write(self, value: ort.OrtValue, number: int) -> Path:
+    def _spill(self, key: Key, value: ort.OrtValue) -> None:
         try:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
             path = self._folder / str(self._written)
-            path.write_bytes(memoryview((ctypes.c_char * number).from_address(value.data_ptr())))
+            path.write_bytes(memoryview((ctypes.c_char * _bytes_of(value)).from_address(value.data_ptr())))
         except OSError as error:
-            place = self._folder or tempfile.gettempdir()
+            folder = self._folder or tempfile.gettempdir()
             full = f" after {size(self.spilled_bytes)}" if error.errno == errno.ENOSPC else ""
             raise RunError(
-                f"tensors that wait between parts don't fit into memory, and {place} can't take them{full}: "
+                f"tensors that wait between parts don't fit into memory, and {folder} can't store them{full}: "
                 f"{error.strerror or error}",
-                hint="let TMPDIR name a folder on a larger disk, allow more with --memory, or run fewer inputs at once",
+                hint="set TMPDIR to a folder on a larger disk, allow more with --memory, or run fewer inputs at once",
             ) from None
+        self._files[key] = path, tuple(value.shape())
         self._written += 1
-        self.spilled_bytes += number
-        return path
+        self.spilled_bytes += _bytes_of(value)
 
     def _read(self, key: Key) -> Value:
         path, shape = self._files[key]
@@ -134,11 +135,11 @@ class SpillStore:
             return to_value(np.fromfile(path, dtype).reshape(shape), tensor)
         except (OSError, ValueError) as error:
             raise RunError(
-                f"{key[1]!r} waited in {path}, which can't be read back: {error}",
-                hint="leave that folder alone; run again",
+                f"{key[1]!r} was written to {path}, which can't be read back: {error}",
+                hint="don't change that folder; run again",
             ) from None
 
 
 def _bytes_of(value: Value) -> int:
-    """What a tensor of numbers takes; 0 for anything else, which never goes to disk."""
+    """The bytes of a numeric tensor; 0 for anything else, which is never written to a file."""
     return int(value.tensor_size_in_bytes()) if isinstance(value, ort.OrtValue) else 0

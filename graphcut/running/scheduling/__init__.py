@@ -1,1 +1,1 @@
-"""Which part runs when, and on which worker: one scheduler for all executors."""
+"""Which part runs when and on which worker. One scheduler for all executors."""

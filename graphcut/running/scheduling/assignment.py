@@ -1,4 +1,4 @@
-"""Who runs what: how the parts of a cascade are shared out among workers, and workers of each kind."""
+"""Which worker owns which parts at the start of a run, and which executor the workers belong to."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from .requests import ScheduledPart
 from .worker_pool import WorkerState
 
 Via = Literal["threads", "processes", "ray"]
+"""Where workers run: threads of this process, processes of this machine, or actors of a Ray cluster."""
 
 
 def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPart]:
-    """The parts as the scheduler sees them: states that a part keeps are not sent around."""
-    made = []
+    """The parts as the scheduler sees them. States that a part keeps are not sent."""
     read = {name for part in cascade.parts for name in part.reads}
-    for place, part in enumerate(cascade.parts):
-        kept = {name for state in states.get(place, ()) for name in (state.past, state.present)}
-        made.append(
+    found = []
+    for index, part in enumerate(cascade.parts):
+        kept = {name for state in states.get(index, ()) for name in (state.past, state.present)}
+        found.append(
             ScheduledPart(
                 part.file,
                 tuple(name for name in part.reads if name not in kept),
@@ -36,49 +37,55 @@ def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPar
                 is_stateful=bool(kept),
             )
         )
-    return made
+    return found
 
 
 def part_memory_bytes(part: Part) -> int:
-    """What a part takes on its device, in bytes: weights, and activations for the sizes it was planned for."""
+    """The memory of a part on its device: weights, and activations for the sizes that were planned for."""
     return part.weight_bytes + part.activation_bytes
 
 
 def assign_parts(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[WorkerState]:
-    """Who owns which parts.
+    """The workers and the parts they own: those of the plan's devices, or else consecutive parts of similar memory.
+
+    Args:
+        cascade: the parts.
+        workers: the number of workers; by default the number of the plan's devices, or else of cores, but not more than
+            parts. More workers than parts share the parts with the most memory.
+        overlap: how many parts before and after its own a worker holds as well.
 
     Raises:
-        UsageError: there can't be so many workers.
+        UsageError: `workers` is less than 1.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"{workers} workers can't run anything", hint="take 1 or more")
-    parts, hosts = cascade.parts, cascade.manifest.devices
-    if workers is None and hosts and all(part.device is not None for part in parts):
-        owned = {host: tuple(i for i, part in enumerate(parts) if part.device == host.name) for host in hosts}
+    parts, devices = cascade.parts, cascade.manifest.devices
+
+    def worker(name: str, memory_bytes: int | None, owned: tuple[int, ...]) -> WorkerState:
+        near = {part + step for part in owned for step in range(-overlap, overlap + 1)}
+        return WorkerState(name, memory_bytes, owned, overlap=frozenset(near.intersection(range(len(parts)))))
+
+    if workers is None and devices and all(part.device is not None for part in parts):
         return [
-            WorkerState(host.name, host.memory_bytes, own, also=_beside(own, overlap, len(parts)))
-            for host, own in owned.items()
+            worker(device.name, device.memory_bytes, tuple(i for i, p in enumerate(parts) if p.device == device.name))
+            for device in devices
         ]
     number = workers or min(len(parts), os.cpu_count() or 1)
     bounds = even_bounds([part_memory_bytes(part) + 1.0 for part in parts], min(number, len(parts)))
     spans = [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
-    while len(spans) < number:  # the heaviest is shared by so many that each has less to do than the next heaviest
+    while len(spans) < number:  # one more worker for the span with the most memory for each of its workers
         spans.append(max(spans, key=lambda span: sum(part_memory_bytes(parts[i]) for i in span) / spans.count(span)))
-    return [
-        WorkerState(f"worker {i}", None, span, also=_beside(span, overlap, len(parts))) for i, span in enumerate(spans)
-    ]
-
-
-def _beside(owned: Sequence[int], overlap: int, parts: int) -> frozenset[int]:
-    """The parts that are owned, and up to `overlap` on either side of each."""
-    near = {place + step for place in owned for step in range(-overlap, overlap + 1)}
-    return frozenset(near.intersection(range(parts)))
+    return [worker(f"worker {i}", None, span) for i, span in enumerate(spans)]
 
 
 def make_executor(
     cascade: Cascade, via: Via, config: SessionConfig, states: StatesByPart, workers: Sequence[WorkerState]
 ) -> Executor:
-    """Workers of a kind."""
+    """An executor for `workers`.
+
+    Raises:
+        UsageError: `via` is `ray`, and Ray is not installed.
+    """
     match via:
         case "threads":
             return ThreadExecutor(cascade, config, states)
@@ -92,28 +99,32 @@ def make_executor(
             except ModuleNotFoundError as error:
                 if (error.name or "").partition(".")[0] != "ray":
                     raise
-                hint = "pip install 'graphcut[ray]'"
-                raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
-            return RayExecutor(cascade, config, states, [member.name for member in workers])
+                raise UsageError(
+                    "`ray` needs Ray, which is not installed", hint="pip install 'graphcut[ray]'"
+                ) from None
+            return RayExecutor(cascade, config, states, [worker.name for worker in workers])
 
 
-def load_balance_of(units: Sequence[ScheduledPart], workers: Sequence[WorkerState]) -> LoadBalance | None:
-    """Parts can change hands where each worker owns a stretch of its own, and at least one owns several."""
-    owned = [part for member in workers for part in member.owns]
-    is_row = owned == list(range(len(units))) and all(member.owns for member in workers)
+def load_balance_of(parts: Sequence[ScheduledPart], workers: Sequence[WorkerState]) -> LoadBalance | None:
+    """The load balance of `workers`; None if parts can't move.
+
+    Parts can move if each worker owns consecutive parts that no other worker owns, and some worker owns several.
+    """
+    owned = [part for worker in workers for part in worker.owns]
+    is_row = owned == list(range(len(parts))) and all(worker.owns for worker in workers)
     if len(workers) < 2 or not is_row or len(owned) == len(workers):
         return None
-    bounds = (0, *(member.owns[-1] + 1 for member in workers))
+    bounds = (0, *(worker.owns[-1] + 1 for worker in workers))
 
-    def allowed(worker: int, parts: range) -> bool:
-        limit = workers[worker].memory_bytes
-        return limit is None or sum(units[i].memory_bytes for i in parts) <= limit
+    def allowed(index: int, held: range) -> bool:
+        limit = workers[index].memory_bytes
+        return limit is None or sum(parts[i].memory_bytes for i in held) <= limit
 
     return LoadBalance(bounds, allowed=allowed)
 
 
 def share_threads(config: SessionConfig, workers: int, via: Via) -> SessionConfig:
-    """Threads for one operator: together no more than there are cores. Machines of Ray share out their own."""
+    """`config` with the cores of this machine divided among `workers`. Ray divides the cores of its machines itself."""
     if config.threads or via == "ray":
         return config
     return replace(config, threads=max(1, (os.cpu_count() or 1) // workers))

@@ -1,7 +1,7 @@
-"""Which worker owns which parts of a cascade, while it runs: from measured times to a better division.
+"""Load balancing: which worker should own which parts, from measured times.
 
-The scheduler says how long each part took on which worker (`LoadBalance.saw`), asks now and then for a better division
-(`LoadBalance.proposal`), prepares it, and says when it is in force (`LoadBalance.accept`).
+`LoadBalance.measured` takes the time of each run of a part, `LoadBalance.proposal` returns a better division of the
+parts if there is one, and `LoadBalance.accept` is called when it is in force.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,29 +17,55 @@ import numpy.typing as npt
 from ...core.errors import UsageError
 
 Bounds = tuple[int, ...]
-"""Worker k owns the parts bounds[k] .. bounds[k + 1] - 1, one at least; the first bound is 0, the last how many there
-are."""
+"""A division of parts among workers. Worker k owns the parts bounds[k] .. bounds[k + 1] - 1, at least one. The first
+bound is 0, the last the number of parts."""
 
 Allowed = Callable[[int, range], bool]
-"""May this worker hold these parts? What is allowed for a run of parts is taken to be allowed for a shorter one."""
+"""May this worker hold these parts? If it may, it may also hold any consecutive subset of them."""
 
 Array = npt.NDArray[np.float64]
 
-GAIN = 0.10  # the share of the slowest worker's time that a division must save to be worth a change
-ROUNDS = 3  # successive rounds that must find such a gain
-REST = 4  # rounds at first and after a change in which nothing is proposed: parts run slower when new to a worker
-SAME = 0.01  # divisions this close are of equal worth, and the one that moves fewer parts is taken
-EXACT = 1e-9  # what sums of floats may differ by
+GAIN: Final = 0.10
+"""The share of the slowest worker's time that a division must save."""
 
-NOISE = 0.05  # by how much (log) a part's time differs from step to step with no reason that lasts
-SURPRISE = 4 * NOISE  # a difference that noise does not make
-MOST = math.log(2)  # a single round is believed up to a factor of two: one hiccup must not move parts
-SETTLED = 4  # measurements after which the usual time of a part on a worker is known
-AGING = 0.9  # what a measurement counts for, against one that is a round younger ...
-OLD = 0.05  # ... and at least, so that what was learned once outweighs the prior
-PRIOR = 1e-3  # what "workers are equally fast" counts for, against a measurement
-ALIKE = 1e-6  # and what "parts cost alike", which hardly matters but for parts that nobody has measured
-TICK_S = 1e-9  # clocks too coarse for a part say 0
+ROUNDS: Final = 3
+"""The number of successive rounds that must find such a gain."""
+
+REST: Final = 4
+"""Rounds without a proposal at first and after a change: the first runs of a part on a worker are slower."""
+
+SAME: Final = 0.01
+"""Divisions whose slowest workers differ by less than this share are equal; the one that moves fewest parts wins."""
+
+EXACT: Final = 1e-9
+"""The relative rounding error of sums of floats."""
+
+NOISE: Final = 0.05
+"""The random variation of a part's time from step to step, as a logarithm."""
+
+SURPRISE: Final = 4 * NOISE
+"""A difference that is not random, as a logarithm."""
+
+MOST: Final = math.log(2)
+"""The largest change that a single round can show, as a logarithm: a single slow step must not move parts."""
+
+SETTLED: Final = 4
+"""The number of measurements after which the usual time of a part on a worker is known."""
+
+AGING: Final = 0.9
+"""The weight of a measurement relative to one that is a round younger."""
+
+OLD: Final = 0.05
+"""The least weight of a measurement, so that it outweighs the priors."""
+
+PRIOR: Final = 1e-3
+"""The weight of the prior that workers are equally fast, relative to a measurement."""
+
+ALIKE: Final = 1e-6
+"""The weight of the prior that parts cost the same. It matters only for parts that were never measured."""
+
+TICK_S: Final = 1e-9
+"""The least time of a part: clocks that are too coarse say 0."""
 
 
 def always(_worker: int, _parts: range) -> bool:
@@ -47,14 +74,16 @@ def always(_worker: int, _parts: range) -> bool:
 
 
 def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
-    """The division of parts in a row among equally fast workers whose largest sum of weights is least.
+    """The division of parts among equally fast workers whose largest sum of weights is smallest.
 
-    Of several, the one with the least sum of squares, so that what the largest leaves open is even too. Exact, by
-    dynamic programming (the linear partition problem: Skiena, The Algorithm Design Manual), in O(workers · parts²).
+    Of several such divisions, the one with the least sum of squares. Exact, by dynamic programming (the linear
+    partition problem: Skiena, The Algorithm Design Manual), in O(workers * parts²).
+
+    Example: even_bounds([1, 1, 1, 3], 2) is (0, 3, 4): both workers have 3.
 
     Args:
-        weights: what each part costs, in any unit, none negative.
-        workers: how many, each of which gets one part at least.
+        weights: the cost of each part, in any unit, not negative.
+        workers: the number of workers; each gets at least one part.
 
     Raises:
         UsageError: fewer than one worker, or more workers than parts.
@@ -66,37 +95,38 @@ def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
         )
     spans = _spans(np.asarray(weights, dtype=float))
     loads = [spans] * workers
-    return _cheapest(loads, [spans**2] * workers, limit=_least_greatest(loads) * (1 + EXACT))
+    return _cheapest(loads, [spans**2] * workers, limit=_min_max_load(loads) * (1 + EXACT))
 
 
 def better_bounds(costs: Array, slowness: Array, bounds: Bounds, *, allowed: Allowed = always) -> Bounds | None:
-    """A division with a slowest worker at least `GAIN` faster than now, or None where there is none.
+    """A division whose slowest worker takes at least `GAIN` less time than now; None if there is none.
 
-    Part i takes costs[i] · slowness[k] seconds on worker k. The division is optimal within `SAME`, and among those
-    the one in which the fewest parts change their worker. Exact, by dynamic programming in O(workers · parts²).
+    Part i takes costs[i] * slowness[k] seconds on worker k. The time of the slowest worker is optimal within `SAME`,
+    and of such divisions this is the one that moves the fewest parts. Exact, by dynamic programming in
+    O(workers * parts²).
     """
     spans = _spans(costs)
     now = max(slow * spans[start, end] for slow, (start, end) in zip(slowness, pairwise(bounds), strict=True))
     enough = (1 - GAIN) * now
-    if enough < costs.sum() / (1 / slowness).sum():  # no division beats parts that could be cut at will
+    if enough < costs.sum() / (1 / slowness).sum():  # a lower bound: parts divided in any proportion
         return None
     loads = [
         np.where(_allowed_spans(len(costs), worker, allowed), slow * spans, np.inf)
         for worker, slow in enumerate(slowness)
     ]
-    least = _least_greatest(loads)
+    least = _min_max_load(loads)
     if least > enough:
         return None
-    moves = [_newcomers(len(costs), start, end) for start, end in pairwise(bounds)]
+    moves = [_new_parts(len(costs), start, end) for start, end in pairwise(bounds)]
     return _cheapest(loads, moves, limit=min(least * (1 + SAME), enough))
 
 
 class LoadBalance:
-    """The division in force, and what would be better.
+    """The division in force, and proposals for a better one.
 
-    A division is proposed when three successive rounds found that it makes the slowest worker at least 10 % faster; a
-    round is over when every worker has reported. At first and after a change nothing is proposed for some rounds. Where
-    one part is the bottleneck there is nothing to propose.
+    A round ends when every worker has reported a time. A division is proposed when `ROUNDS` successive rounds found one
+    that makes the slowest worker at least 10 % faster. At first and after a change nothing is proposed for `REST`
+    rounds. If a single part is the bottleneck, there is nothing to propose.
 
     Attributes:
         bounds: the division in force.
@@ -109,26 +139,26 @@ class LoadBalance:
 
         Args:
             bounds: the division at the beginning.
-            allowed: may a worker hold these parts? It is asked about the parts it would own, and answers for whatever
-                it holds besides: the parts it owns now, for as long as a change takes, and overlaps.
+            allowed: may a worker hold these parts? It is asked about the parts that the worker would own, and has to
+                take into account what else it holds: overlaps, and during a change the parts it owns now.
 
         Raises:
-            UsageError: `bounds` are none.
+            UsageError: `bounds` is not a division.
         """
         self.bounds = _checked(bounds, parts=bounds[-1], workers=len(bounds) - 1)
         self._allowed = allowed
         self._speeds = MeasuredSpeeds(parts=bounds[-1], workers=len(bounds) - 1)
         self._streak, self._rest = 0, REST
 
-    def saw(self, worker: int, part: int, seconds: float) -> None:
-        """`part` took `seconds` on `worker`, waiting not included; also if another worker owns it by now."""
-        self._speeds.saw(worker, part, seconds)
+    def measured(self, worker: int, part: int, seconds: float) -> None:
+        """`part` ran for `seconds` on `worker`, waiting not included, whoever owns it by now."""
+        self._speeds.measured(worker, part, seconds)
 
     def proposal(self) -> Bounds | None:
-        """A better division, when there is one worth having.
+        """A better division, if there is one worth the change.
 
-        To be asked as often as one likes: only the first call after the end of a round does any work or returns
-        anything. What is proposed and not accepted is proposed again, as the next rounds see it.
+        Only the first call after the end of a round computes anything; others return None. What is proposed and not
+        accepted is proposed again after the next round, as that round measures it.
         """
         if not self._speeds.end_round():
             return None
@@ -150,14 +180,14 @@ class LoadBalance:
 
 
 class MeasuredSpeeds:
-    """What each part costs and how slow each worker is, told apart.
+    """Estimates the cost of each part and the slowness of each worker from measured times.
 
-    In logarithms, part i takes `cost[i] + offset[k] + level[k]` on worker k. The level says how the worker has changed
-    since it began: parts that became slower together mean the worker, one that did alone means the part. What is left
-    when the level is taken away is the *usual* time of a part on a worker, and costs and offsets are fitted to all
-    usual times by least squares. A part that ran on two workers tells how they compare; where none did, nothing tells
-    heavy parts from a worker that was slow from the start. They are taken for heavy then: if that is wrong, moving
-    one gains more than predicted, and shows it.
+    In logarithms, part i takes `cost[i] + offset[k] + level[k]` on worker k. The level is how the worker has changed
+    since it began: if its parts became slower together, the worker changed; if one did alone, the part changed. What
+    remains after subtracting the level is the *usual* time of a part on a worker. Costs and offsets are fitted to all
+    usual times by least squares. A part that ran on two workers shows how these compare. Without such a part, parts
+    that cost more can't be told from a worker that was slow from the start, and are assumed to cost more. If that is
+    wrong, the first part that moves gains more than predicted, and shows it.
     """
 
     def __init__(self, *, parts: int, workers: int) -> None:
@@ -168,14 +198,14 @@ class MeasuredSpeeds:
         self._round = 0
         self._seen: list[dict[int, tuple[float, int]]] = [{} for _ in range(workers)]
 
-    def saw(self, worker: int, part: int, seconds: float) -> None:
-        """Note a measurement."""
+    def measured(self, worker: int, part: int, seconds: float) -> None:
+        """Add a measurement."""
         seen = self._seen[worker]
         total, times = seen.get(part, (0.0, 0))
         seen[part] = total + math.log(max(seconds, TICK_S)), times + 1
 
     def end_round(self) -> bool:
-        """Learn from what was seen, if every worker has reported since the last round; say whether."""
+        """End the round and learn from it if every worker has reported; returns whether."""
         if not all(self._seen):
             return False
         self._round += 1
@@ -189,11 +219,11 @@ class MeasuredSpeeds:
         known = self._times[parts, worker] >= SETTLED
         shift = self._level[worker]
         if known.any():
-            differ = logs[known] - self._usual[parts[known], worker]
-            shift = _together(differ)
-            self._level[worker] += _believed(shift - self._level[worker], SURPRISE / math.sqrt(len(differ)))
+            differences = logs[known] - self._usual[parts[known], worker]
+            shift = _location(differences)
+            self._level[worker] += _damped(shift - self._level[worker], SURPRISE / math.sqrt(len(differences)))
             # A part that changed has changed for all workers, also for those that ran it before.
-            self._usual[parts[known]] += _believed(differ - shift, SURPRISE)[:, None]
+            self._usual[parts[known]] += _damped(differences - shift, SURPRISE)[:, None]
         new, first_logs = parts[~known], logs[~known] - shift
         share = np.where(self._times[new, worker], 0.5, 1.0)
         self._usual[new, worker] += share * (first_logs - self._usual[new, worker])
@@ -201,11 +231,11 @@ class MeasuredSpeeds:
         self._last[parts, worker] = self._round
 
     def fitted(self) -> tuple[Array, Array]:
-        """The cost of each part in seconds, and how slow each worker is, about 1.
+        """The cost of each part in seconds, and the slowness of each worker, about 1.
 
-        Least squares in closed form: the costs are eliminated, and a system with a row a worker remains. One column
-        more than there are workers holds the prior that parts cost alike, around a mean that is free: it gives a part
-        that nobody has measured yet the usual cost.
+        Least squares in closed form: costs are eliminated, and a linear system with a row for each worker remains. An
+        additional column holds the prior that parts cost the same, around a mean that is free: a part that was never
+        measured gets the mean cost.
         """
         parts, workers = self._usual.shape
         recent = np.maximum(AGING ** (self._round - self._last), OLD)
@@ -220,36 +250,36 @@ class MeasuredSpeeds:
         return np.exp(mean - share @ offset), np.exp(offset[:-1] + self._level)
 
 
-def _together(values: Array) -> float:
-    """Huber's estimate of location: the mean where all values are near it, and one that is far off hardly counts.
+def _location(values: Array) -> float:
+    """Huber's estimate of location: the mean, in which values further than `SURPRISE` from it hardly count.
 
-    Not the median: under mere noise, what the values differ by from it does not add up to zero, and the usual times,
-    to which it is added round after round, would drift.
+    The median would drift under mere noise: differences from it don't add up to zero, and the usual times, to which
+    they are added round after round, would grow.
     """
-    centre = float(values.mean())
-    if np.abs(values - centre).max() <= SURPRISE:
-        return centre
-    centre = float(np.median(values))
+    center = float(values.mean())
+    if np.abs(values - center).max() <= SURPRISE:
+        return center
+    center = float(np.median(values))
     for _ in range(20):
-        weight = SURPRISE / np.maximum(np.abs(values - centre), SURPRISE)
-        centre = float(weight @ values / weight.sum())
-    return centre
+        weight = SURPRISE / np.maximum(np.abs(values - center), SURPRISE)
+        center = float(weight @ values / weight.sum())
+    return center
 
 
-def _believed(differ: Array, noise: float) -> Array:
-    """How much of a difference is taken over in one round: half of a surprise, an eighth of what may be noise."""
-    return np.clip(differ, -MOST, MOST) * np.where(np.abs(differ) > noise, 1 / 2, 1 / 8)
+def _damped(difference: Array, noise: float) -> Array:
+    """The share of a difference that one round applies: half if it exceeds `noise`, else an eighth; `MOST` at most."""
+    return np.clip(difference, -MOST, MOST) * np.where(np.abs(difference) > noise, 1 / 2, 1 / 8)
 
 
 def _spans(costs: Array) -> Array:
-    """[start, end]: what the parts start .. end - 1 cost together; infinite where there are none."""
-    upto = np.concatenate([[0.0], np.cumsum(costs)])
-    place = np.arange(len(upto))
-    return np.where(place[:, None] < place, upto - upto[:, None], np.inf)
+    """[start, end]: the cost of the parts start .. end - 1; infinite if there are none."""
+    sums = np.concatenate([[0.0], np.cumsum(costs)])
+    index = np.arange(len(sums))
+    return np.where(index[:, None] < index, sums - sums[:, None], np.inf)
 
 
 def _allowed_spans(parts: int, worker: int, allowed: Allowed) -> npt.NDArray[np.bool_]:
-    """[start, end]: may the worker hold the parts start .. end - 1? Asks at most twice a part."""
+    """[start, end]: may the worker hold the parts start .. end - 1? Asks at most twice for each part."""
     first = np.fromiter(_first_starts(parts, worker, allowed), dtype=int, count=parts + 1)
     return np.arange(parts + 1)[:, None] >= first
 
@@ -262,15 +292,15 @@ def _first_starts(parts: int, worker: int, allowed: Allowed) -> Iterator[int]:
         yield start
 
 
-def _newcomers(parts: int, start: int, end: int) -> Array:
+def _new_parts(parts: int, start: int, end: int) -> Array:
     """[i, j]: how many of the parts i .. j - 1 are new to the worker that owns start .. end - 1."""
-    place = np.arange(parts + 1)
-    kept: Array = np.maximum(np.minimum(place, end) - np.maximum(place[:, None], start), 0.0)
-    return place - place[:, None] - kept
+    index = np.arange(parts + 1)
+    kept: Array = np.maximum(np.minimum(index, end) - np.maximum(index[:, None], start), 0.0)
+    return index - index[:, None] - kept
 
 
-def _least_greatest(loads: Sequence[Array]) -> float:
-    """The least that the greatest load can be, loads[k][i, j] being that of worker k with the parts i .. j - 1."""
+def _min_max_load(loads: Sequence[Array]) -> float:
+    """The least possible load of the most loaded worker; loads[k][i, j] is that of worker k with parts i .. j - 1."""
     best = loads[0][0]
     for load in loads[1:]:
         best = np.maximum(best[:, None], load).min(axis=0)
@@ -278,7 +308,7 @@ def _least_greatest(loads: Sequence[Array]) -> float:
 
 
 def _cheapest(loads: Sequence[Array], prices: Sequence[Array], *, limit: float) -> Bounds:
-    """The division with the least sum of prices among those in which no load exceeds `limit`; there is one."""
+    """The division with the least sum of prices among those in which no load exceeds `limit`; at least one exists."""
     tables = [np.where(load <= limit, price, np.inf) for load, price in zip(loads, prices, strict=True)]
     total = tables[0][0]
     starts = []

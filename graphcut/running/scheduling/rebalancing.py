@@ -1,4 +1,4 @@
-"""Parts that change hands while the cascade runs: proposed by what was measured, loaded first, then a word."""
+"""Rebalancing: parts move to other workers during a run, once their new owners have loaded them."""
 
 from __future__ import annotations
 
@@ -10,36 +10,41 @@ from .worker_pool import WorkerPool
 
 
 class Rebalancing:
-    """At most one division of the parts that is being prepared."""
+    """Prepares at most one new division of the parts at a time."""
 
     def __init__(self, pool: WorkerPool, balance: LoadBalance | None) -> None:
-        """Without a balance nothing ever moves."""
+        """Without a load balance nothing moves."""
         self._pool = pool
         self._balance = balance
         self._next: Bounds | None = None
 
     @property
     def is_preparing(self) -> bool:
-        """Are parts being loaded to change hands?"""
+        """Are parts being loaded by their new owners?"""
         return self._next is not None
 
-    def weigh(self, event: Done) -> Bounds | None:
-        """Learn from a step. The division that is in force from now on, if parts changed hands at once."""
+    def measured(self, event: Done) -> Bounds | None:
+        """Take note of the times of a step. The new division, if parts moved."""
         if self._balance is None or event.step.sequence is not None:
-            return None  # parts that keep states stay where these are
+            return None  # parts with states stay with them
         for part, seconds in zip(event.step.parts, event.seconds, strict=True):
-            self._balance.saw(event.worker, part, seconds)
+            self._balance.measured(event.worker, part, seconds)
         if self._next is None and (bounds := self._balance.proposal()) is not None:
-            self._prepare(bounds)
-        return self.settle()
+            wanted = _spans(bounds)
+            # If a worker is not up or has no memory, it is proposed again.
+            if all(worker.is_up and self._pool.fits(i, wanted[i]) for i, worker in enumerate(self._pool.workers)):
+                self._next = bounds
+                for index, parts in enumerate(wanted):
+                    self._pool.hold(index, parts)
+        return self.finish()
 
-    def settle(self) -> Bounds | None:
-        """Let parts change hands once whoever gets them holds them. The division that is in force then, if so."""
+    def finish(self) -> Bounds | None:
+        """Move the parts if their new owners hold them. The new division, if parts moved."""
         bounds = self._next
         if bounds is None or self._balance is None:
             return None
-        owned = [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
-        if not all(one.holds.issuperset(parts) for one, parts in zip(self._pool.workers, owned, strict=True)):
+        owned = _spans(bounds)
+        if not all(worker.holds.issuperset(parts) for worker, parts in zip(self._pool.workers, owned, strict=True)):
             return None
         self._pool.own(owned)
         self._balance.accept(bounds)
@@ -47,18 +52,13 @@ class Rebalancing:
         return bounds
 
     def abandon(self) -> None:
-        """What was prepared is gone with a worker."""
+        """Drop the division that is being prepared, after a worker ended."""
         self._next = None
 
     def end(self) -> None:
-        """Parts stay where they are from now on."""
+        """Move nothing from now on."""
         self._next = self._balance = None
 
-    def _prepare(self, bounds: Bounds) -> None:
-        wanted = [range(start, stop) for start, stop in pairwise(bounds)]
-        workers = self._pool.workers
-        if not all(one.is_up and self._pool.fits(i, wanted[i]) for i, one in enumerate(workers)):
-            return  # it is proposed again
-        self._next = bounds
-        for worker, parts in enumerate(wanted):
-            self._pool.hold(worker, parts)
+
+def _spans(bounds: Bounds) -> list[tuple[int, ...]]:
+    return [tuple(range(start, stop)) for start, stop in pairwise(bounds)]

@@ -1,9 +1,9 @@
-"""A request on its way through the parts: what it holds, what is done, what can run next."""
+"""Requests, the routing of tensors between parts, and the state of a request in flight."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..executors.protocol import Handle
@@ -12,14 +12,14 @@ from ..values import Value
 
 @dataclass(frozen=True, slots=True)
 class ScheduledPart:
-    """A part as the scheduler sees it: what it must be sent, and what it sends. States that it keeps are neither.
+    """A part as the scheduler sees it. States that the part keeps are neither read nor written here.
 
     Attributes:
-        name: what messages call it.
-        reads: the tensors it must be fed.
-        writes: the tensors it gives out.
-        needs_bytes: what it takes on its device.
-        keeps: it keeps states from step to step of a sequence.
+        name: its name in messages.
+        reads: the tensors that it must be sent.
+        writes: the tensors that it makes for others.
+        memory_bytes: its memory on its device.
+        is_stateful: it keeps states between the steps of a sequence.
     """
 
     name: str
@@ -31,13 +31,13 @@ class ScheduledPart:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of the cascade, once.
+    """One run of the cascade.
 
     Attributes:
         feeds: the inputs, by name.
-        sequence: whose states it goes on with; None where nothing is kept.
-        zero_states: where a sequence begins: the shapes of its states.
-        title: what messages call it; its number without one.
+        sequence: the sequence whose states it continues; None without states.
+        zero_states: at the beginning of a sequence, the shapes of its states, which are all zeros.
+        title: its name in messages; `input N` by default.
     """
 
     feeds: Mapping[str, Value]
@@ -47,61 +47,64 @@ class Request:
 
 
 class Routing:
-    """Who reads what, for all requests.
+    """Which parts read and write which tensors. The same for all requests.
 
     Attributes:
-        units: the parts, in an order in which they can run.
-        outputs: what a request is answered with.
-        readers: the places of the parts that read a tensor.
-        inputs: what must come from outside, if anybody has it.
+        parts: the parts, in topological order.
+        outputs: the tensors of an answer.
+        readers: for each tensor, the indices of the parts that read it.
+        inputs: the tensors that come from outside. Some may not be fed.
     """
 
     def __init__(self, parts: Sequence[ScheduledPart], outputs: Sequence[str]) -> None:
-        """Look once at all parts."""
         self.parts = tuple(parts)
         self.outputs = tuple(outputs)
         self.readers: dict[str, list[int]] = {}
-        for place, unit in enumerate(parts):
-            for name in unit.reads:
-                self.readers.setdefault(name, []).append(place)
-        self._writer = {name: place for place, unit in reversed([*enumerate(parts)]) for name in unit.writes}
-        self.inputs = frozenset(name for name, at in self.readers.items() if self.is_from_outside(name, at[0]))
+        for index, part in enumerate(parts):
+            for name in part.reads:
+                self.readers.setdefault(name, []).append(index)
+        self._writer = {name: index for index, part in reversed([*enumerate(parts)]) for name in part.writes}
+        self.inputs = frozenset(name for name, readers in self.readers.items() if self.is_input(name, readers[0]))
         self._outputs = frozenset(outputs)
 
     def wanted(self, parts: Sequence[int]) -> tuple[str, ...]:
-        """What others need of what `parts` make: other parts, or who asked."""
+        """The tensors written by `parts` that other parts read or that are outputs."""
         own = set(parts)
-        made = [name for place in parts for name in self.parts[place].writes]
-        return tuple(n for n in made if n in self._outputs or any(r not in own for r in self.readers.get(n, ())))
+        written = [name for index in parts for name in self.parts[index].writes]
+        return tuple(n for n in written if n in self._outputs or any(r not in own for r in self.readers.get(n, ())))
 
-    def is_from_outside(self, name: str, place: int) -> bool:
-        """Is what a part reads an input of the model, for no part before it makes it? It may hand an input on."""
-        return self._writer.get(name, len(self.parts)) >= place
+    def is_input(self, name: str, part: int) -> bool:
+        """Does `part` read a tensor from outside? A part may read an input that it or a later part also writes."""
+        return self._writer.get(name, len(self.parts)) >= part
 
     def is_output(self, name: str) -> bool:
-        """Is it part of the answer?"""
+        """Is it part of an answer?"""
         return name in self._outputs
+
+    def is_used(self, name: str) -> bool:
+        """Is it read by a part, or part of an answer?"""
+        return name in self.readers or name in self._outputs
 
 
 class RequestState:
-    """One request between its arrival and its delivery.
+    """The state of a request in flight.
 
     Attributes:
-        number: its place in the order of arrival.
-        request: what was asked.
-        held: where each tensor lies that somebody still has to read, or that is part of the answer.
-        attempt: how often it began anew.
+        number: its number in the order of arrival.
+        request: the request.
+        handles: the tensors that will still be read, and those of the answer.
+        attempt: how often it was restarted.
         running: how many steps of this attempt run now.
-        taken: the parts that are done, or run now.
-        deaths: how many workers ended while they ran a step, by the first part of that step.
-        error: why it has no answer.
+        taken: the parts that are done or run now.
+        deaths: by the first part of a step, how many workers ended while they ran that step.
+        error: why it has no answer; None if it has one or may still get one.
     """
 
     def __init__(self, number: int, request: Request, routing: Routing) -> None:
-        """Nothing is placed yet; see `begin`."""
+        """Call `start` before anything else."""
         self.number = number
         self.request = request
-        self.held: dict[str, Handle] = {}
+        self.handles: dict[str, Handle] = {}
         self.attempt = 0
         self.running = 0
         self.taken: set[int] = set()
@@ -115,74 +118,79 @@ class RequestState:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.request.title or f"input {self.number}"
 
     @property
     def is_finished(self) -> bool:
-        """Is there an answer, or the certainty that there is none?"""
+        """Is there an answer or an error?"""
         return self._undone == 0 or self.error is not None
 
-    def begin(self, held: Mapping[str, Handle], absent: Collection[str]) -> list[int]:
-        """Start from the inputs; those in `absent` are not fed. The parts that can run at once."""
+    def start(self, handles: Mapping[str, Handle], absent: Collection[str]) -> list[int]:
+        """Start or restart from the inputs. Returns the parts that can run.
+
+        Args:
+            handles: the inputs that are fed.
+            absent: the inputs that are not.
+        """
         routing = self._routing
         self.taken, self._undone, self.running = set(), len(routing.parts), 0
         self._absent = frozenset(absent)
         self._unread = {name: len(readers) for name, readers in routing.readers.items()}
         self._missing = [
-            sum(not self._lacks(name, place) for name in unit.reads) for place, unit in enumerate(routing.parts)
+            sum(not self._is_absent(name, i) for name in part.reads) for i, part in enumerate(routing.parts)
         ]
-        self.held = {}
-        bare = [place for place, missing in enumerate(self._missing) if missing == 0]
-        return sorted({*bare, *self.place(held)})
+        self.handles = {}
+        runnable = [i for i, missing in enumerate(self._missing) if missing == 0]
+        return sorted({*runnable, *self.add(handles)})
 
-    def _lacks(self, name: str, place: int) -> bool:
-        """Does a part do without what it reads there?"""
-        return name in self._absent and self._routing.is_from_outside(name, place)
+    def _is_absent(self, name: str, part: int) -> bool:
+        return name in self._absent and self._routing.is_input(name, part)
 
-    def place(self, made: Mapping[str, Handle]) -> list[int]:
-        """Hold tensors that were made. The parts that can run now."""
-        able = []
-        for name, handle in made.items():
-            self.held[name] = handle
-            for place in self._routing.readers.get(name, ()):
-                if self._lacks(name, place):
-                    continue
-                self._missing[place] -= 1
-                if self._missing[place] == 0:
-                    able.append(place)
-        return able
+    def add(self, handles: Mapping[str, Handle]) -> list[int]:
+        """Add tensors. Returns the parts that can run now and could not before."""
+        runnable = []
+        for name, handle in handles.items():
+            self.handles[name] = handle
+            for part in self._routing.readers.get(name, ()):
+                if not self._is_absent(name, part):
+                    self._missing[part] -= 1
+                    if self._missing[part] == 0:
+                        runnable.append(part)
+        return runnable
 
-    def is_able(self, part: int) -> bool:
-        """Can it run now?"""
+    def is_runnable(self, part: int) -> bool:
+        """Can the part run now?"""
         return part not in self.taken and self._missing[part] == 0 and self.error is None
 
-    def run_on(self, first: int, owned: Iterable[int]) -> tuple[int, ...]:
-        """`first`, and which of the `owned` parts behind it can run after it without another worker's help."""
-        known = set(self.held) | self._absent | set(self._routing.parts[first].writes)
+    def step_parts(self, first: int, owned: Iterable[int]) -> tuple[int, ...]:
+        """The parts of a step: `first`, and those of `owned` after it that need no tensor of another worker."""
+        known = set(self.handles) | self._absent | set(self._routing.parts[first].writes)
         chosen = [first]
-        for place in owned:
-            unit = self._routing.parts[place]
-            if place > first and place not in self.taken and known.issuperset(unit.reads):
-                chosen.append(place)
-                known.update(unit.writes)
+        for index in owned:
+            part = self._routing.parts[index]
+            if index > first and index not in self.taken and known.issuperset(part.reads):
+                chosen.append(index)
+                known.update(part.writes)
         return tuple(chosen)
 
-    def reads_of(self, parts: Sequence[int]) -> dict[str, Handle]:
-        """What `parts` must be sent."""
-        names = dict.fromkeys(name for place in parts for name in self._routing.parts[place].reads)
-        return {name: self.held[name] for name in names if name in self.held}
+    def inputs_of(self, parts: Sequence[int]) -> dict[str, Handle]:
+        """The tensors that a step of `parts` must be sent."""
+        names = dict.fromkeys(name for part in parts for name in self._routing.parts[part].reads)
+        return {name: self.handles[name] for name in names if name in self.handles}
 
-    def done(self, parts: Sequence[int]) -> Iterator[Handle]:
-        """Note that `parts` are done. What nobody reads any more, to release it."""
+    def finish(self, parts: Sequence[int]) -> list[Handle]:
+        """Mark `parts` as done. Removes the tensors that are not needed any more, and returns them."""
         self._undone -= len(parts)
-        for place in parts:
-            for name in self._routing.parts[place].reads:
+        unneeded = []
+        for part in parts:
+            for name in self._routing.parts[part].reads:
                 self._unread[name] -= 1
-                if self._unread[name] == 0 and not self._routing.is_output(name) and name in self.held:
-                    yield self.held.pop(name)
+                if self._unread[name] == 0 and not self._routing.is_output(name) and name in self.handles:
+                    unneeded.append(self.handles.pop(name))
+        return unneeded
 
-    def undone(self, parts: Sequence[int]) -> list[int]:
-        """Give `parts` back after they failed. Those that can run at once."""
+    def give_back(self, parts: Sequence[int]) -> list[int]:
+        """Mark `parts` as not taken, after their step was lost. Returns those that can run."""
         self.taken.difference_update(parts)
-        return [place for place in parts if self._missing[place] == 0]
+        return [part for part in parts if self._missing[part] == 0]

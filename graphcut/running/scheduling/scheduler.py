@@ -1,19 +1,19 @@
-"""The scheduler: which step runs next, on which worker, and what is done when it doesn't come back.
+"""The scheduler: which step runs next on which worker, and what happens when a step is lost.
 
-One for all executors. A step runs at least once, and a request is answered exactly once, in the order of arrival.
-What a step reads is let go only after the step is done, so that what is lost begins anew at the last finished border.
+There is one for all executors. A step runs at least once; a request is answered exactly once, in the order of arrival.
+The tensors that a step reads are released only after the step is done, so lost work is repeated from the last boundary.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 from ...core.errors import RunError
 from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
 from ..run_log import RunLog
-from ..values import Value
+from ..values import OnError, Value
 from .load_balancing import Bounds, LoadBalance
 from .rebalancing import Rebalancing
 from .requests import Request, RequestState, Routing
@@ -22,27 +22,34 @@ from .step_history import StepHistory
 from .worker_pool import WorkerPool, WorkerState
 
 MAX_KILLS: Final = 3
-"""A request that ends so many workers at the same step is not tried again."""
+"""A request fails once so many workers ended while they ran the same step of it."""
 
 MAX_LOSSES: Final = 5
-"""A request whose tensors were lost so often is not begun anew."""
+"""How often a request is restarted after its tensors were lost."""
 
 DEADLINE_S: Final = 300.0
-"""How long loading may take, and a step of which nothing is known yet."""
+"""How long a worker may take to load its parts, and for a step whose duration is not known yet."""
 
-_PATIENCE_S: Final = 5.0
+_LEAST_PATIENCE_S: Final = 5.0
+"""A worker is never considered hung earlier."""
+
 _PATIENCE: Final = 10
-"""A worker is taken for hung after ten times what its step usually takes, and five seconds at least; again ten times
-that where the step ended a worker before, since not all requests take what is usual."""
+"""A worker is considered hung after so many times the expected time of its step. Each death in that step multiplies
+this again: some requests take longer than others."""
 
-OnError = Literal["raise", "skip"]
 Answer = Mapping[str, Value] | RunError
+"""The outputs of a request, or why it failed."""
 
 
 class Scheduler:
-    """Sends requests through the parts of a cascade."""
+    """Runs requests through the parts of a cascade.
 
-    def __init__(  # noqa: PLR0913 - each is a decision of its own, taken once, in `streaming`
+    Attributes:
+        log: the log of the run.
+        pool: the workers.
+    """
+
+    def __init__(  # noqa: PLR0913 - independent settings
         self,
         routing: Routing,
         executor: Executor,
@@ -54,49 +61,51 @@ class Scheduler:
         balance: LoadBalance | None = None,
         log: RunLog | None = None,
     ) -> None:
-        """Nothing begins before `run`.
+        """Starts nothing; see `run`.
 
         Args:
             routing: the parts, and which of them reads which tensor.
-            executor: the workers.
-            workers: the state of each worker, with the parts it owns.
-            window: how many requests may be on their way, delivered ones not counted.
-            on_error: `raise` the error of a request, or give it in place of its answer and go on.
-            deadline_s: how long a step may take of which nothing is known yet, and loading.
-            balance: moves parts between neighbours while it runs; None to leave them where they are.
-            log: what happens is noted there.
+            executor: runs the steps.
+            workers: the workers, with the parts that each owns.
+            window: the maximum number of requests in flight, delivered ones not counted.
+            on_error: what to do with a request that fails.
+            deadline_s: how long loading may take, and a step whose duration is not known yet.
+            balance: moves parts between neighbours during the run; None to leave them where they are.
+            log: the log to write to.
         """
+        self.log = log or RunLog(len(routing.parts), len(workers))
+        self.pool = WorkerPool(executor, workers, routing.parts, deadline_s)
         self._routing = routing
         self._executor = executor
         self._window = window
         self._on_error = on_error
         self._deadline_s = deadline_s
-        self.log = log or RunLog(len(routing.parts), len(workers))
-        self.pool = WorkerPool(executor, workers, routing.parts, deadline_s)
         self._states: dict[int, RequestState] = {}
         self._arrived = 0
-        self._able: list[list[int]] = [[] for _ in routing.parts]
+        self._runnable: list[list[int]] = [[] for _ in routing.parts]
         self._history = StepHistory(executor, routing.parts)
-        self._repairs = StateRecovery(executor, self.pool, self._history)
-        self._moves = Rebalancing(self.pool, balance)
-        self._doomed: dict[tuple[int, int], list[Handle]] = {}
-        self._waited = 0
+        self._recovery = StateRecovery(executor, self.pool, self._history)
+        self._rebalancing = Rebalancing(self.pool, balance)
+        self._unreleased: dict[tuple[int, int], list[Handle]] = {}
+        self._overdue_events = 0
         self._is_all = False
         self._stopping = False
 
     def run(self, requests: Iterable[Request | None]) -> Iterator[Answer]:
-        """The answers, in the order of the requests, which are fetched as the window allows.
+        """The answers, in the order of the requests.
 
-        A request that is None means that there is none now, and one should ask again after something has happened.
+        Args:
+            requests: fetched as the window allows. None means that there is none now, and to ask again after the next
+                event.
 
         Raises:
-            RunError: a request failed and `on_error` is `raise`; a part can't be loaded; a device is lost for which no
-                other has room.
+            RunError: a request failed and `on_error` is `raise`; a part can't be loaded; or a worker is lost and no
+                other has memory for its parts.
         """
         source = iter(requests)
         undelivered = 0
         try:
-            self.pool.begin()
+            self.pool.start()
             while True:
                 self._admit(source)
                 if self._stopping or (self._is_all and not self._states):
@@ -113,12 +122,12 @@ class Scheduler:
             self._executor.close()
 
     def stop(self) -> None:
-        """End the run soon, from another thread; what is on its way is not delivered."""
+        """End the run soon, without delivering requests in flight. For other threads."""
         self._stopping = True
         self._executor.wake()
 
     def forget(self, sequence: int) -> None:
-        """A sequence is at its end: nobody needs its states any more."""
+        """Delete the states of a sequence that has ended."""
         self._history.forget(sequence)
         self._executor.forget(sequence)
 
@@ -135,25 +144,22 @@ class Scheduler:
                 return
             state = self._states[self._arrived] = RequestState(self._arrived, request, self._routing)
             self._arrived += 1
-            self.log.arrived(state.number, self._executor.now())
-            self._begin(state)
+            self.log.arrived(self._executor.now())
+            self._start(state)
 
-    def _begin(self, state: RequestState) -> None:
-        feeds = state.request.feeds
-        used = {name: self._executor.put(value, name) for name, value in feeds.items() if self._is_used(name)}
-        self._able_now(state, state.begin(used, self._routing.inputs - used.keys()))
-
-    def _is_used(self, name: str) -> bool:
-        return name in self._routing.readers or self._routing.is_output(name)
+    def _start(self, state: RequestState) -> None:
+        feeds = {name: value for name, value in state.request.feeds.items() if self._routing.is_used(name)}
+        handles = {name: self._executor.put(value, name) for name, value in feeds.items()}
+        self._add_runnable(state, state.start(handles, self._routing.inputs - handles.keys()))
 
     def _deliver(self, state: RequestState) -> Answer | None:
-        """The answer; None where it is lost, and worked out once more."""
+        """The answer; None if it was lost, and the request was restarted."""
         answer: Answer
         if state.error is None:
             try:
-                answer = {name: self._executor.get(state.held[name], name) for name in self._routing.outputs}
+                answer = {name: self._executor.get(state.handles[name], name) for name in self._routing.outputs}
             except LookupError:
-                self._begin_anew(state)
+                self._restart(state)
                 return None
         elif self._on_error == "raise" or not isinstance(state.error, RunError):
             raise state.error
@@ -165,10 +171,10 @@ class Scheduler:
         return answer
 
     def _drop(self, state: RequestState) -> None:
-        """Let go of all that a request holds, as soon as no step reads it any more."""
-        handles, state.held = [*state.held.values()], {}
+        """Release all tensors of a request, as soon as no step reads them."""
+        handles, state.handles = [*state.handles.values()], {}
         if state.running:
-            self._doomed.setdefault((state.number, state.attempt), []).extend(handles)
+            self._unreleased.setdefault((state.number, state.attempt), []).extend(handles)
         else:
             self._release(handles)
 
@@ -176,81 +182,94 @@ class Scheduler:
         for handle in handles:
             self._executor.release(handle)
 
+    def _restart(self, state: RequestState) -> None:
+        """Restart a request from its inputs, after tensors of it were lost with a machine."""
+        self._drop(state)
+        if state.request.sequence is not None:
+            self._history.undo(state.request.sequence, state.number)
+        state.attempt += 1
+        if state.attempt > MAX_LOSSES:
+            state.error = RunError(
+                f"the tensors of {state.title} were lost {state.attempt} times",
+                hint="check that its machines stay up and that nothing deletes files in shared memory",
+            )
+        else:
+            self._start(state)
+
     # Steps
 
-    def _able_now(self, state: RequestState, parts: Iterable[int]) -> None:
+    def _add_runnable(self, state: RequestState, parts: Iterable[int]) -> None:
         for part in parts:
-            heapq.heappush(self._able[part], state.number)
-            self.log.able(part, state.number, self._executor.now())
+            heapq.heappush(self._runnable[part], state.number)
+            self.log.runnable(part, state.number, self._executor.now())
             idle = self.pool.idle_owner(part)
             if idle is not None:
                 self._employ(idle)
 
-    def _employ(self, worker: int) -> None:
-        """Give an idle worker what has waited longest."""
-        one = self.pool.workers[worker]
-        if not one.is_idle:
+    def _employ(self, index: int) -> None:
+        """Give an idle worker the oldest request that it can work on."""
+        worker = self.pool.workers[index]
+        if not worker.is_idle:
             return
-        if worker in self._repairs:
-            self._repeat(worker)
+        if index in self._recovery:
+            self._replay(index)
             return
-        if not self._moves.is_preparing:
-            self.pool.tidy(worker)
-        found = self._oldest(one.can_run)
+        if not self._rebalancing.is_preparing:
+            self.pool.drop_unused(index)
+        found = self._oldest(worker.can_run)
         if found is None:
-            self.pool.idle(worker)
+            self.pool.idle(index)
             return
         state, first = found
-        parts = state.run_on(first, one.can_run)
+        parts = state.step_parts(first, worker.can_run)
         request = state.request
-        if request.sequence is not None and (repair := self._history.lost(request.sequence, parts, worker)):
-            heapq.heappush(self._able[first], state.number)
-            self._repairs.open(worker, repair)
-            self._repeat(worker)
+        if request.sequence is not None and (replay := self._history.lost(request.sequence, parts, index)):
+            heapq.heappush(self._runnable[first], state.number)
+            self._recovery.open(index, replay)
+            self._replay(index)
             return
         state.taken.update(parts)
         state.running += 1
-        step = Step(
-            state.number,
-            parts,
-            self._routing.wanted(parts),
-            state.attempt,
-            request.sequence,
-            dict(request.zero_states),
-        )
-        self._start(worker, step, state.reads_of(parts))
+        outputs, zero_states = self._routing.wanted(parts), dict(request.zero_states)
+        step = Step(state.number, parts, outputs, state.attempt, request.sequence, zero_states)
+        self._run(index, step, state.inputs_of(parts))
 
-    def _repeat(self, worker: int) -> None:
-        if (found := self._repairs.next_step(worker)) is not None:
-            self._start(worker, *found)
+    def _replay(self, index: int) -> None:
+        if (found := self._recovery.next_step(index)) is not None:
+            self._run(index, *found)
 
     def _oldest(self, parts: Sequence[int]) -> tuple[RequestState, int] | None:
-        """The oldest request that one of `parts` can work on, and which part: taken off the queue."""
+        """The oldest request that one of `parts` can run for, and that part. Removes it from the queue."""
         best: tuple[int, int] | None = None
         for part in parts:
-            queue = self._able[part]
-            while queue and not (queue[0] in self._states and self._states[queue[0]].is_able(part)):
-                heapq.heappop(queue)  # another step took the part along, or the request has ended or begun anew
+            queue = self._runnable[part]
+            while queue and not (queue[0] in self._states and self._states[queue[0]].is_runnable(part)):
+                heapq.heappop(queue)  # another step included the part, or the request has ended or was restarted
             if queue and (best is None or queue[0] < best[0]):
                 best = (queue[0], part)
         if best is None:
             return None
-        heapq.heappop(self._able[best[1]])
+        heapq.heappop(self._runnable[best[1]])
         return self._states[best[0]], best[1]
 
-    def _start(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
-        self.pool.workers[worker].busy = step
-        self.pool.within(worker, self._patience_s(worker, step))
-        self.log.started(worker, step, self._executor.now())
-        self._executor.run(worker, step, held)
+    def _run(self, index: int, step: Step, handles: Mapping[str, Handle]) -> None:
+        self.pool.workers[index].step = step
+        self.pool.set_deadline(index, self._patience_s(index, step))
+        self.log.started(index, step, self._executor.now())
+        self._executor.run(index, step, handles)
 
-    def _patience_s(self, worker: int, step: Step) -> float:
-        usual = self.log.usual_s(worker, step.parts)
-        if usual is None:
+    def _patience_s(self, index: int, step: Step) -> float:
+        expected = self.log.expected_s(index, step.parts)
+        if expected is None:
             return self._deadline_s
         state = self._states.get(step.request)
         deaths = state.deaths[step.parts[0]] if state is not None else 0
-        return max(_PATIENCE_S, _PATIENCE * usual) * float(_PATIENCE**deaths)
+        return max(_LEAST_PATIENCE_S, _PATIENCE * expected) * float(_PATIENCE**deaths)
+
+    def _current(self, step: Step) -> RequestState | None:
+        """The request of a step; None if it has ended or was restarted since, or if the step rebuilds states."""
+        state = self._states.get(step.request)
+        return state if state is not None and state.attempt == step.attempt else None
 
     # Events
 
@@ -259,154 +278,126 @@ class Scheduler:
         left = None if due is None else max(0.0, due - self._executor.now())
         event = self._executor.next_event(left)
         if event is not None:
-            self._hear(event)
-        # Where this process was stopped for a while, what workers did meanwhile is heard before anybody is ended.
-        self._waited = self._waited + 1 if event is not None and left == 0 else 0
-        if event is None or self._waited > len(self.pool.workers):
-            self._waited = 0
-            self.pool.look_after()
+            self._handle(event)
+        # If this process was suspended, events that came meanwhile are handled before any worker is killed.
+        self._overdue_events = self._overdue_events + 1 if event is not None and left == 0 else 0
+        if event is None or self._overdue_events > len(self.pool.workers):
+            self._overdue_events = 0
+            self.pool.restart_and_kill()
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         match event:
             case Ready():
-                self.log.up(event.worker, self._executor.now())
-                self.pool.ready(event.worker, event.parts)
-                self._moved(self._moves.settle())
-                self._employ(event.worker)
+                self.log.loaded(event.worker, self._executor.now())
+                self.pool.loaded(event.worker, event.parts)
+                self._apply(self._rebalancing.finish())
             case Done():
                 self._done(event)
             case Failed():
-                self._failed(event)
+                if event.step is None:
+                    self._not_loaded(event)
+                    return
+                self._free(event.worker)
+                self._fail(event.step, event.error)
             case Died():
                 self._died(event)
+                return
             case Lost():
-                self._lost(event)
+                self._free(event.worker)
+                self._recovery.undone(event.worker)
+                if (state := self._current(event.step)) is not None and state.error is None:
+                    self._restart(state)
             case _:
                 assert_never(event)
+        self._employ(event.worker)
 
-    def _free(self, worker: int) -> None:
-        """A worker is done with its step, one way or the other."""
-        one = self.pool.workers[worker]
-        step, one.busy, one.deadline = one.busy, None, None
+    def _free(self, index: int) -> None:
+        """A worker is done with its step, whatever came of it."""
+        worker = self.pool.workers[index]
+        step, worker.step, worker.deadline = worker.step, None, None
         if step is None or step.request < 0:
             return
-        key = (step.request, step.attempt)
-        state = self._states.get(step.request)
-        if state is not None and state.attempt == step.attempt:
+        if (state := self._current(step)) is not None:
             state.running -= 1
-        if key in self._doomed and not any(
-            other.busy and (other.busy.request, other.busy.attempt) == key for other in self.pool.workers
-        ):
-            self._release(self._doomed.pop(key))
+        key = (step.request, step.attempt)
+        running = (other.step for other in self.pool.workers if other.step is not None)
+        if key in self._unreleased and all((other.request, other.attempt) != key for other in running):
+            self._release(self._unreleased.pop(key))
 
     def _done(self, event: Done) -> None:
-        worker, step = event.worker, event.step
-        self._free(worker)
-        self.pool.workers[worker].deaths = 0
-        self.log.done(worker, step, event.seconds, self._executor.now())
-        self.log.has(event.worker, event.memory_bytes)
-        state = self._states.get(step.request)
+        step = event.step
+        self._free(event.worker)
+        self.pool.workers[event.worker].deaths = 0
+        self.log.done(event.worker, step, event.seconds, self._executor.now())
+        self.log.memory(event.worker, event.memory_bytes)
+        state = self._current(step)
         if step.request < 0:
-            self._repairs.done(worker)
-        elif state is None or state.error is not None or state.attempt != step.attempt:
+            self._recovery.done(event.worker)
+        elif state is None or state.error is not None:
             self._release(event.outputs.values())
         else:
-            self._go_on(state, event)
-        self._moved(self._moves.weigh(event))
-        self._employ(worker)
+            self._continue(state, event)
+        self._apply(self._rebalancing.measured(event))
 
-    def _go_on(self, state: RequestState, event: Done) -> None:
+    def _continue(self, state: RequestState, event: Done) -> None:
         step = event.step
         if step.sequence is not None:
             try:
-                self._history.note(step.sequence, step, event.worker, state.reads_of(step.parts))
+                self._history.note(step.sequence, step, event.worker, state.inputs_of(step.parts))
             except LookupError:
                 self._release(event.outputs.values())
-                self._begin_anew(state)
+                self._restart(state)
                 return
-        # A part that hands on an input makes what is there already.
-        self._release(handle for name, handle in event.outputs.items() if name in state.held)
-        able = state.place({name: handle for name, handle in event.outputs.items() if name not in state.held})
-        self._release(state.done(step.parts))
-        self._able_now(state, [part for part in able if part not in state.taken])
+        # A part that passes an input on writes a tensor that exists already.
+        self._release([handle for name, handle in event.outputs.items() if name in state.handles])
+        runnable = state.add({name: handle for name, handle in event.outputs.items() if name not in state.handles})
+        self._release(state.finish(step.parts))
+        self._add_runnable(state, [part for part in runnable if part not in state.taken])
 
-    def _failed(self, event: Failed) -> None:
-        if event.step is None:
-            self._not_loaded(event)
-        else:
-            self._free(event.worker)
-            self._give_up(event.step, event.error)
-            self._employ(event.worker)
-
-    def _give_up(self, step: Step, error: Exception) -> None:
-        if step.request < 0:  # it rebuilds states: what it repeats has worked before
+    def _fail(self, step: Step, error: Exception) -> None:
+        if step.request < 0:  # it rebuilds states, with steps that succeeded before
             raise error
-        state = self._states.get(step.request)
-        if state is not None and state.attempt == step.attempt:
+        if (state := self._current(step)) is not None:
             state.error = state.error or error
             self._drop(state)
 
     def _not_loaded(self, event: Failed) -> None:
-        one = self.pool.workers[event.worker]
-        if not one.is_up or event.worker in self._repairs or not one.holds.issuperset(one.owns):
+        worker = self.pool.workers[event.worker]
+        if not worker.is_up or event.worker in self._recovery or not worker.holds.issuperset(worker.owns):
             raise event.error
-        one.asked = one.holds
-        self._moves.end()  # it goes on with the parts it has
+        worker.requested = worker.holds
+        self._rebalancing.end()  # it goes on with the parts that it holds
 
     def _died(self, event: Died) -> None:
-        one = self.pool.workers[event.worker]
-        step = one.busy
+        worker = self.pool.workers[event.worker]
+        step = worker.step
         self._free(event.worker)
-        self._repairs.died(event.worker)
-        self._moves.abandon()
+        self._recovery.died(event.worker)
+        self._rebalancing.abandon()
         self._history.died(event.worker)
         self.pool.died(event.worker, event.reason, for_good=event.is_permanent)
-        self.log.died(event.worker, one.lost, self._executor.now())
-        if one.is_gone:
-            self._moves.end()  # there are fewer workers than it knows
-            for heir in range(len(self.pool.workers)):
-                self._employ(heir)
-        state = self._states.get(step.request) if step is not None else None
-        if step is None or state is None or state.attempt != step.attempt:
+        self.log.died(event.worker, worker.death_reason, self._executor.now())
+        if worker.is_gone:
+            self._rebalancing.end()  # the load balance is for all workers
+            self._employ_all()
+        if step is None or (state := self._current(step)) is None:
             return
         state.deaths[step.parts[0]] += 1
-        if state.deaths[step.parts[0]] >= MAX_KILLS:
-            names = ", ".join(self._routing.parts[part].name for part in step.parts)
-            self.pool.forgive(event.worker)
-            self._give_up(
-                step,
-                RunError(
-                    f"{state.title} ended its worker {MAX_KILLS} times in {names} ({one.lost})",
-                    hint="leave it out; `graphcut run` goes on without it with --on-error skip",
-                ),
-            )
-        else:
-            self._able_now(state, state.undone(step.parts))
+        if state.deaths[step.parts[0]] < MAX_KILLS:
+            self._add_runnable(state, state.give_back(step.parts))
+            return
+        worker.deaths = 0  # the request is to blame
+        names = ", ".join(self._routing.parts[part].name for part in step.parts)
+        message = f"{state.title} ended its worker {MAX_KILLS} times in {names} ({worker.death_reason})"
+        hint = "leave it out; `graphcut run` goes on without it with --on-error skip"
+        self._fail(step, RunError(message, hint=hint))
 
-    def _lost(self, event: Lost) -> None:
-        self._free(event.worker)
-        self._repairs.undone(event.worker)
-        state = self._states.get(event.step.request)
-        if state is not None and state.attempt == event.step.attempt and state.error is None:
-            self._begin_anew(state)
-        self._employ(event.worker)
-
-    def _begin_anew(self, state: RequestState) -> None:
-        """What was made for a request is lost with a machine: it begins at its inputs again, which are here."""
-        self._drop(state)
-        if state.request.sequence is not None:
-            self._history.undo(state.request.sequence, state.number)
-        state.attempt += 1
-        if state.attempt > MAX_LOSSES:
-            state.error = RunError(
-                f"what was made for {state.title} was lost {state.attempt} times",
-                hint="do its machines stay up, and does anything remove files from shared memory?",
-            )
-        else:
-            self._begin(state)
-
-    def _moved(self, bounds: Bounds | None) -> None:
+    def _apply(self, bounds: Bounds | None) -> None:
+        """Parts were moved to other workers, if `bounds` are given."""
         if bounds is not None:
             self.log.rebalanced(bounds, self._executor.now())
-            for worker in range(len(self.pool.workers)):
-                self._employ(worker)
+            self._employ_all()
+
+    def _employ_all(self) -> None:
+        for index in range(len(self.pool.workers)):
+            self._employ(index)

@@ -1,4 +1,4 @@
-"""States that were lost with a worker are made again: another one repeats the steps that made them."""
+"""State recovery: a worker repeats the steps that made the states which were lost with another worker."""
 
 from __future__ import annotations
 
@@ -12,64 +12,60 @@ from .worker_pool import WorkerPool
 
 
 class StateRecovery:
-    """What workers repeat before they go on, one repair a worker."""
+    """The replays that workers have to do before anything else, at most one for each worker."""
 
     def __init__(self, executor: Executor, pool: WorkerPool, history: StepHistory) -> None:
-        """Nothing is broken yet."""
         self._executor = executor
         self._pool = pool
         self._history = history
         self._open: dict[int, tuple[ReplayPlan, deque[CompletedStep]]] = {}
-        self._fed: dict[int, Mapping[str, Handle]] = {}
+        self._inputs: dict[int, Mapping[str, Handle]] = {}
 
     def __contains__(self, worker: int) -> bool:
-        """Has a worker something to repeat?"""
+        """Has a worker a replay to do?"""
         return worker in self._open
 
-    def open(self, worker: int, repair: ReplayPlan) -> None:
-        """A worker is to repeat these steps before anything else."""
-        self._open[worker] = (repair, deque(repair.entries))
+    def open(self, worker: int, replay: ReplayPlan) -> None:
+        """Let a worker do a replay before anything else."""
+        self._open[worker] = (replay, deque(replay.entries))
 
     def next_step(self, worker: int) -> tuple[Step, Mapping[str, Handle]] | None:
-        """What it repeats next, and what that reads; None where it has to load parts for it first.
+        """The next step to repeat and its inputs; None if the worker has to load parts first.
 
         Raises:
-            RunError: it has no room for these parts.
+            RunError: it has no memory for these parts.
         """
-        repair, entries = self._open[worker]
-        if not self._pool.workers[worker].holds.issuperset(repair.needs):
-            if not self._pool.fits(worker, repair.needs):
-                raise self._no_room(worker, repair)
-            self._pool.hold(worker, repair.needs)
+        replay, entries = self._open[worker]
+        if not self._pool.workers[worker].holds.issuperset(replay.needs):
+            if not self._pool.fits(worker, replay.needs):
+                names = ", ".join(self._pool.parts[part].name for part in sorted(replay.needs))
+                raise RunError(
+                    f"sequence {replay.sequence} lost its states with a worker, and "
+                    f"{self._pool.workers[worker].name} has no memory for {names}, which make them again",
+                    hint="plan again with more memory for it",
+                )
+            self._pool.hold(worker, replay.needs)
             return None
-        self._fed[worker] = {name: self._executor.put(value, name) for name, value in entries[0].values.items()}
-        return entries[0].step, self._fed[worker]
+        self._inputs[worker] = {name: self._executor.put(value, name) for name, value in entries[0].values.items()}
+        return entries[0].step, self._inputs[worker]
 
     def done(self, worker: int) -> None:
-        """It has repeated a step."""
+        """The worker has repeated a step."""
         self.undone(worker)
         if worker not in self._open:
             return
-        repair, entries = self._open[worker]
+        replay, entries = self._open[worker]
         entries.popleft()
         if not entries:
             del self._open[worker]
-            self._history.rebuilt(repair.sequence, repair.parts, worker)
+            self._history.rebuilt(replay.sequence, replay.parts, worker)
 
     def undone(self, worker: int) -> None:
-        """It could not repeat a step, and has to begin it again."""
-        for handle in self._fed.pop(worker, {}).values():
+        """The worker could not repeat a step, and has to try again."""
+        for handle in self._inputs.pop(worker, {}).values():
             self._executor.release(handle)
 
     def died(self, worker: int) -> None:
-        """It is gone: whoever needs these states next repeats it all."""
+        """The worker ended: the next one that needs these states does the whole replay."""
         self.undone(worker)
         self._open.pop(worker, None)
-
-    def _no_room(self, worker: int, repair: ReplayPlan) -> RunError:
-        names = ", ".join(self._pool.parts[part].name for part in sorted(repair.needs))
-        return RunError(
-            f"sequence {repair.sequence} lost its states with a worker, and {self._pool.workers[worker].name} has no "
-            f"room for {names}, which make them again",
-            hint="plan again with more memory for it",
-        )

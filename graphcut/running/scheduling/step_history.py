@@ -1,7 +1,8 @@
-"""The states of sequences: which worker has them, and what it takes to make them again elsewhere.
+"""The step history of sequences: where their states are, and the steps that rebuild them elsewhere.
 
-A part's states follow from what the part was fed, step by step. So the scheduler keeps what each step of a sequence
-read, and repeats these steps where the states are lost: the same steps, so the same states, to the last bit.
+The states of a part are a function of what the part read, step by step. So the scheduler keeps what each step of a
+sequence read, and repeats these steps if states are lost. The rebuilt states are the same to the last bit if the parts
+draw no random numbers.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ..values import Value
 from .requests import ScheduledPart
 
 REBUILDING = -1
-"""The request of a step that only rebuilds states."""
+"""The request number of a step that rebuilds states."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedStep:
-    """A step that was done, and what it was fed."""
+    """A step that was done, and the values it read."""
 
     step: Step
     values: Mapping[str, Value]
@@ -27,12 +28,12 @@ class CompletedStep:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What makes lost states again.
+    """The steps that rebuild lost states.
 
     Attributes:
         sequence: whose states.
-        parts: the parts whose states were asked for.
-        needs: the parts that run for it: also those between what was kept and what `parts` read.
+        parts: the parts whose states are rebuilt.
+        needs: the parts that run: `parts`, and those that make what was not kept for them.
         entries: the steps to repeat, oldest first.
     """
 
@@ -43,82 +44,88 @@ class ReplayPlan:
 
 
 class StepHistory:
-    """What was done for each sequence."""
+    """The completed steps of each sequence. Empty if workers can't die."""
 
     def __init__(self, executor: Executor, parts: Sequence[ScheduledPart]) -> None:
-        """Where no worker can die, nothing is kept."""
         self._executor = executor
         self._parts = parts
         self._entries: dict[int, list[CompletedStep]] = {}
-        self._at: dict[int, dict[int, int]] = {}
+        self._owners: dict[int, dict[int, int]] = {}
 
-    def note(self, sequence: int, step: Step, worker: int, held: Mapping[str, Handle]) -> None:
-        """A step is done; `held` is what it read.
+    def note(self, sequence: int, step: Step, worker: int, handles: Mapping[str, Handle]) -> None:
+        """Keep a completed step and what it read.
 
         Raises:
             LookupError: what it read is lost.
         """
-        parts = self._keeping(step.parts)
+        parts = self._stateful(step.parts)
         if parts and self._executor.can_die:
-            values = {name: self._executor.get(handle, name) for name, handle in held.items()}
+            values = {name: self._executor.get(handle, name) for name, handle in handles.items()}
             self._entries.setdefault(sequence, []).append(CompletedStep(step, values))
             self.rebuilt(sequence, parts, worker)
 
+    def length(self, sequence: int) -> int:
+        """The number of steps kept for a sequence."""
+        return len(self._entries.get(sequence, ()))
+
     def lost(self, sequence: int, parts: Sequence[int], worker: int) -> ReplayPlan | None:
-        """What makes the states of `parts` where `worker` has them; None where it has them, or there are none yet."""
-        at, entries = self._at.get(sequence, {}), self._entries.get(sequence, [])
-        elsewhere = [part for part in self._keeping(parts) if at.get(part) != worker]
+        """What rebuilds the states of `parts` on `worker`; None if it has them or there are none yet."""
+        owners, entries = self._owners.get(sequence, {}), self._entries.get(sequence, [])
+        elsewhere = [part for part in self._stateful(parts) if owners.get(part) != worker]
         begun = {part for entry in entries for part in entry.step.parts} if elsewhere else set()
         missing = tuple(part for part in elsewhere if part in begun)
         if not missing:
             return None
-        needs = self._closed(frozenset(missing), entries)
+        needs = self._closure(frozenset(missing), entries)
         repeated = (self._shortened(entry, needs) for entry in entries)
         return ReplayPlan(sequence, missing, needs, tuple(entry for entry in repeated if entry.step.parts))
 
     def rebuilt(self, sequence: int, parts: Sequence[int], worker: int) -> None:
-        """The states of `parts` are with `worker` now."""
-        self._at.setdefault(sequence, {}).update(dict.fromkeys(parts, worker))
+        """The states of `parts` are on `worker` now."""
+        self._owners.setdefault(sequence, {}).update(dict.fromkeys(parts, worker))
 
     def died(self, worker: int) -> None:
-        """The states that a worker had are lost."""
-        for sequence, at in self._at.items():
-            self._at[sequence] = {part: owner for part, owner in at.items() if owner != worker}
+        """The states on a worker are lost."""
+        for sequence, owners in self._owners.items():
+            self._owners[sequence] = {part: owner for part, owner in owners.items() if owner != worker}
 
     def undo(self, sequence: int, request: int) -> None:
-        """A request begins anew: what it did is undone, and so all states of its sequence are of no use."""
+        """Delete the steps of a request that is restarted. All states of its sequence are outdated then."""
         kept = [entry for entry in self._entries.get(sequence, ()) if entry.step.request != request]
         self._entries[sequence] = kept
-        self._at.pop(sequence, None)
+        self._owners.pop(sequence, None)
 
     def forget(self, sequence: int) -> None:
-        """A sequence is at its end."""
+        """Delete a sequence."""
         self._entries.pop(sequence, None)
-        self._at.pop(sequence, None)
+        self._owners.pop(sequence, None)
 
-    def _keeping(self, parts: Sequence[int]) -> tuple[int, ...]:
+    def _stateful(self, parts: Sequence[int]) -> tuple[int, ...]:
         return tuple(part for part in parts if self._parts[part].is_stateful)
 
-    def _closed(self, parts: frozenset[int], entries: Sequence[CompletedStep]) -> frozenset[int]:
-        """`parts`, and all that must run with them in some entry: a part with states must run in all of its entries."""
+    def _closure(self, parts: frozenset[int], entries: Sequence[CompletedStep]) -> frozenset[int]:
+        """`parts`, and all parts that must run with them in some entry.
+
+        A part with states must run in all of its entries, so this is repeated until nothing is added.
+        """
         while True:
-            more = parts.union(*(self._behind(entry, parts) for entry in entries))
+            more = parts.union(*(self._needed(entry, parts) for entry in entries))
             if more == parts:
                 return parts
             parts = more
 
-    def _behind(self, entry: CompletedStep, parts: frozenset[int]) -> set[int]:
-        """Those of `parts` in a step, and the parts of the step that make what these read and was not kept."""
-        wanted, names = set[int](), set[str]()
-        for part in reversed(entry.step.parts):
-            unit = self._parts[part]
-            if part in parts or names.intersection(unit.writes):
-                wanted.add(part)
-                names.update(name for name in unit.reads if name not in entry.values)
-        return wanted
+    def _needed(self, entry: CompletedStep, parts: frozenset[int]) -> set[int]:
+        """Those of `parts` in a step, and the parts of that step that make what these read and was not kept."""
+        needed, names = set[int](), set[str]()
+        for index in reversed(entry.step.parts):
+            part = self._parts[index]
+            if index in parts or names.intersection(part.writes):
+                needed.add(index)
+                names.update(name for name in part.reads if name not in entry.values)
+        return needed
 
     def _shortened(self, entry: CompletedStep, needs: frozenset[int]) -> CompletedStep:
-        parts = tuple(sorted(self._behind(entry, needs)))
+        parts = tuple(sorted(self._needed(entry, needs)))
         reads = {name for part in parts for name in self._parts[part].reads}
         values = {name: value for name, value in entry.values.items() if name in reads}
         return CompletedStep(replace(entry.step, request=REBUILDING, parts=parts, writes=()), values)

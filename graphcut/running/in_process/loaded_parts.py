@@ -1,0 +1,83 @@
+"""The parts that are loaded in this process: those that stay, the one that runs, and the next one."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from ...core.manifest import Cascade
+from ..process_memory import return_freed_memory
+from ..stage import SessionConfig, Stage
+from .memory_plan import ResidencyPlan
+
+
+class LoadedParts:
+    """Loads and drops the parts of a cascade according to a `ResidencyPlan`."""
+
+    def __init__(self, cascade: Cascade) -> None:
+        self._cascade = cascade
+        self._config = SessionConfig()
+        self._plan = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=0)
+        self._loaded: dict[int, Stage] = {}
+        self._prefetched: dict[int, Future[Stage]] = {}
+        self._thread: ThreadPoolExecutor | None = None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Is the next part loaded while one runs?"""
+        return self._plan.is_ahead
+
+    def follow(self, plan: ResidencyPlan, config: SessionConfig) -> None:
+        """Follow another plan from now on. Drops the parts that it does not keep or that were loaded differently."""
+        wanted = plan.pinned if config == self._config else frozenset[int]()
+        self._drop([index for index in self._loaded if index not in wanted])
+        self._plan, self._config = plan, config
+
+    def stop_ahead(self) -> None:
+        """Load nothing ahead for the rest of this pass, and drop what was."""
+        self._plan = replace(self._plan, is_ahead=False)
+        self._drop_prefetched()
+
+    def take(self, index: int) -> Stage:
+        """The part at `index`, loaded. Begins to load the next one if the plan says so."""
+        coming = self._prefetched.pop(index, None)
+        if index not in self._loaded:
+            self._loaded[index] = coming.result() if coming else self._load(index)
+        streamed = (i for i in range(index + 1, len(self._cascade.parts)) if i not in self._plan.pinned)
+        if self._plan.is_ahead and (following := next(streamed, None)) is not None:
+            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="graphcut load")
+            if following not in self._prefetched:
+                self._prefetched[following] = self._thread.submit(self._load, following)
+        return self._loaded[index]
+
+    def leave(self, index: int) -> None:
+        """The part at `index` is not used any more in this pass."""
+        if index not in self._plan.pinned:
+            self._drop([index])
+
+    def end_pass(self) -> None:
+        """Drop what was loaded ahead and not used."""
+        self._drop_prefetched()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def close(self) -> None:
+        """Drop all parts."""
+        self._drop(list(self._loaded))
+
+    def _load(self, index: int) -> Stage:
+        return Stage(self._cascade, self._cascade.parts[index], config=self._config)
+
+    def _drop_prefetched(self) -> None:
+        for future in self._prefetched.values():
+            if not future.cancel() and future.exception() is None:
+                future.result().close()
+        self._prefetched.clear()
+        return_freed_memory()
+
+    def _drop(self, indices: list[int]) -> None:
+        for index in indices:
+            self._loaded.pop(index).close()
+        if indices:
+            return_freed_memory()

@@ -1,0 +1,143 @@
+"""Memory of this process and of the machine: what is resident, what is still available, returning freed blocks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_SELF: Final = Path("/proc/self")
+
+_M_MMAP_THRESHOLD: Final = -3
+"""The parameter of glibc's mallopt, from malloc.h."""
+
+_LARGE_BLOCK_BYTES: Final = 128 << 10
+"""glibc's initial value of M_MMAP_THRESHOLD."""
+
+_LIBRARY_CODE_BYTES: Final = 24 << 20
+"""Code of ONNX Runtime's library that is loaded when kernels first run, where the system has no /proc/self/smaps."""
+
+
+def status_bytes(field: str, process: Path = _SELF) -> int:
+    """A memory field of /proc/PID/status, such as VmRSS, in bytes; 0 if it can't be read."""
+    with suppress(OSError):
+        if found := re.search(rf"^{field}:\s+(\d+) kB$", (process / "status").read_text(), re.MULTILINE):
+            return int(found[1]) * 1024
+    return 0
+
+
+def resident_bytes() -> int:
+    """The resident memory of this process; on systems other than Linux, its maximum so far."""
+    return status_bytes("VmRSS") or _lifetime_peak_bytes()
+
+
+def unloaded_library_bytes() -> int:
+    """The pages of ONNX Runtime's library that are not resident yet. They become resident as its kernels run."""
+    try:
+        text = (_SELF / "smaps").read_text()
+    except OSError:
+        return _LIBRARY_CODE_BYTES
+    missing, is_library = 0, False
+    for line in text.splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            is_library = "onnxruntime" in line and ".so" in line
+        elif is_library and (found := re.match(r"(Size|Rss): +(\d+) kB", line)):
+            missing += (1 if found[1] == "Size" else -1) * int(found[2]) * 1024
+    return missing
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """The memory that can still be allocated; None if unknown.
+
+    The smaller of what the machine has available and what the cgroups (v2) of this process leave. Page cache counts as
+    available, since the kernel drops it on demand. macOS reports no available memory: half of its physical memory.
+
+    Args:
+        root: the root of the file system with /proc and /sys.
+    """
+    found = [number for number in (_machine_bytes(root), *_cgroup_bytes(root)) if number is not None]
+    return max(0, min(found)) if found else None
+
+
+def _machine_bytes(root: Path) -> int | None:
+    with suppress(OSError):
+        text = (root / "proc/meminfo").read_text()
+        return int(found[1]) * 1024 if (found := re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)) else None
+    with suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return None
+
+
+def _cgroup_bytes(root: Path) -> list[int]:
+    """What each limited cgroup around this process leaves. In a container the innermost one is mounted as the root."""
+    mount = root / "sys/fs/cgroup"
+    group = mount
+    with suppress(OSError):
+        if own := re.search(r"^0::/(.+)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE):
+            group = mount / own[1]
+    found = []
+    for folder in (group, *group.parents):
+        with suppress(OSError, ValueError, KeyError):  # ValueError: "max", which is no limit
+            limit = int((folder / "memory.max").read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cache_bytes = int(stat["inactive_file"]) + int(stat["active_file"])
+            found.append(limit - int((folder / "memory.current").read_text()) + cache_bytes)
+        if folder == mount:
+            break
+    return found
+
+
+class PeakMemory:
+    """The maximum resident memory of this process since this object was created.
+
+    Creating it resets the process's peak counter (VmHWM), by writing to /proc/self/clear_refs: whoever else reads that
+    counter in this process sees the new maximum.
+
+    Attributes:
+        is_since_start: the system has no counter to reset, so the maximum is that since the process began.
+    """
+
+    def __init__(self) -> None:
+        try:
+            (_SELF / "clear_refs").write_text("5")
+            self.is_since_start = False
+        except OSError:
+            self.is_since_start = True
+
+    @property
+    def bytes(self) -> int:
+        """The maximum in bytes, resident pages of mapped files included."""
+        return status_bytes("VmHWM") or _lifetime_peak_bytes()
+
+
+def return_freed_memory() -> None:
+    """Return freed heap memory to the system, with malloc_trim. Does nothing without glibc."""
+    if trim := getattr(_c_library(), "malloc_trim", None):
+        trim(0)
+
+
+def return_large_blocks() -> None:
+    """Let free() return blocks of 128 KiB and more to the system at once, for the rest of the process's life.
+
+    glibc starts so, but raises the threshold up to 32 MiB when large blocks are freed. It then keeps freed activations
+    and weights, and a run takes twice the memory it needs. mallopt fixes the threshold. Does nothing without glibc.
+    """
+    if (option := getattr(_c_library(), "mallopt", None)) and hasattr(_c_library(), "malloc_trim"):
+        option(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def _lifetime_peak_bytes() -> int:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
