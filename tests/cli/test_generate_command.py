@@ -79,7 +79,7 @@ def test_a_state_is_named_when_cutting_or_when_generating(say: Say, tmp_path: Pa
     assert say("generate", told, *words).out == by_hand.out
     message, hint = say("generate", blind, *words).complaint
     assert message.endswith("reads float32[batch,16] 'h', and it is not known what to feed there")
-    assert hint == "feed it with --inputs FILE.npz; or, if an output becomes it, say so with --state h=OUTPUT"
+    assert hint == "feed it with --inputs FILE.npz; or, if an output becomes it, add --state h=OUTPUT"
 
 
 def test_inputs_come_from_a_file(say: Say, tmp_path: Path) -> None:
