@@ -220,7 +220,7 @@ def test_an_error_of_a_part_comes_back_with_its_words(tmp_path: Path) -> None:
     first, error, last = answers(cascade, feeds, workers=2, on_error="skip")
     assert isinstance(error, RunError)
     assert "failed: " in str(error)
-    assert error.hint == "do the inputs fit together?"
+    assert error.hint == "check that the shapes and values of the inputs fit together"
     assert first["y"].tolist() == last["y"].tolist() == [2, 2]
 
 
@@ -370,7 +370,7 @@ def test_workers_that_never_come_up_end_the_run_with_their_last_words(
 def test_a_hung_worker_is_found_and_replaced(
     cascade: Cascade, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
 ) -> None:
-    monkeypatch.setattr(scheduler, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(scheduler, "LEAST_PATIENCE_S", 0.5)
     log = RunLog(len(cascade.parts), 3)
     found = []
     for outputs in graphcut.stream(cascade, rows(40), via="processes", workers=3, config=ONE_THREAD, log=log):

@@ -30,10 +30,10 @@ MAX_LOSSES: Final = 5
 DEADLINE_S: Final = 300.0
 """How long a worker may take to load its parts, and for a step whose duration is not known yet."""
 
-_LEAST_PATIENCE_S: Final = 5.0
+LEAST_PATIENCE_S: Final = 5.0
 """A worker is never considered hung earlier."""
 
-_PATIENCE: Final = 10
+PATIENCE: Final = 10
 """A worker is considered hung after so many times the expected time of its step. Each death in that step multiplies
 this again: some requests take longer than others."""
 
@@ -264,7 +264,7 @@ class Scheduler:
             return self._deadline_s
         state = self._states.get(step.request)
         deaths = state.deaths[step.parts[0]] if state is not None else 0
-        return max(_LEAST_PATIENCE_S, _PATIENCE * expected) * float(_PATIENCE**deaths)
+        return max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
 
     def _current(self, step: Step) -> RequestState | None:
         """The request of a step; None if it has ended or was restarted since, or if the step rebuilds states."""
