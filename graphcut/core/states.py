@@ -58,7 +58,7 @@ def parse_state_pairs(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         past, found, present = text.partition("=")
         if not (past and found and present):
-            raise UsageError(f"--state {text} does not say INPUT=OUTPUT", hint="write it like --state past=present")
+            raise UsageError(f"--state {text}: expected INPUT=OUTPUT", hint="for example --state past=present")
         if past in pairs:
             raise UsageError(f"--state names the input {past!r} twice", hint="one output becomes it")
         pairs[past] = present

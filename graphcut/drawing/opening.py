@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -141,8 +142,7 @@ def scenario_at(place: Path, world: SimulatedCluster | None, *, model: Path | No
         return scenario_of_plan(replay(analyze(opened), place), opened, world)
     if world is None:
         raise UsageError(
-            f"{place} is a cascade, and does not say what its devices can do",
-            hint="name a file that lists devices with --cluster",
+            f"{place} is a cascade, which has no device speeds", hint="name a cluster file with --cluster FILE"
         )
     from ..core.manifest import open_cascade
 
@@ -222,7 +222,7 @@ def _scene_of_plan(place: Path, model: Path | None, dims: Mapping[str, int] | No
 
 
 def _planned_model(place: Path, named: Path | None) -> Model:
-    """The model of a plan: the one that is named, else the one of its name and graph beside it or where one stands."""
+    """The model of a plan: the one at `named`, or else the one that the plan names, beside it or in this folder."""
     from ..loading.fingerprint import graph_digest
     from ..loading.model import load
     from ..planning.plan_files import read_plan
@@ -230,12 +230,16 @@ def _planned_model(place: Path, named: Path | None) -> Model:
     if named is not None:
         return load(named)
     record = read_plan(place)
-    found = [path for path in (place.parent / record.model, Path(record.model)) if path.is_file()]
+    recorded = Path(os.path.normpath(place.parent.resolve() / record.model))
+    beside = place.parent / recorded.name
+    found = [path for path in (recorded, beside, Path(recorded.name)) if path.is_file()]
     for path in found:
         model = load(path)
         if graph_digest(model.proto) == record.graph:
             return model
-    what = f"{found[0]} is another model of that name" if found else "which does not lie beside it"
     raise UsageError(
-        f"{place} is a plan for {record.model}, {'and ' if found else ''}{what}", hint="name it with --model FILE"
+        f"{found[0]} is not the model of {place}: the graphs differ"
+        if found
+        else f"the model of {place} is not at {recorded}",
+        hint="name it with --model FILE",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -94,6 +95,10 @@ class Model(Product):
         """The symbolic dimensions of the inputs, in the order they appear."""
         shapes = [self.tensors[name].shape or () for name in self.graph.reads]
         return tuple(dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str)))
+
+    def path_from(self, folder: Path) -> str:
+        """The path of the model's file relative to `folder`, with links to folders resolved, and `/` as separator."""
+        return Path(os.path.relpath(self.path.parent.resolve() / self.path.name, folder.resolve())).as_posix()
 
     def range_of(self, tensor: TensorProto) -> ByteRange:
         """Where the values of an external tensor lie; checked when the model was opened."""

@@ -6,7 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
 import msgspec
@@ -71,7 +71,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         format: `graphcut.plan/1`.
-        model: the file name of the model.
+        model: the path of the model, relative to the folder of the plan file.
         graph: digest of its graph, weights left out.
         goal: what was wanted.
         limits: what constrained it.
@@ -117,7 +117,7 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
     path = Path(path)
     record = PlanFile(
         format=FORMAT,
-        model=model.path.name,
+        model=model.path_from(path.parent),
         graph=graph_digest(model.proto),
         goal=made.goal,
         limits=made.limits,
@@ -202,7 +202,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     record, model = read_plan(path), analysis.model
     if record.graph != graph_digest(model.proto):
         raise UsageError(
-            f"{path} was made for {record.model}, and is no plan for {model.path.name}: the graphs differ",
+            f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.path.name}: the graphs differ",
             hint=f"plan again: `graphcut plan {shlex.quote(str(model.path))} --num-splits {len(record.parts)}`",
         )
     rows = [

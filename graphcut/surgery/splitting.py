@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -362,11 +361,10 @@ def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) 
 def _manifest(cut: PreparedFiles) -> Manifest:
     model, wiring = cut.source, cut.plan.partition.wiring
     border = dict.fromkeys((*model.graph.reads, *(link.tensor for link in wiring.edges), *model.graph.writes))
-    place = model.path.parent.resolve() / model.path.name
     return Manifest(
         format=FORMAT,
         source=Source(
-            file=Path(os.path.relpath(place, cut.folder.resolve())).as_posix(),
+            file=model.path_from(cut.folder),
             graph=graph_digest(model.proto),
             data={location: file_bytes for location, (_, file_bytes) in model.data.items()},
         ),

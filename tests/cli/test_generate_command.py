@@ -109,7 +109,7 @@ def test_a_full_buffer_is_said_to_be_the_end(say: Say, tmp_path: Path) -> None:
         (("--prompt-ids", ""), "--prompt-ids '' is not a comma-separated list of token ids"),
         (("--prompt-ids", "1,4294967297"), "prompt 0 has 4294967297, which is not a token id"),
         (("--prompt-ids", "1", "--stop-ids", "-2"), "--stop-ids '-2' is not a comma-separated list of token ids"),
-        (("--prompt-ids", "1", "--state", "past"), "--state past does not say INPUT=OUTPUT"),
+        (("--prompt-ids", "1", "--state", "past"), "--state past: expected INPUT=OUTPUT"),
         (("--prompt-ids", "1", "--state", "a=b", "--state", "a=c"), "--state names the input 'a' twice"),
         (
             ("--prompt-ids", "1", "--workers", "9"),

@@ -376,7 +376,7 @@ def test_a_plan_for_another_model_is_refused_with_a_command_that_works(say: Say,
     assert say("plan", house / "llm.onnx", "--num-splits", 2, "-o", tmp_path / "plan.json").code == 0
     said = say("split", house / "unet.onnx", "--plan", tmp_path / "plan.json", "-o", tmp_path / "out")
     assert said.code == 2
-    assert said.complaint[0].endswith("was made for llm.onnx, and is no plan for unet.onnx: the graphs differ")
+    assert said.complaint[0].endswith("is a plan for llm.onnx, not for unet.onnx: the graphs differ")
     advised = shlex.split(said.complaint[1].partition("graphcut ")[2].rstrip("`"))
     assert say(*advised).code == 0
 

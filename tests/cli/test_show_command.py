@@ -382,13 +382,34 @@ def test_a_plan_whose_model_has_moved_is_shown_with_it(
     said = say("show", plan)
     assert (said.code, *said.complaint) == (
         2,
-        f"{plan} is a plan for llm.onnx, which does not lie beside it",
+        f"the model of {plan} is not at {plan.with_name('llm.onnx')}",
         "name it with --model FILE",
     )
     assert say("show", plan, "--to", "svg", "--model", house.model).out == svg_of(house.scene("plan"))
 
 
-def test_a_plan_finds_its_model_where_one_stands(
+def test_a_plan_in_another_folder_finds_its_model(
+    say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the command runs, and when the folders move together."""
+    (tmp_path / "a" / "plans").mkdir(parents=True)
+    (tmp_path / "a" / "models").mkdir()
+    model = Path(shutil.copy(house.model, tmp_path / "a" / "models" / "my.onnx"))
+    plan = tmp_path / "a" / "plans" / "plan.json"
+    assert say("plan", model, "--num-splits", 3, "-o", plan).code == 0
+    assert json.loads(plan.read_text())["model"] == "../models/my.onnx"
+    (tmp_path / "a").rename(tmp_path / "b")
+    monkeypatch.chdir(tmp_path / "b" / "plans")
+    assert say("show", "plan.json").code == 0
+    (tmp_path / "b" / "models" / "my.onnx").unlink()
+    said = say("show", "plan.json")
+    assert said.complaint == (
+        f"the model of plan.json is not at {tmp_path / 'b' / 'models' / 'my.onnx'}",
+        "name it with --model FILE",
+    )
+
+
+def test_a_plan_finds_its_model_in_the_current_folder(
     say: Say, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "far").mkdir()
@@ -409,7 +430,7 @@ def test_a_model_of_the_same_name_is_not_taken_for_that_of_a_plan(
     said = say("show", plan)
     assert (said.code, *said.complaint) == (
         2,
-        f"{plan} is a plan for llm.onnx, and llm.onnx is another model of that name",
+        f"llm.onnx is not the model of {plan}: the graphs differ",
         "name it with --model FILE",
     )
 
@@ -428,7 +449,7 @@ def test_a_plan_for_another_model_is_refused(say: Say, house: House, tmp_path: P
     demos.write("llm", other, hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
     said = say("show", house.plan, "--model", other)
     assert said.code == 2
-    assert said.complaint[0] == f"{house.plan} was made for llm.onnx, and is no plan for other.onnx: the graphs differ"
+    assert said.complaint[0] == f"{house.plan} is a plan for llm.onnx, not for other.onnx: the graphs differ"
 
 
 @pytest.fixture

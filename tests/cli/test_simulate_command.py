@@ -98,8 +98,8 @@ def test_the_record_says_what_the_screen_says(say: Say, house: Path) -> None:
 
 def test_a_cascade_needs_to_be_told_of_a_cluster(say: Say, house: Path) -> None:
     complaint = say("simulate", house / "parts").complaint
-    assert complaint[0].endswith("parts is a cascade, and does not say what its devices can do")
-    assert complaint[1] == "name a file that lists devices with --cluster"
+    assert complaint[0].endswith("parts is a cascade, which has no device speeds")
+    assert complaint[1] == "name a cluster file with --cluster FILE"
     of_plan = simulated(say, house / "plan.json", "--requests", "50")
     of_parts = simulated(say, house / "parts", "--cluster", house / "cluster.toml", "--requests", "50")
     assert of_parts["total_s"] == pytest.approx(of_plan["total_s"], rel=5e-3)

@@ -379,7 +379,7 @@ def test_an_edit_that_breaks_a_pin_is_refused(decoder: Analysis, tmp_path: Path)
 def test_a_plan_for_another_model_is_refused_by_its_name(saved: Path, decoder: Analysis) -> None:
     with pytest.raises(UsageError) as caught:
         replay(decoder, saved)
-    assert str(caught.value) == f"{saved} was made for model.onnx, and is no plan for llm.onnx: the graphs differ"
+    assert str(caught.value) == f"{saved} is a plan for model.onnx, not for llm.onnx: the graphs differ"
     assert caught.value.hint
 
 
