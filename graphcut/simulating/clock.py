@@ -10,25 +10,24 @@ from math import inf
 
 @dataclass(slots=True)
 class ScheduledEvent:
-    """An action at a time; the action is None once it was cancelled or has run."""
+    """An action that runs at a known time, unless the event is cancelled before."""
 
-    time_s: float
-    action: Callable[[], None] | None
+    action: Callable[[], None]
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
-        """Drop the action."""
-        self.action = None
+        """Never run the action. Has no effect if it has run."""
+        self.is_cancelled = True
 
 
 class Clock:
     """A queue of events in the order of their times; events at equal times run in the order they were scheduled.
 
     Attributes:
-        now_s: the simulated time, from 0.
+        now_s: the simulated time, from 0. May be set to a time before the next event.
     """
 
     def __init__(self) -> None:
-        """Time 0, without events."""
         self.now_s = 0.0
         self._queue: list[tuple[float, int, ScheduledEvent]] = []
         self._count = 0
@@ -36,7 +35,7 @@ class Clock:
     @property
     def next_s(self) -> float:
         """The time of the next event; infinite if there is none."""
-        while self._queue and self._queue[0][2].action is None:
+        while self._queue and self._queue[0][2].is_cancelled:
             heapq.heappop(self._queue)
         return self._queue[0][0] if self._queue else inf
 
@@ -46,7 +45,7 @@ class Clock:
 
     def at(self, time_s: float, action: Callable[[], None]) -> ScheduledEvent:
         """Schedule an action at a time that is not in the past."""
-        event = ScheduledEvent(time_s, action)
+        event = ScheduledEvent(action)
         heapq.heappush(self._queue, (time_s, self._count, event))
         self._count += 1
         return event
@@ -54,11 +53,4 @@ class Clock:
     def step(self) -> None:
         """Advance to the next event, and run it."""
         self.now_s = self.next_s
-        event = heapq.heappop(self._queue)[2]
-        action, event.action = event.action, None
-        if action is not None:
-            action()
-
-    def advance_to(self, time_s: float) -> None:
-        """Advance to a time before the next event."""
-        self.now_s = max(self.now_s, time_s)
+        heapq.heappop(self._queue)[2].action()

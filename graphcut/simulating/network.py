@@ -46,13 +46,9 @@ class LinkDirection:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way from one device to another.
+    """The way from one device to another: the links it uses, and the probability that a message is lost.
 
-    Attributes:
-        links: the link directions it uses.
-        latency_s: the time until the first byte arrives.
-        jitters_s: the means of exponentially distributed delays on top of that.
-        loss: the probability that a message is lost.
+    The first byte arrives after the latency, plus exponentially distributed delays of which `jitters_s` are the means.
     """
 
     links: tuple[LinkDirection, ...]

@@ -8,15 +8,7 @@ from ..core.product import Product
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds from the arrival of a request to its answer, over all answered requests. Answers come in request order.
-
-    Attributes:
-        mean: the mean.
-        p50: the median.
-        p90: the 90th percentile.
-        p99: the 99th percentile.
-        max: the longest.
-    """
+    """Seconds from the arrival of a request to its answer: mean, percentiles and maximum. Answers come in order."""
 
     mean: float
     p50: float

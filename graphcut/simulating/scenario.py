@@ -155,17 +155,10 @@ def scenario_of_cascade(cascade: Cascade, cluster: SimulatedCluster) -> Scenario
     costs_by_part = [weigh(load(cascade.file(part)), cascade.manifest.dims) for part in cascade.parts]
     seconds = _seconds_by_device(cluster, lambda device: tuple(sum(run_s(costs, device)) for costs in costs_by_part))
     planned = [part.device for part in cascade.parts if part.device is not None]
-    return _of_cascade(
-        cascade,
-        {
-            name: costs.tensor_bytes[name][0]
-            for part, costs in zip(cascade.parts, costs_by_part, strict=True)
-            for name in part.writes
-        },
-        cluster,
-        _assignment(cluster, planned if len(planned) == len(cascade.parts) else None, seconds[0]),
-        seconds,
-    )
+    written = [(costs, part.writes) for part, costs in zip(cascade.parts, costs_by_part, strict=True)]
+    tensor_bytes = {name: costs.tensor_bytes[name][0] for costs, names in written for name in names}
+    assignment = _assignment(cluster, planned if len(planned) == len(cascade.parts) else None, seconds[0])
+    return _of_cascade(cascade, tensor_bytes, cluster, assignment, seconds)
 
 
 def scenario_of_log(cascade: Cascade, log: RunLog, *, overhead_s: float = 0.0) -> Scenario:
@@ -235,15 +228,11 @@ def _copied(cluster: SimulatedCluster, copies: int) -> SimulatedCluster:
     devices, links, faults = [], [], []
     for suffix in ("", *(f"#{copy}" for copy in range(2, copies + 1))):
         devices += [changed(device, name=device.name + suffix) for device in cluster.devices]
-        links += [changed(link, between=_with_suffix(link.between, suffix)) for link in cluster.links]
+        links += [changed(link, between=tuple(name + suffix for name in link.between)) for link in cluster.links]
         for fault in cluster.faults:
-            device, between = fault.device and fault.device + suffix, fault.between
-            faults.append(changed(fault, device=device, between=between and _with_suffix(between, suffix)))
+            between = fault.between and tuple(name + suffix for name in fault.between)
+            faults.append(changed(fault, device=fault.device and fault.device + suffix, between=between))
     return SimulatedCluster(devices=tuple(devices), links=tuple(links), faults=tuple(faults), failures=cluster.failures)
-
-
-def _with_suffix(names: tuple[str, str], suffix: str) -> tuple[str, str]:
-    return names[0] + suffix, names[1] + suffix
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -35,14 +35,16 @@ class SimulatedTensor:
     """A tensor: its size, and the devices that have it, its maker first; None if all devices have it."""
 
     size_bytes: int
-    devices: dict[int, None] | None
+    devices: dict[SimulatedDevice, None] | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SimulatedDevice:
     """The state of a device. Times are simulated seconds.
 
     Attributes:
+        index: its index in the cluster.
+        latency_s: the latency of its link.
         is_started: it was started, and its death was not reported since.
         is_loaded: its parts are loaded, so it accepts steps.
         parts: the loaded parts.
@@ -51,26 +53,27 @@ class SimulatedDevice:
         down_until_s: when it is up again; infinite for a permanent failure.
         step: the step that it runs.
         step_start_s: when the command for the step arrived.
-        fetching: the transfers that it waits for, with the index of the sender.
+        fetching: the transfers that it waits for, with the sender.
+        sending: the transfers from it, with the receiver and the tensors.
         next_event: the next event of its step.
         next_load: the next event of loading: a transfer of weights, or the end of loading.
         tensors: the tensors that it has.
-        steps: how many steps it has run.
-        computing_s: how long it has computed.
         fetching_s: how long it has waited for inputs.
         down_s: how long it was down, until it last came up.
-        failures: how often it has failed.
     """
 
+    index: int
+    latency_s: float
     is_started: bool = False
     is_loaded: bool = False
     parts: frozenset[int] = frozenset()
-    loading: tuple[int, ...] | None = None
+    loading: tuple[int, ...] = ()
     down_since_s: float | None = None
     down_until_s: float = 0.0
     step: Step | None = None
     step_start_s: float = 0.0
-    fetching: dict[Transfer, int] = field(default_factory=dict)
+    fetching: dict[Transfer, SimulatedDevice] = field(default_factory=dict)
+    sending: dict[Transfer, tuple[SimulatedDevice, list[SimulatedTensor]]] = field(default_factory=dict)
     next_event: ScheduledEvent | None = None
     next_load: ScheduledEvent | Transfer | None = None
     tensors: dict[SimulatedTensor, None] = field(default_factory=dict)
@@ -80,48 +83,47 @@ class SimulatedDevice:
     down_s: float = 0.0
     failures: int = 0
 
+    def come_up(self, now_s: float) -> None:
+        """End the downtime."""
+        if self.down_since_s is not None:
+            self.down_s += now_s - self.down_since_s
+            self.down_since_s = None
+
 
 class SimulatedExecutor(Executor):
     """Simulated devices; worker numbers are device indices.
 
     Attributes:
-        can_die: True.
         clock: the virtual clock.
         network: the links.
         devices: the devices.
         restarted: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
     """
 
-    can_die = True
-
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        """An executor without workers; failures are already scheduled."""
         cluster = scenario.cluster
         self.clock = Clock()
         self.network = Network(cluster, self.clock, random.Random(f"network {seed}"))  # noqa: S311 - not for security
-        self.devices = [SimulatedDevice() for _ in cluster.devices]
+        self.devices = [SimulatedDevice(i, device.latency_s) for i, device in enumerate(cluster.devices)]
         self.restarted: set[tuple[int, int]] = set()
         self._scenario = scenario
-        self._latency_s = [device.latency_s for device in cluster.devices]
         self._events: deque[Event | None] = deque()
-        # By sender: its transfers with the receiver and the tensors.
-        self._sending: list[dict[Transfer, tuple[int, list[SimulatedTensor]]]] = [{} for _ in cluster.devices]
-        index = {device.name: i for i, device in enumerate(cluster.devices)}
+        by_name = {device.name: state for device, state in zip(cluster.devices, self.devices, strict=True)}
         for failure in cluster.failures:
             for_s = inf if failure.for_s is None else failure.for_s
-            self.clock.after(failure.at_s, partial(self._fail, index[failure.device], for_s))
+            self.clock.after(failure.at_s, partial(self._fail, by_name[failure.device], for_s))
         for fault in cluster.faults:
             if fault.device is not None:
                 draw = random.Random(f"{fault.device} {seed}")  # noqa: S311 - not for security
-                self._schedule_failure(index[fault.device], fault, draw)
+                self._schedule_failure(by_name[fault.device], fault, draw)
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         device = self.devices[worker]
         device.is_started, device.loading = True, tuple(parts)
         if device.down_until_s == inf:
-            self._end(worker)
-        elif device.down_since_s is None:  # else it loads when it is up again
-            self._load(worker, is_instant=self.clock.now_s == 0)
+            self._end(device)
+        elif device.down_since_s is None:  # otherwise it loads when it is up again
+            (self._load if self.clock.now_s else self._loaded)(device)
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
         device = self.devices[worker]
@@ -130,21 +132,21 @@ class SimulatedExecutor(Executor):
         self._stop_loading(device)
         device.loading = tuple(parts)
         size_bytes = self._new_weight_bytes(device)
-        device.next_load = self.network.send(None, worker, size_bytes, lambda _: self._load(worker, is_instant=False))
+        device.next_load = self.network.send(None, worker, size_bytes, lambda _: self._load(device))
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         device = self.devices[worker]
         if device.is_loaded:  # a failed device does not receive it
-            device.step = step
             tensors = [cast("SimulatedTensor", handle) for handle in inputs.values()]
-            device.next_event = self.clock.after(self._latency_s[worker], partial(self._begin, worker, tensors))
+            device.step, device.step_start_s = step, self.clock.now_s + device.latency_s
+            device.next_event = self.clock.at(device.step_start_s, partial(self._fetch, device, tensors))
 
     def forget(self, sequence: int) -> None:
         pass  # states are not simulated
 
     def kill(self, worker: int) -> None:
         if self.devices[worker].is_started:
-            self._end(worker)
+            self._end(self.devices[worker])
 
     def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - tensors have no values here
         return SimulatedTensor(0, None)
@@ -154,8 +156,8 @@ class SimulatedExecutor(Executor):
 
     def release(self, handle: Handle) -> None:
         tensor = cast("SimulatedTensor", handle)
-        for worker in tensor.devices or ():
-            self.devices[worker].tensors.pop(tensor, None)
+        for device in tensor.devices or ():
+            device.tensors.pop(tensor, None)
         if tensor.devices is not None:
             tensor.devices = {}
 
@@ -168,7 +170,7 @@ class SimulatedExecutor(Executor):
             if self.clock.next_s == until_s == inf:
                 raise RuntimeError("the scheduler waits, but no event is scheduled")
             if self.clock.next_s > until_s:
-                self.clock.advance_to(until_s)
+                self.clock.now_s = max(self.clock.now_s, until_s)
                 return None
             self.clock.step()
         return self._events.popleft()
@@ -178,146 +180,126 @@ class SimulatedExecutor(Executor):
 
     def close(self) -> None:
         for device in self.devices:
-            if device.down_since_s is not None:
-                device.down_s += self.clock.now_s - device.down_since_s
-                device.down_since_s = self.clock.now_s
+            device.come_up(self.clock.now_s)
 
     # Steps
 
-    def _begin(self, worker: int, inputs: Sequence[SimulatedTensor]) -> None:
-        self.devices[worker].step_start_s = self.clock.now_s
-        self._fetch(worker, inputs)
-
-    def _fetch(self, worker: int, tensors: Iterable[SimulatedTensor]) -> None:
+    def _fetch(self, device: SimulatedDevice, tensors: Iterable[SimulatedTensor]) -> None:
         """Fetch the tensors that the device lacks, in one message from each sender; compute if nothing is missing."""
-        missing: dict[int, list[SimulatedTensor]] = {}
+        missing: dict[SimulatedDevice, list[SimulatedTensor]] = {}
         for tensor in tensors:
-            if tensor.devices is None or not tensor.size_bytes or worker in tensor.devices:
+            if tensor.devices is None or not tensor.size_bytes or device in tensor.devices:
                 continue
             sender = next(iter(tensor.devices), None)
             if sender is None:
-                self._lose_inputs(worker)
+                self._lose_inputs(device)
                 return
             missing.setdefault(sender, []).append(tensor)
-        device = self.devices[worker]
         for sender, sent in missing.items():
             size_bytes = sum(tensor.size_bytes for tensor in sent)
-            transfer = self.network.send(sender, worker, size_bytes, partial(self._fetched, worker, sent))
+            on_arrival = partial(self._fetched, device, sent)
+            transfer = self.network.send(sender.index, device.index, size_bytes, on_arrival)
             device.fetching[transfer] = sender
-            self._sending[sender][transfer] = (worker, sent)
+            sender.sending[transfer] = (device, sent)
         if not device.fetching:
-            self._compute(worker)
+            self._compute(device)
 
-    def _fetched(self, worker: int, tensors: Sequence[SimulatedTensor], transfer: Transfer) -> None:
-        device = self.devices[worker]
-        del self._sending[device.fetching.pop(transfer)][transfer]
+    def _fetched(self, device: SimulatedDevice, tensors: Sequence[SimulatedTensor], transfer: Transfer) -> None:
+        del device.fetching.pop(transfer).sending[transfer]
         for tensor in tensors:
             if tensor.devices is not None:
-                tensor.devices[worker] = None
+                tensor.devices[device] = None
                 device.tensors[tensor] = None
         if not device.fetching:
-            self._compute(worker)
+            self._compute(device)
 
-    def _compute(self, worker: int) -> None:
-        device = self.devices[worker]
+    def _compute(self, device: SimulatedDevice) -> None:
         step = cast("Step", device.step)
         device.fetching_s += self.clock.now_s - device.step_start_s
-        seconds = tuple(self._scenario.seconds[worker][part] for part in step.parts)
-        device.next_event = self.clock.after(sum(seconds), partial(self._computed, worker, step, seconds))
+        seconds = tuple(self._scenario.seconds[device.index][part] for part in step.parts)
+        device.next_event = self.clock.after(sum(seconds), partial(self._computed, device, step, seconds))
 
-    def _computed(self, worker: int, step: Step, seconds: tuple[float, ...]) -> None:
-        device = self.devices[worker]
+    def _computed(self, device: SimulatedDevice, step: Step, seconds: tuple[float, ...]) -> None:
         device.steps += 1
         device.computing_s += sum(seconds)
         device.step = None
-        outputs = {name: SimulatedTensor(self._scenario.tensor_bytes[name], {worker: None}) for name in step.writes}
+        outputs = {name: SimulatedTensor(self._scenario.tensor_bytes[name], {device: None}) for name in step.writes}
         device.tensors.update(dict.fromkeys(outputs.values()))
-        self._report(worker, Done(worker, step, outputs, seconds))
+        self._report(device, Done(device.index, step, outputs, seconds))
 
-    def _lose_inputs(self, worker: int) -> None:
-        step = cast("Step", self.devices[worker].step)
-        self._stop_step(worker)
+    def _lose_inputs(self, device: SimulatedDevice) -> None:
+        step = cast("Step", device.step)
+        self._stop_step(device)
         self.restarted.add((step.request, step.attempt))
-        self._report(worker, Lost(worker, step))
+        self._report(device, Lost(device.index, step))
 
-    def _report(self, worker: int, event: Event, delay_s: float = 0.0) -> None:
+    def _report(self, device: SimulatedDevice, event: Event, delay_s: float = 0.0) -> None:
         """Report an event to the scheduler, which receives it after the latency of the link, and after a delay."""
-        self.clock.after(delay_s + self._latency_s[worker], partial(self._events.append, event))
+        self.clock.after(delay_s + device.latency_s, partial(self._events.append, event))
 
     # Loading
 
     def _new_weight_bytes(self, device: SimulatedDevice) -> int:
-        return sum(self._scenario.weight_bytes[part] for part in device.loading or () if part not in device.parts)
+        return sum(self._scenario.weight_bytes[part] for part in device.loading if part not in device.parts)
 
-    def _load(self, worker: int, *, is_instant: bool) -> None:
-        device = self.devices[worker]
-        if is_instant:
-            self._loaded(worker)
-        else:
-            seconds = self._new_weight_bytes(device) / LOAD_BYTES_PER_S
-            device.next_load = self.clock.after(seconds, partial(self._loaded, worker))
+    def _load(self, device: SimulatedDevice) -> None:
+        seconds = self._new_weight_bytes(device) / LOAD_BYTES_PER_S
+        device.next_load = self.clock.after(seconds, partial(self._loaded, device))
 
-    def _loaded(self, worker: int) -> None:
-        device = self.devices[worker]
-        device.is_loaded, device.parts, device.loading = True, frozenset(device.loading or ()), None
-        self._events.append(Ready(worker, device.parts))
+    def _loaded(self, device: SimulatedDevice) -> None:
+        device.is_loaded, device.parts, device.loading = True, frozenset(device.loading), ()
+        self._events.append(Ready(device.index, device.parts))
 
     # Failures
 
-    def _schedule_failure(self, worker: int, fault: ReliabilityModel, draw: random.Random) -> None:
+    def _schedule_failure(self, device: SimulatedDevice, fault: ReliabilityModel, draw: random.Random) -> None:
         if fault.mean_up_s is None or fault.mean_down_s is None:
             return
         up_s, down_s = draw.expovariate(1 / fault.mean_up_s), draw.expovariate(1 / fault.mean_down_s)
-        self.clock.after(up_s, partial(self._fail, worker, down_s))
-        self.clock.after(up_s + down_s, partial(self._schedule_failure, worker, fault, draw))
+        self.clock.after(up_s, partial(self._fail, device, down_s))
+        self.clock.after(up_s + down_s, partial(self._schedule_failure, device, fault, draw))
 
-    def _fail(self, worker: int, for_s: float) -> None:
+    def _fail(self, device: SimulatedDevice, for_s: float) -> None:
         """Take a device down. One that is down already stays down until the later of both ends."""
-        device, now_s = self.devices[worker], self.clock.now_s
         device.failures += 1
-        device.down_until_s = max(device.down_until_s, now_s + for_s)
+        device.down_until_s = max(device.down_until_s, self.clock.now_s + for_s)
         was_up = device.down_since_s is None
         if was_up:
-            device.down_since_s = now_s
+            device.down_since_s = self.clock.now_s
         if device.is_started and (was_up or for_s == inf):
-            self._end(worker, DETECTION_S)
+            self._end(device, DETECTION_S)
         if for_s < inf:
-            self.clock.after(for_s, partial(self._come_up, worker))
+            self.clock.after(for_s, partial(self._recover, device))
 
-    def _come_up(self, worker: int) -> None:
-        device, now_s = self.devices[worker], self.clock.now_s
-        if device.down_since_s is None or device.down_until_s > now_s:
-            return
-        device.down_s += now_s - device.down_since_s
-        device.down_since_s = None
-        if device.is_started:
-            self._load(worker, is_instant=False)
+    def _recover(self, device: SimulatedDevice) -> None:
+        if device.down_since_s is not None and device.down_until_s <= self.clock.now_s:
+            device.come_up(self.clock.now_s)
+            if device.is_started:
+                self._load(device)
 
-    def _end(self, worker: int, delay_s: float = 0.0) -> None:
+    def _end(self, device: SimulatedDevice, delay_s: float = 0.0) -> None:
         """End a worker: its step, its parts and its tensors are lost; the scheduler learns of it after a delay."""
-        device = self.devices[worker]
-        self._stop_step(worker)
+        self._stop_step(device)
         self._stop_loading(device)
         device.is_started = device.is_loaded = False
         device.parts = frozenset()
         for tensor in device.tensors:
             if tensor.devices is not None:
-                tensor.devices.pop(worker, None)
+                tensor.devices.pop(device, None)
         device.tensors = {}
-        sending, self._sending[worker] = self._sending[worker], {}
+        sending, device.sending = device.sending, {}
         for transfer, (receiver, tensors) in sending.items():
-            if self.devices[receiver].fetching.pop(transfer, None) is not None:  # else that step was stopped already
+            if receiver.fetching.pop(transfer, None) is not None:  # otherwise that step was stopped already
                 self.network.cancel(transfer)
                 self._fetch(receiver, tensors)
-        self._report(worker, Died(worker, "it failed", is_permanent=device.down_until_s == inf), delay_s)
+        self._report(device, Died(device.index, "it failed", is_permanent=device.down_until_s == inf), delay_s)
 
-    def _stop_step(self, worker: int) -> None:
-        device = self.devices[worker]
+    def _stop_step(self, device: SimulatedDevice) -> None:
         if device.next_event is not None:
             device.next_event.cancel()
         for transfer, sender in device.fetching.items():
             self.network.cancel(transfer)
-            self._sending[sender].pop(transfer, None)
+            sender.sending.pop(transfer, None)
         device.step, device.next_event, device.fetching = None, None, {}
 
     def _stop_loading(self, device: SimulatedDevice) -> None:
@@ -326,4 +308,4 @@ class SimulatedExecutor(Executor):
                 event.cancel()
             case Transfer() as transfer:
                 self.network.cancel(transfer)
-        device.next_load = device.loading = None
+        device.next_load, device.loading = None, ()

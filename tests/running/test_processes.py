@@ -1,4 +1,4 @@
-"""A cascade run by real processes: exact answers, whoever is killed, and nothing left behind by anybody."""
+"""Worker processes: exact results even when workers are killed, and no processes or files left behind."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ import graphcut
 from graphcut import At, Cascade, Into, RunError, RunLog, SessionConfig, demos
 from graphcut.core.errors import GraphcutError
 from graphcut.inputs.generating import generate
+from graphcut.running.executors.locked_folders import SHARED_MEMORY
 from graphcut.running.executors.processes import ProcessExecutor
 from graphcut.running.executors.protocol import Died, Done, Failed, Lost, Ready, Step
-from graphcut.running.executors.shm_folders import SHARED_MEMORY
 from graphcut.running.scheduling import scheduler
 
 from conftest import FIXTURES, floats, model_of
@@ -36,7 +36,7 @@ from hazards.hazard import Hazard
 
 ONE_THREAD = SessionConfig(threads=1)
 RUNS = int(os.environ.get("GRAPHCUT_KILLS", "2"))
-"""How often workers are killed at random; GRAPHCUT_KILLS=50 for a longer look."""
+"""The number of runs in which workers are killed at random; set GRAPHCUT_KILLS=50 for a longer test."""
 
 Feeds = Mapping[str, object]
 
@@ -63,7 +63,7 @@ def answers(cascade: Cascade, feeds: Sequence[Feeds], **options: Any) -> list[An
 
 
 def check(cascade: Cascade, feeds: Sequence[Feeds], found: Sequence[Any]) -> None:
-    """To the bit what one process gives, part after part."""
+    """The results are bit-identical to those of running the parts one after the other in this process."""
     assert len(found) == len(feeds)
     known = {id(feed): graphcut.run(cascade, feed, config=ONE_THREAD) for feed in {id(f): f for f in feeds}.values()}
     for feed, ours in zip(feeds, found, strict=True):
@@ -88,7 +88,7 @@ def until(claim: Callable[[], object], seconds: float = 20) -> bool:
 
 
 def is_alive(process: int) -> bool:
-    """Not a zombie either."""
+    """Whether a process runs; zombies do not count."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -114,27 +114,27 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[b
 
 @pytest.fixture
 def cascade(chain: Path) -> Cascade:
-    """Relu and Exp, Neg, then Add, which reads the first part too."""
+    """Three parts: Relu and Exp; Neg; Add, which also reads a tensor of the first part."""
     return cut(chain, "exp", "neg")
 
 
 def rows(number: int) -> list[Feeds]:
-    """Of changing size, most of them larger than what goes in a message."""
+    """Inputs of different sizes, most of them too large for a message."""
     draw = np.random.default_rng(0)
     return [{"x": draw.standard_normal((1 + 400 * (i % 4), 4)).astype(np.float32)} for i in range(number)]
 
 
-# The same answers
+# Results
 
 
 @pytest.mark.parametrize("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
-def test_a_demo_gives_to_the_bit_what_one_process_gives(name: str, tmp_path: Path) -> None:
+def test_results_of_a_demo_are_bit_identical_to_one_process(name: str, tmp_path: Path) -> None:
     cascade, feeds = demo(tmp_path, name)
     check(cascade, feeds, answers(cascade, feeds, workers=3))
 
 
 @pytest.mark.parametrize("name", ["clip.onnx", "lstm.onnx", "unet.onnx", "tiny-llama-fp32", "tiny-llama-int4"])
-def test_an_export_gives_to_the_bit_what_one_process_gives(name: str, tmp_path: Path) -> None:
+def test_results_of_an_export_are_bit_identical_to_one_process(name: str, tmp_path: Path) -> None:
     path = FIXTURES / name if name.endswith(".onnx") else FIXTURES / name / "model.onnx"
     model = graphcut.load(path)
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), Into(3)), tmp_path / "parts")
@@ -142,7 +142,7 @@ def test_an_export_gives_to_the_bit_what_one_process_gives(name: str, tmp_path: 
     check(cascade, feeds, answers(cascade, feeds, workers=2))
 
 
-BORDERS: dict[str, Hazard] = {
+BOUNDARY_HAZARDS: dict[str, Hazard] = {
     make.__name__: hazard
     for make in (
         border_types.sequence_border,
@@ -157,14 +157,14 @@ BORDERS: dict[str, Hazard] = {
 }
 
 
-@pytest.mark.parametrize("name", BORDERS)
-def test_what_is_no_plain_tensor_crosses_from_process_to_process(name: str, tmp_path: Path) -> None:
-    hazard = BORDERS[name]
+@pytest.mark.parametrize("name", BOUNDARY_HAZARDS)
+def test_every_type_of_value_is_sent_between_processes(name: str, tmp_path: Path) -> None:
+    hazard = BOUNDARY_HAZARDS[name]
     cascade = cut(hazard.write(tmp_path), *hazard.cut)
     check(cascade, [hazard.feeds] * 2, answers(cascade, [hazard.feeds] * 2, workers=2))
 
 
-def test_scalars_and_tensors_of_no_elements_cross(tmp_path: Path) -> None:
+def test_scalars_and_empty_tensors_are_sent(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["s"], name="sum", keepdims=0),
         helper.make_node("Mul", ["x", "s"], ["y"], name="mul"),
@@ -175,8 +175,8 @@ def test_scalars_and_tensors_of_no_elements_cross(tmp_path: Path) -> None:
     assert [(one["y"].tolist(), one["s"].tolist()) for one in found] == [([3, 6], 3), ([], 0)]
 
 
-def test_sizes_that_hang_on_values_cross(tmp_path: Path) -> None:
-    """NonZero gives a tensor of another size for inputs of the same shape."""
+def test_tensors_with_value_dependent_shapes_are_sent(tmp_path: Path) -> None:
+    """The output shape of NonZero depends on the input values."""
     nodes = [
         helper.make_node("NonZero", ["x"], ["where"], name="where"),
         helper.make_node("Identity", ["where"], ["y"], name="same"),
@@ -190,7 +190,7 @@ def test_sizes_that_hang_on_values_cross(tmp_path: Path) -> None:
     assert [one["y"][0].tolist() for one in found] == [np.flatnonzero(feed["x"]).tolist() for feed in feeds]
 
 
-def test_outputs_stay_what_they_are_while_more_are_made(cascade: Cascade) -> None:
+def test_outputs_are_not_overwritten_by_later_requests(cascade: Cascade) -> None:
     feeds = rows(12)
     found, kept = [], []
     for outputs in graphcut.stream(cascade, feeds, via="processes", workers=2, config=ONE_THREAD):
@@ -201,7 +201,7 @@ def test_outputs_stay_what_they_are_while_more_are_made(cascade: Cascade) -> Non
         np.testing.assert_array_equal(value, before)
 
 
-def test_parts_are_opened_where_the_manifest_lies(cascade: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_found_through_a_relative_path(cascade: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(cascade.root)
     check(cascade, rows(3), answers(graphcut.open_cascade("."), rows(3), workers=2))
 
@@ -209,7 +209,7 @@ def test_parts_are_opened_where_the_manifest_lies(cascade: Cascade, monkeypatch:
 # Errors
 
 
-def test_an_error_of_a_part_comes_back_with_its_words(tmp_path: Path) -> None:
+def test_an_error_of_a_part_is_reported_with_its_message(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
         helper.make_node("Add", ["a", "b"], ["y"], name="add"),
@@ -224,7 +224,7 @@ def test_an_error_of_a_part_comes_back_with_its_words(tmp_path: Path) -> None:
     assert first["y"].tolist() == last["y"].tolist() == [2, 2]
 
 
-def test_a_part_file_that_is_missing_is_named(cascade: Cascade) -> None:
+def test_an_error_names_a_missing_part_file(cascade: Cascade) -> None:
     file = cascade.file(cascade.parts[1])
     file.unlink()
     with pytest.raises(GraphcutError) as caught:
@@ -232,7 +232,7 @@ def test_a_part_file_that_is_missing_is_named(cascade: Cascade) -> None:
     assert str(caught.value) == f"{file} is missing"
 
 
-def test_a_part_file_that_was_changed_is_named(cascade: Cascade) -> None:
+def test_an_error_names_a_changed_part_file(cascade: Cascade) -> None:
     file = cascade.file(cascade.parts[1])
     file.write_bytes(file.read_bytes() + b"\x00")
     with pytest.raises(RunError) as caught:
@@ -240,14 +240,14 @@ def test_a_part_file_that_was_changed_is_named(cascade: Cascade) -> None:
     assert str(caught.value) == f"{file} was changed after the model was cut"
 
 
-def test_a_manifest_that_was_changed_is_named(cascade: Cascade) -> None:
+def test_an_error_names_a_changed_manifest(cascade: Cascade) -> None:
     cascade.path.write_text(cascade.path.read_text().replace('"dims": {}', '"dims": {"n": 3}'))
     with pytest.raises(RunError) as caught:
         answers(cascade, rows(2), workers=2)
     assert str(caught.value) == f"{cascade.path} was changed while the cascade ran"
 
 
-def test_a_program_that_is_its_own_interpreter_is_not_started_again(
+def test_a_frozen_program_is_not_started_as_a_worker(
     cascade: Cascade, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
 ) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
@@ -293,7 +293,7 @@ def test_every_answer_is_exact_whichever_workers_are_killed(
     assert {why for _, why, _ in log.deaths} == {"it was ended by SIGKILL"}
 
 
-def test_each_worker_tells_what_it_has_in_memory(tmp_path: Path) -> None:
+def test_each_worker_reports_its_memory(tmp_path: Path) -> None:
     cascade, feeds = demo(tmp_path, "resnet")
     log = RunLog(len(cascade.parts), 2)
     answers(cascade, feeds, workers=2, log=log)
@@ -303,7 +303,7 @@ def test_each_worker_tells_what_it_has_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["while it starts", "while it waits"])
-def test_a_worker_that_is_killed_without_a_step_is_replaced(
+def test_a_worker_killed_between_steps_is_replaced(
     when: str, cascade: Cascade, workers: list[subprocess.Popen[bytes]]
 ) -> None:
     if when == "while it starts":
@@ -330,7 +330,7 @@ def test_a_worker_that_is_killed_without_a_step_is_replaced(
 
 
 def patched(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let every worker run `code` when its Python starts."""
+    """Make every worker run `code` when its Python starts."""
     (folder / "patches").mkdir()
     (folder / "patches" / "sitecustomize.py").write_text(code)
     monkeypatch.syspath_prepend(str(folder / "patches"))
@@ -348,7 +348,7 @@ Worker.run = poisoned
 """
 
 
-def test_an_input_that_ends_every_worker_is_given_up_and_others_go_on(
+def test_an_input_that_crashes_every_worker_fails_alone(
     cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patched(tmp_path, monkeypatch, POISON)
@@ -359,7 +359,7 @@ def test_an_input_that_ends_every_worker_is_given_up_and_others_go_on(
     check(cascade, [rows(3)[0], rows(3)[2]], [first, third])
 
 
-def test_workers_that_never_come_up_end_the_run_with_their_last_words(
+def test_a_run_whose_workers_never_start_fails_with_their_stderr(
     cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patched(tmp_path, monkeypatch, "import os\nos.write(2, b'no such library\\n')\nos._exit(7)\n")
@@ -367,7 +367,7 @@ def test_workers_that_never_come_up_end_the_run_with_their_last_words(
         answers(cascade, rows(3), workers=1)
 
 
-def test_a_hung_worker_is_found_and_replaced(
+def test_a_hung_worker_is_replaced(
     cascade: Cascade, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
 ) -> None:
     monkeypatch.setattr(scheduler, "LEAST_PATIENCE_S", 0.5)
@@ -381,8 +381,8 @@ def test_a_hung_worker_is_found_and_replaced(
     assert [(worker, why) for worker, why, _ in log.deaths] == [(1, "it hung")]
 
 
-def test_a_slow_worker_is_not_taken_for_hung(cascade: Cascade, workers: list[subprocess.Popen[bytes]]) -> None:
-    """It is stopped for 20 of every 25 ms."""
+def test_a_slow_worker_does_not_count_as_hung(cascade: Cascade, workers: list[subprocess.Popen[bytes]]) -> None:
+    """The worker is stopped for 20 of every 25 ms."""
     over = Event()
 
     def slow_down() -> None:
@@ -403,7 +403,7 @@ def test_a_slow_worker_is_not_taken_for_hung(cascade: Cascade, workers: list[sub
     assert log.deaths == []
 
 
-# The executor itself
+# The executor
 
 
 def next_of(executor: ProcessExecutor, kind: type[Any]) -> Any:  # noqa: ANN401 - an event of that kind
@@ -428,7 +428,7 @@ def executor(cascade: Cascade) -> Iterator[ProcessExecutor]:
 X = np.arange(4000, dtype=np.float32).reshape(1000, 4) % 7 - 3
 
 
-def test_what_a_worker_made_outlives_it_until_it_is_released(executor: ProcessExecutor) -> None:
+def test_an_output_outlives_its_worker_until_it_is_released(executor: ProcessExecutor) -> None:
     executor.start(0, [0])
     next_of(executor, Ready)
     x = executor.put(value_of(X), "x")
@@ -443,7 +443,7 @@ def test_what_a_worker_made_outlives_it_until_it_is_released(executor: ProcessEx
     assert [path.name for path in files] == ["hub-1"]
 
 
-def test_room_is_used_again_once_it_is_released(executor: ProcessExecutor) -> None:
+def test_released_regions_are_reused(executor: ProcessExecutor) -> None:
     executor.start(0, [0])
     next_of(executor, Ready)
     for number in range(6):
@@ -455,7 +455,7 @@ def test_room_is_used_again_once_it_is_released(executor: ProcessExecutor) -> No
     assert len(files) == 2
 
 
-def test_a_worker_loads_more_parts_beside_its_work(executor: ProcessExecutor) -> None:
+def test_a_worker_loads_parts_while_it_runs_a_step(executor: ProcessExecutor) -> None:
     executor.start(0, [0])
     assert next_of(executor, Ready).parts == {0}
     executor.hold(0, [0, 1])
@@ -467,7 +467,7 @@ def test_a_worker_loads_more_parts_beside_its_work(executor: ProcessExecutor) ->
     assert list(next_of(executor, Done).outputs) == ["c"]
 
 
-def test_a_tensor_whose_file_somebody_removed_is_lost(executor: ProcessExecutor) -> None:
+def test_a_tensor_whose_file_was_removed_is_lost(executor: ProcessExecutor) -> None:
     executor.start(0, [0])
     next_of(executor, Ready)
     x = executor.put(value_of(X), "x")
@@ -478,7 +478,7 @@ def test_a_tensor_whose_file_somebody_removed_is_lost(executor: ProcessExecutor)
     np.testing.assert_array_equal(array_at(executor, made["a"]), np.maximum(X, 0))
 
 
-def test_a_part_that_is_missing_does_not_end_a_worker(executor: ProcessExecutor, cascade: Cascade) -> None:
+def test_a_missing_part_does_not_end_a_worker(executor: ProcessExecutor, cascade: Cascade) -> None:
     executor.start(0, [0])
     next_of(executor, Ready)
     cascade.file(cascade.parts[2]).unlink()
@@ -488,7 +488,7 @@ def test_a_part_that_is_missing_does_not_end_a_worker(executor: ProcessExecutor,
     step_on(executor, 0, Step(0, (0,), ("a",)), {"x": executor.put(value_of(X), "x")})
 
 
-def test_waking_ends_a_wait_however_often_and_also_when_it_is_over(executor: ProcessExecutor) -> None:
+def test_wake_may_be_called_often_and_after_close(executor: ProcessExecutor) -> None:
     for _ in range(5000):  # more than a pipe takes
         executor.wake()
     assert executor.next_event(None) is None
@@ -507,7 +507,7 @@ def array_at(executor: ProcessExecutor, handle: object) -> np.ndarray[Any, Any]:
     return np.array(value.numpy())  # while `value` lives
 
 
-# Whatever ends the program
+# The end of the program
 
 
 SCRIPT = """
@@ -528,7 +528,7 @@ for number, outputs in enumerate(graphcut.stream(cascade, feeds(), via="processe
 
 
 def started(code: Sequence[str], *args: str, stdin: str | None = None) -> subprocess.Popen[str]:
-    """A program of its own session, as a terminal would start it."""
+    """A program in its own session, as a terminal starts it."""
     process = subprocess.Popen(
         [sys.executable, *code, *args],
         stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
@@ -545,7 +545,7 @@ def started(code: Sequence[str], *args: str, stdin: str | None = None) -> subpro
 
 
 def workers_of(folders: Sequence[Path]) -> list[int]:
-    """Processes that were begun with these folders."""
+    """The processes that were started with these folders."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -558,7 +558,7 @@ def workers_of(folders: Sequence[Path]) -> list[int]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """How a program ended, and what it said; its workers and files are gone soon after."""
+    """The exit status and the stderr of a program. Its workers and files must be gone soon after."""
     folders = folders_of(process.pid)
     workers = workers_of(folders)
     _, said = process.communicate(timeout=30)
@@ -567,23 +567,23 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-def test_a_program_needs_no_guard(cascade: Cascade, tmp_path: Path) -> None:
-    """Its top level runs once: it is not imported by its workers."""
+def test_a_program_needs_no_main_guard(cascade: Cascade, tmp_path: Path) -> None:
+    """Workers do not import the program, so its top level runs once."""
     (tmp_path / "program.py").write_text(SCRIPT)
     assert ended(started([str(tmp_path / "program.py")], str(cascade.root), "raise SystemExit")) == (0, "")
 
 
-def test_a_program_may_come_from_a_pipe(cascade: Cascade) -> None:
+def test_a_program_may_be_read_from_stdin(cascade: Cascade) -> None:
     assert ended(started(["-"], str(cascade.root), "raise SystemExit", stdin=SCRIPT)) == (0, "")
 
 
 @pytest.mark.parametrize("end", ["raise SystemExit(3)", "import os; os._exit(3)"], ids=["raises", "exits at once"])
-def test_however_a_program_ends_nothing_is_left(cascade: Cascade, end: str) -> None:
+def test_nothing_is_left_when_a_program_exits(cascade: Cascade, end: str) -> None:
     assert ended(started(["-c", SCRIPT], str(cascade.root), end)) == (3, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_end_with_a_program_that_is_killed(cascade: Cascade, number: signal.Signals) -> None:
+def test_workers_end_with_a_killed_program(cascade: Cascade, number: signal.Signals) -> None:
     process = started(["-c", SCRIPT], str(cascade.root))
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
@@ -592,7 +592,7 @@ def test_workers_end_with_a_program_that_is_killed(cascade: Cascade, number: sig
 
 
 @pytest.mark.parametrize("wait_s", [0.05, 0.2, 0.4])
-def test_workers_end_with_a_program_that_is_killed_while_they_start(cascade: Cascade, wait_s: float) -> None:
+def test_starting_workers_end_with_a_killed_program(cascade: Cascade, wait_s: float) -> None:
     process = started(["-c", SCRIPT], str(cascade.root))
     until(lambda: folders_of(process.pid) and workers_of(folders_of(process.pid)))
     time.sleep(wait_s)
@@ -612,8 +612,8 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(cascade: Cascade, tmp_path: 
     assert (status, "Traceback" in said) == (130, False), said
 
 
-def test_a_full_shared_memory_is_passed_by(cascade: Cascade) -> None:
-    """In a world of its own where /dev/shm holds 128 KiB, as in a container that nobody asked about it."""
+def test_a_full_dev_shm_is_not_used(cascade: Cascade) -> None:
+    """In a mount namespace where /dev/shm has 128 KiB, as in a container with default settings."""
     small = "mount -t tmpfs -o size=128k tmpfs /dev/shm && exec"
     world = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     if subprocess.run([*world, f"{small} true"], check=False, capture_output=True).returncode:
@@ -640,8 +640,8 @@ for outputs in graphcut.stream(cascade, [feeds] * 6, via="processes", workers=2)
     assert [*cascade.root.glob("graphcut-*")] == []
 
 
-def test_no_room_anywhere_is_said_and_leaves_nothing(cascade: Cascade) -> None:
-    """The system refuses files of more than 64 KiB, wherever they are."""
+def test_an_error_says_that_no_folder_has_room(cascade: Cascade) -> None:
+    """The system limits all files to 64 KiB."""
     code = """
 import sys, resource, numpy as np, graphcut
 cascade = graphcut.open_cascade(sys.argv[1])

@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this host: placing, sending, and losing workers and nodes."""
+"""A Ray cluster of several nodes on this host: placement, file transfer, lost workers and lost nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEVICES = ("edge0", "edge1", "edge2")
 ROWS = 40_000  # rows of four floats: too large to travel inside a message, so Ray's object stores hold them
 ONE = SessionConfig(threads=1)
 KILLS = int(os.environ.get("GRAPHCUT_KILLS", "2"))
-"""How many runs in which an actor is killed: a few by themselves, 50 to be sure."""
+"""The number of runs in which an actor is killed; set GRAPHCUT_KILLS=50 for a longer test."""
 
 PLACE, SHARED = Path("/tmp"), Path("/dev/shm")  # noqa: S108 - looked at, to see that nothing is left there
 
@@ -49,7 +49,7 @@ Feeds = list[dict[str, Any]]
 
 
 class Machines:
-    """The nodes of a cluster on this host, each of which is a device."""
+    """A cluster with one node for each device."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,7 +112,7 @@ def machines(started: Machines, monkeypatch: pytest.MonkeyPatch) -> Machines:
 
 
 def model_in_three(folder: Path) -> Cascade:
-    """x → · w0 → a → · w1 → b → (b · w2) + a → y: two borders in a row, and a residual from the first to the last."""
+    """x → · w0 → a → · w1 → b → (b · w2) + a → y: two boundaries, and a residual from part 0 to part 2."""
     draw = np.random.default_rng(0)
     weights = [numpy_helper.from_array(draw.normal(size=(4, 4)).astype(np.float32), f"w{i}") for i in range(3)]
     nodes = [
@@ -131,7 +131,7 @@ def model_in_three(folder: Path) -> Cascade:
 
 
 def planned(cascade: Cascade, memory_bytes: Sequence[int | None] = (None, None, None)) -> Cascade:
-    """The same cascade, as if it had been planned for the devices, a part for each."""
+    """The same cascade, planned for one device per part."""
     hosts = tuple(
         Host(name=name, memory_bytes=memory, provider="CPUExecutionProvider")
         for name, memory in zip(DEVICES, memory_bytes, strict=True)
@@ -162,7 +162,7 @@ def expect_equal(got: Sequence[Any], cascade: Cascade, feeds: Sequence[Mapping[s
 
 
 def disturbed(feeds: Feeds, at: int, disturb: Callable[[], object]) -> Iterator[dict[str, Any]]:
-    """The feeds, and a disturbance when the one numbered `at` is fetched: then others are on their way."""
+    """The feeds. `disturb` is called when feed number `at` is fetched, while others are in flight."""
     for number, feed in enumerate(feeds):
         if number == at:
             disturb()
@@ -170,7 +170,7 @@ def disturbed(feeds: Feeds, at: int, disturb: Callable[[], object]) -> Iterator[
 
 
 def actors() -> dict[str, int]:
-    """The processes of all actors that live, by the node they are on."""
+    """The process ids of all live actors, by node."""
     found = ray_state.actors()
     return {one["Address"]["NodeID"]: one["Pid"] for one in found.values() if one["State"] == "ALIVE"}
 
@@ -194,7 +194,7 @@ def test_answers_are_exact_and_in_order(cascade: Cascade, rows: int) -> None:
 
 @pytest.mark.usefixtures("machines")
 @pytest.mark.parametrize("demo", ["multitask", "control-flow"])
-def test_demos_without_devices_run_anywhere(tmp_path: Path, demo: str) -> None:
+def test_cascades_without_devices_run_on_any_node(tmp_path: Path, demo: str) -> None:
     demos.write(demo, tmp_path / "model.onnx")
     model = graphcut.load(tmp_path / "model.onnx")
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)), tmp_path / "parts")
@@ -218,7 +218,7 @@ def next_of(executor: RayExecutor) -> Event:
 
 @pytest.fixture
 def executor(machines: Machines, cascade: Cascade) -> Iterator[RayExecutor]:  # noqa: ARG001 - it must run
-    """Each part is held by the worker of its number."""
+    """Worker i holds part i."""
     made = RayExecutor(cascade, ONE, {}, DEVICES)
     try:
         for place in range(3):
@@ -239,13 +239,13 @@ def first_step(executor: RayExecutor, cascade: Cascade) -> Any:  # noqa: ANN401 
     return event.outputs["a"]
 
 
-def test_each_worker_runs_on_the_machine_of_its_device_and_its_death_is_reported_at_once(executor: RayExecutor) -> None:
+def test_each_worker_runs_on_its_device_and_its_death_is_reported(executor: RayExecutor) -> None:
     for worker, device in enumerate(DEVICES):
         kill_on(device)
         assert next_of(executor) == Died(worker, "its process ended")
 
 
-def test_a_tensor_that_was_made_on_a_lost_machine_is_reported_lost(
+def test_a_tensor_made_on_a_lost_machine_is_reported_lost(
     executor: RayExecutor, machines: Machines, cascade: Cascade
 ) -> None:
     made = first_step(executor, cascade)
@@ -258,14 +258,14 @@ def test_a_tensor_that_was_made_on_a_lost_machine_is_reported_lost(
         executor.get(made, "a")
 
 
-def test_another_thread_can_wake_the_dispatcher(executor: RayExecutor) -> None:
+def test_wake_ends_a_wait_for_events(executor: RayExecutor) -> None:
     executor.wake()
     assert executor.next_event(None) is None
     assert executor.next_event(0.01) is None
 
 
 @pytest.mark.usefixtures("machines")
-def test_an_error_of_onnx_runtime_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_an_error_of_onnx_runtime_fails_one_request_only(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Identity", ["x"], ["a"], name="first"),
         helper.make_node("Gather", ["table", "a"], ["y"], name="last"),
@@ -298,7 +298,7 @@ def test_an_error_of_onnx_runtime_is_told_and_the_rest_goes_on(tmp_path: Path) -
     ],
     ids=["strings", "numbers"],
 )
-def test_all_types_go_there_and_back(tmp_path: Path, typed: dict[str, tuple[int, np.ndarray[Any, Any]]]) -> None:
+def test_every_type_of_tensor_is_sent(tmp_path: Path, typed: dict[str, tuple[int, np.ndarray[Any, Any]]]) -> None:
     nodes = [helper.make_node("Identity", [name], [f"{name}_at"], name=f"{name}_first") for name in typed]
     nodes += [helper.make_node("Identity", [f"{name}_at"], [f"{name}_out"], name=f"{name}_last") for name in typed]
     inputs = [helper.make_tensor_value_info(name, kind, value.shape) for name, (kind, value) in typed.items()]
@@ -316,7 +316,7 @@ def test_all_types_go_there_and_back(tmp_path: Path, typed: dict[str, tuple[int,
         assert answer[f"{name}_out"].dtype == value.dtype
 
 
-def test_a_device_that_the_cluster_lacks_is_named(machines: Machines, cascade: Cascade) -> None:
+def test_an_error_names_a_device_that_the_cluster_lacks(machines: Machines, cascade: Cascade) -> None:
     machines.bring("edge0", "edge1")
     with pytest.raises(RunError, match="no device 'edge2'; it has edge0, edge1") as caught:
         list(stream(cascade, feeds_of(1, 3), via="ray"))
@@ -325,7 +325,7 @@ def test_a_device_that_the_cluster_lacks_is_named(machines: Machines, cascade: C
 
 @pytest.mark.usefixtures("machines")
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_killed_workers_are_replaced_and_nothing_is_wrong(cascade: Cascade, seed: int) -> None:
+def test_killed_workers_are_replaced_and_results_are_exact(cascade: Cascade, seed: int) -> None:
     draw, feeds, log = np.random.default_rng(seed), feeds_of(16), RunLog(3, 3)
     at, device, after_s = int(draw.integers(3, 13)), DEVICES[draw.integers(3)], float(draw.random()) / 50
 
@@ -333,21 +333,21 @@ def test_killed_workers_are_replaced_and_nothing_is_wrong(cascade: Cascade, seed
         time.sleep(after_s)
         kill_on(device)
 
-    hurt = disturbed(feeds, at, kill)
-    expect_equal(list(stream(cascade, hurt, via="ray", config=ONE, log=log)), cascade, feeds)
+    feeds_with_loss = disturbed(feeds, at, kill)
+    expect_equal(list(stream(cascade, feeds_with_loss, via="ray", config=ONE, log=log)), cascade, feeds)
     assert [(worker, why) for worker, why, _ in log.deaths] == [(DEVICES.index(device), "its process ended")]
 
 
-def test_the_work_of_a_lost_node_goes_to_another_with_its_device(machines: Machines, cascade: Cascade) -> None:
+def test_a_lost_node_is_replaced_by_another_with_its_device(machines: Machines, cascade: Cascade) -> None:
     machines.bring("edge0", "edge1", "edge1", "edge2")
     feeds, log = feeds_of(16), RunLog(3, 3)
-    hurt = disturbed(feeds, 7, lambda: lose_where_it_works(machines, "edge1"))
-    expect_equal(list(stream(cascade, hurt, via="ray", config=ONE, log=log)), cascade, feeds)
+    feeds_with_loss = disturbed(feeds, 7, lambda: lose_where_it_works(machines, "edge1"))
+    expect_equal(list(stream(cascade, feeds_with_loss, via="ray", config=ONE, log=log)), cascade, feeds)
     assert [worker for worker, _, _ in log.deaths] == [1]
 
 
 def lose_where_it_works(machines: Machines, device: str) -> None:
-    """Of two nodes for a device, lose the one that the actor is on."""
+    """Remove that node of a device on which the actor is."""
     nodes = machines.nodes[device]
     wait_until(lambda: any(node.node_id in actors() for node in nodes))
     if nodes[-1].node_id not in actors():
@@ -357,25 +357,25 @@ def lose_where_it_works(machines: Machines, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["edge0", "edge1"])
-def test_a_device_that_is_gone_for_good_hands_its_parts_over(machines: Machines, cascade: Cascade, device: str) -> None:
+def test_parts_of_a_permanently_lost_device_move_to_others(machines: Machines, cascade: Cascade, device: str) -> None:
     feeds, log = feeds_of(16), RunLog(3, 3)
-    hurt = disturbed(feeds, 7, lambda: machines.lose(device))
-    expect_equal(list(stream(cascade, hurt, via="ray", config=ONE, log=log)), cascade, feeds)
+    feeds_with_loss = disturbed(feeds, 7, lambda: machines.lose(device))
+    expect_equal(list(stream(cascade, feeds_with_loss, via="ray", config=ONE, log=log)), cascade, feeds)
     assert {worker for worker, _, _ in log.deaths} == {DEVICES.index(device)}
 
 
-def test_a_device_whose_parts_fit_nowhere_else_is_named_with_them(machines: Machines, tmp_path: Path) -> None:
+def test_an_error_names_a_lost_device_whose_parts_fit_nowhere_else(machines: Machines, tmp_path: Path) -> None:
     bare = model_in_three(tmp_path / "full")
     needs = [part.weight_bytes + part.activation_bytes for part in bare.parts]
     cascade = planned(bare, needs)
-    hurt = disturbed(feeds_of(16), 7, lambda: machines.lose("edge1"))
+    feeds_with_loss = disturbed(feeds_of(16), 7, lambda: machines.lose("edge1"))
     with pytest.raises(RunError, match=r"edge1 is lost \(no machine of the cluster is edge1 any more\).* part-1\.onnx"):
-        list(stream(cascade, hurt, via="ray", config=ONE))
+        list(stream(cascade, feeds_with_loss, via="ray", config=ONE))
     assert actors() == {}
 
 
 @pytest.mark.usefixtures("machines")
-def test_caches_that_are_lost_with_a_worker_are_made_again(tmp_path: Path) -> None:
+def test_caches_lost_with_a_worker_are_recomputed(tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "llm.onnx", layers=4)
     model = graphcut.load(tmp_path / "llm.onnx")
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(2)), tmp_path / "parts")
@@ -392,38 +392,38 @@ def test_caches_that_are_lost_with_a_worker_are_made_again(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nodes look for the cascade where it is not: as if they shared no disk with the driver."""
+def no_shared_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nodes do not find the cascade, as if they shared no disk with the driver."""
 
-    class Apart(RemoteWorker):
+    class WithoutCascade(RemoteWorker):
         def __init__(self, path: str, *arguments: Any) -> None:  # noqa: ANN401 - those of the actor
             super().__init__(str(tmp_path / "not here" / Path(path).name), *arguments)
 
-    monkeypatch.setattr(ray_executor, "RemoteWorker", Apart)
+    monkeypatch.setattr(ray_executor, "RemoteWorker", WithoutCascade)
 
 
-@pytest.mark.usefixtures("apart")
-def test_parts_are_sent_to_nodes_that_lack_them_and_removed(machines: Machines, cascade: Cascade) -> None:
+@pytest.mark.usefixtures("no_shared_disk")
+def test_parts_are_sent_to_nodes_that_lack_them_and_removed_at_the_end(machines: Machines, cascade: Cascade) -> None:
     seen: list[list[str]] = []
 
     def look() -> None:
         seen.append(sorted(file.name for folder in machines.sent() for file in folder.iterdir()))
-        kill_on("edge1")  # who takes its place finds what was sent
+        kill_on("edge1")  # its replacement finds the files that were sent
 
     feeds = feeds_of(10)
     expect_equal(list(stream(cascade, disturbed(feeds, 7, look), via="ray", config=ONE)), cascade, feeds)
     files = sorted(name for part in cascade.parts for name in (part.file, *part.data))
-    assert seen == [sorted([*files, "in-use", "in-use", "in-use"])]
+    assert seen == [files]
     assert machines.sent() == []
 
 
-@pytest.mark.parametrize("disk", ["shared", "apart"])
-def test_a_part_that_was_changed_after_the_split_is_refused(
+@pytest.mark.parametrize("disk", ["shared", "no_shared_disk"])
+def test_a_part_changed_after_the_split_is_refused(
     machines: Machines, tmp_path: Path, disk: str, request: pytest.FixtureRequest
 ) -> None:
     cascade = planned(model_in_three(tmp_path / "changed"))
-    if disk == "apart":
-        request.getfixturevalue("apart")
+    if disk == "no_shared_disk":
+        request.getfixturevalue("no_shared_disk")
     file = cascade.file(cascade.parts[1])
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(RunError, match=r"changed/parts/part-1\.onnx was changed after the model was cut"):
@@ -432,7 +432,7 @@ def test_a_part_that_was_changed_after_the_split_is_refused(
 
 
 @pytest.mark.usefixtures("machines")
-def test_a_part_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_missing_part(tmp_path: Path) -> None:
     cascade = planned(model_in_three(tmp_path / "missing"))
     cascade.file(cascade.parts[2]).unlink()
     with pytest.raises(RunError, match=r"missing/parts/part-2\.onnx can't be read: No such file"):
@@ -440,7 +440,7 @@ def test_a_part_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("machines")
-def test_whoever_stops_early_leaves_no_actor(cascade: Cascade) -> None:
+def test_stopping_early_leaves_no_actor(cascade: Cascade) -> None:
     answers = stream(cascade, feeds_of(12), via="ray", config=ONE)
     next(answers)
     del answers
@@ -461,7 +461,7 @@ if __name__ == "__main__":
 
 
 def left_behind() -> list[str]:
-    """Files and processes of clusters that graphcut starts, and memory of any."""
+    """The files and processes of clusters that graphcut started, and the shared memory of any."""
     shared = [one.name for one in SHARED.iterdir() if any(word in one.name for word in ("plasma", "ray", "sem."))]
     running = [Path(one, "cmdline") for one in Path("/proc").iterdir() if one.name.isdigit()]
     commands = []
@@ -472,7 +472,7 @@ def left_behind() -> list[str]:
     return sorted([*(one.name for one in PLACE.glob("gc-*")), *shared, *started])
 
 
-def test_without_a_cluster_one_is_started_here_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_local_cluster_is_started_and_leaves_nothing(tmp_path: Path) -> None:
     cascade = model_in_three(tmp_path / "alone")
     environment = {name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "TMPDIR"}}
     environment |= {"RAY_TMPDIR": str(tmp_path), "HOME": str(tmp_path)}  # the first tells which clusters run: none
@@ -485,7 +485,7 @@ def test_without_a_cluster_one_is_started_here_and_nothing_is_left(tmp_path: Pat
     assert not (tmp_path / ".ray").exists()
 
 
-def test_a_cluster_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> None:
+def test_an_error_names_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
     cascade = model_in_three(tmp_path / "nobody")
     done = subprocess.run(
         [sys.executable, "-c", ALONE, str(cascade.path)],
@@ -497,7 +497,7 @@ def test_a_cluster_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> No
     assert "RunError: there is no Ray cluster at 127.0.0.1:1" in done.stderr
 
 
-def test_without_ray_it_is_said_what_to_install(tmp_path: Path) -> None:
+def test_an_error_says_that_ray_is_not_installed(tmp_path: Path) -> None:
     cascade = model_in_three(tmp_path / "bare")
     code = f"import sys; sys.modules['ray'] = None\n{ALONE}"
     done = subprocess.run([sys.executable, "-c", code, str(cascade.path)], capture_output=True, text=True, check=False)

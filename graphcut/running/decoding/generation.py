@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade
 from ...core.units import count
-from ..executors.inline import InlineExecutor
+from ..executors.threads import InlineExecutor
 from ..run_log import RunLog
 from ..scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
 from ..scheduling.requests import Request, Routing

@@ -5,24 +5,19 @@ Transport is up to the caller: the driver reads and sends chunks, and the other 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade, Part
 from ...core.units import size
 from ..stage import check_unchanged
+from .locked_folders import lock_folder
 
-PREFIX: Final = "graphcut-parts-"
-"""The prefix of the folders for received files."""
-
-_CHUNK_BYTES: Final = 16 << 20
-_LOCK: Final = "in-use"
+CHUNK_BYTES: Final = 16 << 20
 
 
 class FileStamp(NamedTuple):
@@ -63,7 +58,7 @@ def chunks(file: Path) -> Iterator[tuple[int, bytes]]:
     """The bytes of a file in chunks, each with its offset."""
     with file.open("rb") as stream:
         offset = 0
-        while chunk := stream.read(_CHUNK_BYTES):
+        while chunk := stream.read(CHUNK_BYTES):
             yield offset, chunk
             offset += len(chunk)
 
@@ -73,6 +68,7 @@ class PartStore:
 
     Attributes:
         folder: the folder for received files, made with the first one.
+        part_folders: for each part whose files are complete, the folder that has all of them.
     """
 
     def __init__(self, root: Path, folder: Path) -> None:
@@ -84,8 +80,8 @@ class PartStore:
         """
         self.folder = folder
         self._root = root
-        self._part_folders: dict[int, Path] = {}
-        self._lock: IO[bytes] | None = None
+        self.part_folders: dict[int, Path] = {}
+        self._lock: int | None = None
 
     def missing_files(self, part: int, stamps: Mapping[str, FileStamp]) -> list[str]:
         """The files that must be sent before the part with this index can be loaded.
@@ -94,13 +90,11 @@ class PartStore:
         """
         for folder in (self._root, self.folder):
             if all(_is_same(folder / name, stamp) for name, stamp in stamps.items()):
-                self._part_folders[part] = folder
+                self.part_folders[part] = folder
+                if folder == self.folder:
+                    self._make_folder()
                 return []
         return [name for name, stamp in stamps.items() if not _is_same(self.folder / name, stamp)]
-
-    def folder_of(self, part: int) -> Path:
-        """The folder that has the files of a part, once `missing_files` was empty."""
-        return self._part_folders[part]
 
     def write_chunk(self, name: str, offset: int, chunk: bytes) -> None:
         """Write a chunk of a file.
@@ -142,23 +136,10 @@ class PartStore:
         return self.folder / f"{name}.unfinished"
 
     def _make_folder(self) -> None:
-        """Make the folder, and lock it so that `remove_abandoned` of other runs keeps it."""
+        """Make the folder if it does not exist, and lock it."""
         if self._lock is None:
-            remove_abandoned(self.folder.parent)
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = (self.folder / _LOCK).open("wb")
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
-
-
-def remove_abandoned(parent: Path) -> None:
-    """Remove the folders of runs whose machines or drivers were killed."""
-    for folder in sorted(parent.glob(f"{PREFIX}*")):
-        try:
-            with (folder / _LOCK).open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # it is in use, it is just being made, or it belongs to another user
-            continue
+            self._lock = lock_folder(self.folder)
 
 
 def _stamp(file: Path, expected_bytes: int | None) -> FileStamp:

@@ -23,7 +23,6 @@ class OutputBuffers:
     """
 
     def __init__(self, shared: SharedMemory) -> None:
-        """No signature is known yet."""
         self._shared = shared
         self._known: dict[Signature, dict[str, TensorSpec]] = {}
 

@@ -15,12 +15,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ...core.errors import RunError
-from ...core.manifest import Cascade, Manifest, digest_of, open_cascade
+from ...core.manifest import Manifest, digest_of, open_cascade
 from ..process_memory import resident_bytes
 from ..stage import SessionConfig, Stage
 from .output_buffers import OutputBuffers
@@ -30,15 +30,9 @@ from .worker import StatesByPart, Worker
 
 
 class Setup(NamedTuple):
-    """The first message to a worker.
+    """The first message to a worker: its number, the path and the digest of the manifest, how to run parts.
 
-    Attributes:
-        worker: its number.
-        manifest: the path of the cascade's manifest.
-        digest: the expected `manifest_digest`.
-        config: how sessions are built.
-        states: the states that parts keep.
-        owner: the prefix of the names of its shared-memory regions.
+    `owner` is the prefix of the names of its shared-memory regions.
     """
 
     worker: int
@@ -75,7 +69,6 @@ class RunStep(NamedTuple):
 
 
 Command = Hold | RunStep
-_AnyCommand = TypeVar("_AnyCommand", Hold, RunStep)
 
 
 def manifest_digest(manifest: Manifest) -> str:
@@ -89,10 +82,7 @@ def serve() -> None:
     pipe, *folders = sys.argv[1:]
     connection = Connection(int(pipe))
     try:
-        setup: Setup = connection.recv()
-        server = WorkerServer(connection, setup, folders)
-        while True:
-            server.handle(connection.recv())
+        WorkerServer(connection, connection.recv(), folders).serve()
     except (EOFError, OSError):  # the hub is gone, and can't clean up
         _clean_up_and_exit(folders)
 
@@ -101,26 +91,23 @@ class WorkerServer:
     """Receives commands, runs steps and loads parts, each in a thread of its own, so that none waits for another."""
 
     def __init__(self, connection: Connection, setup: Setup, folders: Sequence[str]) -> None:
-        """Nothing is loaded yet."""
         self._connection = connection
         self._setup = setup
         self._shared = SharedMemory(folders, setup.owner)
         self._buffers = OutputBuffers(self._shared)
         self._sending = Lock()
-        self._loads: SimpleQueue[Hold] = SimpleQueue()
-        self._steps: SimpleQueue[RunStep] = SimpleQueue()
         self._worker: Worker | None = None
-        Thread(target=self._run_all, args=(self._loads, self._load), daemon=True).start()
-        Thread(target=self._run_all, args=(self._steps, self._run), daemon=True).start()
 
-    def handle(self, command: Command) -> None:
-        """Queue a command for its thread."""
-        if isinstance(command, Hold):
-            self._loads.put(command)
-        else:
-            self._steps.put(command)
+    def serve(self) -> None:
+        """Handle commands until the pipe closes."""
+        queues: dict[type, SimpleQueue[Any]] = {Hold: SimpleQueue(), RunStep: SimpleQueue()}
+        Thread(target=self._run_all, args=(queues[Hold], self._load), daemon=True).start()
+        Thread(target=self._run_all, args=(queues[RunStep], self._run), daemon=True).start()
+        while True:
+            command = self._connection.recv()
+            queues[type(command)].put(command)
 
-    def _run_all(self, commands: SimpleQueue[_AnyCommand], run: Callable[[_AnyCommand], Event]) -> None:
+    def _run_all(self, commands: SimpleQueue[Any], run: Callable[[Any], Event]) -> None:
         while True:
             command = commands.get()
             try:
@@ -132,7 +119,9 @@ class WorkerServer:
 
     def _load(self, command: Hold) -> Event:
         if self._worker is None:
-            cascade, setup = _open(self._setup), self._setup
+            setup, cascade = self._setup, open_cascade(self._setup.manifest)
+            if manifest_digest(cascade.manifest) != setup.digest:
+                raise RunError(f"{setup.manifest} was changed while the cascade ran", hint="run it again")
             load = lambda part: Stage(cascade, cascade.parts[part], config=setup.config)  # noqa: E731
             self._worker = Worker(cascade, setup.states, load)
         self._worker.hold(frozenset(command.parts))
@@ -152,13 +141,6 @@ class WorkerServer:
             return Lost(self._setup.worker, step)
         refs, seconds = self._buffers.run(step, inputs, lambda buffers: worker.run(step, inputs, buffers))
         return Done(self._setup.worker, step, refs, seconds, resident_bytes())
-
-
-def _open(setup: Setup) -> Cascade:
-    cascade = open_cascade(setup.manifest)
-    if manifest_digest(cascade.manifest) != setup.digest:
-        raise RunError(f"{setup.manifest} was changed while the cascade ran", hint="run it again")
-    return cascade
 
 
 def _picklable(error: Exception) -> Exception:

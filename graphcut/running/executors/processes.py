@@ -26,10 +26,10 @@ from ...core.errors import RunError
 from ...core.manifest import Cascade
 from ..stage import SessionConfig
 from ..values import Value
+from .locked_folders import ShmFolders
 from .process_worker import Command, Hold, RunStep, Setup, manifest_digest
 from .protocol import Died, Done, Event, Executor, Handle, Step
 from .shared_memory import SharedMemory, TensorRef
-from .shm_folders import ShmFolders
 from .worker import StatesByPart
 
 _SERVE: Final = "from graphcut.running.executors.process_worker import serve; serve()"
@@ -39,11 +39,9 @@ _PIPE_TIMEOUT_S: Final = 5
 
 @dataclass(slots=True)
 class _WorkerProcess:
-    """A process that is, or was, a worker.
+    """A process that is a worker, and the hub's end of its pipe.
 
     Attributes:
-        popen: the process.
-        connection: the hub's end of the pipe.
         owner: the prefix of the names of its shared-memory regions.
         freed: its regions that nobody reads any more; sent with its next step, as are the following two.
         removed: regions of others that were removed.
@@ -59,16 +57,9 @@ class _WorkerProcess:
 
 
 class ProcessExecutor(Executor):
-    """Workers that are processes. This process is their hub. Only `wake` may be called from another thread.
-
-    Attributes:
-        can_die: True.
-    """
-
-    can_die = True
+    """Workers that are processes. This process is their hub. Only `wake` may be called from another thread."""
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
-        """An executor without workers; see `start`."""
         self._cascade = cascade
         self._config = config
         self._states = states
@@ -223,12 +214,8 @@ class ProcessExecutor(Executor):
 
 
 def _spawn(owner: str, folders: Sequence[str]) -> _WorkerProcess:
-    """Start a process in a session of its own, so that Ctrl-C in the terminal reaches the hub only.
-
-    Raises:
-        RunError: there is no Python interpreter. A program frozen into one file is its own: it would start itself.
-    """
-    if not sys.executable or getattr(sys, "frozen", False):
+    """Start a process in a session of its own, so that Ctrl-C in the terminal reaches the hub only."""
+    if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself
         raise RunError("there is no Python interpreter here to start workers with", hint="run it with --via threads")
     ours, theirs = socket.socketpair()
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):

@@ -48,14 +48,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step is done.
+    """A worker has run a step: the handles of `step.writes`, and the run time of each part.
 
-    Attributes:
-        worker: the worker that ran it.
-        step: the step.
-        outputs: handles of the tensors in `step.writes`.
-        seconds: the run time of each part.
-        memory_bytes: the worker's resident memory; 0 where workers share a process.
+    `memory_bytes` is the resident memory of the worker's process; 0 where workers share a process.
     """
 
     worker: int
@@ -101,7 +96,7 @@ class Executor(Protocol):
         can_die: workers may end on their own, and can be killed.
     """
 
-    can_die: bool
+    can_die: bool = True
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         """Start a worker that holds `parts`, or restart it after it died; `Ready`, `Failed` or `Died` follows."""

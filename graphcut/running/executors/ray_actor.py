@@ -21,7 +21,8 @@ from ...core.wiring import Tensor
 from ..process_memory import resident_bytes
 from ..stage import SessionConfig, Stage, ort_message
 from ..values import NON_NUMPY_TYPES, Value, is_numeric_tensor, to_array
-from .file_transfer import PREFIX, PartStore
+from .file_transfer import PartStore
+from .locked_folders import RECEIVED_PREFIX
 from .protocol import Step
 from .worker import StatesByPart, Worker
 
@@ -31,13 +32,9 @@ INLINE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a step.
+    """The run time of each part of a step, the resident memory of the actor, and the outputs requested inline.
 
-    Attributes:
-        seconds: the run time of each part.
-        memory_bytes: the resident memory of the actor.
-        inline: the output arrays that were requested inline.
-        small: the names of all outputs small enough to be requested inline the next time.
+    `small` are the names of all outputs that are small enough to be requested inline the next time.
     """
 
     seconds: tuple[float, ...]
@@ -61,7 +58,7 @@ class RemoteWorker(PartStore):
         """
         self._node = str(ray.get_runtime_context().get_node_id())
         self._path = Path(path)
-        super().__init__(self._path.parent, Path(gettempdir()) / f"{PREFIX}{run}-{self._node[:12]}")
+        super().__init__(self._path.parent, Path(gettempdir()) / f"{RECEIVED_PREFIX}{run}-{self._node[:12]}")
         self._manifest = manifest
         self._config = config
         self._cascade = Cascade(self._path, manifest)
@@ -124,7 +121,7 @@ class RemoteWorker(PartStore):
         self._worker.forget(sequence)
 
     def _load(self, part: int) -> Stage:
-        cascade = Cascade(self.folder_of(part) / self._path.name, self._manifest)
+        cascade = Cascade(self.part_folders[part] / self._path.name, self._manifest)
         return Stage(cascade, self._manifest.parts[part], config=self._config)
 
 

@@ -36,17 +36,12 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _TINY_SHARE: Final = 0.001
 """A worker's share of its device. The resource only selects the machine; several workers may share it."""
 
-_STATISTICS: Final = "RAY_USAGE_STATS_ENABLED"
-"""Ray sends usage statistics to its makers unless this variable is 0."""
+_NO_STATISTICS: Final = {"RAY_USAGE_STATS_ENABLED": "0"}
+"""Otherwise Ray sends usage statistics to its makers."""
 
-_AUTH_MODE: Final = "RAY_AUTH_MODE"
-"""Ray sets this variable for clusters that it starts."""
-
-_AUTH_TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105 - the name of a variable
-"""If this variable is not set, Ray writes a token to the user's home that later clusters require."""
-
-_OWN_TOKEN: Final = secrets.token_hex(32)
-"""The token of clusters that are started here; Ray keeps it until this process ends."""
+_OWN_TOKEN: Final = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+"""The token of clusters that are started here, for as long as this process runs. Without one, Ray would write a token
+to the user's home, which later clusters would require."""
 
 RayNode = Mapping[str, Any]
 """A machine as Ray describes it, with `NodeID`, `Alive` and `Resources`."""
@@ -80,13 +75,13 @@ class RayCluster:
     def _connect(self, workers: int) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address := _running_address():
-            with _environment({_STATISTICS: "0"}):
+            with _environment(_NO_STATISTICS):
                 _join(address, **quiet)
             return
         # Ray's sockets are in this folder, and their paths must be short.
         self._folder = tempfile.mkdtemp(prefix="gc-", dir="/tmp")
         cores = max(workers, os.cpu_count() or 1)
-        with _environment({_STATISTICS: "0", _AUTH_TOKEN: _OWN_TOKEN}):
+        with _environment(_NO_STATISTICS | _OWN_TOKEN):
             ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=self._folder, **quiet)
 
     def _silence(self) -> None:
@@ -158,9 +153,7 @@ def _requested_address() -> str:
 def _running_address() -> str | None:
     """The address of the cluster in RAY_ADDRESS, or of one that `ray start` started on this machine.
 
-    Raises:
-        UsageError: RAY_ADDRESS is an address for Ray clients.
-        RunError: the cluster does not answer. Ray itself would try for five minutes.
+    It is checked first that the cluster answers, since Ray itself would try for five minutes.
     """
     requested = _requested_address()
     if requested == "local":
@@ -228,8 +221,8 @@ def _join(address: str, **quiet: Any) -> None:  # noqa: ANN401 - options of Ray
 
 @contextmanager
 def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set, and restore all of them afterwards."""
-    before = {name: os.environ.get(name) for name in (*defaults, _AUTH_MODE)}
+    """Set environment variables that are not set, and restore them afterwards, and the one that Ray itself sets."""
+    before = {name: os.environ.get(name) for name in (*defaults, "RAY_AUTH_MODE")}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     try:

@@ -65,13 +65,11 @@ class _Actor:
     """A Ray actor, from its start to its death. A worker that is restarted gets another one.
 
     Attributes:
-        worker: the number of the worker.
         remote: Ray's handle of the actor.
         life: the result of `live`, which comes when the actor ends.
         node: Ray's id of its machine; empty until that is known.
         folder: the folder for received files there.
         result: the Ray reference of the result of the step that it runs.
-        step: that step.
         sources: the machines that made the inputs of the step.
         reason: why this process ended it.
         is_dead: its death was reported to the scheduler.
@@ -94,13 +92,7 @@ class _Actor:
 
 
 class RayExecutor(Executor):
-    """Workers that are Ray actors. All callbacks go through one queue, and run in the thread that calls `next_event`.
-
-    Attributes:
-        can_die: True.
-    """
-
-    can_die = True
+    """Workers that are Ray actors. All callbacks are queued, and run in the thread that calls `next_event`."""
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
         """An executor that connects to a cluster when the first worker starts.
@@ -296,29 +288,21 @@ class RayExecutor(Executor):
     def _load(self, actor: _Actor, parts: Sequence[int]) -> None:
         event: Event
         try:
-            if not actor.node:
-                self._wait_for_machine(actor)
+            if not actor.node and (reason := self._wait_for_machine(actor)):
+                self._callbacks.put(lambda: self._died(actor, reason, is_permanent=True))
+                return
             self._send_parts(actor, parts)
             actor.call_loading("hold", parts)
         except exceptions.RayActorError:
             return  # the callback of `life` reports it
-        except _NoMachineError as error:
-            reason = str(error)
-            self._callbacks.put(lambda: self._died(actor, reason, is_permanent=True))
-            return
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
             event = Failed(actor.worker, None, _original(error))
         else:
             event = Ready(actor.worker, frozenset(parts))
         self._callbacks.put(lambda: None if actor.is_dead else event)
 
-    def _wait_for_machine(self, actor: _Actor) -> None:
-        """Wait until the actor runs, and note where.
-
-        Raises:
-            _NoMachineError: no machine has its device, or room for it.
-            RunError: its machine has another version of graphcut.
-        """
+    def _wait_for_machine(self, actor: _Actor) -> str:
+        """Wait until the actor runs, and note its machine. The reason if no machine can run it, else empty."""
         placement = cast("WorkerPlacement", self._placement)
         answer = actor.remote.location.remote()
         start = last_seen = perf_counter()
@@ -326,14 +310,15 @@ class RayExecutor(Executor):
             now, missing = perf_counter(), placement.missing_device(actor.worker)
             last_seen = last_seen if missing else now
             if now - last_seen > ABSENT_S:
-                raise _NoMachineError(f"no machine of the cluster is {missing} any more")
+                return f"no machine of the cluster is {missing} any more"
             if now - start > ROOM_S:
-                raise _NoMachineError(f"no machine of the cluster had room for it in {ROOM_S:.0f} s")
+                return f"no machine of the cluster had room for it in {ROOM_S:.0f} s"
         node, folder, version = ray.get(answer)
         if version != __version__:
             message = f"{self._names[actor.worker]} has graphcut {version}, and this machine {__version__}"
             raise RunError(message, hint="install the same version on all machines of the cluster")
         actor.node, actor.folder = node, folder
+        return ""
 
     def _send_parts(self, actor: _Actor, parts: Sequence[int]) -> None:
         """Send the files of `parts` that the machine does not have."""
@@ -356,10 +341,6 @@ class RayExecutor(Executor):
                 ray.get(in_flight.pop(0))
         ray.get(in_flight)
         actor.call_loading("finish", name, stamp)
-
-
-class _NoMachineError(Exception):
-    """No machine of the cluster can run an actor."""
 
 
 def _original(error: BaseException) -> Exception:

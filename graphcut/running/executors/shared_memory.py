@@ -57,17 +57,14 @@ _DTYPES: Final[Mapping[int, type[np.generic]]] = {
 """
 
 _NUMPY_TYPES: Final = frozenset(range(14))
-"""The data types that numpy has itself."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class TensorSpec(NamedTuple):
-    """Element type and shape of a tensor.
+    """The element type (a TensorProto.DataType) and the shape of a tensor.
 
-    Attributes:
-        element_type: its TensorProto.DataType; 0 for a pickled Python object.
-        shape: its shape; for an object the length of the pickle in bytes.
+    For a pickled Python object the type is 0, and the shape is the length of the pickle.
     """
 
     element_type: int
@@ -85,14 +82,7 @@ class TensorSpec(NamedTuple):
 
 
 class TensorRef(NamedTuple):
-    """The location of a shared tensor.
-
-    Attributes:
-        spec: its element type and shape.
-        region: the path of the file; None where the bytes are `inline`.
-        offset: where it begins in the region, in bytes.
-        inline: its bytes.
-    """
+    """Where a tensor is: in the file `region` at `offset` (in bytes), or, where `region` is None, `inline`."""
 
     spec: TensorSpec
     region: str | None = None
@@ -104,7 +94,7 @@ class SharedMemory:
     """Shared memory as one process uses it: its own regions, which it writes, and those of others, which it reads."""
 
     def __init__(self, folders: Sequence[str], owner: str) -> None:
-        """Nothing is allocated yet.
+        """Shared memory without regions.
 
         Args:
             folders: where regions are made; the first folder with room is used.
@@ -218,9 +208,26 @@ class SharedMemory:
         )
 
     def _grow(self, name: str, length: int) -> bool:
-        """Make or enlarge a region; False where the disk has no room."""
-        if not _reserve(name, length):
+        """Make or enlarge a region; False if there is no room.
+
+        Its blocks are reserved, since writing to a mapped file on a full disk would kill the process.
+        """
+        try:
+            file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
             return False
+        old_length = os.fstat(file).st_size
+        try:
+            _allocate_blocks(file, old_length, length)
+        except OSError:
+            with suppress(OSError):
+                if old_length:
+                    os.ftruncate(file, old_length)
+                else:
+                    Path(name).unlink()
+            return False
+        finally:
+            os.close(file)
         self._maps[name] = _map(name, mmap.ACCESS_WRITE)
         return True
 
@@ -256,27 +263,6 @@ def _rounded(length: int) -> int:
     """The next possible size of a region; at most an eighth of it is unused."""
     step = max(mmap.PAGESIZE, (1 << length.bit_length()) // (2 * _SIZES_PER_OCTAVE))
     return -(-length // step) * step
-
-
-def _reserve(name: str, length: int) -> bool:
-    """Make a file this long and reserve its blocks: writing to a mapped file on a full disk would kill the process."""
-    try:
-        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return False
-    old_length = os.fstat(file).st_size
-    try:
-        _allocate_blocks(file, old_length, length)
-    except OSError:
-        with suppress(OSError):
-            os.ftruncate(file, old_length)
-        if not old_length:
-            with suppress(OSError):
-                Path(name).unlink()
-        return False
-    finally:
-        os.close(file)
-    return True
 
 
 def _allocate_blocks(file: int, start: int, length: int) -> None:

@@ -1,4 +1,8 @@
-"""Private folders for shared memory: one in /dev/shm where that exists, and one among the temporary files."""
+"""Folders for shared memory and for received part files.
+
+The processes that use a folder lock it, and remove it at their end. If all of them were killed, a later run removes the
+folder: nobody has locked it.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,18 @@ from typing import Final
 
 from ...core.errors import RunError
 
+RECEIVED_PREFIX: Final = "graphcut-parts-"
+"""The prefix of folders for received part files."""
+
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private folders are made in it
 
-_FOLDER_NAME: Final = re.compile(r"graphcut-\d+-\w+")
+_NAME: Final = re.compile(rf"graphcut-\d+-\w+|{RECEIVED_PREFIX}[\w-]+")
 _MIN_AGE_S: Final = 60.0
 """Younger folders are never removed: one is locked only after it was made, so it may not be locked yet."""
 
 
 class ShmFolders:
-    """Folders that one hub and its workers share.
-
-    The hub removes them at its end, and its workers do if the hub was killed. If all were killed together, the next
-    hub does: it removes folders that no process has locked.
+    """Private folders for shared memory: one in /dev/shm where that exists, and one among the temporary files.
 
     Attributes:
         paths: the folders; the first one that has room is used.
@@ -43,10 +47,9 @@ class ShmFolders:
         if (temporary := Path(tempfile.gettempdir())) != SHARED_MEMORY:
             parents.append(temporary)
         for parent in parents:
-            _remove_abandoned(parent)
             with suppress(OSError):
                 self.paths.append(tempfile.mkdtemp(prefix=f"graphcut-{os.getpid()}-", dir=parent))
-                self._locks.append(_lock(self.paths[-1], fcntl.LOCK_SH))
+                self._locks.append(lock_folder(self.paths[-1]))
         if not self.paths:
             where = " nor in ".join(map(str, parents))
             raise RunError(f"no folder can be made in {where}", hint="set TMPDIR to a folder with room")
@@ -60,18 +63,23 @@ class ShmFolders:
         self.paths, self._locks = [], []
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Remove the folders of hubs that were killed together with all their workers."""
-    for path in parent.glob("graphcut-*"):
+def lock_folder(path: str | Path) -> int:
+    """Lock a folder for use, and remove abandoned folders beside it.
+
+    Returns:
+        A file descriptor, which holds the lock until it is closed or this process ends.
+    """
+    file = _lock(path, fcntl.LOCK_SH)
+    for other in Path(path).parent.glob("graphcut-*"):
         with suppress(OSError):
-            if _FOLDER_NAME.fullmatch(path.name) and time.time() - path.stat().st_mtime > _MIN_AGE_S:
-                lock = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+            if _NAME.fullmatch(other.name) and time.time() - other.stat().st_mtime > _MIN_AGE_S:
+                lock = _lock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(other, ignore_errors=True)
                 os.close(lock)
+    return file
 
 
 def _lock(path: str | Path, kind: int) -> int:
-    """Lock a folder. The file descriptor holds the lock, until it is closed or this process ends."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, kind)
