@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.graph import Partition, partition
 from ..core.product import Product
-from ..loading.model import Model
+from ..loading.model import Model, ModelLike, load
 from . import dataflow
 from .liveness import Liveness
 from .repeated_blocks import RepeatedBlock, repeated_block
@@ -172,6 +172,14 @@ class Analysis(Product):
         return Liveness(self.model.graph, self.model.graph.flow, self.model.tensor_bytes)
 
 
-def analyze(model: Model) -> Analysis:
-    """Where `model` can be cut. Returns at once: each property of the result is computed on first use."""
-    return Analysis(model)
+AnalysisLike = ModelLike | Analysis
+"""An analysis, a model, or the path of a model."""
+
+
+def analyze(source: AnalysisLike) -> Analysis:
+    """Where a model can be cut. Returns at once: each property of the result is computed on first use.
+
+    Args:
+        source: a model or its path; an `Analysis` is returned as it is.
+    """
+    return source if isinstance(source, Analysis) else Analysis(load(source))

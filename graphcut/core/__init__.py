@@ -1,1 +1,1 @@
-"""What the library and the parts at work both need: graph, manifest, errors, files. No ONNX."""
+"""What planning, splitting and running all need: graph, manifest, errors, files. Imports no ONNX."""

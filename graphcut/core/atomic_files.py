@@ -1,7 +1,7 @@
-"""Files put in their place all together, or not at all: written into a folder beside, then renamed.
+"""Replace files and folders atomically: new ones are written to a scratch folder, then renamed.
 
-What is undone when something fails is also undone for Ctrl-C. Only a machine that stops between two renames can leave
-a half, and then the old files lie in the folder beside.
+An error, Ctrl-C included, undoes what was done. Only a machine that stops between two renames can leave a mixture; the
+old files are then in the scratch folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .errors import UsageError
 
 @contextmanager
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
-    """A folder in `parent`, so on the same disk; gone at the end, whatever happens."""
+    """A new folder in `parent`, so on the same file system; deleted at the end."""
     folder = Path(tempfile.mkdtemp(prefix=f".{name}.tmp-", dir=parent))
     try:
         yield folder
@@ -28,48 +28,48 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write a file to; once all went well, the file takes the place of `path`, or of what that links to.
+    """A path to write a file to. At the end the file replaces `path`, or the file that the link `path` points to.
 
     Raises:
-        UsageError: something that is no file stands there: a folder, a device, a pipe.
+        UsageError: `path` exists and is not a file: a folder, a device, a pipe.
     """
-    goal = path.resolve() if path.is_symlink() else path.absolute()
-    if goal.exists() and not goal.is_file():
-        raise UsageError(f"{path} is no ordinary file, and can't be replaced", hint="choose another name with -o")
-    with scratch_folder(goal.parent, goal.name) as scratch:
+    target = path.resolve() if path.is_symlink() else path.absolute()
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{path} is not a regular file and can't be replaced", hint="choose another name with -o")
+    with scratch_folder(target.parent, target.name) as scratch:
         yield scratch / "new"
-        os.replace(scratch / "new", goal)
+        os.replace(scratch / "new", target)
 
 
-def replace_folder(new: Path, goal: Path, away: Path) -> None:
-    """Let `new` be `goal`. A folder that stands there moves to `away`, and back if that fails."""
-    if not goal.exists():
-        os.replace(new, goal)
+def replace_folder(new: Path, target: Path, backup: Path) -> None:
+    """Rename `new` to `target`. An existing folder moves to `backup`, and back if renaming fails."""
+    if not target.exists():
+        os.replace(new, target)
         return
-    os.replace(goal, away)
+    os.replace(target, backup)
     try:
-        os.replace(new, goal)
+        os.replace(new, target)
     except BaseException:
-        os.replace(away, goal)
+        os.replace(backup, target)
         raise
 
 
-def replace_files(new: Path, goal: Path, *, last: str, old: Iterable[Path], away: Path) -> None:
-    """Move all files of `new` into `goal`, the one called `last` at the end, and all of `old` to `away`.
+def replace_files(new: Path, target: Path, *, last: str, old: Iterable[Path], backup: Path) -> None:
+    """Move the files `old` to `backup`, then all files of the folder `new` into `target`, `last` at the end.
 
-    If that fails, everything is as it was.
+    If a move fails, all moves are undone.
     """
-    away.mkdir()
+    backup.mkdir()
     done: list[tuple[Path, Path]] = []
     names = sorted(file.name for file in new.iterdir() if file.name != last)
-    moves = [(file, away / file.name) for file in dict.fromkeys(old) if file.exists()]
-    moves += [(new / name, goal / name) for name in (*names, last)]
+    moves = [(file, backup / file.name) for file in dict.fromkeys(old) if file.exists()]
+    moves += [(new / name, target / name) for name in (*names, last)]
     try:
-        for source, target in moves:
-            done.append((source, target))
-            os.replace(source, target)
+        for source, destination in moves:
+            done.append((source, destination))
+            os.replace(source, destination)
     except BaseException:
-        for source, target in reversed(done):
-            if target.exists() and not source.exists():
-                os.replace(target, source)
+        for source, destination in reversed(done):
+            if destination.exists() and not source.exists():
+                os.replace(destination, source)
         raise

@@ -1,14 +1,4 @@
-"""Everything graphcut raises on purpose.
-
-* GraphcutError
-  - UsageError     what was asked for does not make sense: a wrong name, an output that is in the way
-  - ModelError     the model cannot be read, or holds something we cannot cut
-  - PlanError      the goal cannot be met by any cut
-  - CascadeError   a cascade on disk is damaged, incomplete, or of another version
-  - RecordError    a JSON, TOML or CSV file does not fit the record it should hold
-  - RunError       a part failed while running
-    - MemoryCapError   what a run may have in memory is less than it needs
-"""
+"""The exceptions of graphcut. Each has a message (what is wrong, and where) and a hint (what to do)."""
 
 from __future__ import annotations
 
@@ -16,10 +6,10 @@ from collections.abc import Iterable
 
 
 class GraphcutError(Exception):
-    """Base of all errors of ours: one sentence of what is wrong, and a hint of what to do.
+    """Base of all exceptions that graphcut raises on purpose.
 
     Attributes:
-        hint: what the user can try next; empty when there is nothing to try.
+        hint: what the user can do; empty if there is nothing.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -28,11 +18,11 @@ class GraphcutError(Exception):
 
 
 class UsageError(GraphcutError):
-    """What was asked for does not make sense for this model or this place."""
+    """The request makes no sense: an unknown name, or an existing output."""
 
 
 class ModelError(GraphcutError):
-    """The model cannot be read, or holds something that cannot be cut."""
+    """The model can't be read, or it contains something that can't be cut."""
 
 
 class PlanError(GraphcutError):
@@ -44,7 +34,7 @@ class CascadeError(GraphcutError):
 
 
 class RecordError(GraphcutError):
-    """A file does not fit the record it should hold."""
+    """A JSON, TOML or CSV file doesn't have the expected format."""
 
 
 class RunError(GraphcutError):
@@ -52,15 +42,22 @@ class RunError(GraphcutError):
 
 
 class MemoryCapError(RunError):
-    """What a run may have in memory is less than it needs.
+    """A run needs more memory than it may use.
 
     Attributes:
-        smallest_bytes: what would do.
+        smallest_bytes: the smallest limit with which it would run.
     """
 
     def __init__(self, message: str, *, smallest_bytes: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.smallest_bytes = smallest_bytes
+
+
+def wrong_type(value: object, expected: str, *, hint: str) -> TypeError:
+    """A TypeError for an argument of the wrong type, with the hint as a note: `expected a Model, got int`."""
+    error = TypeError(f"expected {expected}, got {type(value).__name__}")
+    error.add_note(f"hint: {hint}")
+    return error
 
 
 def validation_message(error: Exception) -> str:

@@ -1,4 +1,7 @@
-"""The model as a graph of nodes and tensors. No ONNX in here, and no files."""
+"""The dataflow graph of a model, and its partition into blocks. No ONNX messages, no files.
+
+Tensors have names; nodes, weights (initializers) and blocks refer to tensors by name, and to nodes by index.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ from .wiring import Wiring, wire
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation.
+    """A node of the model's graph.
 
     Attributes:
-        name: unique in its graph; the name of its first output where the model gives it none.
-        op: its operator, with the domain where that is not ONNX's own (`com.microsoft.Gelu`).
-        reads: activations it reads: inputs of the model and what flowing nodes write, what the bodies of its If, Loop
-            and Scan capture included.
-        writes: every tensor it writes.
-        weights: initializers it reads.
-        constants: tensors it reads that constant nodes write.
-        is_constant: nothing from outside has a part in its result, and every run gives the same one.
-        is_stateful: it draws random numbers or keeps something between runs, so it must exist exactly once.
-        module: path of the module it came from, such as `model/layers.3/mlp`; empty where nothing tells.
+        name: unique in the graph; if the model gives none, the name of the node's first output.
+        op: the operator, with its domain unless that is ONNX's own (`com.microsoft.Gelu`).
+        reads: the activations it reads: inputs of the model and tensors that flowing nodes write. Includes what the
+            subgraphs of an If, Loop or Scan read from the graph around them.
+        writes: its outputs.
+        weights: the initializers it reads.
+        constants: the tensors it reads that constant nodes write.
+        is_constant: it depends on no input of the model, and always gives the same result.
+        is_stateful: it draws random numbers or keeps a state between runs, so it must not be replicated.
+        module: path of the module it was exported from, such as `model/layers.3/mlp`; empty if unknown.
     """
 
     name: str
@@ -47,8 +50,8 @@ class Weight:
 
     Attributes:
         name: its name in the model.
-        bytes: what its values take.
-        is_default: it is the default of a model input that a user may override.
+        bytes: size of its values.
+        is_default: it is the default value of an input of the model.
     """
 
     name: str
@@ -58,11 +61,11 @@ class Weight:
 
 @dataclass(frozen=True, repr=False)
 class Graph(Product):
-    """Nodes in an order in which they can run.
+    """The nodes and weights of a model.
 
     Attributes:
-        nodes: all nodes, the constant ones among them, in topological order.
-        weights: the initializers that some node or output reads.
+        nodes: all nodes, constant ones included, in topological order.
+        weights: the initializers that a node or an output reads, by name.
         reads: the model's inputs, in its order.
         writes: the model's outputs, in its order.
     """
@@ -74,17 +77,17 @@ class Graph(Product):
 
     @cached_property
     def flow(self) -> tuple[int, ...]:
-        """The nodes that something flows through: all but the constant ones, in topological order."""
+        """Indices of the flowing nodes (all that are not constant), in topological order."""
         return tuple(i for i, node in enumerate(self.nodes) if not node.is_constant)
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
-        """Which node writes a tensor, constant nodes included."""
+        """The index of the node that writes a tensor."""
         return {tensor: i for i, node in enumerate(self.nodes) for tensor in node.writes}
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[int, ...]]:
-        """Which flowing nodes read an activation, in topological order."""
+        """The flowing nodes that read an activation, in topological order."""
         found: dict[str, list[int]] = {}
         for i in self.flow:
             for tensor in self.nodes[i].reads:
@@ -93,16 +96,16 @@ class Graph(Product):
 
     @cached_property
     def input_index(self) -> Mapping[str, int]:
-        """The place of each input among `reads`."""
+        """The index of each input in `reads`."""
         return {tensor: i for i, tensor in enumerate(self.reads)}
 
     @cached_property
     def node_index(self) -> Mapping[str, int]:
-        """The place of each node in `nodes`."""
+        """The index of each node in `nodes`, by its name."""
         return {node.name: i for i, node in enumerate(self.nodes)}
 
     def constants_for(self, tensors: Iterable[str]) -> tuple[int, ...]:
-        """The constant nodes that must run so that `tensors` stand, in topological order."""
+        """The constant nodes that `tensors` depend on, in topological order."""
         found: set[int] = set()
         wanted = [tensor for tensor in tensors if tensor in self.producer]
         while wanted:
@@ -113,7 +116,7 @@ class Graph(Product):
         return tuple(sorted(found))
 
     def weights_of(self, node: int) -> tuple[str, ...]:
-        """The initializers that a node reads, those that its constant nodes read included."""
+        """The initializers that a node reads, those of the constant nodes it depends on included."""
         own, constants = self.nodes[node].weights, self.nodes[node].constants
         if not constants:
             return own
@@ -122,15 +125,15 @@ class Graph(Product):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Block(Product):
-    """Nodes that stay together.
+    """The nodes of one part.
 
     Attributes:
-        nodes: the flowing nodes whose home it is, in topological order.
-        replicas: the nodes that it computes for itself though others may too: constant nodes, and flowing nodes whose
-            home is an earlier block. In topological order.
-        reads: activations that come from outside the block.
-        writes: tensors that its own nodes make and that are wanted outside the block, then outputs of the model that no
-            flowing node makes.
+        nodes: the flowing nodes that no earlier block has, in topological order.
+        replicas: the nodes that other blocks may have too: constant nodes, and flowing nodes of earlier blocks that
+            this block recomputes. In topological order.
+        reads: activations from outside the block.
+        writes: tensors of `nodes` that are read outside the block, then outputs of the model that no flowing node
+            writes.
         weights: initializers that its nodes, its replicas and its outputs read.
     """
 
@@ -143,119 +146,120 @@ class Block(Product):
 
 @dataclass(frozen=True, repr=False)
 class Partition(Product):
-    """Every flowing node at home in exactly one block, and the blocks in an order in which they can run."""
+    """A division of a graph into blocks, in the order in which they run.
+
+    Each flowing node is in `Block.nodes` of exactly one block.
+    """
 
     blocks: tuple[Block, ...]
     wiring: Wiring
 
 
-def partition(graph: Graph, rows: Sequence[Iterable[int]]) -> Partition:
-    """Group the flowing nodes of `graph` into one block for each row.
+def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:
+    """Divide `graph` into one block for each group of flowing nodes. Takes linear time.
 
-    A node may stand in several rows: each computes it for itself, and what it makes is not sent there. Its home is the
-    first of them, which also gives out what it makes where other blocks read it, or the model gives it out. A copy
-    that nothing in its row and nobody outside needs is left out.
+    A node may be in several groups: the first one has it in `Block.nodes` and writes its tensors for other blocks, the
+    later ones recompute it. A copy whose tensors are not read in its group, nor outside it if it is the first, is left
+    out.
 
-    An output of the model that no flowing node writes (a constant, an initializer, the default of an input that is
-    handed straight on) is given out by the first block that holds it anyway, else by the last block. Linear in the
-    number of nodes and edges.
+    An output of the model that no flowing node writes (a constant, an initializer, an input or its default) is written
+    by the first block that has it anyway, or by the last block.
 
     Raises:
-        GraphcutError: the rows can't run in this order, some node stands in none, or one that draws random numbers or
-            keeps something between runs stands in several.
+        GraphcutError: the groups can't run in this order, a node is in no group, or a stateful node is in several.
     """
-    placed = _placed(graph, rows)
-    own, copied = _homes_and_copies(placed)
-    constants = [graph.constants_for(tensor for n in row for tensor in graph.nodes[n].constants) for row in placed]
-    extra = _owners_of_constant_outputs(graph, placed, constants)
-    wanted = {*graph.writes, *(tensor for row in placed for tensor in _reads(graph, row))}
+    groups = _without_unread_copies(graph, groups)
+    own, copied = _first_and_later(groups)
+    constants = [graph.constants_for(tensor for n in group for tensor in graph.nodes[n].constants) for group in groups]
+    outputs = _writers_of_constant_outputs(graph, groups, constants)
+    wanted = {*graph.writes, *(tensor for group in groups for tensor in _reads(graph, group))}
     blocks = tuple(
-        _block(graph, nodes, {*copies, *shared, *graph.constants_for(owned)}, owned, wanted)
-        for nodes, copies, shared, owned in zip(own, copied, constants, extra, strict=True)
+        _block(graph, nodes, {*copies, *needed, *graph.constants_for(extra)}, extra, wanted)
+        for nodes, copies, needed, extra in zip(own, copied, constants, outputs, strict=True)
     )
-    return Partition(blocks, wire(blocks, reads=graph.reads, writes=graph.writes))
+    return Partition(blocks, wire(blocks, reads=graph.reads, writes=graph.writes, kind="part"))
 
 
-def _placed(graph: Graph, rows: Sequence[Iterable[int]]) -> list[tuple[int, ...]]:
-    """The rows in topological order, without the copies that nothing needs."""
+def _without_unread_copies(graph: Graph, groups: Sequence[Iterable[int]]) -> list[tuple[int, ...]]:
+    """The groups in topological order, each without the copies that it need not compute."""
     holders: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-        for n in sorted(set(row)):
+    for i, group in enumerate(groups):
+        for n in sorted(set(group)):
             holders.setdefault(n, []).append(i)
-    # From the outputs back: once the readers of a node are settled, so is where it is needed.
-    given_out = set(graph.writes)
+    # In reverse topological order, so that the readers of a node are settled before the node.
+    outputs = set(graph.writes)
     for n in sorted((n for n, held in holders.items() if len(held) > 1), reverse=True):
-        holders[n] = _needed_in(graph, n, holders, given_out)
-    placed: list[list[int]] = [[] for _ in rows]
+        holders[n] = _needed_in(graph, n, holders, outputs)
+    needed: list[list[int]] = [[] for _ in groups]
     for n in sorted(holders):
         for i in holders[n]:
-            placed[i].append(n)
-    return [tuple(row) for row in placed]
+            needed[i].append(n)
+    return [tuple(group) for group in needed]
 
 
-def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], given_out: AbstractSet[str]) -> list[int]:
-    """Those of the rows that hold node `n` in which it is read, and the first of all where others need it."""
+def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outputs: AbstractSet[str]) -> list[int]:
+    """The groups with node `n` that read its tensors, and the first one if others read them too."""
     node, held = graph.nodes[n], holders[n]
     if node.is_stateful:
         raise GraphcutError(
-            f"node {node.name!r} draws random numbers or keeps something between runs, and stands in "
-            f"{count(len(held), 'part')}",
-            hint="such a node must run exactly once: put it into one part, and send what it makes",
+            f"node {node.name!r} is random or stateful, and it is in {count(len(held), 'part')}",
+            hint="such a node must run exactly once: put it into one part, which sends its tensors",
         )
     reading = {i for tensor in node.writes for reader in graph.readers.get(tensor, ()) for i in holders.get(reader, ())}
-    is_sent = not reading.issubset(held) or not given_out.isdisjoint(node.writes)
+    is_sent = not reading.issubset(held) or not outputs.isdisjoint(node.writes)
     return [i for i in held if i in reading or (is_sent and i == held[0])]
 
 
-def _homes_and_copies(rows: Sequence[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """For each row the nodes that no earlier row holds, and those that one does."""
+def _first_and_later(groups: Sequence[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """For each group its nodes that no earlier group has, and the others."""
     own, copied = [], []
-    settled: set[int] = set()
-    for row in rows:
-        own.append(tuple(n for n in row if n not in settled))
-        copied.append(tuple(n for n in row if n in settled))
-        settled.update(row)
+    seen: set[int] = set()
+    for group in groups:
+        own.append(tuple(n for n in group if n not in seen))
+        copied.append(tuple(n for n in group if n in seen))
+        seen.update(group)
     return own, copied
 
 
 def _reads(graph: Graph, nodes: Iterable[int]) -> dict[str, None]:
-    """The activations that `nodes` read and don't make, in the order they are first read."""
-    made = {tensor for n in nodes for tensor in graph.nodes[n].writes}
-    return dict.fromkeys(tensor for n in nodes for tensor in graph.nodes[n].reads if tensor not in made)
+    """The activations that `nodes` read and don't write, in the order in which they are first read."""
+    written = {tensor for n in nodes for tensor in graph.nodes[n].writes}
+    return dict.fromkeys(tensor for n in nodes for tensor in graph.nodes[n].reads if tensor not in written)
 
 
-def _owners_of_constant_outputs(
-    graph: Graph, rows: Sequence[tuple[int, ...]], constants: Sequence[tuple[int, ...]]
+def _writers_of_constant_outputs(
+    graph: Graph, groups: Sequence[tuple[int, ...]], constants: Sequence[tuple[int, ...]]
 ) -> list[list[str]]:
-    owned: list[list[str]] = [[] for _ in rows]
+    """For each group the outputs of the model that it writes though no flowing node does."""
+    outputs: list[list[str]] = [[] for _ in groups]
     for output in dict.fromkeys(graph.writes):
         weight = graph.weights.get(output)
         node = graph.producer.get(output)
         if weight is not None and not weight.is_default:
-            holders = [i for i, row in enumerate(rows) if any(output in graph.nodes[n].weights for n in row)]
-            owned[holders[0] if holders else -1].append(output)
+            holders = [i for i, group in enumerate(groups) if any(output in graph.nodes[n].weights for n in group)]
+            outputs[holders[0] if holders else -1].append(output)
         elif weight is not None:
-            # The default of an input may be overridden, and the last to read it hands on what it got.
-            holders = [i for i, row in enumerate(rows) if any(output in graph.nodes[n].reads for n in row)]
-            owned[holders[-1] if holders else -1].append(output)
+            # A user may override a default. The last group that reads it writes the value that it was given.
+            holders = [i for i, group in enumerate(groups) if any(output in graph.nodes[n].reads for n in group)]
+            outputs[holders[-1] if holders else -1].append(output)
         elif node is not None and graph.nodes[node].is_constant:
-            holders = [i for i, replicas in enumerate(constants) if node in replicas]
-            owned[holders[0] if holders else -1].append(output)
-    return owned
+            holders = [i for i, needed in enumerate(constants) if node in needed]
+            outputs[holders[0] if holders else -1].append(output)
+    return outputs
 
 
 def _block(
-    graph: Graph, nodes: tuple[int, ...], replicas: Iterable[int], owned: Sequence[str], wanted: AbstractSet[str]
+    graph: Graph, nodes: tuple[int, ...], replicas: Iterable[int], outputs: Sequence[str], wanted: AbstractSet[str]
 ) -> Block:
     replicas = tuple(sorted(replicas))
     reads = _reads(graph, sorted((*nodes, *replicas)))
-    reads.update(dict.fromkeys(output for output in owned if output in graph.input_index))
+    reads.update(dict.fromkeys(output for output in outputs if output in graph.input_index))
     weights = dict.fromkeys(weight for n in (*replicas, *nodes) for weight in graph.nodes[n].weights)
-    weights.update(dict.fromkeys(name for name in (*owned, *reads) if name in graph.weights))
+    weights.update(dict.fromkeys(name for name in (*outputs, *reads) if name in graph.weights))
     return Block(
         nodes=nodes,
         replicas=replicas,
         reads=tuple(sorted(reads, key=lambda tensor: graph.input_index.get(tensor, len(graph.reads)))),
-        writes=(*(t for n in nodes for t in graph.nodes[n].writes if t in wanted), *owned),
+        writes=(*(t for n in nodes for t in graph.nodes[n].writes if t in wanted), *outputs),
         weights=tuple(weights),
     )

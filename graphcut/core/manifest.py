@@ -1,12 +1,13 @@
-"""The gate: the manifest, and the cascade it describes. What cuts writes one, what runs reads one.
+"""The manifest of a cascade (`cascade.json`), and `Cascade`: the manifest with the files it describes.
 
-The format is specified in docs/reference/manifest.md.
+Splitting writes manifests; running, verifying and drawing read them. Format: docs/reference/manifest.md.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +17,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from .errors import CascadeError, GraphcutError, RecordError, validation_message
+from .errors import CascadeError, GraphcutError, RecordError, validation_message, wrong_type
 from .product import Product
 from .wiring import Dim, Tensor, Wiring, wire
 
 FORMAT: Final = "graphcut.cascade/1"
 MANIFEST: Final = "cascade.json"
-"""The manifest's name in a folder of its own; beside shared weights it is called `STEM.cascade.json`."""
+"""File name of a manifest in a folder of its own; beside the model (shared weights) it is `STEM.cascade.json`."""
 
 
 class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,19 +31,19 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes:
         file: its path, relative to the manifest.
-        reads: the tensors it must be fed, in the order of its inputs.
-        writes: the tensors it gives out, in the order of its outputs.
-        nodes: how many nodes it has, replicas included.
-        replicas: names of the nodes that it computes for itself though other parts may too: constant nodes, and
-            flowing nodes that have their home in another part.
-        weight_bytes: what the weights that it reads take.
-        largest_weight_bytes: what the largest of them takes.
-        activation_bytes: the most that lives at once of what it is fed, computes and gives out, for the manifest's
-            `dims`; at least, where symbols have no number there or sizes depend on values.
-        device: the device it was planned for; None where no cluster was given.
-        graph: digest of its graph, weights left out.
-        sha256: digest of the file's bytes, which needs no reader of ONNX.
-        data: the files that hold its weights, relative to the manifest, and their sizes in bytes.
+        reads: the tensors that must be fed to it, in the order of its inputs.
+        writes: its outputs, in their order.
+        nodes: number of its nodes, replicas included.
+        replicas: names of its nodes that other parts may have too: constant nodes, and flowing nodes that it recomputes
+            though they belong to another part.
+        weight_bytes: size of the weights that it reads.
+        largest_weight_bytes: size of the largest of them.
+        activation_bytes: peak size of its inputs, intermediate tensors and outputs that are alive at the same time, for
+            the `dims` of the manifest; a lower bound if a symbol has no number there or a size depends on values.
+        device: the device it was planned for; None if no cluster was given.
+        graph: digest of its graph, without the values of large weights.
+        sha256: digest of the file's bytes, which can be checked without ONNX.
+        data: the files with its weights, relative to the manifest, and their sizes in bytes.
     """
 
     file: str
@@ -63,9 +64,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A device that parts were planned for.
 
     Attributes:
-        name: what parts call it.
-        memory_bytes: what its parts may use, weights and activations together; None for no limit.
-        provider: the execution provider that ONNX Runtime runs its parts with.
+        name: as `Part.device` gives it.
+        memory_bytes: memory for the weights and activations of its parts; None for no limit.
+        provider: the execution provider of ONNX Runtime for its parts.
     """
 
     name: str
@@ -74,14 +75,14 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An output that is the model's input at its next step, such as a decoder's cache of keys.
+    """An output of the model that is an input of its next step, such as a KV cache.
 
     Attributes:
         past: the input.
         present: the output that becomes it.
-        axis: the axis along which its tokens stand; None where it has none, as in a recurrent network.
-        start: its shape at the first step of a sequence, when it is all zeros: 0 along `axis`, but for a buffer of one
-            size that fills up; a symbol for what the inputs decide, such as the batch. None where nothing tells.
+        axis: the axis of the tokens; None if it has none, as in a recurrent network.
+        start: its shape at the first step of a sequence, where its values are zeros: 0 along `axis`, except for a
+            buffer of fixed size; a symbol for what the inputs decide, such as the batch. None if unknown.
     """
 
     past: str
@@ -91,12 +92,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model that was cut.
+    """The model that was split.
 
     Attributes:
         file: its path, relative to the manifest.
-        graph: digest of its graph, weights left out.
-        data: the files that hold its weights, relative to the model, and their sizes in bytes.
+        graph: digest of its graph, without the values of large weights.
+        data: the files with its weights, relative to the model, and their sizes in bytes.
     """
 
     file: str
@@ -105,19 +106,19 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands in a manifest file; each fact once, links are derived.
+    """The content of a manifest file. Each fact is stored once; tensor edges are derived from it.
 
     Attributes:
         format: `graphcut.cascade/1`.
-        source: the model that was cut.
+        source: the model that was split.
         weights: `copy`: each part has a data file of its own; `share`: the parts refer to the model's files.
-        dims: numbers that were given for symbolic dimensions, for sizes only.
+        dims: numbers given for symbolic dimensions; used for sizes only.
         reads: the model's inputs, in its order.
-        optional: those of them that may be left out, since the model has a default for them.
+        optional: the inputs that have a default and may be left out.
         writes: the model's outputs, in its order.
-        tensors: all of these, and every tensor that one part hands to another.
-        states: outputs that come back as inputs, in the order of these inputs.
-        devices: what the parts were planned for, in the order of the parts.
+        tensors: type and shape of all of these, and of every boundary tensor.
+        states: outputs that are inputs of the next step, in the order of the inputs.
+        devices: the devices that the parts were planned for, in the order of the parts.
         parts: in an order in which they can run.
     """
 
@@ -136,11 +137,11 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 @dataclass(frozen=True, repr=False)
 class Cascade(Product):
-    """A cascade on disk.
+    """A model that was split into parts, on disk.
 
     Attributes:
         path: the manifest file.
-        manifest: what stands in it.
+        manifest: its content.
     """
 
     path: Path
@@ -153,117 +154,122 @@ class Cascade(Product):
 
     @property
     def root(self) -> Path:
-        """The folder that all paths of the manifest start from."""
+        """The folder of the manifest; its paths are relative to it."""
         return self.path.parent
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Type and shape of every tensor at a border."""
+        """Type and shape of the model's inputs and outputs and of the boundary tensors, by name."""
         return MappingProxyType({tensor.name: tensor for tensor in self.manifest.tensors})
 
     @cached_property
     def wiring(self) -> Wiring:
-        """Who hands which tensor to whom."""
-        return wire(self.parts, reads=self.manifest.reads, writes=self.manifest.writes)
+        """The tensor edges between the parts."""
+        return wire(self.parts, reads=self.manifest.reads, writes=self.manifest.writes, kind="part")
 
     def file(self, part: Part) -> Path:
-        """Where a part lies."""
+        """The path of a part's ONNX file."""
         return self.root / part.file
 
     @property
     def source(self) -> Path:
-        """The path of the model that was cut, without detours such as `llm.parts/../llm.onnx`."""
+        """The path of the model that was split, without detours such as `llm.parts/../llm.onnx`."""
         path = self.root / self.manifest.source.file
         plain = Path(os.path.normpath(path))
-        return plain if not path.exists() or (plain.exists() and plain.samefile(path)) else path  # `..` of a link
+        # normpath is wrong where `..` follows a symbolic link.
+        return plain if not path.exists() or (plain.exists() and plain.samefile(path)) else path
+
+
+CascadeLike = str | Path | Cascade
+"""A cascade, its folder, or its manifest file."""
 
 
 def digest_of(raw: bytes) -> str:
-    """The SHA-256 of a part's file, as the manifest writes it."""
+    """The SHA-256 of the bytes of a file, in the form of `Part.sha256`."""
     return f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
 def save_manifest(manifest: Manifest, path: Path) -> None:
-    """Write `manifest` to `path`, the same bytes for the same content."""
+    """Write `manifest` to `path`; equal manifests give equal bytes."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n")
 
 
-def open_cascade(path: str | Path) -> Cascade:
-    """The cascade in a folder, or the one that a manifest file describes.
+def open_cascade(source: CascadeLike) -> Cascade:
+    """The cascade in a folder, or that of a manifest file; a `Cascade` is returned as it is.
 
-    Checks that the manifest is whole and agrees with itself, and that every file it names is there and has the size
-    it had. What stands *in* the files is for `verify` to check.
+    Checks that the manifest is consistent, and that each file it names exists and has the size it had. The content of
+    the files is checked by `verify`.
 
     Raises:
-        CascadeError: there is no cascade here, or files of it are missing or changed.
-        RecordError: the manifest does not fit the format.
+        CascadeError: there is no cascade, or its files are missing or changed.
+        RecordError: the manifest doesn't have the expected format.
     """
-    path = Path(path)
+    if isinstance(source, Cascade):
+        return source
+    if not isinstance(source, str | Path):
+        raise wrong_type(source, "a cascade or its path", hint="pass the folder that `graphcut split` made")
+    path = Path(source)
     try:
-        path.exists()
+        is_there = path.exists()
     except OSError as error:
-        raise CascadeError(f"there can be no cascade at {path}: {error.strerror}", hint="check the path") from None
-    manifest_path = path / MANIFEST if path.is_dir() else path
+        raise CascadeError(f"there is no cascade at {path}: {error.strerror}", hint="check the path") from None
+    manifest_path = path / MANIFEST if is_there and path.is_dir() else path
     if not manifest_path.exists():
-        raise CascadeError(_nothing_here(path), hint="`graphcut split` makes a cascade; name its folder or manifest")
-    manifest = read_manifest(manifest_path)
-    cascade = Cascade(manifest_path, manifest)
+        raise CascadeError(_no_manifest(path), hint="name the folder or the manifest that `graphcut split` made")
+    cascade = Cascade(manifest_path, read_manifest(manifest_path))
     _check_files(cascade)
     try:
-        wiring = cascade.wiring
+        problem = next(_contradictions(cascade.manifest, cascade.wiring), "")
     except GraphcutError as error:
-        raise CascadeError(f"{manifest_path}: {error}", hint="split the model again") from None
-    for objection in _contradictions(manifest, wiring):
-        raise CascadeError(f"{manifest_path}: {objection}", hint="split the model again")
+        problem = str(error)
+    if problem:
+        raise CascadeError(f"{manifest_path}: {problem}", hint="split the model again")
     return cascade
 
 
 def _contradictions(manifest: Manifest, wiring: Wiring) -> Iterator[str]:
-    listed = [tensor.name for tensor in manifest.tensors]
-    twice = {name for name in listed if listed.count(name) > 1} if len(set(listed)) < len(listed) else set()
-    if twice:
+    listed = Counter(tensor.name for tensor in manifest.tensors)
+    if twice := [name for name, times in listed.items() if times > 1]:
         yield f"`tensors` lists {min(twice)!r} more than once"
-    missing = {*manifest.reads, *manifest.writes, *(link.tensor for link in wiring.edges)} - set(listed)
-    if missing:
+    if missing := {*manifest.reads, *manifest.writes, *(edge.tensor for edge in wiring.edges)} - listed.keys():
         yield f"`tensors` lacks {min(missing)!r}"
-    strange = set(manifest.optional) - set(manifest.reads)
-    if strange:
-        yield f"`optional` names {min(strange)!r}, which is no input"
+    if unknown := set(manifest.optional) - set(manifest.reads):
+        yield f"`optional` names {min(unknown)!r}, which is not an input"
     for state in manifest.states:
         if state.past not in manifest.reads or state.present not in manifest.writes:
             yield f"`states` pairs {state.past!r} with {state.present!r}, which are not an input and an output"
-    known = {host.name for host in manifest.devices}
+    devices = {host.name for host in manifest.devices}
     for part in manifest.parts:
-        if part.device is not None and part.device not in known:
+        if part.device is not None and part.device not in devices:
             yield f"{part.file} is for {part.device!r}, which `devices` does not list"
 
 
-def _nothing_here(path: Path) -> str:
+def _no_manifest(path: Path) -> str:
     if not path.is_dir():
         return f"there is no cascade at {path}"
     others = sorted(path.glob("*.cascade.json"))
     more = f"; did you mean {others[0]}?" if others else ""
-    return f"{path} holds no {MANIFEST}{more}"
+    return f"{path} has no {MANIFEST}{more}"
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What stands in a manifest file, read strictly; whether its files are there is not checked.
+    """The content of a manifest file, without checks of the files that it names.
 
     Raises:
-        CascadeError: it can't be read.
-        RecordError: it does not fit the format.
+        CascadeError: the file can't be read.
+        RecordError: it doesn't have the expected format.
     """
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise CascadeError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from None
-    hint = "split the model again, or use the graphcut that wrote it"
+    hint = "split the model again, or use the version of graphcut that wrote it"
     try:
         found = msgspec.json.decode(raw)
         version = found.get("format") if isinstance(found, dict) else None
         if version != FORMAT:
-            what = f"its format is {version!r}" if version else "it names no format"
-            raise RecordError(f"{path} can't be read here: {what}, and this graphcut reads {FORMAT!r}", hint=hint)
+            what = f"the format {version!r}" if version else "no format"
+            raise RecordError(f"{path} has {what}, and this version of graphcut reads {FORMAT!r}", hint=hint)
         return msgspec.json.decode(raw, type=Manifest)
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
@@ -281,7 +287,7 @@ def _check_files(cascade: Cascade) -> None:
                 raise CascadeError(f"{file} is missing", hint="copy the whole cascade, or split the model again")
             if expected is not None and file.stat().st_size != expected:
                 raise CascadeError(
-                    f"{file} has {file.stat().st_size:,} bytes, and had {expected:,} when the model was cut",
+                    f"{file} has {file.stat().st_size:,} bytes, but had {expected:,} when the model was split",
                     hint="copy it again, or split the model again",
                 )
 
@@ -290,5 +296,5 @@ def _is_inside(root: Path, name: str) -> bool:
     try:
         (root / name).exists()
         return not PurePosixPath(name).is_absolute() and (root / name).resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError, ValueError):  # a name too long; links in a circle; a NUL
+    except (OSError, RuntimeError, ValueError):  # the name is too long, links form a cycle, a NUL character
         return False

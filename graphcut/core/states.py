@@ -1,4 +1,4 @@
-"""States of a decoder: what they are when a sequence begins, and which of them never leave their part."""
+"""States of a decoder: outputs that are inputs of the next step, such as a KV cache."""
 
 from __future__ import annotations
 
@@ -13,46 +13,36 @@ Value = Any
 
 
 def token_axis(past: Tensor, present: Tensor) -> int | None:
-    """The axis along which a state grows: the one whose size has another symbol after the step."""
+    """The axis along which a state grows: the only one with another symbol after the step; None if there is none."""
     if past.shape is None or present.shape is None or len(past.shape) != len(present.shape):
         return None
-    sizes = enumerate(zip(past.shape, present.shape, strict=True))
-    differing = [axis for axis, (a, b) in sizes if a != b and not isinstance(b, int)]
+    dims = enumerate(zip(past.shape, present.shape, strict=True))
+    differing = [axis for axis, (a, b) in dims if a != b and not isinstance(b, int)]
     return differing[0] if len(differing) == 1 else None
 
 
 def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Mapping[str, int]) -> tuple[Dim, ...] | None:
-    """The shape of a state before the first step: nothing along `axis`, unless it is a buffer of a fixed size.
+    """The shape of a state before the first step: 0 along `axis`, unless the state is a buffer of fixed size.
 
     Args:
-        past: the input it is fed to.
-        present: the output that becomes it; a size that this one fixes is that of both.
-        axis: the axis along which its tokens stand.
-        sizes: numbers for symbols that don't hang on the inputs, such as the width of a head.
+        past: the input.
+        present: the output that becomes the input; its numbers hold for the input too.
+        axis: the axis of the tokens.
+        sizes: numbers for symbols that don't depend on the inputs, such as the width of a head.
     """
     if past.shape is None:
         return None
     after = present.shape if present.shape is not None and len(present.shape) == len(past.shape) else past.shape
     known = (b if isinstance(b, int) else a for a, b in zip(past.shape, after, strict=True))
-    sized = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in known]
-    return tuple(0 if place == axis and not isinstance(dim, int) else dim for place, dim in enumerate(sized))
-
-
-def states_from_pairs(pairs: Mapping[str, str], tensors: Mapping[str, Tensor]) -> tuple[State, ...]:
-    """The states that a user names, outputs by inputs."""
-    return tuple(_by_hand(tensors[past], tensors[present]) for past, present in pairs.items())
-
-
-def _by_hand(past: Tensor, present: Tensor) -> State:
-    axis = token_axis(past, present)
-    return State(past=past.name, present=present.name, axis=axis, start=start_of(past, present, axis, {}))
+    shape = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in known]
+    return tuple(0 if i == axis and not isinstance(dim, int) else dim for i, dim in enumerate(shape))
 
 
 def parse_state_pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Outputs by the inputs they become, from words like `past=present`.
+    """Outputs by the inputs they become, from texts like `past=present`.
 
     Raises:
-        UsageError: a word does not say that, or an input is named twice.
+        UsageError: a text has another form, or an input occurs twice.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -60,40 +50,44 @@ def parse_state_pairs(texts: Iterable[str]) -> dict[str, str]:
         if not (past and found and present):
             raise UsageError(f"--state {text}: expected INPUT=OUTPUT", hint="for example --state past=present")
         if past in pairs:
-            raise UsageError(f"--state names the input {past!r} twice", hint="one output becomes it")
+            raise UsageError(f"--state names the input {past!r} twice", hint="only one output can become it")
         pairs[past] = present
     return pairs
 
 
 def check_state_pairs(pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str]) -> None:
-    """Each input and each output that a user pairs up is one of the model, and stands in one pair.
+    """Check that `pairs` maps inputs of the model to different outputs of it.
 
     Raises:
-        UsageError: it is not so.
+        UsageError: it does not.
     """
     for past, present in pairs.items():
         for name, known, kind in ((past, reads, "input"), (present, writes, "output")):
             if name not in known:
                 raise UsageError(
-                    f"the state {past}={present} names {name!r}, which is no {kind} of the model",
+                    f"the state {past}={present} names {name!r}, which is not an {kind} of the model",
                     hint=f"its {kind}s: {', '.join(known) or 'none'}",
                 )
-    presents = list(pairs.values())
-    if twice := next((name for name in presents if presents.count(name) > 1), None):
-        raise UsageError(f"{twice!r} can't become two inputs", hint="name each output in one --state alone")
+    outputs = list(pairs.values())
+    if twice := next((name for name in outputs if outputs.count(name) > 1), None):
+        raise UsageError(f"{twice!r} can't become two inputs", hint="name each output in one --state only")
 
 
 def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
-    """The states of the manifest, and those that a user names, which win.
+    """The states of the manifest, overridden by those that a user names in `pairs`, outputs by inputs.
 
     Raises:
-        UsageError: a name is none of the model's.
+        UsageError: a name is not an input or output of the model.
     """
-    manifest = cascade.manifest
+    manifest, tensors = cascade.manifest, cascade.tensors
     check_state_pairs(pairs, manifest.reads, manifest.writes)
     presents = set(pairs.values())
-    known = [state for state in manifest.states if state.past not in pairs and state.present not in presents]
-    return (*known, *states_from_pairs(pairs, cascade.tensors))
+    states = [state for state in manifest.states if state.past not in pairs and state.present not in presents]
+    for past, present in pairs.items():
+        axis = token_axis(tensors[past], tensors[present])
+        start = start_of(tensors[past], tensors[present], axis, {})
+        states.append(State(past=past, present=present, axis=axis, start=start))
+    return tuple(states)
 
 
 class StatePair(Protocol):
@@ -112,32 +106,32 @@ AnyPair = TypeVar("AnyPair", bound=StatePair)
 
 
 def kept_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> dict[int, tuple[AnyPair, ...]]:
-    """The states that stay with their part, by its place: it alone reads them, and it makes what they become."""
+    """The states that never leave their part, by its index: no other part reads the input, and it writes the output."""
     readers: dict[str, list[int]] = {}
-    writers: dict[str, int] = {}
-    for place, part in enumerate(parts):
-        writers.update(dict.fromkeys(part.writes, place))
+    writer: dict[str, int] = {}
+    for i, part in enumerate(parts):
+        writer.update(dict.fromkeys(part.writes, i))
         for name in part.reads:
-            readers.setdefault(name, []).append(place)
+            readers.setdefault(name, []).append(i)
     kept: dict[int, tuple[AnyPair, ...]] = {}
     for state in states:
         home = readers.get(state.past, [])
-        if len(home) == 1 and writers.get(state.present) == home[0]:
+        if len(home) == 1 and writer.get(state.present) == home[0]:
             kept[home[0]] = (*kept.get(home[0], ()), state)
     return kept
 
 
 def sent_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> list[AnyPair]:
-    """The states that parts read and that are sent to them at each step."""
+    """The states that are sent to a part at each step."""
     states = list(states)
-    kept = {state.past for row in kept_states(parts, states).values() for state in row}
+    kept = {state.past for found in kept_states(parts, states).values() for state in found}
     read = {name for part in parts for name in part.reads}
     return [state for state in states if state.past in read and state.past not in kept]
 
 
 def next_state(before: Value, after: Value) -> Value:
-    """The state after a step. One that comes back without elements stays what it was: nothing was added to it.
+    """The state after a step: `after`, or `before` if `after` is empty and `before` is not.
 
-    So do the caches of an encoder's keys in decoders that optimum merged: the branch with a cache gives out none.
+    Decoders that optimum merged write empty caches of the encoder's keys when they are given a cache.
     """
     return before if 0 in after.shape() and 0 not in before.shape() else after

@@ -1,29 +1,21 @@
-"""Sizes and numbers as people write them and like to read them: `2GB`, `4.75 MiB`, `1,491 nodes`, `7.97 ms`."""
+"""Parse and format sizes, durations and counts: `2GB`, `4.75 MiB`, `7.97 ms`, `1,491 nodes`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
 from .errors import UsageError
 
-_BYTES: Final = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+_DECIMAL: Final = {unit: 10 ** (3 * i) for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))}
+_BINARY: Final = {unit: 2 ** (10 * i) for i, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
+_BYTES: Final = {"": 1, **_DECIMAL, **{unit.lower(): factor for unit, factor in _BINARY.items()}}
 
 
 def parse_bytes(text: str) -> int:
-    """The number of bytes that `text` names: `2GB` is 10⁹ based, `2GiB` is 2³⁰ based, a bare number is bytes.
+    """The number of bytes that `text` names: `2GB` is 2 * 10**9, `2GiB` is 2 * 2**30, a number without a unit is bytes.
 
     Raises:
         UsageError: `text` is not a size.
@@ -35,38 +27,30 @@ def parse_bytes(text: str) -> int:
 
 
 def size(count_bytes: int) -> str:
-    """`count_bytes` for a person, in binary units: `17 B`, `4.75 MiB`, `3.1 GiB`."""
-    value = float(count_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        # 999.5 and not 1024, so that three digits are always enough.
-        if abs(value) < 999.5:
-            return f"{count_bytes} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.3g} TiB"
+    """A number of bytes in binary units: `17 B`, `4.75 MiB`, `3.1 GiB`."""
+    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, _BINARY)
 
 
 def duration(seconds: float) -> str:
-    """`seconds` for a person: `161 µs`, `7.97 ms`, `12.4 s`, `3.1 min`."""
-    for unit, factor in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
-        # 999.5 and not 1000, so that three digits are always enough.
-        if abs(seconds) < factor * (999.5 if unit != "s" else 99.5):
-            return f"{seconds / factor:.3g} {unit}"
-    for unit, factor in (("min", 60.0), ("h", 3600.0)):
-        if abs(seconds) < factor * 99.5:
-            return f"{seconds / factor:.3g} {unit}"
+    """A time: `161 µs`, `7.97 ms`, `12.4 s`, `3.1 min`."""
+    if abs(seconds) < 99.5:
+        return _scaled(seconds, {"µs": 1e-6, "ms": 1e-3, "s": 1.0})
+    if abs(seconds) < 99.5 * 3600:
+        return _scaled(seconds, {"min": 60.0, "h": 3600.0}, limit=99.5)
     return f"{seconds / 86400:,.0f} days"
 
 
 def operations(number: float) -> str:
-    """A number of operations for a person, in decimal units, for a unit to follow: `513 `, `386 M`, `7.6 T`."""
-    value = float(number)
-    for unit in ("", "k", "M", "G", "T"):
-        if abs(value) < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} P"
+    """A number of operations in decimal units, for a noun to follow: `513 `, `386 M`, `7.6 T`."""
+    return _scaled(number, {unit: 10.0 ** (3 * i) for i, unit in enumerate(("", "k", "M", "G", "T", "P"))})
+
+
+def _scaled(value: float, units: Mapping[str, float], limit: float = 999.5) -> str:
+    """`value` with three digits, in the first unit in which it is below `limit`, else in the last."""
+    unit = next((unit for unit, factor in units.items() if abs(value) < limit * factor), list(units)[-1])
+    return f"{value / units[unit]:.3g} {unit}"
 
 
 def count(number: int, noun: str) -> str:
-    """`number` and its noun, in the plural where it belongs: `1 part`, `1,491 nodes`."""
+    """A number and its noun, in the plural unless it is 1: `1 part`, `1,491 nodes`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""Which graphcut this is. A room of its own, since all floors may ask."""
+"""The version of graphcut, in a module of its own because every package may import it."""
 
 from __future__ import annotations
 

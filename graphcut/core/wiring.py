@@ -1,7 +1,7 @@
-"""Who hands which tensor to whom.
+"""Tensor edges between units: which unit reads the tensors that another writes.
 
-One idea serves at every scale: *units* stand in an order, each reads some tensors and writes some tensors, and
-`wire` finds the links. The units are nodes or blocks of nodes while we plan, and part files once we have cut.
+A unit is anything that reads and writes tensors by name: a node, a block of nodes, or a part of a cascade. Units are
+in the order in which they run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .errors import GraphcutError
 from .product import Product
 
 Dim = int | str | None
-"""A size: known (`3`), named (`"batch"`), or unknown (`None`)."""
+"""A dimension: a number (`3`), a symbol (`"batch"`), or unknown (`None`)."""
 
 BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("int2", "uint2"), 2),
@@ -30,17 +30,17 @@ BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 64),
     "complex128": 128,
 }
-"""Bits an element takes; types below 8 bits are packed (ONNX IR spec, TensorProto). Strings have no fixed size."""
+"""Bits of one element; types below 8 bits are packed (ONNX IR spec, TensorProto). Strings have no fixed size."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a tensor without its values.
+    """Name, type and shape of a tensor.
 
     Attributes:
-        name: its name in the model; kept unchanged in every part.
-        dtype: numpy's word for the element type, such as `"float32"`; for what is not a plain tensor the whole type,
+        name: its name in the model and in every part.
+        dtype: numpy's name of the element type, such as `"float32"`; for a value that is not a tensor the whole type,
             such as `"sequence(float32)"` or `"map(string, float32)"`.
-        shape: one `Dim` an axis; `None` when even the rank is unknown. `()` is a scalar.
+        shape: one `Dim` for each axis; `()` for a scalar; None if the rank is unknown.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def is_plain(self) -> bool:
-        """Is it a tensor, and not a sequence, a map or an optional?"""
+        """Whether it is a tensor, not a sequence, a map or an optional."""
         return "(" not in self.dtype
 
     def bytes_for(self, dims: Mapping[str, int]) -> tuple[int, bool]:
-        """Its bytes once `dims` are put in for its symbols, and whether that is all.
+        """Its size in bytes with the numbers `dims` for its symbols, and whether that is exact.
 
-        A size without a number counts as one: then the bytes are a lower bound, and the second value is False.
+        A dimension without a number counts as 1: then the size is a lower bound, and the second value is False.
         """
         bits = BITS.get(self.dtype)
         if bits is None or self.shape is None:
@@ -74,7 +74,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Unit(Protocol):
-    """Anything that reads tensors and writes tensors."""
+    """Anything that reads and writes tensors."""
 
     @property
     def reads(self) -> Sequence[str]:
@@ -87,12 +87,12 @@ class Unit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorEdge:
-    """One tensor, handed from one unit to another.
+    """A tensor that one unit writes and another reads.
 
     Attributes:
         tensor: its name.
-        source: place of the unit that writes it; `None` for an input of the model.
-        target: place of the unit that reads it; `None` for an output of the model.
+        source: index of the unit that writes it; None for an input of the model.
+        target: index of the unit that reads it; None for an output of the model.
     """
 
     tensor: str
@@ -101,69 +101,70 @@ class TensorEdge:
 
 
 DependencyMap = Mapping[int, Mapping[int, tuple[str, ...]]]
-"""`map[source][target]` is the tensors that unit `source` hands to unit `target`."""
+"""`map[source][target]` is the tensors that unit `source` writes and unit `target` reads."""
 
 
 @dataclass(frozen=True, repr=False)
 class Wiring(Product):
-    """All links of an ordered row of units, in the order of their readers."""
+    """The tensor edges between units, sorted by the unit that reads."""
 
     edges: tuple[TensorEdge, ...]
 
     @cached_property
     def sequential(self) -> DependencyMap:
-        """The Sequential Dependency Map: links from a unit to the next one (LinguaLinked, ACL 2024, section 3)."""
-        return self._where(lambda step: step == 1)
+        """Sequential Dependency Map: edges from a unit to the next (LinguaLinked, ACL 2024, section 3)."""
+        return self._dependencies(lambda distance: distance == 1)
 
     @cached_property
     def residual(self) -> DependencyMap:
-        """The Residual Dependency Map: links that pass over one unit or more (LinguaLinked, ACL 2024, section 3)."""
-        return self._where(lambda step: step > 1)
+        """Residual Dependency Map: edges that skip at least one unit (LinguaLinked, ACL 2024, section 3)."""
+        return self._dependencies(lambda distance: distance > 1)
 
     @cached_property
     def boundary_tensors(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
-        """Each tensor that one unit hands to another: who writes it, and all who read it."""
+        """The tensors that one unit writes and others read: the index of the writer, and those of the readers."""
         found: dict[str, tuple[int, tuple[int, ...]]] = {}
-        for link in self.edges:
-            if link.source is not None and link.target is not None:
-                _, readers = found.get(link.tensor, (link.source, ()))
-                found[link.tensor] = (link.source, (*readers, link.target))
+        for edge in self.edges:
+            if edge.source is not None and edge.target is not None:
+                _, readers = found.get(edge.tensor, (edge.source, ()))
+                found[edge.tensor] = (edge.source, (*readers, edge.target))
         return found
 
-    def _where(self, wanted: Callable[[int], bool]) -> DependencyMap:
+    def _dependencies(self, is_wanted: Callable[[int], bool]) -> DependencyMap:
         found: dict[int, dict[int, tuple[str, ...]]] = defaultdict(dict)
-        for link in self.edges:
-            if link.source is not None and link.target is not None and wanted(link.target - link.source):
-                row = found[link.source]
-                row[link.target] = (*row.get(link.target, ()), link.tensor)
+        for edge in self.edges:
+            if edge.source is not None and edge.target is not None and is_wanted(edge.target - edge.source):
+                targets = found[edge.source]
+                targets[edge.target] = (*targets.get(edge.target, ()), edge.tensor)
         return dict(found)
 
 
-def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str]) -> Wiring:
-    """Find every link between `units`, which stand in the order they run.
+def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str], kind: str = "unit") -> Wiring:
+    """The tensor edges between `units`.
 
     Args:
-        units: the units, first to run first.
-        reads: tensors that come from outside (the model's inputs).
-        writes: tensors that are wanted outside (the model's outputs).
+        units: in the order in which they run.
+        reads: the model's inputs.
+        writes: the model's outputs.
+        kind: what a unit is, for messages: `"node"`, `"block"`, `"part"`.
 
     Raises:
-        GraphcutError: a tensor is read before it is written, or is written twice. These are the two ways in which an
-            order can be wrong. (A unit may write an input that it reads itself: it hands it on, or its default.)
+        GraphcutError: a tensor is read before it is written, or written twice. (A unit may write an input of the model
+            that it reads itself, so that the input or its default becomes an output.)
     """
     writer: dict[str, int | None] = dict.fromkeys(reads)
-    links: dict[TensorEdge, None] = {}
-    for place, unit in enumerate(units):
+    edges: dict[TensorEdge, None] = {}
+    for index, unit in enumerate(units):
         for tensor in unit.reads:
             if tensor not in writer:
-                raise GraphcutError(f"part {place} reads {tensor!r} before any part writes it")
-            links[TensorEdge(tensor, writer[tensor], place)] = None
+                raise GraphcutError(f"{kind} {index} reads {tensor!r} before any {kind} writes it")
+            edges[TensorEdge(tensor, writer[tensor], index)] = None
         for tensor in unit.writes:
             if tensor in writer and (tensor not in unit.reads or writer[tensor] is not None):
-                raise GraphcutError(f"part {place} writes {tensor!r}, which stands already")
-            writer[tensor] = place
+                raise GraphcutError(f"{kind} {index} writes {tensor!r}, which is already written")
+            writer[tensor] = index
     for tensor in writes:
         if tensor not in writer:
-            raise GraphcutError(f"no part writes {tensor!r}, which the model gives out")
-        links[TensorEdge(tensor, writer[tensor], None)] = None
-    return Wiring(tuple(links))
+            raise GraphcutError(f"no {kind} writes {tensor!r}, an output of the model")
+        edges[TensorEdge(tensor, writer[tensor], None)] = None
+    return Wiring(tuple(edges))

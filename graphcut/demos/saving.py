@@ -61,7 +61,7 @@ def _save_external(draft: Draft, path: Path) -> None:
                 tensors.append(_external(weight, data_path.name, file.tell()))
                 file.writelines(weight.pieces())
         (new / path.name).write_bytes(_encode(draft.model(tensors)))
-        replace_files(new, path.parent, last=path.name, old=(data_path, path), away=scratch / "old")
+        replace_files(new, path.parent, last=path.name, old=(data_path, path), backup=scratch / "old")
 
 
 def _save_inline(draft: Draft, path: Path) -> None:

@@ -1,12 +1,11 @@
-"""The only door ONNX comes in by: a model opened without its weights, and seen as a graph."""
+"""`load`: open an ONNX model without its weights. All of graphcut gets its models from here."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from types import MappingProxyType
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto, TensorProto
 
-from ..core.errors import ModelError, UsageError
+from ..core.errors import ModelError, UsageError, wrong_type
 from ..core.graph import Graph
 from ..core.product import Product
 from ..core.states import check_state_pairs
@@ -28,7 +27,7 @@ from .subgraphs import FunctionKey, function_key, is_external, nodes_within, ten
 from .wire_format import read_without_weights
 
 TensorBytes = Mapping[str, tuple[int, bool]]
-"""Sizes of tensors by name: bytes, and whether that is exact; else it is a lower bound."""
+"""Sizes of tensors in bytes by name, and whether each is exact; otherwise it is a lower bound."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,15 +36,15 @@ class Model(Product):
 
     Attributes:
         path: the .onnx file.
-        proto: its message, for reading only. Large weights are references into files; nodes stand in topological
-            order, and nodes whose results nobody wants are gone.
+        proto: its ModelProto; must not be changed. Large weights are references into files. Nodes are in topological
+            order, and nodes that no output depends on are removed.
         graph: the same as a graph: `graph.nodes[i]` is `proto.graph.node[i]`.
         dims: numbers for symbolic dimensions, for sizes and costs only.
-        data: the files that hold weights, by the location the model gives, and their sizes in bytes.
-        dropped: the names of nodes whose results nobody wants.
-        unused: the names of weights and functions that none of the others uses; left out too.
-        notes: what a person should know about how the model was read, one sentence each.
-        states: outputs that become inputs at the next step, by these inputs, as the user named them.
+        data: the files with weights and their sizes in bytes, by the location that the model gives.
+        dropped: names of the removed nodes.
+        unused: names of removed weights and functions, which no other node uses.
+        notes: what a user should know about how the model was read, one sentence each.
+        states: outputs by the inputs that they become at the next step, as the user named them.
     """
 
     path: Path
@@ -60,24 +59,24 @@ class Model(Product):
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Type and shape of every input, every output and everything that flows between; computed when first asked for.
+        """Type and shape of each input, each output, and each tensor that a flowing node writes.
 
-        What no source knows (see shapes.py) has the dtype `undefined`.
+        The dtype is `undefined` if no source knows it (see `shape_inference`).
         """
         graph = self.graph
-        flowing = [tensor for i in graph.flow for tensor in graph.nodes[i].writes]
-        known = infer_tensors(self.proto, set(flowing), folder=self.path.parent)
-        names = dict.fromkeys((*graph.reads, *flowing, *graph.writes))
+        written = [tensor for i in graph.flow for tensor in graph.nodes[i].writes]
+        known = infer_tensors(self.proto, set(written), folder=self.path.parent)
+        names = dict.fromkeys((*graph.reads, *written, *graph.writes))
         return {name: known.get(name) or Tensor(name=name, dtype="undefined", shape=None) for name in names}
 
     @cached_property
     def boundary_types(self) -> Mapping[str, Tensor]:
-        """`tensors` as they are declared at a border, with symbols for sizes that inference left open; dearer."""
+        """`tensors` as parts declare them: with symbols for more of the unknown dimensions. Expensive."""
         return name_open_sizes(self.proto, self.tensors)
 
     @cached_property
     def tensor_bytes(self) -> TensorBytes:
-        """What each activation takes for the bound dims, and whether that is all: else it is "at least"."""
+        """Sizes of `tensors` for `dims`."""
         sizes = {name: tensor.bytes_for(self.dims) for name, tensor in self.tensors.items()}
         if self.dims and not all(is_exact for _, is_exact in sizes.values()):
             bound = infer_bound(self.proto, self.dims, self.tensors.keys())
@@ -92,7 +91,7 @@ class Model(Product):
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        """The symbolic dimensions of the inputs, in the order they appear."""
+        """The symbolic dimensions of the inputs, in the order in which they appear."""
         shapes = [self.tensors[name].shape or () for name in self.graph.reads]
         return tuple(dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str)))
 
@@ -101,97 +100,108 @@ class Model(Product):
         return Path(os.path.relpath(self.path.parent.resolve() / self.path.name, folder.resolve())).as_posix()
 
     def range_of(self, tensor: TensorProto) -> ByteRange:
-        """Where the values of an external tensor lie; checked when the model was opened."""
+        """The range of bytes with the values of an external tensor."""
         return range_in(self.data, tensor)
 
     @cached_property
     def weight_bytes(self) -> int:
-        """What all weights together take, each counted once."""
+        """Size of all weights together, each counted once."""
         return sum(weight.bytes for weight in self.graph.weights.values())
 
 
-def load(path: str | Path, *, dims: Mapping[str, int] | None = None, states: Mapping[str, str] | None = None) -> Model:
-    """Open the model at `path`. Costs what its graph costs: the values of large weights are not read.
+ModelLike = str | Path | Model
+"""A model or its path."""
+
+
+def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Mapping[str, str] | None = None) -> Model:
+    """Open a model. Takes time and memory for its graph only: the values of large weights are not read.
 
     Args:
-        path: an .onnx file; its external data lie beside it, or below.
-        dims: numbers for symbolic dimensions, such as `{"batch": 1, "seq": 16}`. They serve sizes and costs; the model
-            and its parts stay as dynamic as they are.
-        states: outputs that become inputs at the next step, by these inputs, where neither names nor operators tell.
+        source: the path of an .onnx file, with its external data in the same folder or below; or a `Model`, which is
+            returned as it is, or with other `dims` and `states`.
+        dims: numbers for symbolic dimensions, such as `{"batch": 1, "seq": 16}`. They are used for sizes and costs; the
+            model and its parts keep the symbols.
+        states: outputs by the inputs that they become at the next step, where names and operators don't show it.
 
     Raises:
-        ModelError: the file can't be read or is no valid model, or its weights are missing or refused.
-        UsageError: `dims` names a symbol that the model does not have, or a negative number; `states` names an input or
-            output that it does not have.
+        ModelError: the file can't be read or is not a valid model, or its weights are missing or refused.
+        UsageError: `dims` has an unknown symbol or a negative number, or `states` an unknown input or output.
     """
-    path = Path(path)
+    model = source if isinstance(source, Model) else _open(source)
+    if dims is not None:
+        _check_dims(model, dims)
+        model = replace(model, dims=MappingProxyType(dict(dims)))
+    if states is not None:
+        check_state_pairs(states, model.graph.reads, model.graph.writes)
+        model = replace(model, states=MappingProxyType(dict(states)))
+    return model
+
+
+def _open(source: str | Path) -> Model:
+    if not isinstance(source, str | Path):
+        raise wrong_type(source, "a Model or a path", hint="pass the path of an .onnx file, or what load() returns")
+    path = Path(source)
     proto = _parse(path)
     _check_text(proto)
     functions = {function_key(function): function for function in proto.functions}
     data = _find_all_data(path, proto)
     graph, (dropped, unused), notes = read_graph(proto, functions)
     if dropped:
-        notes = (*notes, f"dropped {count(len(dropped), 'node')} whose results nobody wants, such as {dropped[0]!r}")
+        notes = (*notes, f"removed {count(len(dropped), 'node')} that no output depends on, such as {dropped[0]!r}")
     if proto.training_info:
-        notes = (*notes, "training_info binds weights of the whole model; parts are made without it")
-    _check_dims(path, dims or {}, _symbols_in(proto))
-    check_state_pairs(states or {}, graph.reads, graph.writes)
-    numbers, pairs = MappingProxyType(dict(dims or {})), MappingProxyType(dict(states or {}))
-    return Model(path, proto, graph, numbers, data, dropped, unused, notes, pairs)
+        notes = (*notes, "training_info refers to weights of the whole model; parts don't contain it")
+    return Model(path, proto, graph, MappingProxyType({}), data, dropped, unused, notes, MappingProxyType({}))
 
 
-def _check_dims(path: Path, dims: Mapping[str, int], symbols: AbstractSet[str]) -> None:
+def _check_dims(model: Model, dims: Mapping[str, int]) -> None:
+    symbols = _symbols_in(model.proto)
     for name, number in dims.items():
         if name not in symbols:
-            known = ", ".join(sorted(symbols)) or "none"
             raise UsageError(
-                f"{path.name} has no symbolic dimension {name!r}", hint=f"its symbolic dimensions: {known}"
+                f"{model.path.name} has no symbolic dimension {name!r}",
+                hint=f"its symbolic dimensions: {', '.join(sorted(symbols)) or 'none'}",
             )
         if number < 0:
             raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more")
 
 
 def _parse(path: Path) -> ModelProto:
+    """The ModelProto in a file, with large weights as references."""
     try:
-        path.exists()
+        if path.is_dir():
+            inside = sorted(path.glob("*.onnx"))
+            hint = f"did you mean {inside[0]}?" if inside else "name the .onnx file"
+            raise ModelError(f"{path} is a folder, not a model", hint=hint)
+        if not path.exists():
+            raise ModelError(f"there is no file {path}", hint="check the path")
+        if not path.is_file():
+            raise ModelError(f"{path} is not a regular file", hint="name the .onnx file")
+        raw = read_without_weights(path)
     except OSError as error:
-        raise ModelError(f"{path} can't be a file: {error.strerror}", hint="check the path") from None
-    if path.is_dir():
-        inside = sorted(path.glob("*.onnx"))
-        hint = f"did you mean {inside[0]}?" if inside else "name the .onnx file"
-        raise ModelError(f"{path} is a folder, not a model", hint=hint)
-    if not path.exists():
-        raise ModelError(f"there is no file {path}", hint="check the path; `ls` shows what is there")
-    if not path.is_file():
-        raise ModelError(f"{path} is not a file", hint="name the .onnx file")
-    try:
-        skeleton = read_without_weights(path)
-    except OSError as error:
-        raise ModelError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from None
+        raise ModelError(f"{path} can't be read: {error.strerror}", hint="check the path and its permissions") from None
+    hint = "export the model to ONNX first"
     proto = ModelProto()
     try:
-        proto.ParseFromString(skeleton)
+        proto.ParseFromString(raw)
     except DecodeError:
-        raise ModelError(f"{path} is not an ONNX model", hint="export the model to ONNX first") from None
-    if not proto.HasField("graph") or not proto.graph.output or not proto.opset_import:
-        raise ModelError(
-            f"{path} is not an ONNX model: it has no {'graph' if not proto.HasField('graph') else 'outputs or opset'}",
-            hint="export the model to ONNX first",
-        )
+        raise ModelError(f"{path} is not an ONNX model", hint=hint) from None
+    if not proto.HasField("graph"):
+        raise ModelError(f"{path} is not an ONNX model: it has no graph", hint=hint)
+    if not proto.graph.output or not proto.opset_import:
+        raise ModelError(f"{path} is not an ONNX model: it has no outputs or opset", hint=hint)
     return proto
 
 
 def _check_text(proto: ModelProto) -> None:
-    """All names outside the nodes of the main graph; `reading` looks at those."""
+    """Check all names except those of nodes in the main graph, which `graph_reader` checks."""
     graph = proto.graph
-    values = [*graph.input, *graph.output, *graph.value_info]
-    check_text(value.name for value in values)
+    check_text(value.name for value in (*graph.input, *graph.output, *graph.value_info))
     check_text(_symbols_in(proto))
     check_text(tensor.name for tensor in graph.initializer)
     check_text(sparse.values.name for sparse in graph.sparse_initializer)
-    check_text(word for function in proto.functions for word in (function.name, function.domain, function.overload))
+    check_text(text for function in proto.functions for text in (function.name, function.domain, function.overload))
     inner = [node for function in proto.functions for node in nodes_within(function.node)]
-    check_text(word for node in inner for word in (node.op_type, node.domain, *node.input, *node.output))
+    check_text(text for node in inner for text in (node.op_type, node.domain, *node.input, *node.output))
 
 
 def _symbols_in(proto: ModelProto) -> set[str]:
@@ -200,24 +210,23 @@ def _symbols_in(proto: ModelProto) -> set[str]:
 
 
 def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor anywhere in the model: initializers and attributes, bodies and functions."""
+    """Every TensorProto of the model: initializers and attributes, also in subgraphs and functions."""
     yield from tensors_in(proto.graph)
     for function in proto.functions:
         yield from tensors_in_function(function)
 
 
 def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, int]]:
+    """`Model.data`, with all ranges checked."""
     data: dict[str, tuple[Path, int]] = {}
+    hint = "save the model again with the tool that wrote it"
     for tensor in all_tensors(proto):
         if not is_external(tensor):
             continue
         check_text(entry.value for entry in tensor.external_data)
         locations = {entry.value for entry in tensor.external_data if entry.key == "location"}
         if len(locations) > 1:
-            raise ModelError(
-                f"the weights of {tensor.name!r} are said to lie in {len(locations)} files",
-                hint="save the model again with the tool that wrote it",
-            )
+            raise ModelError(f"the weights of {tensor.name!r} have {len(locations)} locations", hint=hint)
         location = next(iter(locations), "")
         if location not in data:
             file = resolve_location(path, location, tensor=tensor.name)
@@ -227,29 +236,24 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
         expected = values_bytes(tensor)
         if span.length != expected:
             raise ModelError(
-                f"the weights of {tensor.name!r} take {expected:,} bytes by their type and shape, and the model says "
+                f"the weights of {tensor.name!r} have {expected:,} bytes by their type and shape, but the model says "
                 f"{span.length:,}",
-                hint="save the model again with the tool that wrote it",
+                hint=hint,
             )
     return data
 
 
 def range_in(data: Mapping[str, tuple[Path, int]], tensor: TensorProto) -> ByteRange:
-    """Where in the files of `data`, by location, the values of an external tensor lie."""
+    """The range of bytes with the values of an external tensor, in the files of `data`.
+
+    Numbers are those that ONNX Runtime accepts: digits only.
+    """
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    try:
-        offset = _number(entries.get("offset", "0"))
-        length = _number(entries["length"]) if "length" in entries else values_bytes(tensor)
-    except ValueError:
-        raise ModelError(
-            f"the weights of {tensor.name!r} have an offset or a length that is no number",
-            hint="save the model again with the tool that wrote it",
-        ) from None
-    return ByteRange(data[entries["location"]][0], offset, length)
-
-
-def _number(text: str) -> int:
-    """A whole number as ONNX Runtime takes it: digits, and nothing else."""
-    if not re.fullmatch("-?[0-9]{1,30}", text):
-        raise ValueError(text)
-    return int(text)
+    for key in ("offset", "length"):
+        if not re.fullmatch("-?[0-9]{1,30}", entries.get(key, "0")):
+            raise ModelError(
+                f"the weights of {tensor.name!r} have the {key} {entries[key]!r}, which is not a number",
+                hint="save the model again with the tool that wrote it",
+            )
+    length = int(entries["length"]) if "length" in entries else values_bytes(tensor)
+    return ByteRange(data[entries["location"]][0], int(entries.get("offset", "0")), length)

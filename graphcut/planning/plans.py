@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace as changed
 
-from ..analysis.cut_points import Analysis
+from ..analysis.cut_points import Analysis, AnalysisLike, analyze
 from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph, Partition, partition
 from ..core.product import Product
@@ -106,7 +106,7 @@ class Plan(Product):
 
 
 def plan(
-    analysis: Analysis,
+    source: AnalysisLike,
     goal: Goal,
     *,
     limits: Limits | None = None,
@@ -114,10 +114,10 @@ def plan(
     table: CostTable | None = None,
     prove_s: float = 0.0,
 ) -> Plan:
-    """The best cut of the analysed model that meets `goal`. The same arguments give the same plan.
+    """The best cut of a model that meets `goal`. The same arguments give the same plan.
 
     Args:
-        analysis: of the model.
+        source: the analysis of the model, the model, or its path.
         goal: what is wanted.
         limits: what constrains it.
         costs: what nodes weigh, for the sizes that count; without it for `default_dims`.
@@ -128,6 +128,7 @@ def plan(
         UsageError: the goal or the limits name what the model doesn't have, or would leave a part empty.
         PlanError: no cut meets the goal; the hint says what would.
     """
+    analysis = analyze(source)
     model, limits = analysis.model, limits or Limits()
     if not model.graph.flow:
         raise PlanError(

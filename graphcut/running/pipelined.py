@@ -12,7 +12,7 @@ from threading import Lock, Thread
 from typing import Final, Literal, Self
 
 from ..core.errors import RunError, UsageError
-from ..core.manifest import Cascade
+from ..core.manifest import CascadeLike, open_cascade
 from .batches import BatchAxis, are_close, batch_axis
 from .in_process.sequential import input_values
 from .run_log import RunLog
@@ -39,7 +39,7 @@ class Pipeline:
 
     def __init__(  # noqa: PLR0913 - independent settings, all with defaults
         self,
-        cascade: Cascade,
+        cascade: CascadeLike,
         *,
         via: Via = "threads",
         workers: int | None = None,
@@ -60,6 +60,7 @@ class Pipeline:
             )
         if isinstance(micro_batch, int) and micro_batch < 1:
             raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")
+        cascade = open_cascade(cascade)
         pool = assign_parts(cascade, workers, overlap)
         parts = scheduled_parts(cascade, {})
         executor = make_executor(cascade, via, share_threads(config or SessionConfig(), len(pool), via), {}, pool)
@@ -224,7 +225,7 @@ class Pipeline:
 
 
 def stream(  # noqa: PLR0913 - independent settings, all with defaults
-    cascade: Cascade,
+    cascade: CascadeLike,
     feeds: Iterable[Feeds],
     *,
     via: Via = "threads",
@@ -244,7 +245,7 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
     are fetched as there is room for them.
 
     Args:
-        cascade: from `split` or `open_cascade`.
+        cascade: a cascade or its path.
         feeds: the model's inputs by name, as for `run`.
         via: `threads` of this process; `processes` of this machine, which are restarted if they end; or actors of a
             `ray` cluster.

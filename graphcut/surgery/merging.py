@@ -10,7 +10,7 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from ..core.atomic_files import replace_files, scratch_folder
 from ..core.errors import GraphcutError, UsageError
-from ..core.manifest import Cascade
+from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..loading.external_data import lay_out, read_bytes, write_data
 from ..loading.fingerprint import copy_fields
 from ..loading.model import Model, all_tensors, load, range_in
@@ -23,7 +23,7 @@ INLINE_BYTES: Final = 64 << 20
 """Weights that together take no more than this are written into the model itself."""
 
 
-def merge(cascade: Cascade, output: str | Path, *, force: bool = False) -> Model:
+def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> Model:
     """Write one model that does what `cascade` does, and open it.
 
     Right after a split its graph equals that of the model that was cut. Weights of 64 MiB and more go to `OUTPUT.data`.
@@ -32,7 +32,7 @@ def merge(cascade: Cascade, output: str | Path, *, force: bool = False) -> Model
         UsageError: a file stands in the way.
         ModelError: a part is damaged.
     """
-    output = Path(output)
+    cascade, output = open_cascade(cascade), Path(output)
     data_file = output.with_name(f"{output.name}.data")
     pieces = [load(cascade.file(part)) for part in cascade.parts]
     whole, data = _stitched(cascade, pieces)
@@ -58,7 +58,7 @@ def merge(cascade: Cascade, output: str | Path, *, force: bool = False) -> Model
             if not is_inline:
                 write_data(layout, new / data_file.name)
             (new / output.name).write_bytes(whole.SerializeToString(deterministic=True))
-            replace_files(new, output.absolute().parent, last=output.name, old=goals, away=scratch / "old")
+            replace_files(new, output.absolute().parent, last=output.name, old=goals, backup=scratch / "old")
     except OSError as error:
         raise GraphcutError(
             f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"

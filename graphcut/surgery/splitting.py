@@ -36,11 +36,12 @@ from ..costs.device import Device
 from ..costs.weighing import peak_bytes
 from ..loading.external_data import FileLayout, lay_out, write_data
 from ..loading.fingerprint import copy_fields, graph_digest
-from ..loading.model import Model, all_tensors
+from ..loading.model import Model, ModelLike, all_tensors, load
 from ..loading.shape_inference import tensor_of_type as describe_type
 from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import functions_called, is_external
-from ..planning.goals import Across, Within
+from ..planning import plans
+from ..planning.goals import Across, Goal, Within
 from ..planning.plans import Plan
 
 Storage = Literal["copy", "share"]
@@ -103,13 +104,19 @@ class PreparedFiles(Product):
         return sum(part.bytes for part in self.parts)
 
 
-def prepare(model: Model, plan: Plan, output: str | Path | None = None, *, weights: Storage = "copy") -> PreparedFiles:
+def prepare(
+    model: ModelLike, plan: Plan | Goal, output: str | Path | None = None, *, weights: Storage = "copy"
+) -> PreparedFiles:
     """Everything that `split` would write, without writing it.
 
     Raises:
         ModelError: a tensor that crosses has a type that nothing knows.
         UsageError: the plan is for another model, or shared weights can't be reached from `output`.
     """
+    if not isinstance(plan, Plan):
+        plan = plans.plan(model, plan)
+    if not isinstance(model, Model):
+        model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
     if plan.graph is not model.graph and plan.graph != model.graph:
         raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
     folder, stem = _place(model, output, weights)
@@ -160,8 +167,8 @@ def _copying_part(model: Model, name: str, block: Block) -> PartFile:
 
 
 def split(
-    model: Model,
-    plan: Plan,
+    model: ModelLike,
+    plan: Plan | Goal,
     output: str | Path | None = None,
     *,
     weights: Storage = "copy",
@@ -171,8 +178,8 @@ def split(
     """Cut `model` as `plan` says.
 
     Args:
-        model: the model.
-        plan: from `graphcut.plan`, for this model.
+        model: the model or its path.
+        plan: a plan for this model, or a goal, for which the model is planned.
         output: the folder that is made. Without it `STEM.parts` beside the model, or for shared weights the folder of
             the model itself.
         weights: `copy`: each part gets a data file with what it reads and nothing else. `share`: the parts refer to
@@ -207,7 +214,7 @@ def write(cut: PreparedFiles, *, force: bool = False, progress: Progress | None 
             if is_new or (old and cut.weights == "copy" and goal != Path.cwd()):
                 replace_folder(new, goal, scratch / "old")
             else:
-                replace_files(new, goal, last=cut.manifest_name, old=old, away=scratch / "old")
+                replace_files(new, goal, last=cut.manifest_name, old=old, backup=scratch / "old")
     except OSError as error:
         raise GraphcutError(
             f"writing {cut.folder} failed: {error.strerror or error}",

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..core.errors import CascadeError, RunError
-from ..core.manifest import Cascade
+from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.product import Product
 from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import graph_digest
-from ..loading.model import Model, load
+from ..loading.model import Model, ModelLike, load
 from .numerical import EXACT, TensorComparison, compare, half_tolerance, run_whole
 from .structural import Proof, prove
 
@@ -59,8 +59,8 @@ class Verification(Product):
 
 
 def verify(
-    model: Model,
-    cascade: Cascade,
+    model: ModelLike,
+    cascade: CascadeLike,
     *,
     inputs: Sequence[Mapping[str, object]] = (),
     seed: int = 0,
@@ -70,8 +70,8 @@ def verify(
     """Prove that `cascade` does what `model` does.
 
     Args:
-        model: the model that was cut.
-        cascade: its parts.
+        model: the model that was split, or its path.
+        cascade: the cascade or its path.
         inputs: sets of inputs to run both on. Without any, two sets of different sizes are generated from `seed`.
         seed: for the generated inputs.
         optimized: compare as users run it, with optimisations, against the noise that these make in the model itself.
@@ -81,6 +81,8 @@ def verify(
         CascadeError: `cascade` was cut from another model.
         RunError: the model refuses `inputs`. (That it refuses generated ones stands in the report.)
     """
+    cascade = open_cascade(cascade)
+    model = model if isinstance(model, Model) else load(model, dims=cascade.manifest.dims)
     if graph_digest(model.proto) != cascade.manifest.source.graph:
         raise CascadeError(
             f"{cascade.path.parent} was not cut from {model.path}: the digest of its graph is another",

@@ -364,7 +364,7 @@ def test_an_unreadable_model_is_told_in_two_lines(
     request.getfixturevalue("humble")
     said = say("analyze", path)
     assert said.code == 3
-    assert said.complaint == (f"{path} can't be read: Permission denied", "check its permissions")
+    assert said.complaint == (f"{path} can't be read: Permission denied", "check the path and its permissions")
 
 
 def test_an_unreadable_folder_is_told_in_two_lines(
@@ -412,11 +412,11 @@ def test_a_model_where_a_cascade_is_wanted_is_told_apart(say: Say, llm: Path, tm
     ("kind", "message"),
     [
         ("missing", r"there is no(thing| cascade) at .*nothing"),
-        ("empty folder", r".*llm\.parts holds no cascade\.json"),
+        ("empty folder", r".*llm\.parts has no cascade\.json"),
         ("lost part", r".*part-0\.onnx is missing"),
-        ("short data", r".*part-1\.onnx\.data has 100 bytes, and had [\d,]+ when the model was cut"),
+        ("short data", r".*part-1\.onnx\.data has 100 bytes, but had [\d,]+ when the model was split"),
         ("not JSON", r".*cascade\.json is not JSON: .*"),
-        ("newer", r".*cascade\.json can't be read here: its format is 'graphcut\.cascade/2', and .*"),
+        ("newer", r".*cascade\.json has the format 'graphcut\.cascade/2', and .*"),
         ("unknown field", r".*cascade\.json: .*colour.*"),
         ("wrong type", r".*cascade\.json: parts\[1\]\.reads\[0\]: .*"),
     ],

@@ -521,8 +521,8 @@ def test_a_folder_that_is_no_cascade_is_told(say: Say, tmp_path: Path, pen: str)
     said = say("show", tmp_path, "--to", pen)
     assert (said.code, *said.complaint) == (
         3,
-        f"{tmp_path} holds no cascade.json",
-        "`graphcut split` makes a cascade; name its folder or manifest",
+        f"{tmp_path} has no cascade.json",
+        "name the folder or the manifest that `graphcut split` made",
     )
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from graphcut import Cascade, CascadeError, GraphcutError, Manifest, Part, RecordError, Tensor, TensorEdge, open_cascade
 from graphcut.core.manifest import FORMAT, MANIFEST, Host, Source, State, save_manifest
 
-AGAIN = "split the model again, or use the graphcut that wrote it"
+AGAIN = "split the model again, or use the version of graphcut that wrote it"
 
 PARTS = (
     Part(
@@ -127,7 +127,7 @@ def test_what_was_saved_is_opened(folder: Path) -> None:
     assert cascade.tensors["skip"] == Tensor(name="skip", dtype="float32", shape=("n", None, 4))
 
 
-def test_links_are_derived_and_nowhere_written(folder: Path) -> None:
+def test_tensor_edges_are_derived_and_not_saved(folder: Path) -> None:
     assert open_cascade(folder).wiring.edges == (
         TensorEdge("x", None, 0),
         TensorEdge("a", 0, 1),
@@ -163,7 +163,7 @@ def test_a_file_of_a_part_may_be_a_link_within_the_folder(folder: Path) -> None:
     assert open_cascade(folder).manifest == THREE
 
 
-def test_the_written_form_is_one_that_people_can_read(tmp_path: Path) -> None:
+def test_a_manifest_is_indented_json(tmp_path: Path) -> None:
     save_manifest(THREE, tmp_path / MANIFEST)
     text = (tmp_path / MANIFEST).read_text(encoding="utf-8")
     assert text.startswith('{\n "format": "graphcut.cascade/1",\n "source": {\n  "file": "../model.onnx",\n')
@@ -228,7 +228,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(deadline=None, max_examples=40)
 @given(manifests())
-def test_any_content_is_read_back_as_it_was(scratch: Path, manifest: Manifest) -> None:
+def test_any_manifest_survives_saving(scratch: Path, manifest: Manifest) -> None:
     raw = bytes_of(manifest, scratch)
     assert msgspec.json.decode(raw, type=Manifest) == manifest
     assert bytes_of(msgspec.json.decode(raw, type=Manifest), scratch) == raw
@@ -269,7 +269,7 @@ def test_the_same_content_gives_the_same_bytes(scratch: Path) -> None:
         (lambda content: content["tensors"][0].pop("shape"), "tensors[0]: Object missing required field `shape`"),
     ],
 )
-def test_what_does_not_fit_is_named_by_its_place(folder: Path, change: Change, said: str) -> None:
+def test_a_wrong_field_is_named_with_its_location(folder: Path, change: Change, said: str) -> None:
     spoil(folder, change)
     caught = refusal(folder, RecordError)
     assert (str(caught), caught.hint) == (f"{folder / MANIFEST}: {said}", AGAIN)
@@ -278,24 +278,24 @@ def test_what_does_not_fit_is_named_by_its_place(folder: Path, change: Change, s
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (put("graphcut.cascade/2", "format"), "its format is 'graphcut.cascade/2'"),
-        (put("other/1", "format"), "its format is 'other/1'"),
-        (put(1, "format"), "its format is 1"),
-        (lambda content: content.pop("format"), "it names no format"),
-        (put("", "format"), "it names no format"),
+        (put("graphcut.cascade/2", "format"), "the format 'graphcut.cascade/2'"),
+        (put("other/1", "format"), "the format 'other/1'"),
+        (put(1, "format"), "the format 1"),
+        (lambda content: content.pop("format"), "no format"),
+        (put("", "format"), "no format"),
     ],
 )
-def test_another_version_is_refused_in_a_sentence(folder: Path, change: Change, said: str) -> None:
+def test_another_version_is_refused(folder: Path, change: Change, said: str) -> None:
     spoil(folder, change)
     caught = refusal(folder, RecordError)
-    whole = f"{folder / MANIFEST} can't be read here: {said}, and this graphcut reads 'graphcut.cascade/1'"
+    whole = f"{folder / MANIFEST} has {said}, and this version of graphcut reads 'graphcut.cascade/1'"
     assert (str(caught), caught.hint) == (whole, AGAIN)
 
 
 def test_a_higher_version_is_refused_before_its_new_fields_are(folder: Path) -> None:
     spoil(folder, put("graphcut.cascade/2", "format"))
     spoil(folder, put({"any": "thing"}, "parts"))
-    assert "its format is 'graphcut.cascade/2'" in str(refusal(folder, RecordError))
+    assert "the format 'graphcut.cascade/2'" in str(refusal(folder, RecordError))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_higher_version_is_refused_before_its_new_fields_are(folder: Path) -> 
     ],
     ids=["empty", "onnx", "open", "short", "more", "python", "nan", "bom", "latin-1", "deep", "deeper"],
 )
-def test_what_is_not_json_is_said_to_be_none(folder: Path, raw: bytes) -> None:
+def test_a_file_that_is_not_json_is_refused(folder: Path, raw: bytes) -> None:
     (folder / MANIFEST).write_bytes(raw)
     caught = refusal(folder, RecordError)
     assert str(caught).startswith(f"{folder / MANIFEST} is not JSON: ")
@@ -323,14 +323,14 @@ def test_what_is_not_json_is_said_to_be_none(folder: Path, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"null", b"5", b'"graphcut.cascade/1"', b"{}"])
-def test_json_of_another_kind_names_no_format(folder: Path, raw: bytes) -> None:
+def test_other_json_has_no_format(folder: Path, raw: bytes) -> None:
     (folder / MANIFEST).write_bytes(raw)
-    assert "it names no format" in str(refusal(folder, RecordError))
+    assert "no format" in str(refusal(folder, RecordError))
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=3))
-def test_spoiled_bytes_are_refused_or_make_no_difference(scratch: Path, place: int, noise: bytes) -> None:
+def test_corrupted_bytes_are_refused_or_make_no_difference(scratch: Path, place: int, noise: bytes) -> None:
     raw = bytearray(bytes_of(THREE, scratch))
     start = place % len(raw)
     raw[start : start + len(noise)] = noise
@@ -348,9 +348,9 @@ def test_spoiled_bytes_are_refused_or_make_no_difference(scratch: Path, place: i
         (put(["ghost"], "parts", 1, "reads"), "part 1 reads 'ghost' before any part writes it"),
         (lambda content: content["parts"].reverse(), "part 0 reads 'b' before any part writes it"),
         (put(["b", "a2"], "parts", 0, "writes"), "part 1 reads 'a' before any part writes it"),
-        (put(["a"], "parts", 2, "writes"), "part 2 writes 'a', which stands already"),
-        (put(["y", "ghost"], "writes"), "no part writes 'ghost', which the model gives out"),
-        (put([], "parts"), "no part writes 'y', which the model gives out"),
+        (put(["a"], "parts", 2, "writes"), "part 2 writes 'a', which is already written"),
+        (put(["y", "ghost"], "writes"), "no part writes 'ghost', an output of the model"),
+        (put([], "parts"), "no part writes 'y', an output of the model"),
         (lambda content: content["tensors"].pop(2), "`tensors` lacks 'skip'"),
         (lambda content: content["tensors"].clear(), "`tensors` lacks 'a'"),
         (put([], "reads"), "part 0 reads 'x' before any part writes it"),
@@ -364,7 +364,7 @@ def test_a_manifest_that_contradicts_itself_is_refused_by_tensor_name(folder: Pa
 
 def test_a_part_that_writes_again_what_another_wrote_is_refused(folder: Path) -> None:
     spoil(folder, put(["y", "skip"], "parts", 2, "writes"))
-    assert "part 2 writes 'skip', which stands already" in str(refusal(folder, CascadeError))
+    assert "part 2 writes 'skip', which is already written" in str(refusal(folder, CascadeError))
 
 
 def test_an_input_that_no_part_reads_has_its_type_listed_too(folder: Path) -> None:
@@ -398,22 +398,22 @@ def test_missing_data_are_named(folder: Path) -> None:
     assert str(refusal(folder, CascadeError)) == f"{folder / 'part-0.onnx.data'} is missing"
 
 
-def test_a_folder_is_no_part(folder: Path) -> None:
+def test_a_folder_is_not_a_part(folder: Path) -> None:
     (folder / "part-1.onnx").unlink()
     (folder / "part-1.onnx").mkdir()
     assert str(refusal(folder, CascadeError)) == f"{folder / 'part-1.onnx'} is missing"
 
 
-def test_data_of_another_size_are_told_with_both_numbers(folder: Path) -> None:
+def test_data_of_another_size_are_refused_with_both_numbers(folder: Path) -> None:
     (folder / "part-0.onnx.data").write_bytes(bytes(1234))
     caught = refusal(folder, CascadeError)
-    assert str(caught) == f"{folder / 'part-0.onnx.data'} has 1,234 bytes, and had 20 when the model was cut"
+    assert str(caught) == f"{folder / 'part-0.onnx.data'} has 1,234 bytes, but had 20 when the model was split"
     assert caught.hint == "copy it again, or split the model again"
 
 
 @pytest.mark.parametrize("name", ["../secret", "sub/../../secret", "/etc/passwd", "link", "folder/secret"])
 @pytest.mark.parametrize("place", ["file", "data"])
-def test_no_path_leaves_the_folder(folder: Path, name: str, place: str) -> None:
+def test_a_path_out_of_the_folder_is_refused(folder: Path, name: str, place: str) -> None:
     secret = folder.parent / "secret"
     secret.write_bytes(b"x")
     (folder / "link").symlink_to(secret)
@@ -425,39 +425,39 @@ def test_no_path_leaves_the_folder(folder: Path, name: str, place: str) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "sub", "a\0b", "x" * 300, "loop", "part-1.onnx/inner"])
 @pytest.mark.parametrize("place", ["file", "data"])
-def test_a_name_that_no_file_has_is_refused(folder: Path, name: str, place: str) -> None:
+def test_an_impossible_file_name_is_refused(folder: Path, name: str, place: str) -> None:
     (folder / "loop").symlink_to("loop")
     spoil(folder, put(name if place == "file" else {name: 1}, "parts", 1, place))
     refusal(folder, CascadeError)
 
 
-def test_what_is_not_opened_yet_may_be_gone(folder: Path) -> None:
-    """The source is for `verify` and for reading about; to run parts nobody needs it."""
+def test_files_may_be_missing_when_only_the_manifest_is_read(folder: Path) -> None:
+    """The model that was split is needed to verify, not to run the parts."""
     assert not open_cascade(folder).source.exists()
 
 
 # No cascade here
 
 
-def test_a_folder_without_a_manifest_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
     caught = refusal(tmp_path, CascadeError)
-    assert str(caught) == f"{tmp_path} holds no cascade.json"
-    assert caught.hint == "`graphcut split` makes a cascade; name its folder or manifest"
+    assert str(caught) == f"{tmp_path} has no cascade.json"
+    assert caught.hint == "name the folder or the manifest that `graphcut split` made"
 
 
-def test_a_folder_with_shared_weights_says_what_its_manifest_is_called(tmp_path: Path) -> None:
+def test_for_a_folder_with_shared_weights_the_manifest_is_suggested(tmp_path: Path) -> None:
     for stem in ("two", "one"):
         (tmp_path / f"{stem}.cascade.json").touch()
-    said = f"{tmp_path} holds no cascade.json; did you mean {tmp_path / 'one.cascade.json'}?"
+    said = f"{tmp_path} has no cascade.json; did you mean {tmp_path / 'one.cascade.json'}?"
     assert str(refusal(tmp_path, CascadeError)) == said
 
 
 @pytest.mark.parametrize("name", ["gone", "gone.json"])
-def test_where_nothing_is_that_is_said(tmp_path: Path, name: str) -> None:
+def test_a_missing_path_is_refused(tmp_path: Path, name: str) -> None:
     assert str(refusal(tmp_path / name, CascadeError)).startswith(f"there is no cascade at {tmp_path / name}")
 
 
-def test_a_path_that_no_file_has_is_refused(tmp_path: Path) -> None:
+def test_an_impossible_path_is_refused(tmp_path: Path) -> None:
     assert str(tmp_path / "xxx") in str(refusal(tmp_path / ("x" * 300), CascadeError))
 
 

@@ -1,4 +1,4 @@
-"""Links between units in an order, the two maps of LinguaLinked, and what a tensor takes."""
+"""Tensor edges between units, the dependency maps of LinguaLinked, and the bytes of a tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphcut.core.wiring import BITS, Dim, wire
 
 @dataclass(frozen=True)
 class Row:
-    """A unit of a figure."""
+    """A unit."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -40,8 +40,8 @@ def refusal(*rows: str, reads: str = "x", writes: str = "y") -> str:
     return str(caught.value)
 
 
-def test_the_two_maps_of_a_figure() -> None:
-    """Four subgraphs as LinguaLinked draws them: a chain, and two residual connections that jump over its middle."""
+def test_the_sequential_and_the_residual_map() -> None:
+    """Four subgraphs as in LinguaLinked: a chain, and two residual connections that skip units."""
     wiring = wired("x > h0 mask", "h0 mask > h1", "h1 h0 > h2", "h2 mask h0 > y")
     assert wiring.sequential == {0: {1: ("h0", "mask")}, 1: {2: ("h1",)}, 2: {3: ("h2",)}}
     assert wiring.residual == {0: {2: ("h0",), 3: ("mask", "h0")}}
@@ -71,7 +71,7 @@ def test_inputs_and_outputs_of_the_model_are_in_neither_map() -> None:
     assert TensorEdge("y1", 0, None) in wiring.edges
 
 
-def test_an_output_that_is_read_on_goes_both_ways() -> None:
+def test_an_output_of_the_model_may_also_be_read_by_a_later_unit() -> None:
     wiring = wired("x > y", "y > z", writes="y z")
     assert wiring.edges == (
         TensorEdge("x", None, 0),
@@ -81,29 +81,29 @@ def test_an_output_that_is_read_on_goes_both_ways() -> None:
     )
 
 
-def test_an_input_that_is_an_output_passes_no_unit() -> None:
+def test_an_input_that_is_an_output_has_an_edge_without_units() -> None:
     assert wired("x > y", writes="x y").edges[1:] == (TensorEdge("x", None, None), TensorEdge("y", 0, None))
 
 
-def test_a_tensor_named_twice_makes_one_link() -> None:
+def test_a_tensor_that_a_unit_reads_twice_has_one_edge() -> None:
     wiring = wired("x x > a", "a a > y", writes="y y")
     assert wiring.edges == (TensorEdge("x", None, 0), TensorEdge("a", 0, 1), TensorEdge("y", 1, None))
 
 
-def test_no_units_hand_nothing_on() -> None:
+def test_without_units_there_are_only_edges_from_inputs_to_outputs() -> None:
     assert wired(writes="x").edges == (TensorEdge("x", None, None),)
     assert wired(writes="").edges == ()
 
 
-def test_nobody_reads_before_somebody_writes() -> None:
-    assert refusal("a > y", "x > a") == "part 0 reads 'a' before any part writes it"
-    assert refusal("x a > a y") == "part 0 reads 'a' before any part writes it"
+def test_a_tensor_read_before_it_is_written_is_refused() -> None:
+    assert refusal("a > y", "x > a") == "unit 0 reads 'a' before any unit writes it"
+    assert refusal("x a > a y") == "unit 0 reads 'a' before any unit writes it"
 
 
-def test_two_units_that_wait_for_each_other_stand_in_no_order() -> None:
-    circle = ("x b > a", "a > b y")
-    for rows in itertools.permutations(circle):
-        assert "before any part writes it" in refusal(*rows)
+def test_a_cycle_is_refused_in_every_order() -> None:
+    cycle = ("x b > a", "a > b y")
+    for rows in itertools.permutations(cycle):
+        assert "before any unit writes it" in refusal(*rows)
 
 
 @pytest.mark.parametrize(
@@ -114,20 +114,20 @@ def test_two_units_that_wait_for_each_other_stand_in_no_order() -> None:
         ("> x y",),
     ],
 )
-def test_nobody_writes_what_stands_already(rows: tuple[str, ...]) -> None:
-    assert "which stands already" in refusal(*rows)
+def test_a_tensor_written_twice_is_refused(rows: tuple[str, ...]) -> None:
+    assert "which is already written" in refusal(*rows)
 
 
 def test_the_message_of_a_double_write_names_unit_and_tensor() -> None:
-    assert refusal("x > a", "x > a y") == "part 1 writes 'a', which stands already"
+    assert refusal("x > a", "x > a y") == "unit 1 writes 'a', which is already written"
 
 
-def test_an_output_that_nobody_writes_is_refused() -> None:
-    assert refusal("x > a") == "no part writes 'y', which the model gives out"
+def test_an_output_that_no_unit_writes_is_refused() -> None:
+    assert refusal("x > a") == "no unit writes 'y', an output of the model"
 
 
-def test_a_unit_may_hand_on_an_input_that_it_reads() -> None:
-    """The default of an overridable input that is an output too: who reads it knows what it got."""
+def test_a_unit_may_write_an_input_that_it_reads() -> None:
+    """An input with a default may be an output too: a unit that reads it knows its value."""
     wiring = wired("x d > a", "a d > d y", reads="x d", writes="y d")
     assert [link for link in wiring.edges if link.tensor == "d"] == [
         TensorEdge("d", None, 0),
@@ -137,13 +137,13 @@ def test_a_unit_may_hand_on_an_input_that_it_reads() -> None:
     assert wiring.boundary_tensors == {"a": (0, (1,))}
 
 
-def test_a_unit_may_not_hand_on_what_another_unit_wrote() -> None:
-    """Then two units would write one tensor: `crossing` could not say which of them hands it to whom."""
-    assert refusal("x > a", "a > a", "a > y") == "part 1 writes 'a', which stands already"
+def test_a_unit_may_not_write_what_another_unit_wrote() -> None:
+    """Two writers of one tensor would be ambiguous."""
+    assert refusal("x > a", "a > a", "a > y") == "unit 1 writes 'a', which is already written"
 
 
-def test_two_units_may_not_both_hand_on_an_input() -> None:
-    assert refusal("x > x", "x > x y") == "part 1 writes 'x', which stands already"
+def test_two_units_may_not_both_write_an_input() -> None:
+    assert refusal("x > x", "x > x y") == "unit 1 writes 'x', which is already written"
 
 
 Rows = tuple[tuple[Row, ...], tuple[str, ...]]
@@ -218,7 +218,7 @@ def test_another_order_is_refused_exactly_when_somebody_reads_too_early(drawn: R
         is_early = is_early or not standing.issuperset(unit.reads)
         standing.update(unit.writes)
     if is_early:
-        with pytest.raises(GraphcutError, match="before any part writes it"):
+        with pytest.raises(GraphcutError, match="before any unit writes it"):
             wire(shuffled, reads=("x0", "x1"), writes=outputs)
     else:
         wire(shuffled, reads=("x0", "x1"), writes=outputs)

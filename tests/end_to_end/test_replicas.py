@@ -152,7 +152,7 @@ def test_a_node_that_draws_random_numbers_is_not_recomputed() -> None:
     graph = drawn("r: x", "a: r", "y: a r", gives="y", stateful="R")
     with pytest.raises(GraphcutError) as caught:
         grouped(graph, "R A", "R Y")
-    assert str(caught.value) == "node 'R' draws random numbers or keeps something between runs, and stands in 2 parts"
+    assert str(caught.value) == "node 'R' is random or stateful, and it is in 2 parts"
     assert caught.value.hint == "such a node must run exactly once: put it into one part, and send what it makes"
     assert blocks(graph, "R A", "Y") == ["R A + : x > r a", "Y + : a r > y"]
 
@@ -395,7 +395,7 @@ def test_a_random_node_in_two_parts_is_an_objection_even_as_a_replica(tmp_path: 
     ]
     onnx.save(model_of(nodes, [floats("x", 4)], [floats("y", 4)]), tmp_path / "model.onnx")
     model = graphcut.load(tmp_path / "model.onnx")
-    with pytest.raises(GraphcutError, match="node 'r' draws random numbers"):
+    with pytest.raises(GraphcutError, match="node 'r' is random or stateful"):
         split_by(model, named(model, "r a", "r y"))
     # What a cascade made without that check looks like: the same graph, its nodes said to be harmless.
     calm = tuple(dataclasses.replace(node, is_stateful=False) for node in model.graph.nodes)

@@ -188,7 +188,7 @@ def test_nodes_that_nobody_needs_are_dropped_and_said(opened: Draw) -> None:
     assert names(read) == ["y"]
     assert [node.op_type for node in read.proto.graph.node] == ["Relu"]
     assert read.dropped == ("dead", "deader", "Identity_3")
-    assert read.notes == ("dropped 3 nodes whose results nobody wants, such as 'dead'",)
+    assert read.notes == ("removed 3 nodes that no output depends on, such as 'dead'",)
 
 
 def test_a_node_of_which_one_output_is_wanted_stays_whole(opened: Draw) -> None:
@@ -203,7 +203,7 @@ def test_unsorted_nodes_are_sorted_and_said(opened: Draw) -> None:
     assert [node.output[0] for node in read.proto.graph.node] == ["b", "a", "y"]
     assert read.notes == (
         "the nodes did not stand in topological order; sorted them",
-        "dropped 1 node whose results nobody wants, such as 'dead'",
+        "removed 1 node that no output depends on, such as 'dead'",
     )
 
 
@@ -639,11 +639,11 @@ def test_the_place_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str,
         ([("offset", str(1 << 70))], f"the weights of 'w' lie at bytes {1 << 70:,} to {(1 << 70) + 16:,} of w.bin"),
         (
             [("length", "12")],
-            "the weights of 'w' take 16 bytes by their type and shape, and the model says 12",
+            "the weights of 'w' have 16 bytes by their type and shape, but the model says 12",
         ),
         (
             [("length", "20")],
-            "the weights of 'w' take 16 bytes by their type and shape, and the model says 20",
+            "the weights of 'w' have 16 bytes by their type and shape, but the model says 20",
         ),
         ([("length", "-16")], "the weights of 'w' lie at bytes 0 to -16 of w.bin"),
     ],
@@ -659,11 +659,11 @@ def test_a_place_that_does_not_fit_is_refused_with_the_numbers(
 
 @pytest.mark.parametrize("key", ["offset", "length"])
 @pytest.mark.parametrize("text", ["", "16x", "16.0", "0x10", "1e1", "1_6", " 16", "+16", "١٦", "9" * 5000])
-def test_a_place_that_is_no_plain_number_is_refused(tmp_path: Path, key: str, text: str) -> None:
-    """ONNX Runtime reads digits and a minus sign; what Python's `int` takes beyond that it refuses."""
+def test_an_offset_or_length_that_is_not_a_plain_number_is_refused(tmp_path: Path, key: str, text: str) -> None:
+    """ONNX Runtime accepts digits and a minus sign, Python's `int` more."""
     with pytest.raises(ModelError) as caught:
         load(external(tmp_path, LOCATION, (key, text)))
-    assert str(caught.value) == "the weights of 'w' have an offset or a length that is no number"
+    assert str(caught.value) == f"the weights of 'w' have the {key} {text!r}, which is not a number"
     assert caught.value.hint == "save the model again with the tool that wrote it"
 
 
@@ -747,7 +747,7 @@ def test_training_info_is_kept_and_said_to_bind_the_whole(opened: Draw) -> None:
     model.training_info.add().algorithm.name = "sgd"
     read = opened(model)
     assert read.proto.training_info[0].algorithm.name == "sgd"
-    assert read.notes == ("training_info binds weights of the whole model; parts are made without it",)
+    assert read.notes == ("training_info refers to weights of the whole model; parts don't contain it",)
 
 
 def with_spoiled_text(folder: Path, text: bytes) -> Path:

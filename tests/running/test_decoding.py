@@ -250,8 +250,8 @@ def test_an_unknown_state_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("states", "said"),
     [
-        ({"x": "g"}, "the state x=g names 'x', which is no input of the model"),
-        ({"h": "y"}, "the state h=y names 'y', which is no output of the model"),
+        ({"x": "g"}, "the state x=g names 'x', which is not an input of the model"),
+        ({"h": "y"}, "the state h=y names 'y', which is not an output of the model"),
         ({"h": "g", "input_ids": "g"}, "'g' can't become two inputs"),
     ],
 )

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from ...core.errors import RunError, UsageError
-from ...core.manifest import Cascade
+from ...core.manifest import CascadeLike, open_cascade
 from ...core.units import count
 from ..executors.threads import InlineExecutor
 from ..run_log import RunLog
@@ -180,7 +180,7 @@ class Generation:
 
 
 def generate(  # noqa: PLR0913 - independent settings, all with defaults
-    cascade: Cascade,
+    cascade: CascadeLike,
     prompts: Sequence[Sequence[int]],
     *,
     max_tokens: int,
@@ -202,7 +202,7 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     for the whole model, and so the tokens are the same.
 
     Args:
-        cascade: from `split` or `open_cascade`.
+        cascade: a cascade or its path.
         prompts: the token ids of each prompt.
         max_tokens: the maximum number of generated tokens for each prompt.
         stop: token ids that end a sequence; they are returned, too.
@@ -223,6 +223,7 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
         RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """
     prompt_ids = [tuple(int(token) for token in prompt) for prompt in prompts]
+    cascade = open_cascade(cascade)
     decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context)
     _check(prompt_ids, max_tokens, decoder.capacity, workers, len(cascade.parts))
     pool = assign_parts(cascade, workers)

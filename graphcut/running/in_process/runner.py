@@ -10,7 +10,7 @@ from typing import Final, Self
 import onnxruntime as ort
 
 from ...core.errors import RunError
-from ...core.manifest import Cascade
+from ...core.manifest import CascadeLike, open_cascade
 from ..process_memory import (
     PeakMemory,
     available_bytes,
@@ -39,7 +39,7 @@ _UNLIMITED: Final = 1 << 62
 
 
 def run(
-    cascade: Cascade,
+    cascade: CascadeLike,
     feeds: Feeds,
     *,
     config: SessionConfig | None = None,
@@ -51,7 +51,7 @@ def run(
     To run more than once, use a `Runner`, which keeps parts loaded.
 
     Args:
-        cascade: from `split` or `open_cascade`.
+        cascade: a cascade or its path.
         feeds: the model's inputs by name: numpy arrays; lists for sequences, dicts for maps, None for an optional
             without value. bfloat16 and 8-bit floats as ml_dtypes arrays or as their bits.
         config: how sessions are built.
@@ -64,6 +64,7 @@ def run(
     Raises:
         RunError: an input is missing, unknown or of the wrong type; a part fails; or the memory limit is too small.
     """
+    cascade = open_cascade(cascade)
     if memory_bytes is not None:
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
@@ -94,7 +95,7 @@ class Runner:
 
     def __init__(
         self,
-        cascade: Cascade,
+        cascade: CascadeLike,
         *,
         config: SessionConfig | None = None,
         memory_bytes: int | None = None,
@@ -103,7 +104,7 @@ class Runner:
         """Loads nothing yet.
 
         Args:
-            cascade: from `split` or `open_cascade`.
+            cascade: a cascade or its path.
             config: how sessions are built. If memory is short, they are built without an arena.
             memory_bytes: memory limit of this process.
             exact: prepack weights even if not all parts fit. Results are then those of the whole model, bit for bit;
@@ -111,7 +112,7 @@ class Runner:
         """
         self.forecast: MemoryForecast | None = None
         self.peak: PeakMemory | None = None
-        self._cascade = cascade
+        self._cascade = cascade = open_cascade(cascade)
         self._config = config or SessionConfig()
         self._exact = exact
         free = available_bytes()
