@@ -16,7 +16,7 @@ def main(folder: str, inputs: str, provider: str, *options: str) -> None:
     """Print the outputs' shapes. Nodes that the provider can't run are run on the CPU by ONNX Runtime."""
     told = dict(option.split("=", 1) for option in options)
     config = graphcut.SessionConfig(provider=provider, options=told, threads=1)
-    with graphcut.Runner(graphcut.open_cascade(folder), config=config) as runner:
+    with graphcut.Runner(folder, config=config) as runner:
         for name, value in runner.run(dict(np.load(inputs))).items():
             print(name, value.shape, value.dtype)
 

@@ -10,13 +10,11 @@ import graphcut
 
 def main(path: str, folder: str, memory_bytes: str) -> None:
     """Write the fewest parts whose files and activations each fit in `memory_bytes`."""
-    model = graphcut.load(path)
     goal = graphcut.Within(int(memory_bytes), counting=("activations",))
     try:
-        plan = graphcut.plan(graphcut.analyze(model), goal)
+        cascade = graphcut.split(path, goal, folder)
     except graphcut.PlanError as error:
         sys.exit(f"{error}; {error.hint}")
-    cascade = graphcut.split(model, plan, folder)
     for part in cascade.parts:
         print(f"{part.file}: {part.weight_bytes:,} bytes of weights, {part.activation_bytes:,} of activations")
 

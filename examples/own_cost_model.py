@@ -15,7 +15,7 @@ import graphcut
 
 def main(path: str, costs: str, parts: str) -> None:
     """Print where the model is cut with these costs, and with graphcut's own."""
-    analysis = graphcut.analyze(graphcut.load(path))
+    analysis = graphcut.analyze(path)
     table = graphcut.read_table(costs)
     goal = graphcut.Into(int(parts))
     limits = graphcut.Limits(inside_layers=True)

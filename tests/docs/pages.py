@@ -174,6 +174,8 @@ def renewed(page: str, folder: Path) -> str:
     run, pieces, end = Run(folder), list[str](), 0
     for block in blocks_of(page):
         done = run.run(block)
+        if done.exit_code != block.exit_code:
+            raise RuntimeError(f"line {block.line}: exit code {done.exit_code}\n{done.text}")
         if block.language == "console" and (not block.is_measured or not any(lines for _, lines in block.commands)):
             pieces += [page[end : block.span[0]], done.text]
             end = block.span[1]
