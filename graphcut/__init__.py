@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .core.errors import (
         CascadeError,
         GraphcutError,
+        LossWarning,
         MemoryCapError,
         ModelError,
         PlanError,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from .simulating.results import SimulationResult
     from .simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
     from .simulating.simulator import simulate
+    from .surgery.graphsurgeon import to_graphsurgeon
     from .surgery.merging import merge
     from .surgery.splitting import split
     from .verifying.verification import Verification, verify
@@ -82,6 +84,7 @@ __all__ = [
     "Heads",
     "Into",
     "Limits",
+    "LossWarning",
     "Manifest",
     "MeasuredCosts",
     "MemoryCapError",
@@ -131,6 +134,7 @@ __all__ = [
     "split",
     "stream",
     "table_of",
+    "to_graphsurgeon",
     "to_networkx",
     "verify",
     "weigh",
@@ -147,6 +151,7 @@ _HOMES: Final = {
     "core.errors": (
         "CascadeError",
         "GraphcutError",
+        "LossWarning",
         "MemoryCapError",
         "ModelError",
         "PlanError",
@@ -156,6 +161,7 @@ _HOMES: Final = {
     ),
     "core.graph": ("Block", "Graph", "Node", "Partition"),
     "benchmarking.cost_measurement": ("MeasuredCosts", "measure"),
+    "surgery.graphsurgeon": ("to_graphsurgeon",),
     "surgery.merging": ("merge",),
     "loading.model": ("Model", "load"),
     "planning.cluster": (

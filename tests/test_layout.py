@@ -116,6 +116,7 @@ def test_large_packages_are_imported_where_they_are_needed_alone(path: Path) -> 
     module = module_of(path)
     assert "onnx" not in used or module in ONNX_MODULES
     assert "networkx" not in used or module == "analysis"
+    assert "onnx_graphsurgeon" not in used or path == PACKAGE / "loading" / "graphsurgeon_bridge.py"
     assert not used & {"typer", "rich"} or module in {"cli", "drawing"}
 
 
@@ -137,7 +138,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("code", ["import graphcut", "import graphcut.cli"])
 def test_importing_the_package_loads_no_large_one(code: str) -> None:
-    large = ("onnx", "onnxruntime", "networkx", "scipy", "numpy")
+    large = ("onnx", "onnx_graphsurgeon", "onnxruntime", "networkx", "scipy", "numpy")
     done = run_python(f"{code}; import sys; print([name for name in {large} if name in sys.modules])")
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -60,6 +60,10 @@ def wrong_type(value: object, expected: str, *, hint: str) -> TypeError:
     return error
 
 
+class LossWarning(UserWarning):
+    """A conversion to another format loses something that has no part in what the model computes."""
+
+
 def validation_message(error: Exception) -> str:
     """The message of a `msgspec.ValidationError` with its location first: `parts[1].reads[0]: Expected ...`."""
     message, _, location = str(error).partition(" - at `$")

@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from ..core.atomic_files import replace_files, replacing, scratch_folder
 from ..core.errors import ModelError
+from ..loading.external_data import refer_to_file
 from ..loading.wire_format import field_header
 from .drafting import element_type
 
@@ -85,9 +86,7 @@ def _save_inline(draft: Draft, path: Path) -> None:
 
 def _external(weight: RandomWeight, location: str, offset: int) -> TensorProto:
     tensor = _without_values(weight)
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", weight.size_bytes)):
-        tensor.external_data.add(key=key, value=str(value))
+    refer_to_file(tensor, location, offset, weight.size_bytes)
     return tensor
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from onnx import TensorProto
+
 from ..core.errors import ModelError
 
 Progress = Callable[[int], None]
@@ -242,3 +244,19 @@ def read_bytes(span: ByteRange) -> bytes:
     with span.file.open("rb") as stream:
         stream.seek(span.offset)
         return stream.read(span.length)
+
+
+def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Make `tensor` refer to a range of a file, by the three keys that every reader of ONNX accepts."""
+    tensor.ClearField("raw_data")
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+    tensor.data_location = TensorProto.EXTERNAL
+
+
+def read_values(tensor: TensorProto, span: ByteRange) -> None:
+    """Put the values of an external tensor into its message."""
+    tensor.raw_data = read_bytes(span)
+    del tensor.external_data[:]
+    tensor.ClearField("data_location")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,9 @@ from ..core.wiring import Tensor
 from .bound_sizes import infer_bound, name_open_sizes
 from .external_data import ByteRange, check_inside, resolve_location
 from .graph_reader import check_text, read_graph, values_bytes
+from .in_memory import TemporaryFolder, is_graph, write_model
 from .shape_inference import infer_tensors
-from .subgraphs import FunctionKey, function_key, is_external, nodes_within, tensors_in, tensors_in_function
+from .subgraphs import FunctionKey, all_tensors, function_key, is_external, nodes_within
 from .wire_format import read_without_weights
 
 TensorBytes = Mapping[str, tuple[int, bool]]
@@ -35,7 +36,7 @@ class Model(Product):
     """An ONNX model, opened without its weights.
 
     Attributes:
-        path: the .onnx file.
+        path: the .onnx file; a temporary one for a model given in memory.
         proto: its ModelProto; must not be changed. Large weights are references into files. Nodes are in topological
             order, and nodes that no output depends on are removed.
         graph: the same as a graph: `graph.nodes[i]` is `proto.graph.node[i]`.
@@ -45,6 +46,7 @@ class Model(Product):
         unused: names of removed weights and functions, which no other node uses.
         notes: what a user should know about how the model was read, one sentence each.
         states: outputs by the inputs that they become at the next step, as the user named them.
+        temporary_folder: the folder of a temporary file, deleted with the last model that refers to it; else None.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class Model(Product):
     unused: tuple[str, ...]
     notes: tuple[str, ...]
     states: Mapping[str, str]
+    temporary_folder: TemporaryFolder | None = None
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -96,7 +99,12 @@ class Model(Product):
         return tuple(dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str)))
 
     def path_from(self, folder: Path) -> str:
-        """The path of the model's file relative to `folder`, with links to folders resolved, and `/` as separator."""
+        """The path of the model's file relative to `folder`, with links to folders resolved, and `/` as separator.
+
+        For a temporary file a path beside `folder`: nothing is there, but a user may save the model there.
+        """
+        if self.temporary_folder is not None:
+            return f"../{self.path.name}"
         return Path(os.path.relpath(self.path.parent.resolve() / self.path.name, folder.resolve())).as_posix()
 
     def range_of(self, tensor: TensorProto) -> ByteRange:
@@ -109,8 +117,8 @@ class Model(Product):
         return sum(weight.bytes for weight in self.graph.weights.values())
 
 
-ModelLike = str | Path | Model
-"""A model or its path."""
+ModelLike = str | Path | Model | ModelProto
+"""A model, its path, or a model in memory: an `onnx.ModelProto`, or an `onnx_graphsurgeon.Graph` (which is untyped)."""
 
 
 def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Mapping[str, str] | None = None) -> Model:
@@ -118,16 +126,24 @@ def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Ma
 
     Args:
         source: the path of an .onnx file, with its external data in the same folder or below; or a `Model`, which is
-            returned as it is, or with other `dims` and `states`.
+            returned as it is, or with other `dims` and `states`; or a model in memory: an `onnx.ModelProto` or an
+            `onnx_graphsurgeon.Graph`, which is written to a temporary file.
         dims: numbers for symbolic dimensions, such as `{"batch": 1, "seq": 16}`. They are used for sizes and costs; the
             model and its parts keep the symbols.
         states: outputs by the inputs that they become at the next step, where names and operators don't show it.
 
     Raises:
-        ModelError: the file can't be read or is not a valid model, or its weights are missing or refused.
+        ModelError: the file can't be read or is not a valid model, or its weights are missing or refused; a model in
+            memory refers to a file, or onnx_graphsurgeon would change what the graph computes.
+        TypeError: `source` is none of these.
         UsageError: `dims` has an unknown symbol or a negative number, or `states` an unknown input or output.
     """
-    model = source if isinstance(source, Model) else _open(source)
+    if isinstance(source, Model):
+        model = source
+    elif isinstance(source, str | Path):
+        model = _open(Path(source))
+    else:
+        model = _open_in_memory(source)
     if dims is not None:
         _check_dims(model, dims)
         model = replace(model, dims=MappingProxyType(dict(dims)))
@@ -137,10 +153,20 @@ def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Ma
     return model
 
 
-def _open(source: str | Path) -> Model:
-    if not isinstance(source, str | Path):
-        raise wrong_type(source, "a Model or a path", hint="pass the path of an .onnx file, or what load() returns")
-    path = Path(source)
+def _open_in_memory(source: object) -> Model:
+    if not isinstance(source, ModelProto) and not is_graph(source):
+        expected = "a Model, a path, an onnx.ModelProto or an onnx_graphsurgeon.Graph"
+        raise wrong_type(source, expected, hint="pass the path of an .onnx file, or what load() returns")
+    folder = TemporaryFolder()
+    model = replace(_open(write_model(source, folder.path)), temporary_folder=folder)
+    if is_graph(source):
+        from .graphsurgeon_bridge import refuse_shifted_outputs  # imports onnx_graphsurgeon
+
+        refuse_shifted_outputs(model.proto)
+    return model
+
+
+def _open(path: Path) -> Model:
     proto = _parse(path)
     _check_text(proto)
     functions = {function_key(function): function for function in proto.functions}
@@ -207,13 +233,6 @@ def _check_text(proto: ModelProto) -> None:
 def _symbols_in(proto: ModelProto) -> set[str]:
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
     return {dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param}
-
-
-def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every TensorProto of the model: initializers and attributes, also in subgraphs and functions."""
-    yield from tensors_in(proto.graph)
-    for function in proto.functions:
-        yield from tensors_in_function(function)
 
 
 def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, int]]:

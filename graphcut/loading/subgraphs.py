@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 FunctionKey = tuple[str, str, str]
 """What identifies a model-local function: domain, name, overload (ONNX IR spec, "Functions")."""
@@ -110,6 +110,13 @@ def tensors_in(graph: GraphProto) -> Iterator[TensorProto]:
     for sparse in graph.sparse_initializer:
         yield from _halves(sparse)
     yield from tensors_within(graph.node)
+
+
+def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor anywhere in the model: initializers and attributes, bodies and functions."""
+    yield from tensors_in(proto.graph)
+    for function in proto.functions:
+        yield from tensors_in_function(function)
 
 
 def tensors_in_function(function: FunctionProto) -> Iterator[TensorProto]:

@@ -11,13 +11,12 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 from ..core.atomic_files import replace_files, scratch_folder
 from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
-from ..loading.external_data import lay_out, read_bytes, write_data
+from ..loading.external_data import lay_out, read_values, refer_to_file, write_data
 from ..loading.fingerprint import copy_fields
-from ..loading.model import Model, all_tensors, load, range_in
+from ..loading.model import Model, load, range_in
 from ..loading.shape_inference import type_proto
-from ..loading.subgraphs import is_external
+from ..loading.subgraphs import all_tensors, is_external
 from ..loading.wire_format import large_bytes
-from .splitting import refer_to_file
 
 INLINE_BYTES: Final = 64 << 20
 """Weights that together take no more than this are written into the model itself."""
@@ -46,9 +45,7 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
     _check_way(goals, [piece.path for piece in pieces] + [file for file, _ in data.values()], force=force)
     for tensor, span in spans:
         if is_inline:
-            tensor.raw_data = read_bytes(span)
-            del tensor.external_data[:]
-            tensor.ClearField("data_location")
+            read_values(tensor, span)
         else:
             refer_to_file(tensor, data_file.name, layout.offset_of(span), span.length)
     try:

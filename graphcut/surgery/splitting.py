@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, ValueInfoProto
 
 from ..core.atomic_files import replace_files, replace_folder, scratch_folder
 from ..core.errors import GraphcutError, ModelError, PlanError, UsageError
@@ -34,12 +34,12 @@ from ..core.units import count, size
 from ..costs.caches import find_caches, head_sizes, token_axis
 from ..costs.device import Device
 from ..costs.weighing import peak_bytes
-from ..loading.external_data import FileLayout, lay_out, write_data
+from ..loading.external_data import FileLayout, lay_out, refer_to_file, write_data
 from ..loading.fingerprint import copy_fields, graph_digest
-from ..loading.model import Model, ModelLike, all_tensors, load
+from ..loading.model import Model, ModelLike, load
 from ..loading.shape_inference import tensor_of_type as describe_type
 from ..loading.shape_inference import type_proto
-from ..loading.subgraphs import functions_called, is_external
+from ..loading.subgraphs import all_tensors, functions_called, is_external
 from ..planning import plans
 from ..planning.goals import Across, Goal, Within
 from ..planning.plans import Plan
@@ -276,6 +276,11 @@ def _place(model: Model, output: str | Path | None, weights: Storage) -> tuple[P
     """The folder the files go to, and what shared parts are called after."""
     beside = model.path.parent
     stem = model.path.name.removesuffix(".onnx")
+    if model.temporary_folder is not None and (output is None or weights == "share"):
+        raise UsageError(
+            "the model was given in memory, so there is no folder beside it for its parts",
+            hint="name a folder for parts with copied weights, or save the model and load it by its path",
+        )
     if weights == "copy":
         return (beside / f"{stem}.parts" if output is None else Path(output)), stem
     folder = beside if output is None else Path(output)
@@ -355,14 +360,6 @@ def _write_files(cut: PreparedFiles, folder: Path, progress: Progress | None) ->
         if progress is not None:
             progress(part.name, len(part.raw), total)
     save_manifest(_manifest(cut), folder / cut.manifest_name)
-
-
-def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Make `tensor` refer to a place in a file. Only the three keys that every reader of ONNX accepts."""
-    del tensor.external_data[:]
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        tensor.external_data.add(key=key, value=value)
-    tensor.data_location = TensorProto.EXTERNAL
 
 
 def _manifest(cut: PreparedFiles) -> Manifest:

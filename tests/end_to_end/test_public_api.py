@@ -89,10 +89,14 @@ def test_a_split_by_path_has_the_dims_of_its_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message", "hint"),
     [
-        (lambda: graphcut.load(cast(Any, 3)), "expected a Model or a path, got int", "pass the path of an .onnx file"),
+        (
+            lambda: graphcut.load(cast(Any, 3)),
+            "expected a Model, a path, an onnx.ModelProto or an onnx_graphsurgeon.Graph, got int",
+            "pass the path of an .onnx file",
+        ),
         (
             lambda: graphcut.analyze(cast(Any, None)),
-            "expected a Model or a path, got NoneType",
+            "expected a Model, a path, an onnx.ModelProto or an onnx_graphsurgeon.Graph, got NoneType",
             "pass the path of an .onnx file",
         ),
         (lambda: graphcut.open_cascade(cast(Any, [])), "expected a cascade or its path, got list", "pass the folder"),

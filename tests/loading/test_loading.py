@@ -19,8 +19,14 @@ from graphcut import GraphcutError, Model, ModelError, load
 from graphcut.core.graph import Node, Weight
 from graphcut.loading.external_data import ByteRange, read_bytes
 from graphcut.loading.graph_reader import module_of, values_bytes
-from graphcut.loading.model import all_tensors
-from graphcut.loading.subgraphs import captures, function_key, functions_called, is_stateful, tensors_in_function
+from graphcut.loading.subgraphs import (
+    all_tensors,
+    captures,
+    function_key,
+    functions_called,
+    is_stateful,
+    tensors_in_function,
+)
 
 from conftest import Draw, floats, model_of
 

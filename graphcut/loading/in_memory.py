@@ -1,0 +1,80 @@
+"""Models that are given as objects in memory, written to a file and then opened like any other."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from onnx import ModelProto
+
+from ..core.errors import ModelError
+from .external_data import refer_to_file
+from .subgraphs import all_tensors, is_external
+from .wire_format import large_bytes
+
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
+MAX_INLINE_BYTES: Final = 1 << 30
+"""Values that together take more go to a data file beside the model: one message holds at most 2 GiB."""
+
+
+class TemporaryFolder:
+    """A folder that is deleted with this object, or when the process ends.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="graphcut-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def write_model(source: ModelProto | gs.Graph, folder: Path) -> Path:
+    """Write `source` to a file in `folder`, named after its graph, and return the path of the file.
+
+    Raises:
+        ModelError: the values of some tensors are not in `source`, or onnx_graphsurgeon can't export it.
+    """
+    message = source
+    if not isinstance(message, ModelProto):
+        from .graphsurgeon_bridge import message_of_graph  # imports onnx_graphsurgeon
+
+        message = message_of_graph(source)
+    for tensor in all_tensors(message):
+        if is_external(tensor):
+            raise ModelError(
+                f"the values of {tensor.name!r} are in a file, and a model in memory doesn't say in which folder",
+                hint="load the .onnx file by its path, or read the values first: onnx.load(path) does",
+            )
+    name = re.sub(r"[^\w.-]+", "_", message.graph.name).strip("._") or "model"
+    path = folder / f"{name[:64]}.onnx"
+    _write(message, path)
+    return path
+
+
+def is_graph(source: object) -> bool:
+    """Whether `source` is an `onnx_graphsurgeon.Graph`; doesn't import that package, which its owner has imported."""
+    package = sys.modules.get("onnx_graphsurgeon")
+    return package is not None and isinstance(source, package.Graph)
+
+
+def _write(message: ModelProto, path: Path) -> None:
+    large = [tensor for tensor in all_tensors(message) if len(tensor.raw_data) >= large_bytes(tensor.data_type)]
+    if sum(len(tensor.raw_data) for tensor in large) > MAX_INLINE_BYTES:
+        copy = ModelProto()
+        copy.CopyFrom(message)
+        message = copy
+        with path.with_name(f"{path.name}.data").open("wb") as file:
+            for tensor in all_tensors(message):
+                if len(tensor.raw_data) >= large_bytes(tensor.data_type):
+                    values = tensor.raw_data
+                    refer_to_file(tensor, f"{path.name}.data", file.tell(), len(values))
+                    file.write(values)
+    path.write_bytes(message.SerializeToString(deterministic=True))
