@@ -27,14 +27,9 @@ _OnArrival = Callable[["Transfer"], None]
 
 @dataclass(slots=True, eq=False)
 class LinkDirection:
-    """One direction of a link.
+    """One direction of a link, with its bandwidth and the transfers that use it now.
 
-    Attributes:
-        source: the sending device; None for the router.
-        target: the receiving device; None for the router.
-        bytes_per_s: its bandwidth.
-        carried_bytes: what it has carried, retransmissions included.
-        transfers: the transfers that use it now.
+    A source or target of None is the router; `carried_bytes` includes retransmissions.
     """
 
     source: str | None
@@ -62,13 +57,8 @@ class Transfer:
     """A message in transit.
 
     Attributes:
-        route: its route.
-        size_bytes: its size.
-        on_arrival: called when it has arrived.
-        left_bytes: what was still to be sent at `since_s`.
-        since_s: the time when `bytes_per_s` last changed.
+        left_bytes: what was still to be sent at `since_s`, the time when its rate last changed.
         bytes_per_s: its current rate; 0 while nothing is sent.
-        next_event: the next event of this transfer.
     """
 
     route: Route
@@ -81,14 +71,9 @@ class Transfer:
 
 
 class Network:
-    """The links between the devices of a cluster.
-
-    Attributes:
-        lost_messages: how many messages were lost.
-    """
+    """The links between the devices of a cluster. `draw` decides on jitter and loss."""
 
     def __init__(self, cluster: SimulatedCluster, clock: Clock, draw: random.Random) -> None:
-        """Links without transfers; `draw` decides on jitter and loss."""
         self.lost_messages = 0
         self._cluster = cluster
         self._clock = clock

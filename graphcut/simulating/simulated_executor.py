@@ -43,11 +43,8 @@ class SimulatedDevice:
     """The state of a device. Times are simulated seconds.
 
     Attributes:
-        index: its index in the cluster.
-        latency_s: the latency of its link.
         is_started: it was started, and its death was not reported since.
         is_loaded: its parts are loaded, so it accepts steps.
-        parts: the loaded parts.
         loading: the parts that it loads now, or when it is up again.
         down_since_s: when it failed; None while it is up.
         down_until_s: when it is up again; infinite for a permanent failure.
@@ -57,7 +54,6 @@ class SimulatedDevice:
         sending: the transfers from it, with the receiver and the tensors.
         next_event: the next event of its step.
         next_load: the next event of loading: a transfer of weights, or the end of loading.
-        tensors: the tensors that it has.
         fetching_s: how long it has waited for inputs.
         down_s: how long it was down, until it last came up.
     """
@@ -94,9 +90,6 @@ class SimulatedExecutor(Executor):
     """Simulated devices; worker numbers are device indices.
 
     Attributes:
-        clock: the virtual clock.
-        network: the links.
-        devices: the devices.
         restarted: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
     """
 

@@ -64,7 +64,7 @@ def chunks(file: Path) -> Iterator[tuple[int, bytes]]:
 
 
 class PartStore:
-    """The files of a cascade on one machine: those at the cascade's own path, and those that were sent.
+    """The files of a cascade on one machine: those at the cascade's own path `root`, and those that were sent.
 
     Attributes:
         folder: the folder for received files, made with the first one.
@@ -72,12 +72,6 @@ class PartStore:
     """
 
     def __init__(self, root: Path, folder: Path) -> None:
-        """Nothing is read yet.
-
-        Args:
-            root: the folder of the cascade on the driver's machine; it may exist here too.
-            folder: a folder of this run on this machine.
-        """
         self.folder = folder
         self._root = root
         self.part_folders: dict[int, Path] = {}

@@ -43,9 +43,7 @@ class _WorkerProcess:
 
     Attributes:
         owner: the prefix of the names of its shared-memory regions.
-        freed: its regions that nobody reads any more; sent with its next step, as are the following two.
-        removed: regions of others that were removed.
-        forgotten: sequences that ended.
+        freed: sent with its next step, as are `removed` and `forgotten`, see `RunStep`.
     """
 
     popen: subprocess.Popen[bytes]

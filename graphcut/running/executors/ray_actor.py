@@ -44,18 +44,12 @@ class StepResult:
 
 
 class RemoteWorker(PartStore):
-    """A Ray actor: a worker, and the part files of its machine. Its exceptions are raised in the driver."""
+    """A Ray actor: a worker, and the part files of its machine. Its exceptions are raised in the driver.
+
+    `path` is the path of the manifest on the driver's machine. Actors of one `run` on one machine share a folder.
+    """
 
     def __init__(self, path: str, manifest: Manifest, states: StatesByPart, config: SessionConfig, run: str) -> None:
-        """Nothing is loaded yet.
-
-        Args:
-            path: the path of the manifest on the driver's machine.
-            manifest: the manifest.
-            states: the states that parts keep.
-            config: how sessions are built.
-            run: an identifier of this run. Actors of one run on one machine share a folder.
-        """
         self._node = str(ray.get_runtime_context().get_node_id())
         self._path = Path(path)
         super().__init__(self._path.parent, Path(gettempdir()) / f"{RECEIVED_PREFIX}{run}-{self._node[:12]}")

@@ -92,17 +92,13 @@ class _Actor:
 
 
 class RayExecutor(Executor):
-    """Workers that are Ray actors. All callbacks are queued, and run in the thread that calls `next_event`."""
+    """Workers that are Ray actors. `names` are the names of the workers, usually those of their devices.
+
+    It connects to a cluster when the first worker starts. All callbacks are queued, and run in the thread that calls
+    `next_event`.
+    """
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
-        """An executor that connects to a cluster when the first worker starts.
-
-        Args:
-            cascade: the cascade to run.
-            config: how sessions are built. If it sets no number of threads, workers share the cores of their machine.
-            states: the states that parts keep.
-            names: the name of each worker: that of its device, or any other.
-        """
         self._cascade = cascade
         self._path = cascade.path.resolve()
         self._config = config

@@ -35,7 +35,7 @@ _SIZES_PER_OCTAVE: Final = 8
 
 _PICKLED: Final = 0
 _INT4_TYPES: Final = frozenset({21, 22})
-_DTYPES: Final[Mapping[int, type[np.generic]]] = {
+_NUMPY_DTYPES: Final[Mapping[int, type[np.generic]]] = {
     1: np.float32,
     2: np.uint8,
     3: np.int8,
@@ -48,6 +48,9 @@ _DTYPES: Final[Mapping[int, type[np.generic]]] = {
     11: np.float64,
     12: np.uint32,
     13: np.uint64,
+}
+_DTYPES: Final[Mapping[int, type[np.generic]]] = {
+    **_NUMPY_DTYPES,
     **{number: bits for bits, number in NON_NUMPY_TYPES.values()},
     **dict.fromkeys(_INT4_TYPES, np.uint8),
 }
@@ -55,8 +58,6 @@ _DTYPES: Final[Mapping[int, type[np.generic]]] = {
 
 4-bit integers are packed, two in a byte. They get one byte each, of which ONNX Runtime uses the first half.
 """
-
-_NUMPY_TYPES: Final = frozenset(range(14))
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -94,12 +95,7 @@ class SharedMemory:
     """Shared memory as one process uses it: its own regions, which it writes, and those of others, which it reads."""
 
     def __init__(self, folders: Sequence[str], owner: str) -> None:
-        """Shared memory without regions.
-
-        Args:
-            folders: where regions are made; the first folder with room is used.
-            owner: the prefix of the names of this process's regions, different in every process.
-        """
+        """Regions are made in the first of `folders` that has room. `owner`, the prefix of their names, is unique."""
         self._folders = folders
         self._owner = owner
         self._maps: dict[str, Bytes] = {}
@@ -155,7 +151,7 @@ class SharedMemory:
         if spec.element_type == _PICKLED:
             return pickle.loads(raw[: spec.size_bytes].data)  # noqa: S301 - made by another process of this run
         array = raw[: spec.size_bytes].view(_DTYPES[spec.element_type]).reshape(spec.shape)
-        if spec.element_type in _NUMPY_TYPES:
+        if spec.element_type in _NUMPY_DTYPES:
             return ort.OrtValue.ortvalue_from_numpy(array)
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, spec.element_type)
 
@@ -266,16 +262,15 @@ def _rounded(length: int) -> int:
 
 
 def _allocate_blocks(file: int, start: int, length: int) -> None:
-    try:
-        os.posix_fallocate(file, 0, length)
-    except AttributeError:
-        pass
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
-            raise
-    else:
-        return
-    zeros = bytes(1 << 20)  # some systems and file systems can't reserve blocks without writing them
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file, 0, length)
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+                raise
+        else:
+            return
+    zeros = bytes(1 << 20)  # this system or file system can't reserve blocks without writing them
     while start < length:
         start += os.pwrite(file, zeros[: length - start], start)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from weakref import WeakValueDictionary
 
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
@@ -32,14 +33,12 @@ class ThreadExecutor(Executor):
         self._loads: dict[int, SimpleQueue[Sequence[int] | None]] = {}
         self._workers: dict[int, Worker] = {}
         self._threads: list[Thread] = []
-        self._requested: dict[int, frozenset[int]] = {}
-        self._stages: dict[int, Stage] = {}
+        self._stages: WeakValueDictionary[int, Stage] = WeakValueDictionary()  # while a worker holds them
         self._lock = Lock()
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         self._workers[worker] = Worker(self._cascade, self._states, self._stage)
         self._tasks[worker] = SimpleQueue()
-        self._requested[worker] = frozenset(parts)
         self._tasks[worker].put(lambda instance: self._hold(worker, instance, parts))
         self._start_thread(self._run_tasks, worker)
 
@@ -47,7 +46,6 @@ class ThreadExecutor(Executor):
         if worker not in self._loads:  # a second thread, so that loading does not delay steps
             self._loads[worker] = SimpleQueue()
             self._start_thread(self._run_loads, worker)
-        self._requested[worker] = frozenset(parts)
         self._loads[worker].put(parts)
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
@@ -92,7 +90,7 @@ class ThreadExecutor(Executor):
             loads.put(None)
         for thread in self._threads:
             thread.join()
-        self._stages.clear()
+        self._workers.clear()
 
     def _start_thread(self, target: Callable[[int], None], worker: int) -> None:
         self._threads.append(Thread(target=target, args=(worker,), daemon=True))
@@ -115,16 +113,14 @@ class ThreadExecutor(Executor):
             instance.hold(frozenset(parts))
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
             return Failed(worker, None, error)
-        with self._lock:
-            used = set().union(*self._requested.values(), *(other.stages for other in self._workers.values()))
-            self._stages = {part: stage for part, stage in self._stages.items() if part in used}
         return Ready(worker, frozenset(parts))
 
     def _stage(self, part: int) -> Stage:
         with self._lock:
-            if part not in self._stages:
-                self._stages[part] = Stage(self._cascade, self._cascade.parts[part], config=self._config)
-            return self._stages[part]
+            stage = self._stages.get(part)
+            if stage is None:
+                stage = self._stages[part] = Stage(self._cascade, self._cascade.parts[part], config=self._config)
+            return stage
 
 
 class InlineExecutor(ThreadExecutor):
