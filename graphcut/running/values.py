@@ -78,10 +78,7 @@ def to_value(given: object, tensor: Tensor) -> Value:
     if tensor.dtype == "string":
         return array.astype(object)
     raw = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray gives scalars an axis
-    if tensor.dtype in NON_NUMPY_TYPES:
-        bits, number = NON_NUMPY_TYPES[tensor.dtype]
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw.view(bits), number)
-    return ort.OrtValue.ortvalue_from_numpy(raw)
+    return from_array(raw, tensor)
 
 
 def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, or the object for a sequence or map
@@ -93,6 +90,16 @@ def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, o
         raw = ctypes.string_at(value.data_ptr(), prod(shape) * np.dtype(bits).itemsize)
         return np.frombuffer(raw, bits).reshape(shape)
     return value.numpy().copy()  # the array does not keep the memory of the OrtValue alive
+
+
+def from_array(array: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array, or the object for a sequence or map
+    """The inverse of `to_array`, without a copy."""
+    if not is_numeric_tensor(tensor):
+        return array
+    if tensor.dtype in NON_NUMPY_TYPES:
+        bits, number = NON_NUMPY_TYPES[tensor.dtype]
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(bits), number)
+    return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
@@ -123,7 +130,5 @@ def ml_dtypes_name(dtype: str) -> str:
 
 def zeros(tensor: Tensor, shape: tuple[int, ...]) -> Value:
     """A tensor of zeros, of the element type of `tensor`."""
-    if tensor.dtype in NON_NUMPY_TYPES:
-        bits, number = NON_NUMPY_TYPES[tensor.dtype]
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(shape, bits), number)
-    return ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, tensor.dtype))
+    bits, _ = NON_NUMPY_TYPES.get(tensor.dtype, (tensor.dtype, 0))
+    return from_array(np.zeros(shape, bits), tensor)

@@ -11,16 +11,14 @@ from threading import Event
 from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort
 import ray  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
-from ...core.wiring import Tensor
 from ..process_memory import resident_bytes
 from ..stage import SessionConfig, Stage, ort_message
-from ..values import NON_NUMPY_TYPES, Value, is_numeric_tensor, to_array
+from ..values import from_array, to_array
 from .file_transfer import PartStore
 from .locked_folders import RECEIVED_PREFIX
 from .protocol import Step
@@ -122,12 +120,3 @@ class RemoteWorker(PartStore):
 def is_inline(array: object) -> bool:
     """Whether an output is small enough to travel in a call or a result."""
     return isinstance(array, np.ndarray) and array.dtype != object and array.nbytes <= INLINE_BYTES
-
-
-def from_array(array: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array, or an object that is no tensor
-    """The value that `to_array` converted, in the same memory."""
-    if not is_numeric_tensor(tensor):
-        return array
-    if tensor.dtype in NON_NUMPY_TYPES:
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, NON_NUMPY_TYPES[tensor.dtype][1])
-    return ort.OrtValue.ortvalue_from_numpy(array)

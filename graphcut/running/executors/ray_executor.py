@@ -25,10 +25,10 @@ from ...core.errors import GraphcutError, RunError
 from ...core.manifest import Cascade
 from ...core.version import __version__
 from ..stage import SessionConfig, ort_message
-from ..values import Value, to_array
+from ..values import Value, from_array, to_array
 from .file_transfer import FileStamp, chunks, stamps_of, with_digests
 from .protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
-from .ray_actor import RemoteWorker, StepResult, from_array, is_inline
+from .ray_actor import RemoteWorker, StepResult, is_inline
 from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, remove_folders
 from .worker import StatesByPart
 
