@@ -9,12 +9,14 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import typer
 
+from ..benchmarking.ways import way_descriptions
 from ..core.errors import GraphcutError, PlanError, UsageError
+from ..demos import DEMOS
 from . import analyze, bench, cost_model, demo, generate, merge, plan, run, show, simulate, split, verify
 from .application import add_command, app
 from .output import complain, settings
@@ -28,11 +30,17 @@ _Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it has no public name."""
 
 
+_LEGENDS: Final[Mapping[Callable[..., None], Mapping[str, Mapping[str, str]]]] = {
+    demo.demo: {"Demos": DEMOS},
+    bench.bench: {"Ways": way_descriptions()},
+}
+"""What the help of a command explains after its options."""
+
 for _function in (
     *(demo.demo, analyze.analyze, plan.plan, split.split, verify.verify, show.show),
     *(run.run, generate.generate, bench.bench, simulate.simulate, merge.merge, cost_model.cost_model),
 ):
-    add_command(_function, epilog=demo.LEGEND if _function is demo.demo else None)
+    add_command(_function, _LEGENDS.get(_function))
 
 
 def main() -> None:

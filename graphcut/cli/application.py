@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 from typer import Option
@@ -18,12 +18,23 @@ from .output import settings
 
 
 class _Command(TyperCommand):
-    """A command whose usage line reads `MODEL [OTHER]`, whatever the version of typer."""
+    """A command whose usage line reads `MODEL [OTHER]` in every version of typer, and whose help may end in a list.
+
+    Attributes:
+        legend: the titles of such lists, and what they explain: words and their meanings.
+    """
+
+    legend: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer has no public name for its type
         arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
         names = (str(argument.metavar) if argument.required else f"[{argument.metavar}]" for argument in arguments)
         return [self.options_metavar or "", *names]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 - as above
+        for title, meanings in self.legend.items():
+            with formatter.section(title):
+                formatter.write_dl(list(meanings.items()))
 
 
 app = typer.Typer(
@@ -53,13 +64,14 @@ class GeneralOptions:
 _GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=GeneralOptions)
 
 
-def add_command(function: Callable[..., None], *, epilog: str | None = None) -> None:
+def add_command(function: Callable[..., None], legend: Mapping[str, Mapping[str, str]] | None = None) -> None:
     """Make a function a command, called like it.
 
     A parameter whose type is a dataclass is a group of options: its fields are options of the command, and the function
     gets the dataclass. Every command has the `GeneralOptions`, too.
     """
-    app.command(function.__name__.replace("_", "-"), cls=_Command, epilog=epilog)(_flat(function))
+    kind = type("_Command", (_Command,), {"legend": legend or {}})
+    app.command(function.__name__.replace("_", "-"), cls=kind)(_flat(function))
 
 
 def _flat(function: Callable[..., None]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
+from ..benchmarking.ways import WAYS, way_descriptions
 from ..core.errors import UsageError
 from .common_options import (
     RANDOM,
@@ -25,8 +26,6 @@ from .output import print_, print_json, say
 
 
 def _ways() -> list[tuple[str, str]]:
-    from ..benchmarking.ways import way_descriptions
-
     return list(way_descriptions().items())
 
 
@@ -38,13 +37,17 @@ def bench(
     seed: Seed = 0,
     rounds: Annotated[int, Option(metavar="N", min=1, help="How often each way is measured.")] = 3,
     way: Annotated[
-        list[str] | None, Option(metavar="WAY", help="Measure only this way. Repeatable.", autocompletion=_ways)
+        list[str] | None,
+        Option(
+            metavar="WAY",
+            help="Measure this way only, and the whole model. Repeatable.",
+            autocompletion=_ways,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the model and its parts: time, memory, outputs."""
     from ..benchmarking.comparison import compare
-    from ..benchmarking.ways import WAYS
     from ..drawing.run_report import draw_benchmark
     from ..inputs.input_files import read_inputs
 

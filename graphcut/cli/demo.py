@@ -14,14 +14,11 @@ from .application import given_options
 from .common_options import Force, check_output
 from .output import say, say_next
 
-_WIDTH = max(map(len, DEMOS))
-LEGEND = "\n".join(["\b", "Demos:", *(f"  {name:{_WIDTH}}  {what}" for name, what in DEMOS.items())])
-
 
 def demo(
     ctx: typer.Context,
     name: Annotated[
-        str, Argument(metavar="NAME", help=f"{', '.join(DEMOS)}.", autocompletion=lambda: list(DEMOS.items()))
+        str, Argument(metavar="NAME", help="One of the demos below.", autocompletion=lambda: list(DEMOS.items()))
     ],
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="The .onnx file.", show_default="NAME.onnx")
