@@ -14,9 +14,7 @@ from .output import print_, print_json, say_next
 def analyze(
     model: ModelPath,
     dim: Dims = None,
-    cuts: Annotated[
-        int | None, Option(metavar="[N]", min=0, help="List all cut points, or the N cheapest, as tab-separated lines.")
-    ] = None,
+    cuts: Annotated[int | None, Option(metavar="[N]", min=0, help="List all cut points, or the N cheapest.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where a model can be cut, and what crosses each cut."""

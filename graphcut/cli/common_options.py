@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from typer import Argument, Option
 
-from ..core.errors import UsageError
+from ..core.errors import CascadeError, UsageError
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -21,27 +21,17 @@ RANDOM: Final = Path("random")
 
 ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
 CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
-OriginalModel = Annotated[
-    Path | None, Option("--model", metavar="FILE", help="The model that was cut, if it has moved.")
-]
-Dims = Annotated[
-    list[str] | None, Option("--dim", metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")
-]
+OriginalModel = Annotated[Path | None, Option(metavar="FILE", help="The model that was cut, if it has moved.")]
+Dims = Annotated[list[str] | None, Option(metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
 States = Annotated[
-    list[str] | None,
-    Option("--state", metavar="INPUT=OUTPUT", help="A state: OUTPUT becomes INPUT at the next step. Repeatable."),
+    list[str] | None, Option(metavar="INPUT=OUTPUT", help="OUTPUT becomes INPUT at the next step. Repeatable.")
 ]
 Inputs = Annotated[
-    list[Path] | None,
-    Option(metavar="FILE", help="A .npz file, an ONNX test-data folder, or `random`. Repeatable."),
+    list[Path] | None, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`. Repeatable.")
 ]
-OneInput = Annotated[
-    Path, Option("--inputs", metavar="FILE", help="A .npz file, an ONNX test-data folder, or `random`.")
-]
+OneInput = Annotated[Path, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`.")]
 Seed = Annotated[int, Option(metavar="N", help="Random seed.")]
-Profile = Annotated[
-    Literal["prefill", "decode"], Option(help="For a decoder: costs of a prompt, or of one more token.")
-]
+Profile = Annotated[Literal["prefill", "decode"], Option(help="For a decoder: a prompt, or one more token.")]
 Tokens = Annotated[int, Option(metavar="N", min=1, help="Prompt length for prefill, KV-cache length for decode.")]
 Force = Annotated[bool, Option("--force", "-f", help="Overwrite an existing output.")]
 AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
@@ -59,11 +49,11 @@ def _providers() -> list[str]:
 class ProviderOptions:
     """Options of the execution provider."""
 
-    provider: Annotated[
-        str | None, Option(metavar="NAME", help="ONNX Runtime execution provider.", autocompletion=_providers)
-    ] = None
+    provider: Annotated[str | None, Option(metavar="NAME", help="Execution provider.", autocompletion=_providers)] = (
+        None
+    )
     provider_option: Annotated[
-        list[str] | None, Option(metavar="KEY=VALUE", help="Provider option, e.g. device_id=0. Repeatable.")
+        list[str] | None, Option(metavar="KEY=VALUE", help="Its option, e.g. device_id=0. Repeatable.")
     ] = None
 
     def session_config(self) -> SessionConfig:
@@ -81,21 +71,40 @@ class ProviderOptions:
         return SessionConfig(provider=self.provider, options=options)
 
 
+@dataclass(frozen=True)
+class OriginalOptions:
+    """Options of the model that was cut, and of inputs that are generated for it."""
+
+    model: OriginalModel = None
+    dim: Dims = None
+    seed: Seed = 0
+
+    def load(self, cascade: Cascade) -> Model:
+        """The model that `cascade` was cut from.
+
+        Raises:
+            CascadeError: there is no such file, or it is another model.
+        """
+        from ..loading.fingerprint import graph_digest
+        from ..loading.model import load
+        from ..verifying.verification import find_source
+
+        dims = parsed_dims(self.dim)
+        model = load(self.model, dims=cascade.manifest.dims | dims) if self.model else find_source(cascade, dims=dims)
+        if graph_digest(model.proto) != cascade.manifest.source.graph:
+            raise CascadeError(
+                f"{cascade.path} was not cut from {model.path}: the graphs differ",
+                hint="name the model that was cut with --model FILE, or split again",
+            )
+        return model
+
+
 def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
     """The model at `path`."""
     from ..core.states import parse_state_pairs
     from ..loading.model import load
 
     return load(path, dims=parsed_dims(dim), states=parse_state_pairs(state or ()))
-
-
-def load_original(cascade: Cascade, path: Path | None, dim: Sequence[str] | None = None) -> Model:
-    """The model that a cascade was cut from: the one at `path`, or else where the manifest says."""
-    from ..loading.model import load
-    from ..verifying.verification import find_source
-
-    sizes = parsed_dims(dim)
-    return load(path, dims={**cascade.manifest.dims, **sizes}) if path else find_source(cascade, dims=sizes)
 
 
 def is_random(inputs: Path) -> bool:

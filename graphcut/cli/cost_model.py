@@ -20,9 +20,7 @@ def cost_model(
     output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The .csv file.")],
     measure: Annotated[bool, Option("--measure", help="Measure time and memory in ONNX Runtime.")] = False,
     rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of --measure.")] = 5,
-    memory: Annotated[
-        str | None, Option(metavar="SIZE", help="Memory limit of --measure; larger models run in pieces.")
-    ] = None,
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of --measure, e.g. 2GB.")] = None,
     inputs: OneInput = RANDOM,
     profile: Profile = "prefill",
     tokens: Tokens = 512,

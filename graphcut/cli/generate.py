@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,21 +13,20 @@ from typer import Option
 from ..core.errors import UsageError
 from ..core.units import count, duration
 from .common_options import (
+    RANDOM,
     AsJson,
     CascadePath,
-    Dims,
     Inputs,
+    OriginalOptions,
     ProviderOptions,
-    Seed,
     States,
     Via,
     Workers,
     is_random,
-    load_original,
     open_,
     parsed_dims,
 )
-from .input_files import generated_inputs
+from .input_files import read_or_generate
 from .output import print_, print_json
 
 if TYPE_CHECKING:
@@ -39,21 +39,14 @@ _RANDOM_LENGTH: Final = 8
 
 def generate(
     cascade_path: CascadePath,
-    prompt_ids: Annotated[
-        list[str], Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable: one sequence each.")
-    ],
+    prompt_ids: Annotated[list[str], Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")],
     provider: ProviderOptions,
-    max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate per prompt at most.")] = 64,
-    stop_ids: Annotated[
-        list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence. Repeatable.")
-    ] = None,
-    max_context: Annotated[
-        int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most, prompt included.")
-    ] = None,
+    original: OriginalOptions,
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate at most.")] = 64,
+    stop_ids: Annotated[list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence.")] = None,
+    max_context: Annotated[int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most.")] = None,
     inputs: Inputs = None,
-    seed: Seed = 0,
     state: States = None,
-    dim: Dims = None,
     via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
     workers: Workers = None,
     as_json: AsJson = False,
@@ -71,7 +64,7 @@ def generate(
     states = parse_state_pairs(state or ())
     cascade = open_(cascade_path)
     is_generated = "random" in prompt_ids or any(map(is_random, inputs or ()))
-    prompt, constants = _generated(cascade, states, seed) if is_generated else ([], {})
+    prompt, constants = _generated(cascade, states, original) if is_generated else ([], {})
     prompts = [prompt if text == "random" else _ids("--prompt-ids", text) for text in prompt_ids]
     reads, tensors = cascade.manifest.reads, cascade.tensors
     fed: dict[str, object] = {}
@@ -84,7 +77,7 @@ def generate(
         stop=stop,
         inputs=fed,
         states=states,
-        dims=parsed_dims(dim),
+        dims=parsed_dims(original.dim),
         max_context=max_context,
         via=via,
         workers=workers,
@@ -97,7 +90,9 @@ def generate(
         _summarize(cascade, tokens, made, times)
 
 
-def _generated(cascade: Cascade, states: Mapping[str, str], seed: int) -> tuple[list[int], dict[str, object]]:
+def _generated(
+    cascade: Cascade, states: Mapping[str, str], original: OriginalOptions
+) -> tuple[list[int], dict[str, object]]:
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
     from ..core.states import states_of
     from ..running.decoding.token_inputs import role_of
@@ -109,7 +104,7 @@ def _generated(cascade: Cascade, states: Mapping[str, str], seed: int) -> tuple[
         raise UsageError("no input of the model is called input_ids", hint="give token ids and input files")
     sizes = zip(tensors[ids].shape or (), (1, _RANDOM_LENGTH), strict=False)
     dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]
-    feeds = generated_inputs(load_original(cascade, None, dims), seed)
+    feeds = read_or_generate(RANDOM, replace(original, dim=dims).load(cascade), original.seed)
     past = {state.past for state in states_of(cascade, states)}
     constants = {name: value for name, value in feeds.items() if roles[name] is None and name not in past}
     return [int(token) for token in feeds[ids].ravel()], constants

@@ -76,10 +76,13 @@ class FeedReader:
                 yield feed
 
 
-def generated_inputs(model: Model, seed: int) -> dict[str, Any]:
-    """Random inputs for `model`, as `verify` generates them; their types and sizes are told."""
+def read_or_generate(inputs: Path, model: Model, seed: int) -> dict[str, Any]:
+    """The inputs for `model` in a file, or random ones, whose types and sizes are told."""
     from ..inputs.generating import generate
+    from ..inputs.input_files import read_inputs
 
+    if not is_random(inputs):
+        return read_inputs(inputs, model.graph.reads, tensors=model.tensors)
     feeds = generate(model, seed=seed)
     told = ", ".join(f"{name} {type_of(value)}" for name, value in feeds.items())
     say(f"inputs generated with --seed {seed}: {told or 'none'}")

@@ -49,16 +49,6 @@ def print_(draw: Callable[[Console], RenderableType], *, stderr: bool = False) -
         console.print(draw(console))
 
 
-def text_of(draw: Callable[[Console], RenderableType]) -> str:
-    """A drawing as plain text of unlimited width."""
-    from rich.console import Console
-
-    console = Console(file=StringIO(), width=_WIDE, height=50, color_system=None, highlight=False)
-    with console.capture() as captured:
-        console.print(draw(console))
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-
-
 def print_json(record: object) -> None:
     """Print a record on stdout."""
     from ..drawing.json_records import dumps
@@ -85,6 +75,19 @@ def put_text(text: str, output: Path | None) -> None:
             f"{output} can't be written: {error.strerror or error}", hint="check the folder and the space on the disk"
         ) from None
     say(f"wrote {output}")
+
+
+def put_drawing(draw: Callable[[Console], RenderableType], output: Path | None) -> None:
+    """Print a drawing, or write it to a file as plain text of unlimited width."""
+    if output is None:
+        print_(draw)
+        return
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=_WIDE, height=50, color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(draw(console))
+    put_text("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), output)
 
 
 def say(text: str) -> None:

@@ -54,33 +54,26 @@ class PlanOptions:
     ctx: typer.Context
     at_nodes: Annotated[
         list[str] | None,
-        Option(metavar="NAMES", help="Cut after these nodes or tensors (globs too). Comma-separated; repeatable."),
+        Option(metavar="NAMES", help="Cut after these nodes or tensors; globs too. Comma-separated, repeatable."),
     ] = None
     num_splits: Annotated[int | None, Option(metavar="N", help="Split into N parts, minimizing the slowest part.")] = (
         None
     )
     by: Annotated[Measure, Option(help="What --num-splits balances.")] = "time"
     memory: Annotated[
-        str | None, Option(metavar="SIZE", help="Split into the fewest parts of at most SIZE, e.g. 512MiB or 2GB.")
+        str | None, Option(metavar="SIZE", help="Split into the fewest parts of at most SIZE, e.g. 2GB or 512MiB.")
     ] = None
     count: Annotated[
         list[str] | None,
-        Option(metavar="WHAT", help="Also count activations, inputs or cache (KV cache) towards --memory."),
+        Option(metavar="WHAT", help="Also count activations, inputs or KV cache (cache) towards --memory."),
     ] = None
-    cluster: Annotated[
-        Path | None, Option(metavar="FILE", help="Place the parts on the devices of a cluster file (TOML).")
-    ] = None
+    cluster: Annotated[Path | None, Option(metavar="FILE", help="One part per device of a cluster file (TOML).")] = None
     objective: Annotated[Objective, Option(help="What --cluster optimizes.")] = "throughput"
-    in_flight: Annotated[
-        int, Option(metavar="M", help="Sequences decoded at the same time, for --objective decode.")
-    ] = 1
-    heads: Annotated[
-        str | None,
-        Option(metavar="[A,B+C]", help="One part per output or group of outputs, and one for what they share."),
-    ] = None
+    in_flight: Annotated[int, Option(metavar="M", help="Sequences decoded at once, for --objective decode.")] = 1
+    heads: Annotated[str | None, Option(metavar="[A,B+C]", help="One part per output or group of outputs.")] = None
     pin: Annotated[list[str] | None, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
     avoid: Annotated[
-        list[str] | None, Option(metavar="GLOB", help="Never send the outputs of these nodes. Repeatable.")
+        list[str] | None, Option(metavar="GLOB", help="Never send outputs of these nodes. Repeatable.")
     ] = None
     inside_layers: Annotated[bool, Option("--inside-layers", help="Allow cuts inside repeated layers.")] = False
     recompute: Annotated[
@@ -98,7 +91,7 @@ class PlanOptions:
     tokens: Tokens = 512
     prove: Annotated[
         int | None,
-        Option(metavar="[SECONDS]", min=0, help="Search for a lower bound with an exact solver, for 30 s if not said."),
+        Option(metavar="[SECONDS]", min=0, help="Compute a lower bound with an exact solver, for 30 s or SECONDS."),
     ] = None
     plan: Annotated[Path | None, Option(metavar="FILE", help="Replay a plan that `graphcut plan -o` saved.")] = None
 

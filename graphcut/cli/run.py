@@ -15,20 +15,18 @@ from ..core.errors import RunError, UsageError
 from ..core.units import parse_bytes, size
 from .application import check_applicable, given_options
 from .common_options import (
+    RANDOM,
     CascadePath,
-    Dims,
     Force,
-    OriginalModel,
+    OriginalOptions,
     ProviderOptions,
-    Seed,
     Via,
     Workers,
     check_output,
     is_random,
-    load_original,
     open_,
 )
-from .input_files import FeedReader, InputFiles, generated_inputs, input_files, type_of
+from .input_files import FeedReader, InputFiles, input_files, read_or_generate, type_of
 from .output import complain, counting, print_, say
 
 if TYPE_CHECKING:
@@ -53,14 +51,12 @@ class PipelineOptions:
     via: Annotated[Via | None, Option(help="Run as a pipeline of workers.")] = None
     workers: Workers = None
     micro_batch: Annotated[
-        str | None, Option(metavar="N|auto", help="With --via: split batches into micro-batches of N examples.")
+        str | None, Option(metavar="N|auto", help="With --via: split batches into micro-batches of N.")
     ] = None
     deadline: Annotated[
         float, Option(metavar="SECONDS", help="With --via: restart a worker whose load or first step takes longer.")
     ] = 300
-    trace: Annotated[
-        Path | None, Option(metavar="FILE", help="With --via: write a timeline for ui.perfetto.dev (.json).")
-    ] = None
+    trace: Annotated[Path | None, Option(metavar="FILE", help="With --via: a timeline for ui.perfetto.dev.")] = None
 
     @property
     def micro_batch_size(self) -> int | Literal["auto"] | None:
@@ -90,14 +86,10 @@ def run(
     ],
     pipeline: PipelineOptions,
     provider: ProviderOptions,
+    original: OriginalOptions,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")] = None,
-    exact: Annotated[
-        bool, Option("--exact", help="With --memory: compute the same bits as the whole model; slower.")
-    ] = False,
+    exact: Annotated[bool, Option("--exact", help="With --memory: the bits of the whole model; slower.")] = False,
     on_error: Annotated[OnError, Option(help="Stop at an input that fails, or skip it.")] = "raise",
-    model: OriginalModel = None,
-    dim: Dims = None,
-    seed: Seed = 0,
     force: Force = False,
 ) -> None:
     """Run a cascade on inputs.
@@ -113,7 +105,7 @@ def run(
     limit = None if memory is None else parse_bytes(memory)
     cascade = open_(cascade_path)
     files = input_files(inputs, output, force=force)
-    generated = generated_inputs(load_original(cascade, model, dim), seed) if is_generated else {}
+    generated = read_or_generate(RANDOM, original.load(cascade), original.seed) if is_generated else {}
     feeds = FeedReader(files, cascade, generated, skips_unreadable=on_error == "skip")
     answered = (
         _on_workers(feeds, pipeline, config, on_error)

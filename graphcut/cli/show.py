@@ -12,7 +12,7 @@ from typer import Argument, Option
 from ..core.errors import UsageError
 from .application import given_options
 from .common_options import AsJson, Dims, Force, OriginalModel, check_output, open_, parsed_dims
-from .output import print_, put_text, say, say_next, text_of
+from .output import put_drawing, put_text, say, say_next
 
 Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]
 
@@ -26,9 +26,7 @@ _SUFFIXES: Final[Mapping[str, Format]] = {
 def show(
     ctx: typer.Context,
     thing: Annotated[Path, Argument(metavar="THING", help="A model, a plan, or the folder or manifest of a cascade.")],
-    other: Annotated[
-        Path | None, Argument(metavar="THING", help="A plan or cascade to compare with, of the same model.")
-    ] = None,
+    other: Annotated[Path | None, Argument(metavar="THING", help="A plan or cascade to compare with.")] = None,
     to: Annotated[Format, Option(help="The format; if not given, it follows from the name of --output.")] = "terminal",
     output: Annotated[
         Path | None,
@@ -117,11 +115,8 @@ def _show_text(thing: Path, output: Path | None, model: Path | None, sizes: Mapp
     from ..drawing.terminal import draw_scene
 
     scene = scene_at(thing, model=model, dims=sizes)
-    if output is not None:
-        put_text(text_of(lambda console: draw_scene(scene, console, explain=True)), output)
-        return
-    print_(lambda console: draw_scene(scene, console, explain=True))
-    if scene.following:
+    put_drawing(lambda console: draw_scene(scene, console, explain=True), output)
+    if scene.following and output is None:
         say_next(scene.following)
 
 
@@ -135,10 +130,8 @@ def _compare(
     changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (thing, other)))
     if to == "json":
         put_text(dumps(changes_record(changes)) + "\n", output)
-    elif output is not None:
-        put_text(text_of(lambda console: draw_changes(changes, console)), output)
     else:
-        print_(lambda console: draw_changes(changes, console))
+        put_drawing(lambda console: draw_changes(changes, console), output)
 
 
 def _export(thing: Path, folder: Path | None, model: Path | None, sizes: Mapping[str, int], *, force: bool) -> None:

@@ -45,7 +45,7 @@ def simulate(
         list[str] | None,
         Option(
             metavar="NAME@S[+S]",
-            help="Device NAME fails S seconds after the start, for S seconds or for good. Repeatable.",
+            help="A device fails at S seconds, for S seconds or for good. Repeatable.",
             autocompletion=_devices,
         ),
     ] = None,
