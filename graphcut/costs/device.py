@@ -1,4 +1,4 @@
-"""One machine, and how long nodes run on it by the roofline model."""
+"""Devices, and the time that nodes take on them by the roofline model."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ if TYPE_CHECKING:
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One machine.
-
-    The defaults are those of a small computer with a processor of a few cores, in a wired network.
+    """A machine. The defaults are those of a small computer with a few cores in a wired network.
 
     Attributes:
         name: unique in its cluster.
-        memory_bytes: what parts may use, weights and activations together; `None` for no limit.
-        flops_per_s: what it reaches on this kind of model, not what its maker promises; a multiply-add is two.
-        bytes_per_s: what it reads and writes of its memory.
-        dispatch_s: what starting one node takes.
-        link_bytes_per_s: what it sends and receives over its link, each way.
-        latency_s: what one message takes on top of its bytes.
-        provider: the execution provider that ONNX Runtime runs its parts with.
+        memory_bytes: memory that parts may use for weights and activations together; `None` for no limit.
+        flops_per_s: sustained, not peak, floating-point operations per second; a multiply-add is two.
+        bytes_per_s: memory bandwidth.
+        dispatch_s: overhead of starting a node, in seconds.
+        link_bytes_per_s: bandwidth of its network link, in each direction.
+        latency_s: overhead of a message, in seconds.
+        provider: the execution provider of ONNX Runtime that runs its parts.
     """
 
     name: str
@@ -36,30 +34,26 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     provider: str = "CPUExecutionProvider"
 
     def __post_init__(self) -> None:
-        """Refuse a machine that can't be.
+        """Check the values.
 
         Raises:
-            ValueError: some number is not positive (a time may be 0). msgspec adds the place in the file.
+            ValueError: the name is empty, or a number is not finite and positive (a time may be 0). In a file, msgspec
+                adds where.
         """
         if not self.name:
             raise ValueError("a device needs a name")
-        if self.memory_bytes is not None and self.memory_bytes <= 0:
-            raise ValueError(f"memory_bytes of device {self.name!r} can't be {self.memory_bytes}: it is above 0")
-        for field in ("flops_per_s", "bytes_per_s", "link_bytes_per_s"):
-            value = getattr(self, field)
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{field} of device {self.name!r} can't be {value:g}: it is above 0, and finite")
-        for field in ("dispatch_s", "latency_s"):
-            value = getattr(self, field)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{field} of device {self.name!r} can't be {value:g}: it is 0 or more, and finite")
+        for field in ("memory_bytes", "flops_per_s", "bytes_per_s", "link_bytes_per_s", "dispatch_s", "latency_s"):
+            value, may_be_0 = getattr(self, field), field in {"dispatch_s", "latency_s"}
+            if value is not None and not (0 < value < float("inf") or (may_be_0 and value == 0)):
+                expected = f"a finite number {'of 0 or more' if may_be_0 else 'above 0'}"
+                raise ValueError(f"{field} of device {self.name!r} can't be {value:g}: expected {expected}")
 
 
 def run_s(costs: Costs, device: Device) -> tuple[float, ...]:
-    """Seconds that each flowing node takes on `device`, one after another: aligned with `graph.flow`.
+    """Seconds that each flowing node takes on `device`, in the order of `graph.flow`.
 
-    The roofline (Williams, Waterman & Patterson, CACM 2009): the longer of computing and of moving bytes, and the
-    dispatch on top. A view (`Costs.is_view`) takes nothing.
+    The roofline model (Williams, Waterman and Patterson, CACM 2009) with an overhead: the longer of FLOPs over
+    `flops_per_s` and of bytes over `bytes_per_s`, plus `dispatch_s`. A view (`Costs.is_view`) takes no time.
     """
     return tuple(
         0.0 if is_view else max(flops / device.flops_per_s, (weights + moved) / device.bytes_per_s) + device.dispatch_s

@@ -1,4 +1,4 @@
-"""A polynomial in the symbols of a model, such as `8192*batch*seq + 5`: what a node costs before numbers are put in."""
+"""Polynomials in the symbols of a model, such as `8192*batch*seq + 5`: a cost before the dims are bound."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from functools import lru_cache
 from ..core.wiring import Dim
 
 Term = tuple[tuple[str, ...], int]
-"""The symbols that are multiplied, sorted and repeated as often as they occur, and their coefficient."""
+"""The symbols of a product, sorted, each as often as it occurs, and the coefficient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A polynomial with non-negative whole coefficients.
+    """A polynomial with non-negative integer coefficients.
 
     Attributes:
-        terms: sorted by their symbols, each product of symbols once, none with the coefficient 0.
-        is_exact: every size that went in was a number or a symbol. Where one was unknown it counts as 1, and the
-            formula is a lower bound.
+        terms: sorted by their symbols; each product of symbols once, none with the coefficient 0.
+        is_exact: whether all sizes in it were numbers or symbols. An unknown size counts as 1, which makes the formula
+            a lower bound.
     """
 
     terms: tuple[Term, ...] = ()
@@ -27,8 +27,8 @@ class Formula:
 
     @staticmethod
     def of(dim: Dim) -> Formula:
-        """One size: a number, a symbol, or `None`, which counts as 1 and is not exact."""
-        return _of(dim)
+        """A size as a formula: a number or a symbol; `None` becomes 1 and not exact."""
+        return _product((dim,))
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -36,7 +36,7 @@ class Formula:
         return frozenset(symbol for symbols, _ in self.terms for symbol in symbols)
 
     def at(self, dims: Mapping[str, int]) -> int:
-        """Its value for `dims`; a symbol without a number counts as 1, as in `Tensor.bytes_for`."""
+        """The value for `dims`; a symbol that they don't bind counts as 1, as in `Tensor.bytes_for`."""
         total = 0
         for symbols, coefficient in self.terms:
             value = coefficient
@@ -46,34 +46,24 @@ class Formula:
         return total
 
     def is_exact_at(self, dims: Mapping[str, int]) -> bool:
-        """Is `at(dims)` the whole cost, with no size unknown and no symbol without a number?"""
-        return self.is_exact and all(symbol in dims for symbols, _ in self.terms for symbol in symbols)
+        """Whether `at(dims)` is the cost and not a lower bound: no size is unknown, and `dims` bind every symbol."""
+        return self.is_exact and self.symbols <= dims.keys()
 
     def __add__(self, other: Formula | int) -> Formula:
         """The sum."""
-        other = _coerced(other)
-        is_exact = self.is_exact and other.is_exact
-        coefficients = dict(self.terms)
-        for symbols, coefficient in other.terms:
-            coefficients[symbols] = coefficients.get(symbols, 0) + coefficient
-        return Formula(tuple(sorted(coefficients.items())), is_exact)
+        return _sum((*self.terms, *_formula(other).terms), is_exact=self.is_exact and _formula(other).is_exact)
 
     def __mul__(self, other: Formula | int) -> Formula:
         """The product."""
-        other = _coerced(other)
-        is_exact = self.is_exact and other.is_exact
-        coefficients: dict[tuple[str, ...], int] = {}
-        for left, a in self.terms:
-            for right, b in other.terms:
-                symbols = tuple(sorted(left + right))
-                coefficients[symbols] = coefficients.get(symbols, 0) + a * b
-        return Formula(tuple(sorted(coefficients.items())), is_exact)
+        other = _formula(other)
+        terms = ((tuple(sorted(one + two)), a * b) for one, a in self.terms for two, b in other.terms)
+        return _sum(terms, is_exact=self.is_exact and other.is_exact)
 
     __radd__ = __add__
     __rmul__ = __mul__
 
     def __str__(self) -> str:
-        """Highest powers first; `≥` where it is a lower bound."""
+        """The terms, highest degree first; with `≥` in front of a lower bound."""
         ordered = sorted(self.terms, key=lambda term: (-len(term[0]), term[0]))
         text = " + ".join(_term(symbols, coefficient) for symbols, coefficient in ordered) or "0"
         return text if self.is_exact else f"≥ {text}"
@@ -84,12 +74,11 @@ UNKNOWN = Formula((((), 1),), is_exact=False)
 
 
 def product(dims: Iterable[Dim]) -> Formula:
-    """The number of elements of a tensor with these sizes: `product(())` is 1, a scalar's."""
+    """The number of elements of a tensor of these sizes; 1 for a scalar."""
     return _product(tuple(dims))
 
 
-# A model has few different shapes and many nodes: the caches spare most of the arithmetic. They hold values alone.
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=65_536)  # a model has many nodes and few shapes
 def _product(dims: tuple[Dim, ...]) -> Formula:
     number, symbols = 1, []
     for dim in dims:
@@ -100,18 +89,18 @@ def _product(dims: tuple[Dim, ...]) -> Formula:
     return Formula(((tuple(sorted(symbols)), number),) if number else (), None not in dims)
 
 
-@lru_cache(maxsize=65_536)
-def _of(dim: Dim) -> Formula:
-    return _product((dim,))
+def _formula(value: Formula | int) -> Formula:
+    return value if isinstance(value, Formula) else _product((value,))
 
 
-def _coerced(value: Formula | int) -> Formula:
-    return value if isinstance(value, Formula) else _of(value)
+def _sum(terms: Iterable[Term], *, is_exact: bool) -> Formula:
+    coefficients: dict[tuple[str, ...], int] = {}
+    for symbols, coefficient in terms:
+        coefficients[symbols] = coefficients.get(symbols, 0) + coefficient
+    return Formula(tuple(sorted(coefficients.items())), is_exact)
 
 
 def _term(symbols: tuple[str, ...], coefficient: int) -> str:
-    if not symbols:
-        return str(coefficient)
-    # A symbol that is an expression itself, as torch's exporter writes them, needs its brackets.
+    # A symbol may be an expression, as torch's exporter writes them; then it needs parentheses.
     names = [symbol if symbol.isidentifier() else f"({symbol})" for symbol in symbols]
-    return "*".join(names if coefficient == 1 else [str(coefficient), *names])
+    return "*".join(names if names and coefficient == 1 else [str(coefficient), *names])

@@ -511,10 +511,10 @@ def test_a_node_takes_the_longer_of_computing_and_moving(opened: Open) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("flops_per_s", 0, "flops_per_s of device 'a' can't be 0: it is above 0, and finite"),
+        ("flops_per_s", 0, "flops_per_s of device 'a' can't be 0: expected a finite number above 0"),
         ("bytes_per_s", -1, "bytes_per_s of device 'a' can't be -1"),
-        ("memory_bytes", 0, "memory_bytes of device 'a' can't be 0: it is above 0"),
-        ("dispatch_s", -1, "dispatch_s of device 'a' can't be -1: it is 0 or more, and finite"),
+        ("memory_bytes", 0, "memory_bytes of device 'a' can't be 0: expected a finite number above 0"),
+        ("dispatch_s", -1, "dispatch_s of device 'a' can't be -1: expected a finite number of 0 or more"),
         ("latency_s", math.inf, "latency_s of device 'a' can't be inf"),
         ("name", "", "a device needs a name"),
     ],

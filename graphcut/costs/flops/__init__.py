@@ -1,13 +1,13 @@
-"""FLOPs of nodes, from their operators and sizes.
+"""FLOPs of nodes, from their operators and the shapes of their tensors.
 
-The conventions (each file says more):
+The conventions (each module has the details):
 
-* a multiply-add is 2: MatMul is 2·M·N·K, Conv is 2 for each element written and place of its window;
-* an elementwise operator is 1 for each element written, a comparison and a conversion too; exponentials, logarithms and
-  roots are 4, tanh, erf and Gelu 8, a sigmoid 6, a softmax 5, a normalisation 8;
+* a multiply-add is 2: MatMul is 2·M·N·K, Conv is 2 for each element written and each element of its window;
+* an elementwise operator is 1 for each element written, also a comparison or a conversion; an exponential, logarithm or
+  root 4; tanh, erf and Gelu 8; a sigmoid 6; a softmax 5; a normalization 8;
 * a reduction is 1 for each element read;
-* what only moves data or looks at shapes is 0;
-* attention counts the whole rectangle of scores, masked or not;
-* If costs its heavier branch, Loop and Scan their body times the trips, a function what its nodes cost;
-* an operator without a formula is 0, and is listed (`Costs.uncounted`).
+* moving data and looking at shapes is 0;
+* attention is the whole matrix of scores, masked or not;
+* If is its more expensive branch, Loop and Scan are their body times the trips, a function is its nodes;
+* an operator without a rule is 0 and is listed (`Costs.uncounted`).
 """

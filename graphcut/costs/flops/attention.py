@@ -1,8 +1,8 @@
-"""Attention: scores of each query against all keys, a softmax, and the values they weigh.
+"""Attention: the scores of each query with all keys, a softmax, and the sum of the values with these weights.
 
-For S queries, T keys and H heads of width d that is 2·S·T·H·d for the scores, as much for the values, and 5·S·T·H for
-the softmax. The whole rectangle counts, also where a mask hides half of it: most kernels compute it, and for those that
-skip it this is an upper bound.
+For S queries, T keys and H heads of width d: 2·S·T·H·d for the scores, as much for the values, and 5·S·T·H for the
+softmax. All scores count, also where a mask hides half of them: most kernels compute them, and for those that don't the
+result is an upper bound.
 """
 
 from __future__ import annotations
@@ -19,78 +19,75 @@ from .operation import Operation, Rule, axis, divided, elements, rows, size
 _ROTARY: Final = 3
 
 
-def _attended(queries: Formula, values: Formula, scored: Formula, keys: Formula) -> Formula:
-    """`queries`, `values`: elements read and written; `scored`: rows times heads; `keys`: how many each row meets."""
-    return (queries * 2 + values * 2 + scored * SOFTMAX) * keys
+def _attention(queries: Formula, values: Formula, scores: Formula, keys: Formula) -> Formula:
+    """For `keys` keys: `queries` elements read, `values` elements written, and `scores` scores with each key."""
+    return (queries * 2 + values * 2 + scores * SOFTMAX) * keys
 
 
-def _all_keys(present: Dim, past: Dim, new: Dim, *, has_past: bool) -> Formula:
-    """How many keys each query meets: what the present cache holds, else the past ones and the new ones."""
+def _keys(past: int, present: Dim, before: Dim, new: Dim, operation: Operation) -> Formula:
+    """The number of keys: that of the present cache, or those of the past cache (input `past`) and the new ones."""
     if present is not None:
         return Formula.of(present)
-    return Formula.of(past) + Formula.of(new) if has_past else Formula.of(new)
+    return Formula.of(before) + Formula.of(new) if operation.has(past) else Formula.of(new)
 
 
 def _standard(operation: Operation) -> Formula:
     """ai.onnx Attention: [batch, heads, seq, width], or [batch, seq, heads*width] with the heads as attributes."""
     query, key = operation.read(0), operation.read(1)
-    split = query is None or len(query) == 4
+    is_4d = query is None or len(query) == 4
     new = axis(key, 2 if key is None or len(key) == 4 else 1)
-    keys = _all_keys(axis(operation.written(1), 2), axis(operation.read(4), 2), new, has_past=operation.has(4))
-    scored = rows(query) * (1 if split else operation.number("q_num_heads", 1))
-    return _attended(elements(query), elements(operation.written()), scored, keys)
+    keys = _keys(4, axis(operation.written(1), 2), axis(operation.read(4), 2), new, operation)
+    scores = rows(query) * (1 if is_4d else operation.number("q_num_heads", 1))
+    return _attention(elements(query), elements(operation.written()), scores, keys)
 
 
 def _grouped(operation: Operation) -> Formula:
-    """GroupQueryAttention: queries alone, or queries, keys and values side by side where no key is given.
+    """GroupQueryAttention: queries, or without keys the packed queries, keys and values.
 
-    Queries and keys may be normalised and turned on the way.
+    Queries and keys may be normalized and rotated first.
     """
     query = operation.read(0)
     heads, kv_heads = operation.number("num_heads", 1), operation.number("kv_num_heads", 1)
-    width = divided(axis(query, -1), heads if operation.has(1) else heads + 2 * kv_heads)
+    width = Formula.of(divided(axis(query, -1), heads if operation.has(1) else heads + 2 * kv_heads))
     tokens = rows(query)
-    queries = tokens * Formula.of(width) * heads
-    present = axis(operation.written(1), 2)
-    keys = _all_keys(present, axis(operation.read(3), 2), axis(query, 1), has_past=operation.has(3))
-    each = _ROTARY * bool(operation.number("do_rotary", 0)) + NORM * operation.has(14)
-    return _attended(queries, queries, tokens * heads, keys) + tokens * Formula.of(width) * (heads + kv_heads) * each
+    keys = _keys(3, axis(operation.written(1), 2), axis(operation.read(3), 2), axis(query, 1), operation)
+    queries = tokens * width * heads
+    before = _ROTARY * bool(operation.number("do_rotary", 0)) + NORM * operation.has(14)
+    return _attention(queries, queries, tokens * heads, keys) + tokens * width * (heads + kv_heads) * before
 
 
 def _multi_head(past: int, bias: int, operation: Operation) -> Formula:
-    """MultiHeadAttention: [batch, seq, hidden], or packed as [batch, seq, heads, 2 or 3, width]; keys also 4-D."""
+    """MultiHeadAttention: [batch, seq, hidden], or packed [batch, seq, heads, 2 or 3, width]; keys also 4-D."""
     query, heads = operation.read(0), operation.number("num_heads", 1)
     tokens = product(query[:2]) if query is not None else rows(query)
     is_packed = query is not None and len(query) == 5
-    width = axis(query, 4) if is_packed else divided(axis(query, -1), heads)
-    queries = tokens * Formula.of(width) * heads
-    key = operation.read(1) if operation.has(1) else query
+    queries = tokens * Formula.of(axis(query, 4) if is_packed else divided(axis(query, -1), heads)) * heads
+    key, value = operation.read(1) if operation.has(1) else query, operation.read(2)
     new = axis(key, 2 if key is not None and len(key) == 4 else 1)
-    keys = _all_keys(axis(operation.written(1), 2), axis(operation.read(past), 2), new, has_past=operation.has(past))
-    value = operation.read(2)
+    keys = _keys(past, axis(operation.written(1), 2), axis(operation.read(past), 2), new, operation)
     values = tokens * size(value, -1) * (heads if value is not None and len(value) == 4 else 1)
-    biased = sum((elements(operation.read(i)) for i in range(3) if operation.has(i)), Formula())
-    attended = _attended(queries, values if operation.has(2) else queries, tokens * heads, keys)
-    return attended + biased if operation.has(bias) else attended
+    attention = _attention(queries, values if operation.has(2) else queries, tokens * heads, keys)
+    if not operation.has(bias):
+        return attention
+    return attention + sum((elements(operation.read(i)) for i in range(3) if operation.has(i)), Formula())
 
 
 def _projecting(past: int, operation: Operation) -> Formula:
-    """com.microsoft Attention: projects its input to queries, keys and values first, with a bias."""
+    """com.microsoft Attention: first projects its input to queries, keys and values, with a bias."""
     shape, weight = operation.read(0), operation.read(1)
-    tokens, wide = rows(shape), size(weight, 1)
+    tokens, width = rows(shape), size(weight, 1)
     sizes = operation.numbers("qkv_hidden_sizes")
     query, value = (sizes[0], sizes[2]) if len(sizes) == 3 else (divided(axis(weight, 1), 3),) * 2
-    projected = tokens * wide * size(shape, -1) * 2 + (tokens * wide if operation.has(2) else 0)
-    present, before = axis(operation.written(1), 3), axis(operation.read(past), 3)
-    keys = _all_keys(present, before, axis(shape, 1), has_past=operation.has(past))
-    scored = tokens * operation.number("num_heads", 1)
-    return projected + _attended(tokens * Formula.of(query), tokens * Formula.of(value), scored, keys)
+    projection = tokens * width * (size(shape, -1) * 2 + operation.has(2))
+    keys = _keys(past, axis(operation.written(1), 3), axis(operation.read(past), 3), axis(shape, 1), operation)
+    scores = tokens * operation.number("num_heads", 1)
+    return projection + _attention(tokens * Formula.of(query), tokens * Formula.of(value), scores, keys)
 
 
 def _linear(operation: Operation) -> Formula:
-    """LinearAttention: a state of width_k times width_v a head, which each token updates and each query reads.
+    """LinearAttention: each token updates a state of width_k times width_v for each head, and each query reads it.
 
-    A multiply-add for each element to add a token; to forget (`gated`) one step more, to correct (`delta`) three.
+    For each element a multiply-add to add a token; 1 more to forget (`gated`), 3 more to correct (`delta`).
     """
     state = operation.read(3) if operation.read(3) is not None else operation.written(1)
     rule = operation.text("update_rule", "gated_delta")
@@ -99,15 +96,13 @@ def _linear(operation: Operation) -> Formula:
     return elements(state) * size(operation.read(0), 1) * (update + 2 * heads // kv_heads)
 
 
-_MS = "com.microsoft."
+_MS: Final = "com.microsoft."
 RULES: Final[Mapping[str, Rule]] = {
     "Attention": _standard,
     _MS + "GroupQueryAttention": _grouped,
     _MS + "MultiHeadAttention": partial(_multi_head, 6, 3),
     _MS + "DecoderMaskedMultiHeadAttention": partial(_multi_head, 5, 10),
-    _MS + "Attention": partial(_projecting, 4),
-    _MS + "DecoderMaskedSelfAttention": partial(_projecting, 4),
+    **dict.fromkeys((_MS + "Attention", _MS + "DecoderMaskedSelfAttention"), partial(_projecting, 4)),
     _MS + "QAttention": partial(_projecting, 8),
-    "LinearAttention": _linear,
-    _MS + "LinearAttention": _linear,
+    **dict.fromkeys(("LinearAttention", _MS + "LinearAttention"), _linear),
 }

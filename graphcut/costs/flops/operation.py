@@ -1,4 +1,4 @@
-"""One node as the formulas see it: the sizes of what it reads and writes by position, and its attributes."""
+"""A node as the FLOP rules see it: its attributes, and the sizes of its inputs and outputs by index."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A node and the tensors around it.
+    """A node and the types of its tensors. An unknown size counts as 1 and makes a formula inexact.
 
     Attributes:
-        proto: its message.
-        tensors: what is known of the tensors, by name: activations, weights and constants.
+        proto: the node.
+        tensors: the known types of activations, weights and constants, by name.
     """
 
     proto: NodeProto
     tensors: Mapping[str, Tensor]
 
-    def has(self, place: int) -> bool:
-        """Is the input at `place` given?"""
-        return len(self.proto.input) > place and self.proto.input[place] != ""
+    def has(self, index: int) -> bool:
+        """Whether the node has this input."""
+        return len(self.proto.input) > index and self.proto.input[index] != ""
 
-    def read(self, place: int) -> Shape | None:
-        """The sizes of the input at `place`; `None` where they are unknown, or it is not given."""
-        return self._shape(self.proto.input[place]) if self.has(place) else None
+    def read(self, index: int) -> Shape | None:
+        """The shape of an input; `None` if it is unknown, or the node doesn't have the input."""
+        return self._shape(self.proto.input[index]) if self.has(index) else None
 
-    def written(self, place: int = 0) -> Shape | None:
-        """The sizes of the output at `place`; `None` where they are unknown, or it is not given."""
-        return self._shape(self.proto.output[place]) if len(self.proto.output) > place else None
+    def written(self, index: int = 0) -> Shape | None:
+        """The shape of an output; `None` if it is unknown, or the node doesn't have the output."""
+        return self._shape(self.proto.output[index]) if len(self.proto.output) > index else None
 
     def number(self, name: str, default: int) -> int:
-        """An attribute that is a whole number."""
+        """An integer attribute."""
         return self._attribute(name, default, lambda attribute: attribute.i)
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """An attribute that is a row of whole numbers; empty where it is not given."""
+        """An attribute that is a list of integers; empty if the node doesn't have it."""
         return self._attribute(name, (), lambda attribute: tuple(attribute.ints))
 
     def text(self, name: str, default: str) -> str:
-        """An attribute that is text."""
+        """A text attribute."""
         return self._attribute(name, default, lambda attribute: attribute.s.decode("utf-8", "replace"))
 
     def _shape(self, name: str) -> Shape | None:
@@ -56,10 +56,7 @@ class Operation:
         return tensor.shape if tensor is not None else None
 
     def _attribute(self, name: str, default: _T, value: Callable[[AttributeProto], _T]) -> _T:
-        for attribute in self.proto.attribute:
-            if attribute.name == name:
-                return value(attribute)
-        return default
+        return next((value(attribute) for attribute in self.proto.attribute if attribute.name == name), default)
 
 
 Rule = Callable[[Operation], Formula]
@@ -67,25 +64,25 @@ Rule = Callable[[Operation], Formula]
 
 
 def elements(shape: Shape | None) -> Formula:
-    """How many elements a tensor has; a shape that is unknown counts as one element, and is not exact."""
+    """The number of elements of a tensor."""
     return UNKNOWN if shape is None else product(shape)
 
 
-def axis(shape: Shape | None, place: int) -> Dim:
-    """One size of a tensor; `None` where it is unknown."""
-    return shape[place] if shape is not None and -len(shape) <= place < len(shape) else None
-
-
-def size(shape: Shape | None, place: int) -> Formula:
-    """One size of a tensor as a formula; 1 and not exact where it is unknown."""
-    return Formula.of(axis(shape, place))
-
-
 def rows(shape: Shape | None) -> Formula:
-    """How many rows a tensor has: the product of all its sizes but the last."""
+    """The number of rows of a tensor: the product of all its sizes but the last."""
     return UNKNOWN if shape is None else product(shape[:-1])
 
 
+def axis(shape: Shape | None, index: int) -> Dim:
+    """The size of a tensor along one axis; `None` if it is unknown."""
+    return shape[index] if shape is not None and -len(shape) <= index < len(shape) else None
+
+
+def size(shape: Shape | None, index: int) -> Formula:
+    """The size of a tensor along one axis as a formula."""
+    return Formula.of(axis(shape, index))
+
+
 def divided(dim: Dim, parts: int) -> Dim:
-    """A size that is shared evenly; `None` for a symbol, of which nothing tells that it can be."""
+    """A size divided by a number; `None` for a symbol, which may not be divisible."""
     return dim // parts if isinstance(dim, int) and parts > 0 else None

@@ -1,7 +1,7 @@
-"""Operators that multiply and add: matrix products, convolutions, pooling, recurrent layers, transforms, experts.
+"""Operators made of multiply-adds: matrix products, convolutions, pooling, recurrent layers, transforms, experts.
 
-A multiply-add is two operations. A bias, and the requantisation of a quantised result (2), count for each element
-written. A padded or dilated window counts in full.
+A multiply-add is 2 FLOPs. For each element written, a bias adds 1 and quantizing the result 2. A window counts in full,
+whether padded, dilated or not.
 """
 
 from __future__ import annotations
@@ -16,63 +16,58 @@ from ..formula import UNKNOWN, ZERO, Formula, product
 from .elements import COMPOUND, INTERPOLATION, NORM, SOFTMAX
 from .operation import Operation, Rule, Shape, axis, elements, rows, size
 
-_REQUANTISED: Final = 2
+_QUANTIZED: Final = 2
 
 
-def _product_of(written: Formula, depth: Dim) -> Formula:
-    """Each element written is a sum of `depth` products."""
-    return written * Formula.of(depth) * 2
+def _dot_products(depth: Dim, extra: int, operation: Operation) -> Formula:
+    """Each element written is a sum of `depth` products, with `extra` FLOPs on top."""
+    return elements(operation.written()) * (Formula.of(depth) * 2 + extra)
 
 
 def _matmul(a: int, b: int, extra: int, operation: Operation) -> Formula:
-    """`a` and `b` are the places of the factors; `extra` steps for each element written."""
+    """The factors are the inputs `a` and `b`."""
     first, second = operation.read(a), operation.read(b)
     depth = axis(first, -1)
     if depth is None:
         depth = axis(second, -2 if second is None or len(second) > 1 else -1)
-    written = elements(operation.written())
-    return _product_of(written, depth) + written * extra
+    return _dot_products(depth, extra, operation)
 
 
 def _fused_matmul(extra: int, operation: Operation) -> Formula:
-    """FusedMatMul: with transBatchA the first axis stands for the rows, and transA then turns that inward."""
-    shape, turned = operation.read(0), operation.number("transA", 0)
+    """FusedMatMul: transBatchA moves the first axis to the rows, where transA makes it the axis that is summed."""
+    shape, transposed = operation.read(0), operation.number("transA", 0)
     depth = axis(shape, -1)
-    if turned and shape is not None and len(shape) > 1:
+    if transposed and shape is not None and len(shape) > 1:
         depth = shape[0] if operation.number("transBatchA", 0) else shape[-2]
-    written = elements(operation.written())
-    return _product_of(written, depth) + written * extra
+    return _dot_products(depth, extra, operation)
 
 
-def _gemm(bias: int, activated: int, operation: Operation) -> Formula:
-    """Gemm and its relatives; the second factor stands right before the bias, or three places before it (QGemm)."""
+def _gemm(bias: int, extra: int, operation: Operation) -> Formula:
+    """Gemm and its variants."""
     depth = axis(operation.read(0), 0 if operation.number("transA", 0) else -1)
-    written = elements(operation.written())
-    return _product_of(written, depth) + written * (operation.has(bias) + activated)
+    return _dot_products(depth, operation.has(bias) + extra, operation)
 
 
 def _dynamic_quantize_matmul(operation: Operation) -> Formula:
-    """The first factor is quantised on the way, at 4 an element; the result is scaled back."""
-    return elements(operation.read(0)) * 4 + _matmul(0, 1, _REQUANTISED + operation.has(4), operation)
+    """A matrix product after quantizing the first factor, at 4 an element."""
+    return elements(operation.read(0)) * 4 + _matmul(0, 1, _QUANTIZED + operation.has(4), operation)
 
 
 def _packed_matmul(bias: int, operation: Operation) -> Formula:
-    """MatMulNBits, MatMulBnb4: the weight is packed, its sizes are attributes. Unpacking is not counted."""
-    shape = operation.read(0)
+    """MatMulNBits, MatMulBnb4: the attributes have the sizes of the packed weight. Unpacking is not counted."""
     n = operation.number("N", 0)
-    return rows(shape) * (2 * operation.number("K", 0) * n + (n if operation.has(bias) else 0))
+    return rows(operation.read(0)) * (2 * operation.number("K", 0) * n + n * operation.has(bias))
 
 
 def _packed_mlp(operation: Operation) -> Formula:
-    """MatMulNBitsMlp: an optional norm, gate and up, an activation and a product."""
+    """MatMulNBitsMlp: an optional norm, gate and up projection, an activation and a product."""
     k, n = operation.number("K", 0), operation.number("N", 0)
     biases = operation.has(5) + operation.has(8)
-    each = 4 * k * n + n * (biases + COMPOUND + 1) + _norm_before(k, operation)
-    return rows(operation.read(0)) * each
+    return rows(operation.read(0)) * (4 * k * n + n * (biases + COMPOUND + 1) + _norm_before(k, operation))
 
 
 def _packed_qkv(operation: Operation) -> Formula:
-    """MatMulNBitsQkv: an optional norm, queries, keys and values."""
+    """MatMulNBitsQkv: an optional norm; queries, keys and values."""
     k, queries, keys = (operation.number(name, 0) for name in ("K", "Nq", "Nkv"))
     biases = queries * operation.has(5) + keys * (operation.has(8) + operation.has(11))
     return rows(operation.read(0)) * (2 * k * (queries + 2 * keys) + biases + _norm_before(k, operation))
@@ -82,73 +77,71 @@ def _norm_before(width: int, operation: Operation) -> int:
     return width * (NORM * operation.has(2) + operation.has(1))
 
 
-def _conv(weight: int, extra: int, operation: Operation, bias: int = 2) -> Formula:
-    """Each element written sums a window: channels of its group times the kernel, which are the weight's later axes."""
-    written, kernel = elements(operation.written()), operation.read(weight)
-    window = UNKNOWN if kernel is None else product(kernel[1:])
-    return written * window * 2 + written * (extra + operation.has(bias))
+def _window(kernel: Shape | None) -> Formula:
+    """The elements of a convolution's window: the channels of a group times the kernel sizes."""
+    return UNKNOWN if kernel is None else product(kernel[1:])
+
+
+def _conv(weight: int, bias: int, extra: int, operation: Operation) -> Formula:
+    """Each element written is a sum over a window."""
+    return elements(operation.written()) * (_window(operation.read(weight)) * 2 + extra + operation.has(bias))
 
 
 def _fused_conv(operation: Operation) -> Formula:
-    """A convolution, an optional sum, and an activation where one is named (a ReLU's 1)."""
-    extra = operation.has(3) + bool(operation.text("activation", ""))
-    return _conv(1, extra, operation)
+    """A convolution, an optional sum, and an optional activation, counted as a Relu."""
+    return _conv(1, 2, operation.has(3) + bool(operation.text("activation", "")), operation)
 
 
 def _conv_transpose(operation: Operation) -> Formula:
-    """Each element read is spread over a window: channels written of its group times the kernel."""
-    kernel = operation.read(1)
-    window = UNKNOWN if kernel is None else product(kernel[1:])
-    spread = elements(operation.read(0)) * window * 2
-    return spread + elements(operation.written()) if operation.has(2) else spread
+    """Each element read is added to a window."""
+    products = elements(operation.read(0)) * _window(operation.read(1)) * 2
+    return products + elements(operation.written()) if operation.has(2) else products
 
 
 def _deform_conv(operation: Operation) -> Formula:
-    """A convolution whose window is sampled between the points: an interpolation for each channel, offset and place."""
+    """A convolution whose window is interpolated, for each channel and offset."""
     shape, kernel, written = operation.read(0), operation.read(1), operation.written()
-    places = UNKNOWN if kernel is None or written is None else product((*kernel[2:], written[0], *written[2:]))
-    sampled = places * size(shape, 1) * INTERPOLATION["linear"]
-    return _conv(1, 0, operation, bias=3) + sampled
+    points = UNKNOWN if kernel is None or written is None else product((*kernel[2:], written[0], *written[2:]))
+    return _conv(1, 3, 0, operation) + points * size(shape, 1) * INTERPOLATION["linear"]
 
 
 def _causal_conv(operation: Operation) -> Formula:
-    """A depthwise convolution along time: the kernel is the weight's last axis."""
-    written = elements(operation.written())
+    """A depthwise convolution along time; the kernel size is the last axis of the weight."""
     extra = operation.has(2) + (COMPOUND if operation.text("activation", "none") != "none" else 0)
-    return _product_of(written, axis(operation.read(1), -1)) + written * extra
+    return _dot_products(axis(operation.read(1), -1), extra, operation)
 
 
-def _pool(each: int, extra: int, operation: Operation) -> Formula:
-    """`each` steps for each place of the window."""
-    return elements(operation.written()) * (prod(operation.numbers("kernel_shape")) * each + extra)
+def _pool(flops: int, extra: int, operation: Operation) -> Formula:
+    """`flops` for each element of a window."""
+    return elements(operation.written()) * (prod(operation.numbers("kernel_shape")) * flops + extra)
 
 
 def _roi_pool(operation: Operation) -> Formula:
-    """MaxRoiPool: how large a region is, the data decide; each element written once, at least."""
+    """MaxRoiPool: at least 1 for each element written; the values decide how large a region is."""
     return elements(operation.written()) * UNKNOWN
 
 
 def _roi_align(operation: Operation) -> Formula:
-    """Each element written averages sampled points; with the sampling ratio 0 the data decide how many."""
+    """Each element written averages interpolated points; for the sampling ratio 0 the values decide how many."""
     ratio = operation.number("sampling_ratio", 0)
     return elements(operation.written()) * INTERPOLATION["linear"] * (ratio * ratio if ratio else UNKNOWN)
 
 
 def _lrn(operation: Operation) -> Formula:
-    """Sum of squares over the window, scaled, a power, a division."""
+    """A sum of squares over the window, a scale, a power and a division."""
     return elements(operation.written()) * (2 * operation.number("size", 1) + 7)
 
 
 def _einsum(operation: Operation) -> Formula:
-    """As one nest of loops over all letters: a step for each factor after the first, one more where a letter is summed.
+    """One nest of loops over all letters: 1 for each factor after the first, and 1 if a letter is summed.
 
-    Several factors could be multiplied in a cheaper order; implementations differ, and this is what the equation says.
+    Implementations may multiply three and more factors in another order, which takes fewer FLOPs.
     """
     left, arrow, right = operation.text("equation", "").replace(" ", "").partition("->")
     sizes: dict[str, Dim] = {}
-    for place, letters in enumerate(left.split(",")):
-        for letter, dim in _letters(letters, operation.read(place)).items():
-            if sizes.get(letter, 1) == 1:  # an axis of an ellipsis may be 1 here and more there
+    for i, letters in enumerate(left.split(",")):
+        for letter, dim in _letters(letters, operation.read(i)).items():
+            if sizes.get(letter, 1) == 1:  # an axis of an ellipsis may be broadcast
                 sizes[letter] = dim
     kept = set(right) if arrow else {letter for letter in sizes if left.count(letter) == 1}
     is_summed = any(letter not in kept for letter in sizes if not letter.startswith("."))
@@ -156,22 +149,18 @@ def _einsum(operation: Operation) -> Formula:
 
 
 def _letters(letters: str, shape: Shape | None) -> dict[str, Dim]:
-    """The size of each letter; the axes an ellipsis stands for are called by their distance from its end."""
+    """The size of each letter; an axis of an ellipsis is named by its distance from the end of the ellipsis."""
     before, dots, after = letters.partition("...")
-    if not dots:
-        return {letter: axis(shape, place) for place, letter in enumerate(letters)}
-    sizes = {letter: axis(shape, place) for place, letter in enumerate(before)}
-    hidden = len(shape) - len(before) - len(after) if shape is not None else 1
-    sizes.update({f".{hidden - i}": axis(shape, len(before) + i) for i in range(hidden)})
-    sizes.update({letter: axis(shape, place - len(after)) for place, letter in enumerate(after)})
+    sizes = {letter: axis(shape, i) for i, letter in enumerate(before)}
+    if dots:
+        hidden = len(shape) - len(before) - len(after) if shape is not None else 1
+        sizes.update({f".{hidden - i}": axis(shape, len(before) + i) for i in range(hidden)})
+        sizes.update({letter: axis(shape, i - len(after)) for i, letter in enumerate(after)})
     return sizes
 
 
 def _recurrent(gates: int, cell: int, operation: Operation) -> Formula:
-    """For each time step, direction and sample: products with input and state, two biases, and `cell` steps a unit.
-
-    Cell: sigmoids at 6, hyperbolic tangents at 8, and the sums and products that join them.
-    """
+    """For each time step, direction and sample: products with input and state, two biases, and `cell` FLOPs a unit."""
     steps, hidden = rows(operation.read(0)), operation.number("hidden_size", 0) or axis(operation.read(2), -1)
     directions = 2 if operation.text("direction", "forward") == "bidirectional" else 1
     units, width = Formula.of(hidden), size(operation.read(0), -1) + Formula.of(hidden)
@@ -179,38 +168,30 @@ def _recurrent(gates: int, cell: int, operation: Operation) -> Formula:
     return steps * each * directions
 
 
-def _experts(packing: Iterable[tuple[int, str]], operation: Operation) -> Formula:
-    """Mixture of experts: each token passes `k` of them; the router's softmax on top. Activations are not counted.
+def _experts(weights: Iterable[tuple[int, str]], operation: Operation) -> Formula:
+    """A mixture of experts: the products of `k` experts for each token, and the softmax of the router.
 
-    `packing` names the weights' places and the attributes that tell their bits where they are packed into bytes.
+    `weights` are inputs with the attributes for their bits, if they are packed into bytes. Activations don't count.
     """
     tokens = rows(operation.read(0)) * operation.number("k", 1)
-    weights = ZERO
-    for place, bits in packing:
-        if operation.has(place):
-            shape = operation.read(place)
-            one = UNKNOWN if shape is None else product(shape[1:])
-            weights += one * (8 // _bits(bits, operation))
-    return tokens * weights * 2 + elements(operation.read(1)) * SOFTMAX
-
-
-def _bits(name: str, operation: Operation) -> int:
-    if not name:
-        return 8
-    return operation.number(name, 0) or operation.number("expert_weight_bits", 4)
+    used = ZERO
+    for index, bits in weights:
+        if operation.has(index):
+            packed = (operation.number(bits, 0) or operation.number("expert_weight_bits", 4)) if bits else 8
+            used += _window(operation.read(index)) * (8 // packed)
+    return tokens * used * 2 + elements(operation.read(1)) * SOFTMAX
 
 
 def _fourier(operation: Operation) -> Formula:
-    """A fast Fourier transform: 5·n·log₂(n) for each of its transforms (Cooley & Tukey, 1965)."""
+    """A fast Fourier transform: 5·n·log₂(n) for each transform (Cooley and Tukey, 1965)."""
     shape = operation.read(0)
     return rows(shape) * _log2(axis(shape, operation.number("axis", -2))) * 5
 
 
 def _short_fourier(operation: Operation) -> Formula:
-    """STFT: a transform for each frame, which is as long as the window, else as the frequencies written tell."""
+    """STFT: a transform for each frame, which is as long as the window, or as the frequencies written imply."""
     written = operation.written()
-    frame = axis(operation.read(2), 0)
-    bins = axis(written, -2)
+    frame, bins = axis(operation.read(2), 0), axis(written, -2)
     if frame is None and isinstance(bins, int):
         frame = 2 * (bins - 1) if operation.number("onesided", 1) else bins
     frames = UNKNOWN if written is None else product(written[:2])
@@ -221,10 +202,10 @@ def _log2(dim: Dim) -> Formula:
     return Formula.of((dim - 1).bit_length() if isinstance(dim, int) and dim else None)
 
 
-def _cubic(operation: Operation) -> Formula:
-    """Det, Inverse: elimination takes at most n³ multiply-adds for each matrix."""
+def _elimination(operation: Operation) -> Formula:
+    """Det, Inverse: at most n³ multiply-adds for each matrix."""
     shape = operation.read(0)
-    return _product_of(elements(shape), axis(shape, -1))
+    return elements(shape) * size(shape, -1) * 2
 
 
 def _distances(operation: Operation) -> Formula:
@@ -233,75 +214,65 @@ def _distances(operation: Operation) -> Formula:
 
 
 def _linear_model(operation: Operation) -> Formula:
-    """Linear classifiers and regressors: the coefficients are an attribute, each used once a row."""
-    for attribute in operation.proto.attribute:
-        if attribute.name == "coefficients":
-            return rows(operation.read(0)) * (2 * len(attribute.floats))
-    return UNKNOWN
+    """Linear classifiers and regressors: each coefficient, of an attribute, is used once for each row."""
+    numbers = next((len(a.floats) for a in operation.proto.attribute if a.name == "coefficients"), None)
+    return UNKNOWN if numbers is None else rows(operation.read(0)) * (2 * numbers)
 
 
 def _affine_grid(operation: Operation) -> Formula:
     """Each coordinate written is a sum of as many products as the matrix has columns."""
-    return _product_of(elements(operation.written()), axis(operation.read(0), -1))
+    return _dot_products(axis(operation.read(0), -1), 0, operation)
 
 
-_MS = "com.microsoft."
+_MS: Final = "com.microsoft."
+_EXPERT_WEIGHTS: Final = ((2, ""), (4, ""), (6, ""))
+_PACKED_EXPERT_WEIGHTS: Final = tuple((2 + 3 * i, f"fc{i + 1}_expert_weight_bits") for i in range(3))
 RULES: Final[Mapping[str, Rule]] = {
-    "MatMul": partial(_matmul, 0, 1, 0),
-    "MatMulInteger": partial(_matmul, 0, 1, 0),
-    "QLinearMatMul": partial(_matmul, 0, 3, _REQUANTISED),
-    _MS + "MatMulInteger16": partial(_matmul, 0, 1, 0),
-    _MS + "MatMulIntegerToFloat": partial(_matmul, 0, 1, _REQUANTISED),
+    **dict.fromkeys(
+        ("MatMul", "MatMulInteger", _MS + "MatMulInteger16", _MS + "MatMulFpQ4"), partial(_matmul, 0, 1, 0)
+    ),
     _MS + "MatMulBlockQuantizedFp4Weight": partial(_matmul, 0, 1, 0),
     _MS + "MatMulBlockQuantizedFp8Weight": partial(_matmul, 0, 1, 0),
-    _MS + "MatMulFpQ4": partial(_matmul, 0, 1, 0),
+    _MS + "MatMulIntegerToFloat": partial(_matmul, 0, 1, _QUANTIZED),
+    "QLinearMatMul": partial(_matmul, 0, 3, _QUANTIZED),
     _MS + "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
     _MS + "FusedMatMul": partial(_fused_matmul, 0),
     _MS + "FusedMatMulActivation": partial(_fused_matmul, 1),
     _MS + "TransposeMatMul": partial(_fused_matmul, 0),
     _MS + "SparseToDenseMatMul": partial(_fused_matmul, 0),
+    **dict.fromkeys(("Gemm", _MS + "GemmFloat8"), partial(_gemm, 2, 0)),
     _MS + "GemmFastGelu": partial(_gemm, 2, COMPOUND),
-    "Gemm": partial(_gemm, 2, 0),
     _MS + "FusedGemm": partial(_gemm, 2, 1),
-    _MS + "GemmFloat8": partial(_gemm, 2, 0),
-    _MS + "QGemm": partial(_gemm, 6, _REQUANTISED),
+    _MS + "QGemm": partial(_gemm, 6, _QUANTIZED),
     _MS + "MatMulNBits": partial(_packed_matmul, 5),
     _MS + "MatMulBnb4": partial(_packed_matmul, 3),
     _MS + "MatMulNBitsMlp": _packed_mlp,
     _MS + "MatMulNBitsQkv": _packed_qkv,
-    "Conv": partial(_conv, 1, 0),
-    "ConvInteger": partial(_conv, 1, 0, bias=4),
-    "QLinearConv": partial(_conv, 3, _REQUANTISED, bias=8),
-    _MS + "QLinearConv": partial(_conv, 3, _REQUANTISED, bias=8),
-    _MS + "NhwcConv": partial(_conv, 1, 0),
+    **dict.fromkeys(("Conv", _MS + "NhwcConv"), partial(_conv, 1, 2, 0)),
+    "ConvInteger": partial(_conv, 1, 4, 0),
+    **dict.fromkeys(("QLinearConv", _MS + "QLinearConv"), partial(_conv, 3, 8, _QUANTIZED)),
     **dict.fromkeys((_MS + "FusedConv", _MS + "NhwcFusedConv", _MS + "nchwc.Conv"), _fused_conv),
-    "ConvTranspose": _conv_transpose,
-    _MS + "ConvTransposeWithDynamicPads": _conv_transpose,
+    **dict.fromkeys(("ConvTranspose", _MS + "ConvTransposeWithDynamicPads"), _conv_transpose),
     "DeformConv": _deform_conv,
     **dict.fromkeys(("CausalConvWithState", _MS + "CausalConvWithState"), _causal_conv),
     **dict.fromkeys(("MaxPool", "AveragePool", _MS + "MaxpoolWithMask", _MS + "NhwcMaxPool"), partial(_pool, 1, 0)),
     **dict.fromkeys((_MS + "nchwc.MaxPool", _MS + "nchwc.AveragePool"), partial(_pool, 1, 0)),
-    _MS + "QLinearAveragePool": partial(_pool, 1, 2 * _REQUANTISED),
+    _MS + "QLinearAveragePool": partial(_pool, 1, 2 * _QUANTIZED),
     "LpPool": partial(_pool, 2, 0),
     "MaxRoiPool": _roi_pool,
     "RoiAlign": _roi_align,
     "LRN": _lrn,
     "Einsum": _einsum,
-    # 1 tanh; 2 sigmoids, 1 tanh, 5 to join; 3 sigmoids, 2 tanh, 4 to join.
+    # A tanh; 2 sigmoids, a tanh and 5 more; 3 sigmoids, 2 tanh and 4 more.
     "RNN": partial(_recurrent, 1, 8),
     "GRU": partial(_recurrent, 3, 25),
-    "LSTM": partial(_recurrent, 4, 38),
-    _MS + "DynamicQuantizeLSTM": partial(_recurrent, 4, 38),
-    _MS + "MoE": partial(_experts, ((2, ""), (4, ""), (6, ""))),
-    _MS + "QMoE": partial(
-        _experts, ((2, "fc1_expert_weight_bits"), (5, "fc2_expert_weight_bits"), (8, "fc3_expert_weight_bits"))
-    ),
+    **dict.fromkeys(("LSTM", _MS + "DynamicQuantizeLSTM"), partial(_recurrent, 4, 38)),
+    _MS + "MoE": partial(_experts, _EXPERT_WEIGHTS),
+    _MS + "QMoE": partial(_experts, _PACKED_EXPERT_WEIGHTS),
     "DFT": _fourier,
     "STFT": _short_fourier,
-    "Det": _cubic,
-    _MS + "Inverse": _cubic,
+    **dict.fromkeys(("Det", _MS + "Inverse"), _elimination),
     _MS + "CDist": _distances,
     "AffineGrid": _affine_grid,
-    "ai.onnx.ml.LinearClassifier": _linear_model,
-    "ai.onnx.ml.LinearRegressor": _linear_model,
-}  # fmt: skip
+    **dict.fromkeys(("ai.onnx.ml.LinearClassifier", "ai.onnx.ml.LinearRegressor"), _linear_model),
+}
