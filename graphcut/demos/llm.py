@@ -27,27 +27,17 @@ _MASKED = -3e4
 
 
 class Llm(Recipe, frozen=True, kw_only=True):
-    """The options of the demo.
+    """The options of the demo."""
 
-    Attributes:
-        hidden: width of the residual stream.
-        layers: number of decoder layers.
-        heads: query heads of a layer.
-        kv_heads: key and value heads of a layer; each is shared by heads / kv_heads query heads.
-        intermediate: width of the MLP; default 8/3 of `hidden`, rounded up to a multiple of 16.
-        vocab: vocabulary size.
-        dtype: of weights, activations, cache and logits; norms and rotary angles are always float32.
-        tied: the output projection is the transposed embedding.
-    """
-
-    hidden: Positive = 64
-    layers: Positive = 6
-    heads: Positive = 4
-    kv_heads: Positive = 2
-    intermediate: Positive | None = None
-    vocab: Positive = 256
+    hidden: Positive = 64  #: width of the residual stream.
+    layers: Positive = 6  #: number of decoder layers.
+    heads: Positive = 4  #: query heads of a layer.
+    kv_heads: Positive = 2  #: key and value heads of a layer; each is shared by heads / kv_heads query heads.
+    intermediate: Positive | None = None  #: width of the MLP; default 8/3 of `hidden`, rounded up to a multiple of 16.
+    vocab: Positive = 256  #: vocabulary size.
+    #: of weights, activations, cache and logits; norms and rotary angles are always float32.
     dtype: Precision = "float32"
-    tied: bool = False
+    tied: bool = False  #: the output projection is the transposed embedding.
 
     def __post_init__(self) -> None:
         """Check that the sizes are compatible.

@@ -28,23 +28,14 @@ _SEED = 17
 
 
 class RandomWeight(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a random weight, whose values are generated when it is written.
+    """The description of a random weight, whose values are generated when it is written."""
 
-    Attributes:
-        name: of the initializer.
-        shape: of the weight.
-        dtype: element type.
-        mean: of the values.
-        scale: standard deviation of the values; none differs by more than 3.5 of these from the mean.
-        index: of the weight in its model, from 0; weights with different indices have different values.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: Precision
-    mean: float
-    scale: float
-    index: int
+    name: str  #: of the initializer.
+    shape: tuple[int, ...]  #: of the weight.
+    dtype: Precision  #: element type.
+    mean: float  #: of the values.
+    scale: float  #: standard deviation of the values; none differs by more than 3.5 of these from the mean.
+    index: int  #: of the weight in its model, from 0; weights with different indices have different values.
 
     @property
     def size_bytes(self) -> int:

@@ -29,21 +29,13 @@ Axes = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A node that reads an input of the model, as one of its own inputs.
+    """A node that reads an input of the model, as one of its own inputs."""
 
-    Attributes:
-        node: the node.
-        index: which of its inputs.
-        axes: for each axis here the axis of the model's input; `None` if that is unknown.
-        is_whole: the sizes here are those of the model's input.
-        is_same: the values here are those of the model's input.
-    """
-
-    node: FlatNode
-    index: int
-    axes: Axes | None
-    is_whole: bool
-    is_same: bool
+    node: FlatNode  #: the node.
+    index: int  #: which of its inputs.
+    axes: Axes | None  #: for each axis here the axis of the model's input; `None` if that is unknown.
+    is_whole: bool  #: the sizes here are those of the model's input.
+    is_same: bool  #: the values here are those of the model's input.
 
 
 def consumers_of(name: str, rank: int, nodes: FlatNodes) -> tuple[Consumer, ...]:

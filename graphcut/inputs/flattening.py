@@ -30,19 +30,12 @@ _FEW: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class FlatNode:
-    """One node.
+    """One node."""
 
-    Attributes:
-        op: its operator, prefixed by the domain unless that is the default domain.
-        reads: its inputs, by names that are unique in the whole model; `""` for an omitted one.
-        writes: its outputs, likewise.
-        attributes: of the node.
-    """
-
-    op: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    attributes: Sequence[AttributeProto] = ()
+    op: str  #: its operator, prefixed by the domain unless that is the default domain.
+    reads: tuple[str, ...]  #: its inputs, by names that are unique in the whole model; `""` for an omitted one.
+    writes: tuple[str, ...]  #: its outputs, likewise.
+    attributes: Sequence[AttributeProto] = ()  #: of the node.
 
     def number(self, name: str, default: int = 0) -> int:
         """An integer attribute. One that refers to an attribute of the function counts as omitted."""
@@ -55,16 +48,11 @@ class FlatNode:
 
 @dataclass(frozen=True)
 class FlatNodes:
-    """All nodes of a model.
+    """All nodes of a model."""
 
-    Attributes:
-        row: the nodes, in no particular order.
-        weights: initializers and constants, by name.
-        lists: constants given as integer attributes (`value_int`, `value_ints`), by name.
-    """
-
-    row: list[FlatNode] = field(default_factory=list)
-    weights: dict[str, TensorProto] = field(default_factory=dict)
+    row: list[FlatNode] = field(default_factory=list)  #: the nodes, in no particular order.
+    weights: dict[str, TensorProto] = field(default_factory=dict)  #: initializers and constants, by name.
+    #: constants given as integer attributes (`value_int`, `value_ints`), by name.
     lists: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property

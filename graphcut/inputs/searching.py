@@ -28,19 +28,14 @@ _FALLBACKS: Final = (
 
 @dataclass(frozen=True)
 class AcceptedInputs:
-    """Inputs that a model accepted.
+    """Inputs that a model accepted."""
 
-    Attributes:
-        feeds: one for each variant, with different sizes where the model allows; fewer if it refused all of one.
-        sizes: for each of these the number of every open size, by its symbol, or as `input[0]`.
-        refusal: the error for the first feeds of a variant of which none was accepted; otherwise empty.
-        tries: how often the model was run.
-    """
-
+    #: one for each variant, with different sizes where the model allows; fewer if it refused all of one.
     feeds: tuple[Feeds, ...]
+    #: for each of these the number of every open size, by its symbol, or as `input[0]`.
     sizes: tuple[Mapping[str, int], ...]
-    refusal: str
-    tries: int
+    refusal: str  #: the error for the first feeds of a variant of which none was accepted; otherwise empty.
+    tries: int  #: how often the model was run.
 
 
 @dataclass(frozen=True)

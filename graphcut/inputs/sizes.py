@@ -41,42 +41,26 @@ _ONE_AT_A_TIME: Final = "com.microsoft.GroupQueryAttention"
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Values to try if the defaults are refused; None keeps a default.
+    """Values to try if the defaults are refused; None keeps a default."""
 
-    Attributes:
-        batch: for every batch axis.
-        every: for every open size that neither the user nor a weight determines.
-        image: for heights and widths.
-        integers: for integer inputs whose purpose is unknown.
-        flipped: single booleans are inverted.
-    """
-
-    batch: int | None = None
-    every: int | None = None
-    image: int | None = None
-    integers: int | None = None
-    flipped: bool = False
+    batch: int | None = None  #: for every batch axis.
+    every: int | None = None  #: for every open size that neither the user nor a weight determines.
+    image: int | None = None  #: for heights and widths.
+    integers: int | None = None  #: for integer inputs whose purpose is unknown.
+    flipped: bool = False  #: single booleans are inverted.
 
 
 @dataclass(frozen=True)
 class DimensionSizes:
-    """All sizes of the inputs, as numbers.
+    """All sizes of the inputs, as numbers."""
 
-    Attributes:
-        shapes: the shape of each input; for a sequence or an optional, of the tensors in it.
-        numbers: the number of each open size, by its name.
-        sequence: length of the sequence.
-        past: length of its past.
-        length: length of the data, whatever its unit (tokens, frames, samples).
-        image: height of an image.
-    """
-
+    #: the shape of each input; for a sequence or an optional, of the tensors in it.
     shapes: Mapping[str, tuple[int, ...]]
-    numbers: Mapping[str, int]
-    sequence: int
-    past: int
-    length: int
-    image: int
+    numbers: Mapping[str, int]  #: the number of each open size, by its name.
+    sequence: int  #: length of the sequence.
+    past: int  #: length of its past.
+    length: int  #: length of the data, whatever its unit (tokens, frames, samples).
+    image: int  #: height of an image.
 
 
 def choose_sizes(

@@ -35,15 +35,10 @@ _IMAGE_CHANNELS: Final = frozenset({1, 3, None})
 
 @dataclass(frozen=True)
 class InputSurvey:
-    """The inputs of a model.
+    """The inputs of a model."""
 
-    Attributes:
-        model: the model.
-        nodes: its nodes, those of bodies and functions included.
-    """
-
-    model: Model
-    nodes: FlatNodes
+    model: Model  #: the model.
+    nodes: FlatNodes  #: its nodes, those of bodies and functions included.
 
     @cached_property
     def types(self) -> Mapping[str, TypeProto]:

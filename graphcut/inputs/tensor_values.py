@@ -26,19 +26,12 @@ _UNCERTAIN: Final[frozenset[Role]] = frozenset({"length", "extent"})
 
 @dataclass(frozen=True)
 class TensorValues:
-    """Chooses the numbers of tensors.
+    """Chooses the numbers of tensors."""
 
-    Attributes:
-        survey: the inputs of the model.
-        sizes: the numbers of their open sizes.
-        variant: which set of inputs this is.
-        fallback: values to use instead of the defaults.
-    """
-
-    survey: InputSurvey
-    sizes: DimensionSizes
-    variant: int
-    fallback: Fallback
+    survey: InputSurvey  #: the inputs of the model.
+    sizes: DimensionSizes  #: the numbers of their open sizes.
+    variant: int  #: which set of inputs this is.
+    fallback: Fallback  #: values to use instead of the defaults.
 
     def draw(self, name: str, random: np.random.Generator) -> Array:
         """Numbers for input `name`, or for one tensor in it; not yet of its element type."""

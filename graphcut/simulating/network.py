@@ -54,19 +54,14 @@ class Route:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A message in transit.
-
-    Attributes:
-        left_bytes: what was still to be sent at `since_s`, the time when its rate last changed.
-        bytes_per_s: its current rate; 0 while nothing is sent.
-    """
+    """A message in transit."""
 
     route: Route
     size_bytes: int
     on_arrival: _OnArrival
-    left_bytes: float = 0.0
+    left_bytes: float = 0.0  #: what was still to be sent at `since_s`, the time when its rate last changed.
     since_s: float = 0.0
-    bytes_per_s: float = 0.0
+    bytes_per_s: float = 0.0  #: its current rate; 0 while nothing is sent.
     next_event: ScheduledEvent | None = None
 
 

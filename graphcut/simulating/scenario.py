@@ -36,27 +36,16 @@ SecondsByDevice = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, repr=False)
 class Scenario(Product):
-    """Parts on the devices of a cluster.
+    """Parts on the devices of a cluster."""
 
-    Attributes:
-        parts: the parts, in topological order.
-        weight_bytes: the weights of each part.
-        inputs: the input tensors of a request.
-        outputs: the output tensors of a request.
-        tensor_bytes: the size of each tensor that a part writes.
-        cluster: the devices, their links, and what goes wrong.
-        assignment: for each device, the indices of the parts that it runs.
-        seconds: for each device, the run time of each part.
-    """
-
-    parts: tuple[ScheduledPart, ...]
-    weight_bytes: tuple[int, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tensor_bytes: Mapping[str, int]
-    cluster: SimulatedCluster
-    assignment: PartsByDevice
-    seconds: SecondsByDevice
+    parts: tuple[ScheduledPart, ...]  #: the parts, in topological order.
+    weight_bytes: tuple[int, ...]  #: the weights of each part.
+    inputs: tuple[str, ...]  #: the input tensors of a request.
+    outputs: tuple[str, ...]  #: the output tensors of a request.
+    tensor_bytes: Mapping[str, int]  #: the size of each tensor that a part writes.
+    cluster: SimulatedCluster  #: the devices, their links, and what goes wrong.
+    assignment: PartsByDevice  #: for each device, the indices of the parts that it runs.
+    seconds: SecondsByDevice  #: for each device, the run time of each part.
 
     @property
     def can_fail(self) -> bool:

@@ -40,43 +40,30 @@ class SimulatedTensor:
 
 @dataclass(slots=True, eq=False)
 class SimulatedDevice:
-    """The state of a device. Times are simulated seconds.
-
-    Attributes:
-        is_started: it was started, and its death was not reported since.
-        is_loaded: its parts are loaded, so it accepts steps.
-        loading: the parts that it loads now, or when it is up again.
-        down_since_s: when it failed; None while it is up.
-        down_until_s: when it is up again; infinite for a permanent failure.
-        step: the step that it runs.
-        step_start_s: when the command for the step arrived.
-        fetching: the transfers that it waits for, with the sender.
-        sending: the transfers from it, with the receiver and the tensors.
-        next_event: the next event of its step.
-        next_load: the next event of loading: a transfer of weights, or the end of loading.
-        fetching_s: how long it has waited for inputs.
-        down_s: how long it was down, until it last came up.
-    """
+    """The state of a device. Times are simulated seconds."""
 
     index: int
     latency_s: float
-    is_started: bool = False
-    is_loaded: bool = False
+    is_started: bool = False  #: it was started, and its death was not reported since.
+    is_loaded: bool = False  #: its parts are loaded, so it accepts steps.
     parts: frozenset[int] = frozenset()
-    loading: tuple[int, ...] = ()
-    down_since_s: float | None = None
-    down_until_s: float = 0.0
-    step: Step | None = None
-    step_start_s: float = 0.0
+    loading: tuple[int, ...] = ()  #: the parts that it loads now, or when it is up again.
+    down_since_s: float | None = None  #: when it failed; None while it is up.
+    down_until_s: float = 0.0  #: when it is up again; infinite for a permanent failure.
+    step: Step | None = None  #: the step that it runs.
+    step_start_s: float = 0.0  #: when the command for the step arrived.
+    #: the transfers that it waits for, with the sender.
     fetching: dict[Transfer, SimulatedDevice] = field(default_factory=dict)
+    #: the transfers from it, with the receiver and the tensors.
     sending: dict[Transfer, tuple[SimulatedDevice, list[SimulatedTensor]]] = field(default_factory=dict)
-    next_event: ScheduledEvent | None = None
+    next_event: ScheduledEvent | None = None  #: the next event of its step.
+    #: the next event of loading: a transfer of weights, or the end of loading.
     next_load: ScheduledEvent | Transfer | None = None
     tensors: dict[SimulatedTensor, None] = field(default_factory=dict)
     steps: int = 0
     computing_s: float = 0.0
-    fetching_s: float = 0.0
-    down_s: float = 0.0
+    fetching_s: float = 0.0  #: how long it has waited for inputs.
+    down_s: float = 0.0  #: how long it was down, until it last came up.
     failures: int = 0
 
     def come_up(self, now_s: float) -> None:

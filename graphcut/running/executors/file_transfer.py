@@ -21,18 +21,13 @@ CHUNK_BYTES: Final = 16 << 20
 
 
 class FileStamp(NamedTuple):
-    """What identifies the content of a file.
+    """What identifies the content of a file."""
 
-    Attributes:
-        size_bytes: its length.
-        changed_ns: the time of its last change. Files of equal name, length and time count as equal, as in rsync: a
-            shared disk has the same file, and `cp -p` and `rsync -a` keep times.
-        sha256: the digest of its bytes, which decides where times differ; empty until `with_digests`.
-    """
-
-    size_bytes: int
+    size_bytes: int  #: its length.
+    #: the time of its last change. Files of equal name, length and time count as equal, as in rsync: a shared disk has
+    #: the same file, and `cp -p` and `rsync -a` keep times.
     changed_ns: int
-    sha256: str = ""
+    sha256: str = ""  #: the digest of its bytes, which decides where times differ; empty until `with_digests`.
 
 
 def stamps_of(cascade: Cascade, part: Part) -> dict[str, FileStamp]:

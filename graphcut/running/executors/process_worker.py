@@ -51,21 +51,13 @@ class Hold(NamedTuple):
 
 
 class RunStep(NamedTuple):
-    """The command to run a step.
+    """The command to run a step."""
 
-    Attributes:
-        step: the step.
-        inputs: where its inputs are.
-        freed: regions of this worker that nobody reads any more.
-        removed: regions of others that were removed.
-        forgotten: sequences that ended.
-    """
-
-    step: Step
-    inputs: Mapping[str, TensorRef]
-    freed: Sequence[str]
-    removed: Sequence[str]
-    forgotten: Sequence[int]
+    step: Step  #: the step.
+    inputs: Mapping[str, TensorRef]  #: where its inputs are.
+    freed: Sequence[str]  #: regions of this worker that nobody reads any more.
+    removed: Sequence[str]  #: regions of others that were removed.
+    forgotten: Sequence[int]  #: sequences that ended.
 
 
 Command = Hold | RunStep

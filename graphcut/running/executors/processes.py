@@ -39,16 +39,12 @@ _PIPE_TIMEOUT_S: Final = 5
 
 @dataclass(slots=True)
 class _WorkerProcess:
-    """A process that is a worker, and the hub's end of its pipe.
-
-    Attributes:
-        owner: the prefix of the names of its shared-memory regions.
-        freed: sent with its next step, as are `removed` and `forgotten`, see `RunStep`.
-    """
+    """A process that is a worker, and the hub's end of its pipe."""
 
     popen: subprocess.Popen[bytes]
     connection: Connection
-    owner: str
+    owner: str  #: the prefix of the names of its shared-memory regions.
+    #: sent with its next step, as are `removed` and `forgotten`, see `RunStep`.
     freed: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)

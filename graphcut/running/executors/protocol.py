@@ -19,22 +19,14 @@ Handle = object
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Parts that one worker runs one after the other for one request.
+    """Parts that one worker runs one after the other for one request."""
 
-    Attributes:
-        request: the number of the request.
-        parts: the indices of the parts, ascending.
-        writes: the names of the output tensors to keep.
-        attempt: how often the request was restarted; results of an earlier attempt are dropped.
-        sequence: the sequence whose states the parts read and update; None for parts without states.
-        zero_states: on the first step of a sequence, the shapes of its states, which start as zeros.
-    """
-
-    request: int
-    parts: tuple[int, ...]
-    writes: tuple[str, ...]
-    attempt: int = 0
-    sequence: int | None = None
+    request: int  #: the number of the request.
+    parts: tuple[int, ...]  #: the indices of the parts, ascending.
+    writes: tuple[str, ...]  #: the names of the output tensors to keep.
+    attempt: int = 0  #: how often the request was restarted; results of an earlier attempt are dropped.
+    sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
+    #: on the first step of a sequence, the shapes of its states, which start as zeros.
     zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -90,13 +82,9 @@ Event = Ready | Done | Failed | Died | Lost
 
 
 class Executor(Protocol):
-    """A set of workers, numbered from 0. Only `next_event` and `close` wait; everything else is reported as an event.
+    """A set of workers, numbered from 0. Only `next_event` and `close` wait; all else is reported as an event."""
 
-    Attributes:
-        can_die: workers may end on their own, and can be killed.
-    """
-
-    can_die: bool = True
+    can_die: bool = True  #: workers may end on their own, and can be killed.
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         """Start a worker that holds `parts`, or restart it after it died; `Ready`, `Failed` or `Died` follows."""

@@ -62,29 +62,18 @@ class _RayTensor:
 
 @dataclass(slots=True, eq=False)
 class _Actor:
-    """A Ray actor, from its start to its death. A worker that is restarted gets another one.
-
-    Attributes:
-        remote: Ray's handle of the actor.
-        life: the result of `live`, which comes when the actor ends.
-        node: Ray's id of its machine; empty until that is known.
-        folder: the folder for received files there.
-        result: the Ray reference of the result of the step that it runs.
-        sources: the machines that made the inputs of the step.
-        reason: why this process ended it.
-        is_dead: its death was reported to the scheduler.
-    """
+    """A Ray actor, from its start to its death. A worker that is restarted gets another one."""
 
     worker: int
-    remote: Any
-    life: Any
-    node: str = ""
-    folder: str = ""
-    result: Any = None
+    remote: Any  #: Ray's handle of the actor.
+    life: Any  #: the result of `live`, which comes when the actor ends.
+    node: str = ""  #: Ray's id of its machine; empty until that is known.
+    folder: str = ""  #: the folder for received files there.
+    result: Any = None  #: the Ray reference of the result of the step that it runs.
     step: Step | None = None
-    sources: frozenset[str] = frozenset()
-    reason: str = ""
-    is_dead: bool = False
+    sources: frozenset[str] = frozenset()  #: the machines that made the inputs of the step.
+    reason: str = ""  #: why this process ended it.
+    is_dead: bool = False  #: its death was reported to the scheduler.
 
     def call_loading(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - what the method returns
         """Call a method in the thread for loading, and wait for it."""
