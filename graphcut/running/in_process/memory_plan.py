@@ -93,9 +93,7 @@ def tensor_sizes(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> Tenso
         activations.append(max(now, part.activation_bytes * now // before if before else part.activation_bytes))
     is_exact = all(planned[name] == found and found[1] for name, found in fed.items())
     return TensorSizes(
-        {name: size for name, (size, _) in fed.items()},
-        activations,
-        is_exact and not _is_half(cascade, cascade.parts),
+        {name: size for name, (size, _) in fed.items()}, activations, is_exact and not _is_half(cascade, cascade.parts)
     )
 
 

@@ -11,13 +11,7 @@ import onnxruntime as ort
 
 from ...core.errors import RunError
 from ...core.manifest import CascadeLike, open_cascade
-from ..process_memory import (
-    PeakMemory,
-    available_bytes,
-    resident_bytes,
-    return_large_blocks,
-    unloaded_library_bytes,
-)
+from ..process_memory import PeakMemory, available_bytes, resident_bytes, return_large_blocks, unloaded_library_bytes
 from ..stage import SessionConfig
 from ..values import Feeds, OnError, Outputs, Value, shape_of, to_array
 from .layerwise import LayerwisePass
