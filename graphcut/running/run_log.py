@@ -90,10 +90,6 @@ class RunLog(Product):
 
     # What the scheduler reports
 
-    def arrived(self, now_s: float) -> None:
-        """The next request arrived."""
-        self.arrived_s.append(now_s)
-
     def delivered(self, request: int, now_s: float, *, failed: bool) -> None:
         """A request was answered."""
         self.delivered_s.append(now_s)
@@ -135,14 +131,6 @@ class RunLog(Product):
         """A worker has so much resident memory; 0 if unknown."""
         if memory_bytes:
             self.memory_bytes[worker] = max(memory_bytes, self.memory_bytes.get(worker, 0))
-
-    def died(self, worker: int, reason: str, now_s: float) -> None:
-        """A worker ended."""
-        self.deaths.append((worker, reason, now_s))
-
-    def rebalanced(self, bounds: Sequence[int], now_s: float) -> None:
-        """Parts were moved to other workers."""
-        self.rebalances.append((tuple(bounds), now_s))
 
     # What it says
 

@@ -19,7 +19,7 @@ from graphcut.running.run_log import RunLog
 from graphcut.running.scheduling.load_balancing import LoadBalance
 from graphcut.running.scheduling.requests import Request, Routing, ScheduledPart
 from graphcut.running.scheduling.scheduler import Answer, Scheduler
-from graphcut.running.scheduling.step_history import StepHistory
+from graphcut.running.scheduling.state_recovery import StepHistory
 from graphcut.running.scheduling.worker_pool import WorkerState
 
 LOAD_S = 1.0

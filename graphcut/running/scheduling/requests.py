@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..executors.protocol import Handle
@@ -58,63 +58,64 @@ class Routing:
 
     def __init__(self, parts: Sequence[ScheduledPart], outputs: Sequence[str]) -> None:
         self.parts = tuple(parts)
-        self.outputs = tuple(outputs)
+        self.outputs = dict.fromkeys(outputs).keys()
         self.readers: dict[str, list[int]] = {}
         for index, part in enumerate(parts):
             for name in part.reads:
                 self.readers.setdefault(name, []).append(index)
         self._writer = {name: index for index, part in reversed([*enumerate(parts)]) for name in part.writes}
         self.inputs = frozenset(name for name, readers in self.readers.items() if self.is_input(name, readers[0]))
-        self._outputs = frozenset(outputs)
 
     def wanted(self, parts: Sequence[int]) -> tuple[str, ...]:
         """The tensors written by `parts` that other parts read or that are outputs."""
         own = set(parts)
         written = [name for index in parts for name in self.parts[index].writes]
-        return tuple(n for n in written if n in self._outputs or any(r not in own for r in self.readers.get(n, ())))
+        return tuple(n for n in written if n in self.outputs or any(r not in own for r in self.readers.get(n, ())))
 
     def is_input(self, name: str, part: int) -> bool:
         """Does `part` read a tensor from outside? A part may read an input that it or a later part also writes."""
         return self._writer.get(name, len(self.parts)) >= part
 
-    def is_output(self, name: str) -> bool:
-        """Is it part of an answer?"""
-        return name in self._outputs
-
-    def is_used(self, name: str) -> bool:
-        """Is it read by a part, or part of an answer?"""
-        return name in self.readers or name in self._outputs
-
 
 class RequestState:
-    """The state of a request in flight.
+    """The state of a request in flight, or of an attempt at it if it was restarted.
 
     Attributes:
         number: its number in the order of arrival.
         request: the request.
         handles: the tensors that will still be read, and those of the answer.
-        attempt: how often it was restarted.
-        running: how many steps of this attempt run now.
-        taken: the parts that are done or run now.
+        attempt: how often it was restarted before.
         deaths: by the first part of a step, how many workers ended while they ran that step.
+        running: how many of its steps run now.
+        taken: the parts that are done or run now.
         error: why it has no answer; None if it has one or may still get one.
+        is_dropped: its handles are not needed, except by the steps that run now.
     """
 
-    def __init__(self, number: int, request: Request, routing: Routing) -> None:
-        """Call `start` before anything else."""
+    def __init__(
+        self,
+        number: int,
+        request: Request,
+        routing: Routing,
+        handles: Mapping[str, Handle],
+        before: RequestState | None,
+    ) -> None:
+        """Begin with the inputs that are fed; `before` is the attempt that this one replaces."""
         self.number = number
         self.request = request
         self.handles: dict[str, Handle] = {}
-        self.attempt = 0
+        self.attempt: int = before.attempt + 1 if before else 0
+        self.deaths: Counter[int] = before.deaths if before else Counter()
         self.running = 0
         self.taken: set[int] = set()
-        self.deaths: Counter[int] = Counter()
         self.error: Exception | None = None
+        self.is_dropped = False
         self._routing = routing
-        self._unread: dict[str, int] = {}
-        self._missing: list[int] = []
+        self._absent = routing.inputs - handles.keys()
+        self._unread = {name: len(readers) for name, readers in routing.readers.items()}
+        self._missing = [sum(not self._is_absent(n, i) for n in part.reads) for i, part in enumerate(routing.parts)]
         self._undone = len(routing.parts)
-        self._absent: frozenset[str] = frozenset()
+        self.add(handles)
 
     @property
     def title(self) -> str:
@@ -126,23 +127,14 @@ class RequestState:
         """Is there an answer or an error?"""
         return self._undone == 0 or self.error is not None
 
-    def start(self, handles: Mapping[str, Handle], absent: Collection[str]) -> list[int]:
-        """Start or restart from the inputs. Returns the parts that can run.
+    @property
+    def runnable(self) -> list[int]:
+        """The parts that can run now."""
+        return [part for part in range(len(self._missing)) if self.is_runnable(part)]
 
-        Args:
-            handles: the inputs that are fed.
-            absent: the inputs that are not.
-        """
-        routing = self._routing
-        self.taken, self._undone, self.running = set(), len(routing.parts), 0
-        self._absent = frozenset(absent)
-        self._unread = {name: len(readers) for name, readers in routing.readers.items()}
-        self._missing = [
-            sum(not self._is_absent(name, i) for name in part.reads) for i, part in enumerate(routing.parts)
-        ]
-        self.handles = {}
-        runnable = [i for i, missing in enumerate(self._missing) if missing == 0]
-        return sorted({*runnable, *self.add(handles)})
+    def is_runnable(self, part: int) -> bool:
+        """Can the part run now?"""
+        return part not in self.taken and self._missing[part] == 0 and self.error is None
 
     def _is_absent(self, name: str, part: int) -> bool:
         return name in self._absent and self._routing.is_input(name, part)
@@ -158,10 +150,6 @@ class RequestState:
                     if self._missing[part] == 0:
                         runnable.append(part)
         return runnable
-
-    def is_runnable(self, part: int) -> bool:
-        """Can the part run now?"""
-        return part not in self.taken and self._missing[part] == 0 and self.error is None
 
     def step_parts(self, first: int, owned: Iterable[int]) -> tuple[int, ...]:
         """The parts of a step: `first`, and those of `owned` after it that need no tensor of another worker."""
@@ -183,14 +171,8 @@ class RequestState:
         """Mark `parts` as done. Removes the tensors that are not needed any more, and returns them."""
         self._undone -= len(parts)
         unneeded = []
-        for part in parts:
-            for name in self._routing.parts[part].reads:
-                self._unread[name] -= 1
-                if self._unread[name] == 0 and not self._routing.is_output(name) and name in self.handles:
-                    unneeded.append(self.handles.pop(name))
+        for name in (name for part in parts for name in self._routing.parts[part].reads):
+            self._unread[name] -= 1
+            if self._unread[name] == 0 and name not in self._routing.outputs and name in self.handles:
+                unneeded.append(self.handles.pop(name))
         return unneeded
-
-    def give_back(self, parts: Sequence[int]) -> list[int]:
-        """Mark `parts` as not taken, after their step was lost. Returns those that can run."""
-        self.taken.difference_update(parts)
-        return [part for part in parts if self._missing[part] == 0]

@@ -17,8 +17,7 @@ from ..values import OnError, Value
 from .load_balancing import Bounds, LoadBalance
 from .rebalancing import Rebalancing
 from .requests import Request, RequestState, Routing
-from .state_recovery import StateRecovery
-from .step_history import StepHistory
+from .state_recovery import StateRecovery, StepHistory
 from .worker_pool import WorkerPool, WorkerState
 
 MAX_KILLS: Final = 3
@@ -81,12 +80,12 @@ class Scheduler:
         self._on_error = on_error
         self._deadline_s = deadline_s
         self._states: dict[int, RequestState] = {}
+        self._running: dict[int, RequestState] = {}
         self._arrived = 0
         self._runnable: list[list[int]] = [[] for _ in routing.parts]
         self._history = StepHistory(executor, routing.parts)
         self._recovery = StateRecovery(executor, self.pool, self._history)
         self._rebalancing = Rebalancing(self.pool, balance)
-        self._unreleased: dict[tuple[int, int], list[Handle]] = {}
         self._overdue_events = 0
         self._is_all = False
         self._stopping = False
@@ -111,13 +110,11 @@ class Scheduler:
                 if self._stopping or (self._is_all and not self._states):
                     return
                 first = self._states.get(undelivered)
-                if first is not None and first.is_finished:
-                    answer = self._deliver(first)
-                    if answer is not None:
-                        undelivered += 1
-                        yield answer
-                else:
+                if first is None or not first.is_finished:
                     self._wait()
+                elif (answer := self._deliver(first)) is not None:
+                    undelivered += 1
+                    yield answer
         finally:
             self._executor.close()
 
@@ -142,15 +139,15 @@ class Scheduler:
                 return
             if request is None:
                 return
-            state = self._states[self._arrived] = RequestState(self._arrived, request, self._routing)
+            self.log.arrived_s.append(self._executor.now())
+            self._start(self._arrived, request)
             self._arrived += 1
-            self.log.arrived(self._executor.now())
-            self._start(state)
 
-    def _start(self, state: RequestState) -> None:
-        feeds = {name: value for name, value in state.request.feeds.items() if self._routing.is_used(name)}
-        handles = {name: self._executor.put(value, name) for name, value in feeds.items()}
-        self._add_runnable(state, state.start(handles, self._routing.inputs - handles.keys()))
+    def _start(self, number: int, request: Request, before: RequestState | None = None) -> None:
+        used = [name for name in request.feeds if name in self._routing.readers or name in self._routing.outputs]
+        handles = {name: self._executor.put(request.feeds[name], name) for name in used}
+        state = self._states[number] = RequestState(number, request, self._routing, handles, before)
+        self._add_runnable(state, state.runnable)
 
     def _deliver(self, state: RequestState) -> Answer | None:
         """The answer; None if it was lost, and the request was restarted."""
@@ -171,12 +168,11 @@ class Scheduler:
         return answer
 
     def _drop(self, state: RequestState) -> None:
-        """Release all tensors of a request, as soon as no step reads them."""
-        handles, state.handles = [*state.handles.values()], {}
-        if state.running:
-            self._unreleased.setdefault((state.number, state.attempt), []).extend(handles)
-        else:
-            self._release(handles)
+        """Release all tensors of a request, as soon as none of its steps runs."""
+        state.is_dropped = True
+        if not state.running:
+            self._release(state.handles.values())
+            state.handles = {}
 
     def _release(self, handles: Iterable[Handle]) -> None:
         for handle in handles:
@@ -187,14 +183,13 @@ class Scheduler:
         self._drop(state)
         if state.request.sequence is not None:
             self._history.undo(state.request.sequence, state.number)
-        state.attempt += 1
-        if state.attempt > MAX_LOSSES:
+        if state.attempt < MAX_LOSSES:
+            self._start(state.number, state.request, state)
+        else:
             state.error = RunError(
-                f"the tensors of {state.title} were lost {state.attempt} times",
+                f"the tensors of {state.title} were lost {state.attempt + 1} times",
                 hint="check that its machines stay up and that nothing deletes files in shared memory",
             )
-        else:
-            self._start(state)
 
     # Steps
 
@@ -202,8 +197,7 @@ class Scheduler:
         for part in parts:
             heapq.heappush(self._runnable[part], state.number)
             self.log.runnable(part, state.number, self._executor.now())
-            idle = self.pool.idle_owner(part)
-            if idle is not None:
+            if (idle := self.pool.idle_owner(part)) is not None:
                 self._employ(idle)
 
     def _employ(self, index: int) -> None:
@@ -230,9 +224,10 @@ class Scheduler:
             return
         state.taken.update(parts)
         state.running += 1
+        self._running[index] = state
         outputs, zero_states = self._routing.wanted(parts), dict(request.zero_states)
         step = Step(state.number, parts, outputs, state.attempt, request.sequence, zero_states)
-        self._run(index, step, state.inputs_of(parts))
+        self._run(index, step, state.inputs_of(parts), state.deaths[first])
 
     def _replay(self, index: int) -> None:
         if (found := self._recovery.next_step(index)) is not None:
@@ -252,24 +247,15 @@ class Scheduler:
         heapq.heappop(self._runnable[best[1]])
         return self._states[best[0]], best[1]
 
-    def _run(self, index: int, step: Step, handles: Mapping[str, Handle]) -> None:
+    def _run(self, index: int, step: Step, handles: Mapping[str, Handle], deaths: int = 0) -> None:
+        expected = self.log.expected_s(index, step.parts)
+        patience_s = self._deadline_s
+        if expected is not None:
+            patience_s = max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
         self.pool.workers[index].step = step
-        self.pool.set_deadline(index, self._patience_s(index, step))
+        self.pool.set_deadline(index, patience_s)
         self.log.started(index, step, self._executor.now())
         self._executor.run(index, step, handles)
-
-    def _patience_s(self, index: int, step: Step) -> float:
-        expected = self.log.expected_s(index, step.parts)
-        if expected is None:
-            return self._deadline_s
-        state = self._states.get(step.request)
-        deaths = state.deaths[step.parts[0]] if state is not None else 0
-        return max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
-
-    def _current(self, step: Step) -> RequestState | None:
-        """The request of a step; None if it has ended or was restarted since, or if the step rebuilds states."""
-        state = self._states.get(step.request)
-        return state if state is not None and state.attempt == step.attempt else None
 
     # Events
 
@@ -297,40 +283,39 @@ class Scheduler:
                 if event.step is None:
                     self._not_loaded(event)
                     return
-                self._free(event.worker)
-                self._fail(event.step, event.error)
+                if event.step.request < 0:  # it rebuilds states, with steps that succeeded before
+                    raise event.error
+                self._fail(self._free(event.worker), event.error)
             case Died():
                 self._died(event)
                 return
             case Lost():
-                self._free(event.worker)
+                state = self._free(event.worker)
                 self._recovery.undone(event.worker)
-                if (state := self._current(event.step)) is not None and state.error is None:
+                if state is not None and state.error is None:
                     self._restart(state)
             case _:
                 assert_never(event)
         self._employ(event.worker)
 
-    def _free(self, index: int) -> None:
-        """A worker is done with its step, whatever came of it."""
+    def _free(self, index: int) -> RequestState | None:
+        """A worker's step has ended. Its request; None if that was restarted or answered, or if states were rebuilt."""
         worker = self.pool.workers[index]
-        step, worker.step, worker.deadline = worker.step, None, None
-        if step is None or step.request < 0:
-            return
-        if (state := self._current(step)) is not None:
-            state.running -= 1
-        key = (step.request, step.attempt)
-        running = (other.step for other in self.pool.workers if other.step is not None)
-        if key in self._unreleased and all((other.request, other.attempt) != key for other in running):
-            self._release(self._unreleased.pop(key))
+        worker.step, worker.deadline = None, None
+        state = self._running.pop(index, None)
+        if state is None:
+            return None
+        state.running -= 1
+        if state.is_dropped:
+            self._drop(state)
+        return state if self._states.get(state.number) is state else None
 
     def _done(self, event: Done) -> None:
         step = event.step
-        self._free(event.worker)
+        state = self._free(event.worker)
         self.pool.workers[event.worker].deaths = 0
         self.log.done(event.worker, step, event.seconds, self._executor.now())
         self.log.memory(event.worker, event.memory_bytes)
-        state = self._current(step)
         if step.request < 0:
             self._recovery.done(event.worker)
         elif state is None or state.error is not None:
@@ -354,10 +339,8 @@ class Scheduler:
         self._release(state.finish(step.parts))
         self._add_runnable(state, [part for part in runnable if part not in state.taken])
 
-    def _fail(self, step: Step, error: Exception) -> None:
-        if step.request < 0:  # it rebuilds states, with steps that succeeded before
-            raise error
-        if (state := self._current(step)) is not None:
+    def _fail(self, state: RequestState | None, error: Exception) -> None:
+        if state is not None:
             state.error = state.error or error
             self._drop(state)
 
@@ -370,32 +353,32 @@ class Scheduler:
 
     def _died(self, event: Died) -> None:
         worker = self.pool.workers[event.worker]
-        step = worker.step
-        self._free(event.worker)
+        step, state = worker.step, self._free(event.worker)
         self._recovery.died(event.worker)
         self._rebalancing.abandon()
         self._history.died(event.worker)
         self.pool.died(event.worker, event.reason, for_good=event.is_permanent)
-        self.log.died(event.worker, worker.death_reason, self._executor.now())
+        self.log.deaths.append((event.worker, worker.death_reason, self._executor.now()))
         if worker.is_gone:
             self._rebalancing.end()  # the load balance is for all workers
             self._employ_all()
-        if step is None or (state := self._current(step)) is None:
+        if step is None or state is None:
             return
         state.deaths[step.parts[0]] += 1
         if state.deaths[step.parts[0]] < MAX_KILLS:
-            self._add_runnable(state, state.give_back(step.parts))
+            state.taken.difference_update(step.parts)
+            self._add_runnable(state, filter(state.is_runnable, step.parts))
             return
         worker.deaths = 0  # the request is to blame
         names = ", ".join(self._routing.parts[part].name for part in step.parts)
         message = f"{state.title} ended its worker {MAX_KILLS} times in {names} ({worker.death_reason})"
         hint = "leave it out; `graphcut run` goes on without it with --on-error skip"
-        self._fail(step, RunError(message, hint=hint))
+        self._fail(state, RunError(message, hint=hint))
 
     def _apply(self, bounds: Bounds | None) -> None:
         """Parts were moved to other workers, if `bounds` are given."""
         if bounds is not None:
-            self.log.rebalanced(bounds, self._executor.now())
+            self.log.rebalances.append((bounds, self._executor.now()))
             self._employ_all()
 
     def _employ_all(self) -> None:

@@ -1,14 +1,133 @@
-"""State recovery: a worker repeats the steps that made the states which were lost with another worker."""
+"""State recovery: rebuild the states that were lost with a worker, by repeating the steps that made them.
+
+The states of a part are a function of what the part read, step by step. So the scheduler keeps what each step of a
+sequence read, and repeats these steps on another worker. The rebuilt states are the same to the last bit if the parts
+draw no random numbers.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ...core.errors import RunError
 from ..executors.protocol import Executor, Handle, Step
-from .step_history import CompletedStep, ReplayPlan, StepHistory
+from ..values import Value
+from .requests import ScheduledPart
 from .worker_pool import WorkerPool
+
+REBUILDING = -1
+"""The request number of a step that rebuilds states."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedStep:
+    """A step that was done, and the values it read."""
+
+    step: Step
+    values: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """The steps that rebuild lost states.
+
+    Attributes:
+        sequence: whose states.
+        parts: the parts whose states are rebuilt.
+        needs: the parts that run: `parts`, and those that make what was not kept for them.
+        entries: the steps to repeat, oldest first.
+    """
+
+    sequence: int
+    parts: tuple[int, ...]
+    needs: frozenset[int]
+    entries: tuple[CompletedStep, ...]
+
+
+class StepHistory:
+    """The completed steps of each sequence. Empty if workers can't die."""
+
+    def __init__(self, executor: Executor, parts: Sequence[ScheduledPart]) -> None:
+        self._executor = executor
+        self._parts = parts
+        self._entries: dict[int, list[CompletedStep]] = {}
+        self._owners: dict[int, dict[int, int]] = {}
+
+    def note(self, sequence: int, step: Step, worker: int, handles: Mapping[str, Handle]) -> None:
+        """Keep a completed step and what it read.
+
+        Raises:
+            LookupError: what it read is lost.
+        """
+        parts = self._stateful(step.parts)
+        if parts and self._executor.can_die:
+            values = {name: self._executor.get(handle, name) for name, handle in handles.items()}
+            self._entries.setdefault(sequence, []).append(CompletedStep(step, values))
+            self.rebuilt(sequence, parts, worker)
+
+    def lost(self, sequence: int, parts: Sequence[int], worker: int) -> ReplayPlan | None:
+        """What rebuilds the states of `parts` on `worker`; None if it has them or there are none yet."""
+        owners, entries = self._owners.get(sequence, {}), self._entries.get(sequence, [])
+        elsewhere = [part for part in self._stateful(parts) if owners.get(part) != worker]
+        begun = {part for entry in entries for part in entry.step.parts} if elsewhere else set()
+        missing = tuple(part for part in elsewhere if part in begun)
+        if not missing:
+            return None
+        needs = self._closure(frozenset(missing), entries)
+        repeated = (self._shortened(entry, needs) for entry in entries)
+        return ReplayPlan(sequence, missing, needs, tuple(entry for entry in repeated if entry.step.parts))
+
+    def rebuilt(self, sequence: int, parts: Sequence[int], worker: int) -> None:
+        """The states of `parts` are on `worker` now."""
+        self._owners.setdefault(sequence, {}).update(dict.fromkeys(parts, worker))
+
+    def died(self, worker: int) -> None:
+        """The states on a worker are lost."""
+        for sequence, owners in self._owners.items():
+            self._owners[sequence] = {part: owner for part, owner in owners.items() if owner != worker}
+
+    def undo(self, sequence: int, request: int) -> None:
+        """Delete the steps of a request that is restarted. All states of its sequence are outdated then."""
+        kept = [entry for entry in self._entries.get(sequence, ()) if entry.step.request != request]
+        self._entries[sequence] = kept
+        self._owners.pop(sequence, None)
+
+    def forget(self, sequence: int) -> None:
+        """Delete a sequence."""
+        self._entries.pop(sequence, None)
+        self._owners.pop(sequence, None)
+
+    def _stateful(self, parts: Sequence[int]) -> tuple[int, ...]:
+        return tuple(part for part in parts if self._parts[part].is_stateful)
+
+    def _closure(self, parts: frozenset[int], entries: Sequence[CompletedStep]) -> frozenset[int]:
+        """`parts`, and all parts that must run with them in some entry.
+
+        A part with states must run in all of its entries, so this is repeated until nothing is added.
+        """
+        while True:
+            more = parts.union(*(self._needed(entry, parts) for entry in entries))
+            if more == parts:
+                return parts
+            parts = more
+
+    def _needed(self, entry: CompletedStep, parts: frozenset[int]) -> set[int]:
+        """Those of `parts` in a step, and the parts of that step that make what these read and was not kept."""
+        needed, names = set[int](), set[str]()
+        for index in reversed(entry.step.parts):
+            part = self._parts[index]
+            if index in parts or names.intersection(part.writes):
+                needed.add(index)
+                names.update(name for name in part.reads if name not in entry.values)
+        return needed
+
+    def _shortened(self, entry: CompletedStep, needs: frozenset[int]) -> CompletedStep:
+        parts = tuple(sorted(self._needed(entry, needs)))
+        reads = {name for part in parts for name in self._parts[part].reads}
+        values = {name: value for name, value in entry.values.items() if name in reads}
+        return CompletedStep(replace(entry.step, request=REBUILDING, parts=parts, writes=()), values)
 
 
 class StateRecovery:
