@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade
@@ -93,80 +94,59 @@ def compare(
         raise UsageError(
             f"input {strange!r} is not an array of numbers", hint="only models with numeric inputs can be compared"
         )
-    with tempfile.TemporaryDirectory(prefix="graphcut-bench-") as scratch:
-        comparison = _Comparison(cascade, source, Path(scratch), progress)
-        save_outputs(arrays, comparison.inputs)
-        return comparison.results(dict.fromkeys((BASELINE, *ways)), rounds)
-
-
-class _Comparison:
-    def __init__(
-        self, cascade: Cascade, model: Path, scratch: Path, progress: Callable[[str, int], None] | None
-    ) -> None:
-        self.inputs = scratch / "inputs.npz"
-        self._cascade = cascade
-        self._model = model
-        self._scratch = scratch
-        self._progress = progress
-
-    def results(self, ways: Iterable[str], rounds: int) -> tuple[WayResult, ...]:
-        pilot = self._measured(BASELINE, 3, 0)
+    measured: dict[str, list[BenchmarkRun]] = {way: [] for way in (BASELINE, *ways)}
+    failed: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="graphcut-bench-") as folder:
+        task = BenchmarkTask(way=BASELINE, model=str(source), cascade=str(cascade.path), folder=folder, runs=3)
+        save_outputs(arrays, task.inputs)
+        pilot = _measured(task)
         if isinstance(pilot, str):
-            raise RunError(f"{self._model} can't be run: {pilot}", hint="give inputs that it accepts with --inputs")
+            raise RunError(f"{source} can't be run: {pilot}", hint="give inputs that it accepts with --inputs")
         runs = min(_MOST_RUNS, max(3, round(_ROUND_S / max(pilot.run_s, 1e-6))))
-        measured: dict[str, list[BenchmarkRun]] = {way: [] for way in ways}
-        failed: dict[str, str] = {}
         for number in range(rounds):
-            for way, earlier in measured.items():
-                found = failed.get(way) or self._measured(way, runs, number)
+            for way in [way for way in measured if way not in failed]:
+                if progress is not None:
+                    progress(WAYS[way].title, number)
+                found = _measured(replace(task, way=way, runs=runs))
                 if isinstance(found, str):
                     failed[way] = found
                 else:
-                    earlier.append(found)
+                    measured[way].append(found)
         if BASELINE in failed:
-            raise RunError(
-                f"{self._model} ran once and then failed: {failed[BASELINE]}", hint="is there enough memory for it?"
-            )
-        return tuple(self._result(way, own, measured[BASELINE], failed.get(way, "")) for way, own in measured.items())
-
-    def _measured(self, way: str, runs: int, number: int) -> BenchmarkRun | str:
-        """What `way` took, or why it failed."""
-        if self._progress is not None:
-            self._progress(WAYS[way].title, number)
-        result = self._scratch / "result.json"
-        result.unlink(missing_ok=True)
-        task = BenchmarkTask(
-            way=way,
-            model=str(self._model),
-            cascade=str(self._cascade.path),
-            inputs=str(self.inputs),
-            runs=runs,
-            outputs=str(self._scratch / f"{way}.npz"),
-            result=str(result),
+            message = f"{source} ran once and then failed: {failed[BASELINE]}"
+            raise RunError(message, hint="is there enough memory for it?")
+        return tuple(
+            WayResult(way, WAYS[way].title, error=failed[way])
+            if way in failed
+            else _result(way, own, measured[BASELINE], Path(folder))
+            for way, own in measured.items()
         )
-        command = [sys.executable, "-m", "graphcut.benchmarking.contender", msgspec.json.encode(task).decode()]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this package
-        if not result.exists():
-            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            return _ERROR_CLASS.sub("", lines[-1]) if lines else "it ended without a message"
-        return msgspec.json.decode(result.read_bytes(), type=BenchmarkRun)
 
-    def _result(self, way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun], error: str) -> WayResult:
-        title = WAYS[way].title
-        if error or not runs:
-            return WayResult(way, title, error=error)
-        with np.load(self._scratch / f"{BASELINE}.npz") as expected, np.load(self._scratch / f"{way}.npz") as found:
-            difference = largest_difference([(expected[name], found[name]) for name in expected.files])
-        return WayResult(
-            way,
-            title,
-            load_s=median(run.load_s for run in runs),
-            run_s=median(run.run_s for run in runs),
-            ratio=median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True)),
-            cpu_s=median(run.cpu_s for run in runs),
-            peak_bytes=round(median(run.peak_bytes for run in runs)),
-            difference=difference,
-        )
+
+def _measured(task: BenchmarkTask) -> BenchmarkRun | str:
+    """What a process of its own measured, or the last line of its error."""
+    task.result.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "graphcut.benchmarking.contender", msgspec.json.encode(task).decode()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this package
+    if task.result.exists():
+        return msgspec.json.decode(task.result.read_bytes(), type=BenchmarkRun)
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return _ERROR_CLASS.sub("", lines[-1]) if lines else "it ended without a message"
+
+
+def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun], folder: Path) -> WayResult:
+    with np.load(folder / f"{BASELINE}.npz") as expected, np.load(folder / f"{way}.npz") as found:
+        difference = largest_difference([(expected[name], found[name]) for name in expected.files])
+    return WayResult(
+        way,
+        WAYS[way].title,
+        load_s=median(run.load_s for run in runs),
+        run_s=median(run.run_s for run in runs),
+        ratio=median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True)),
+        cpu_s=median(run.cpu_s for run in runs),
+        peak_bytes=round(median(run.peak_bytes for run in runs)),
+        difference=difference,
+    )
 
 
 def largest_difference(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> float | None:

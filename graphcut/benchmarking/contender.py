@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ..core.errors import MemoryCapError
-from ..core.manifest import Cascade, open_cascade
+from ..core.manifest import open_cascade
 from ..running.in_process.runner import Runner
 from ..running.npz_files import save_outputs
 from ..running.pipelined import Pipeline
@@ -44,19 +44,25 @@ class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
         way: a name in `WAYS`.
         model: path of the whole model.
         cascade: path of its cascade.
-        inputs: path of a .npz file with one feed.
+        folder: with `inputs.npz`, one feed; for the outputs, WAY.npz, and the `BenchmarkRun`, `result.json`.
         runs: how often to run it, after one run that is not measured.
-        outputs: path of the .npz file to write the outputs to.
-        result: path of the JSON file to write the `BenchmarkRun` to.
     """
 
     way: str
     model: str
     cascade: str
-    inputs: str
+    folder: str
     runs: int
-    outputs: str
-    result: str
+
+    @property
+    def inputs(self) -> Path:
+        """The file with the feed."""
+        return Path(self.folder, "inputs.npz")
+
+    @property
+    def result(self) -> Path:
+        """The file for the result."""
+        return Path(self.folder, "result.json")
 
 
 class BenchmarkRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +98,8 @@ def measure_way(task: BenchmarkTask) -> None:
             cpu_s=(_cpu_s() - cpu) / task.runs,
             peak_bytes=max(0, sum(status_bytes("VmHWM", p) - base for p in _processes())),
         )
-    save_outputs(first, Path(task.outputs))
-    Path(task.result).write_bytes(msgspec.json.encode(result))
+    save_outputs(first, Path(task.folder, f"{task.way}.npz"))
+    task.result.write_bytes(msgspec.json.encode(result))
 
 
 def _processes() -> list[Path]:
@@ -146,20 +152,15 @@ def _parts_in_turn(_: Path, place: Path, *, exact: bool) -> Iterator[Answer]:
     cascade = open_cascade(place)
 
     def answer(feeds: Sequence[Feeds]) -> dict[str, Any]:
-        with Runner(cascade, memory_bytes=_least_bytes(cascade, feeds[0], exact=exact), exact=exact) as runner:
+        limit = _SLACK_BYTES
+        try:
+            Runner(cascade, memory_bytes=1, exact=exact).run(feeds[0])
+        except MemoryCapError as error:
+            limit += error.smallest_bytes
+        with Runner(cascade, memory_bytes=limit, exact=exact) as runner:
             return _last(map(runner.run, feeds))
 
     yield answer
-
-
-def _least_bytes(cascade: Cascade, feed: Feeds, *, exact: bool) -> int:
-    """The smallest memory limit that a `Runner` accepts for `feed`."""
-    with Runner(cascade, memory_bytes=1, exact=exact) as runner:
-        try:
-            runner.run(feed)
-        except MemoryCapError as error:
-            return error.smallest_bytes + _SLACK_BYTES
-    return _SLACK_BYTES
 
 
 @contextmanager
