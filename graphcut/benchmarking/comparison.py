@@ -43,7 +43,7 @@ class WayResult:
         way: its name in `WAYS`.
         title: its title.
         load_s: seconds until the first outputs were there, loading included.
-        run_s: seconds for one feed.
+        run_s: seconds for one feed, with as many in flight as the way allows.
         ratio: `run_s` divided by that of the whole model in the same round.
         cpu_s: seconds of processor time for one feed.
         peak_bytes: maximum resident memory above that of Python and ONNX Runtime alone; 0 if unknown.

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -26,8 +26,6 @@ from ..running.process_memory import status_bytes, unloaded_library_bytes
 from ..running.scheduling.assignment import Via
 from ..running.stage import SessionConfig, session_options
 from .ways import CORES
-
-_T = TypeVar("_T")
 
 Feeds = Mapping[str, Any]
 Answer = Callable[[Sequence[Feeds]], dict[str, Any]]
@@ -66,14 +64,7 @@ class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchmarkRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of one way in one round.
-
-    Attributes:
-        load_s: seconds until the first outputs were there, loading included.
-        run_s: seconds for one feed, with as many in flight as the way allows.
-        cpu_s: seconds of processor time for one feed, over all threads and processes.
-        peak_bytes: maximum resident memory above that of Python and ONNX Runtime alone; 0 if unknown.
-    """
+    """What was measured of one way in one round; the fields are those of `WayResult`."""
 
     load_s: float
     run_s: float
@@ -125,7 +116,7 @@ def _cpu_s() -> float:
 # The ways
 
 
-def _last(answers: Iterable[_T]) -> _T:
+def _last(answers: Iterable[Any]) -> Any:  # noqa: ANN401 - outputs by name
     return deque(answers, maxlen=1).pop()
 
 
@@ -158,7 +149,7 @@ def _parts_in_turn(_: Path, place: Path, *, exact: bool) -> Iterator[Answer]:
         except MemoryCapError as error:
             limit += error.smallest_bytes
         with Runner(cascade, memory_bytes=limit, exact=exact) as runner:
-            return _last(map(runner.run, feeds))
+            return _last(map(runner.run, feeds))  # type: ignore[no-any-return]
 
     yield answer
 
@@ -166,18 +157,14 @@ def _parts_in_turn(_: Path, place: Path, *, exact: bool) -> Iterator[Answer]:
 @contextmanager
 def _pipeline(_: Path, place: Path, *, via: Via) -> Iterator[Answer]:
     with Pipeline(open_cascade(place), via=via) as pipeline:
-        yield lambda feeds: cast("dict[str, Any]", _last(pipeline.map(feeds)))  # errors are raised
-
-
-def _configured(**config: Any) -> ort.SessionOptions:  # noqa: ANN401 - the fields of SessionConfig
-    return session_options(SessionConfig(**config))
+        yield lambda feeds: _last(pipeline.map(feeds))
 
 
 _OPENERS: Final[Mapping[str, Callable[[Path, Path], AbstractContextManager[Answer]]]] = {
-    "whole": partial(_whole, options=_configured()),
+    "whole": partial(_whole, options=session_options(SessionConfig())),
     "whole-spinning": partial(_whole, options=ort.SessionOptions()),
-    "whole-concurrent": partial(_whole, options=_configured(threads=1), callers=CORES),
-    "whole-mapped": partial(_whole, options=_configured(prepacked=False)),
+    "whole-concurrent": partial(_whole, options=session_options(SessionConfig(threads=1)), callers=CORES),
+    "whole-mapped": partial(_whole, options=session_options(SessionConfig(prepacked=False))),
     "parts": _parts,
     "parts-in-turn": partial(_parts_in_turn, exact=True),
     "parts-in-turn-mapped": partial(_parts_in_turn, exact=False),

@@ -19,7 +19,7 @@ from ..costs.weighing import Costs, weigh
 from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model
 from ..running.process_memory import available_bytes
-from ..running.values import Value, to_value
+from ..running.values import Value, symbol_sizes, to_value
 from ..surgery.splitting import part_model
 from .ort_profile import ProfiledPiece, is_half, profile
 
@@ -123,7 +123,8 @@ def _units(blocks: Sequence[Block], needs: Mapping[str, int], memory_bytes: int)
 
 
 def _measure(model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int) -> MeasuredCosts:
-    costs = weigh(model, {**model.dims, **_sizes(model, feeds)})
+    shapes = {name: shape for name, value in feeds.items() if isinstance(shape := getattr(value, "shape", None), tuple)}
+    costs = weigh(model, {**model.dims, **symbol_sizes(shapes, model.tensors)})
     weights = run_s(costs, Device(name="here"))
     index = {node: i for i, node in enumerate(model.graph.flow)}
     seconds = [0.0] * len(index)
@@ -168,14 +169,3 @@ def _profiles(
         yield nodes, done
         held.update(done.outputs)
         held = {name: value for name, value in held.items() if last_reader.get(name, -1) > i}
-
-
-def _sizes(model: Model, feeds: Mapping[str, object]) -> dict[str, int]:
-    """The sizes of symbolic dimensions, from the shapes of the inputs."""
-    found: dict[str, int] = {}
-    for name, value in feeds.items():
-        shape = getattr(value, "shape", None)
-        declared = model.tensors[name].shape
-        if isinstance(shape, tuple) and declared is not None and len(declared) == len(shape):
-            found.update({dim: size for dim, size in zip(declared, shape, strict=True) if isinstance(dim, str)})
-    return found

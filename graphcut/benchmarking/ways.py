@@ -15,12 +15,7 @@ BASELINE: Final = "whole"
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run a model.
-
-    Attributes:
-        title: its name in a table of results.
-        description: one line for a list of all ways.
-    """
+    """A way to run a model: its title in a table of results, and a line for a list of all ways."""
 
     title: str
     description: str

@@ -11,15 +11,7 @@ from .executors.protocol import Step
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One run of one part.
-
-    Attributes:
-        worker: index of the worker.
-        part: index of the part.
-        request: number of the request.
-        began_s: when, on the clock of the executor.
-        seconds: how long.
-    """
+    """One run of a part for a request on a worker. `began_s` is on the clock of the executor."""
 
     worker: int
     part: int
@@ -30,13 +22,7 @@ class Span:
 
 @dataclass(slots=True)
 class PartTotals:
-    """The runs of a part, over all requests.
-
-    Attributes:
-        runs: how many.
-        seconds: their total time.
-        recent_s: moving average of their time: half the last run, half the average before it.
-    """
+    """The runs of a part: their number, their total time, and a moving average of it (half the last run)."""
 
     runs: int = 0
     seconds: float = 0.0

@@ -7,7 +7,7 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final, Literal
 
@@ -57,6 +57,12 @@ def copied(value: Value) -> Value:
 def shape_of(value: Value) -> tuple[int, ...]:
     """The shape of a tensor."""
     return tuple(value.shape()) if isinstance(value, ort.OrtValue) else np.shape(value)
+
+
+def symbol_sizes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The sizes of symbolic dimensions, from the shapes of values."""
+    pairs = [pair for name, shape in shapes.items() for pair in zip(tensors[name].shape or (), shape, strict=False)]
+    return {dim: size for dim, size in pairs if isinstance(dim, str)}
 
 
 def to_value(given: object, tensor: Tensor) -> Value:

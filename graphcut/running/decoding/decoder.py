@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade, State
 from ...core.states import kept_states, next_state, states_of
 from ...core.wiring import Dim, Tensor
-from ..values import NON_NUMPY_TYPES, Value, shape_of, to_value, zeros
+from ..values import NON_NUMPY_TYPES, Value, shape_of, symbol_sizes, to_value, zeros
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})
@@ -116,8 +117,7 @@ def decoder_of(
     """
     states = states_of(cascade, pairs)
     tensors = cascade.tensors
-    _check_names(cascade, inputs)
-    _check_dims(dims, [tensors[state.past] for state in states])
+    _check_names(cascade, states, inputs, dims)
     roles = _roles(cascade, states, inputs)
     ids = tensors[next(name for name, role in roles.items() if role == "ids")]
     given = {name: to_value(value, tensors[name]) for name, value in inputs.items()}
@@ -125,16 +125,23 @@ def decoder_of(
     kept = kept_states(cascade.parts, [state for state in states if state.past not in given])
     local = {state.past for row in kept.values() for state in row}
     sent = [s for s in states if s.past not in local and _is_read(cascade, s.past)]
-    batch = ids.shape[0] if ids.shape and len(ids.shape) > 1 and isinstance(ids.shape[0], int) else 1
-    known_sizes = {**_sizes_of(given, tensors), **dims}
-    sizes = _StateSizes(cascade, ids, batch, known_sizes, has_branch="branch" in roles.values())
-    begins = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], sizes.zero_shape(s)) for s in sent}
+    ids_batch = ids.shape[0] if ids.shape and len(ids.shape) > 1 else None
+    batch = ids_batch if isinstance(ids_batch, int) else 1
+    symbols = dict.fromkeys(dim for state in states for dim in state.start or () if isinstance(dim, str))
+    sizes = {
+        **cascade.manifest.dims,
+        **{dim: batch for dim in symbols if dim == ids_batch or _BATCH.search(dim)},
+        **symbol_sizes({name: shape_of(value) for name, value in given.items() if tensors[name].is_plain}, tensors),
+        **dims,
+    }
+    zero_shape = partial(_zero_shape, sizes=sizes, batch=batch, has_branch="branch" in roles.values())
+    begins = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], zero_shape(s)) for s in sent}
     return Decoder(
         cascade=cascade,
         roles=roles,
         constants={name: value for name, value in given.items() if name not in begins},
         kept=kept,
-        zero_states={state.past: sizes.zero_shape(state) for state in states if state.past in local},
+        zero_states={state.past: zero_shape(state) for state in states if state.past in local},
         sent=begins,
         next_sent={state.past: state.present for state in sent},
         logits=_logits(cascade, states),
@@ -145,18 +152,15 @@ def decoder_of(
     )
 
 
-def _check_names(cascade: Cascade, inputs: Mapping[str, object]) -> None:
+def _check_names(cascade: Cascade, states: Sequence[State], inputs: Iterable[str], dims: Iterable[str]) -> None:
     reads = cascade.manifest.reads
-    if strange := next((name for name in inputs if name not in reads), None):
-        raise UsageError(f"the model has no input {strange!r}", hint=f"its inputs: {', '.join(reads)}")
-
-
-def _check_dims(dims: Mapping[str, int], states: Sequence[Tensor]) -> None:
-    known = dict.fromkeys(dim for tensor in states for dim in tensor.shape or () if isinstance(dim, str))
-    if strange := next((name for name in dims if name not in known), None):
-        raise UsageError(
-            f"no state has a size called {strange!r}", hint=f"their sizes: {', '.join(known) or 'none has a name'}"
-        )
+    if unknown := next((name for name in inputs if name not in reads), None):
+        raise UsageError(f"the model has no input {unknown!r}", hint=f"its inputs: {', '.join(reads)}")
+    shapes = [cascade.tensors[state.past].shape or () for state in states]
+    known = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str))
+    if unknown := next((name for name in dims if name not in known), None):
+        hint = f"their sizes: {', '.join(known) or 'none has a name'}"
+        raise UsageError(f"no state has a size called {unknown!r}", hint=hint)
 
 
 def _is_read(cascade: Cascade, name: str) -> bool:
@@ -248,58 +252,25 @@ def _capacity(
     return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
-def _sizes_of(given: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """The sizes of symbols, from the values that are given."""
-    found: dict[str, int] = {}
-    for name, value in given.items():
-        shape = tensors[name].shape
-        if shape is not None and tensors[name].is_plain:
-            found.update((dim, size) for dim, size in zip(shape, shape_of(value), strict=True) if isinstance(dim, str))
-    return found
+def _zero_shape(state: State, sizes: Mapping[str, int], batch: int, *, has_branch: bool) -> tuple[int, ...]:
+    """The shape of `state` at the beginning of a sequence.
 
-
-class _StateSizes:
-    """The sizes of states at the beginning of a sequence."""
-
-    def __init__(
-        self, cascade: Cascade, ids: Tensor, batch: int, sizes: Mapping[str, int], *, has_branch: bool
-    ) -> None:
-        self._dims = cascade.manifest.dims
-        self._batch_symbol = ids.shape[0] if ids.shape and len(ids.shape) > 1 else None
-        self._batch = batch
-        self._sizes = sizes
-        self._has_branch = has_branch
-
-    def zero_shape(self, state: State) -> tuple[int, ...]:
-        """The shape of `state`.
-
-        Raises:
-            RunError: it is not known.
-        """
-        if state.start is None:
+    Raises:
+        RunError: it is not known.
+    """
+    if state.start is None:
+        message = f"the shape of the state {state.past!r} is not known"
+        raise RunError(message, hint="feed its first value with --inputs")
+    shape = []
+    for axis, dim in enumerate(state.start):
+        size = batch if dim is None and axis == 0 else sizes.get(dim) if isinstance(dim, str) else dim
+        if size is None and not has_branch:
             raise RunError(
-                f"the shape of the state {state.past!r} is not known", hint="feed its first value with --inputs"
+                f"the size {dim or '?'!r} of the state {state.past!r} is not known",
+                hint=f"give it with --dim {dim}=N" if dim else "feed its first value with --inputs",
             )
-        return tuple(self._size(state, axis, dim) for axis, dim in enumerate(state.start))
-
-    def _size(self, state: State, axis: int, dim: Dim) -> int:
-        if isinstance(dim, int):
-            return dim
-        if isinstance(dim, str):
-            if dim in self._sizes:
-                return self._sizes[dim]
-            if dim == self._batch_symbol or _BATCH.search(dim):
-                return self._batch
-            if dim in self._dims:
-                return self._dims[dim]
-        elif axis == 0:
-            return self._batch
-        if self._has_branch:
-            return 0  # the first step takes the branch that reads no cache
-        raise RunError(
-            f"the size {dim or '?'!r} of the state {state.past!r} is not known",
-            hint=f"give it with --dim {dim}=N" if dim else "feed its first value with --inputs",
-        )
+        shape.append(size or 0)  # with a branch, the first step takes the one that reads no cache
+    return tuple(shape)
 
 
 def _elements(value: Value, dtype: str, begin: int, length: int) -> np.ndarray[Any, Any]:

@@ -33,12 +33,7 @@ _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Token(NamedTuple):
-    """A generated token.
-
-    Attributes:
-        sequence: the index of its prompt.
-        token: its id.
-    """
+    """The id of a generated token, and the index of its prompt."""
 
     sequence: int
     token: int

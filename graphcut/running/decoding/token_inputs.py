@@ -32,12 +32,7 @@ _TYPES: Final = frozenset({"int64", "int32", "bool", "float32", "float16", "floa
 
 
 class TokenChunk(NamedTuple):
-    """Tokens of a sequence that are fed in one step.
-
-    Attributes:
-        past: the number of tokens before them.
-        tokens: their ids.
-    """
+    """Tokens of a sequence that are fed in one step, and the number of tokens before them."""
 
     past: int
     tokens: tuple[int, ...]
@@ -70,15 +65,9 @@ def role_of(tensor: Tensor) -> DecoderInputRole | None:
 def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, batch: int) -> np.ndarray[Any, Any]:
     """The value of an input for a chunk of tokens.
 
-    All rows of a batch are the same. If the model fixes a size, tokens come first and zeros fill the rest. A mask with
+    All `batch` rows are the same. If the model fixes a size, tokens come first and zeros fill the rest. A mask with
     four axes says for each token which positions it may attend to: true, 1 or 0.0 if it may, and false, 0 or the lowest
     number of a float type if it may not.
-
-    Args:
-        role: the role of the input.
-        tensor: its type.
-        chunk: the tokens.
-        batch: the number of rows.
     """
     dtype = np.dtype(tensor.dtype)
     if role == "mask" and tensor.shape is not None and len(tensor.shape) == 4:

@@ -16,7 +16,6 @@ class LayerwisePass:
     """One pass from the inputs to the outputs. Tensors wait in a `SpillStore` until their last reader has read them."""
 
     def __init__(self, cascade: Cascade, store: SpillStore, *, on_error: OnError) -> None:
-        """Args: see `Runner`; `store` holds the tensors between parts."""
         self._cascade = cascade
         self._store = store
         self._on_error = on_error
@@ -26,10 +25,6 @@ class LayerwisePass:
 
     def run(self, inputs: Iterable[Mapping[str, Value] | RunError], parts: LoadedParts) -> Iterator[Outputs | RunError]:
         """The outputs for each of `inputs`, in order, while the last part runs.
-
-        Args:
-            inputs: values by name, or why an input can't be run.
-            parts: loads the parts.
 
         Raises:
             RunError: a part can't be loaded; or, after the outputs of the inputs before it, an input failed and

@@ -9,6 +9,7 @@ from typing import Final
 from ...core.errors import MemoryCapError
 from ...core.manifest import Cascade, Part
 from ...core.units import count
+from ..values import symbol_sizes
 
 _SESSION_BYTES: Final = 2 << 20
 """Memory of a session besides weights and nodes: its threads, the message of its part. Measured: 1 to 1.8 MiB."""
@@ -42,12 +43,9 @@ class PartMemory:
 
 @dataclass(frozen=True, slots=True)
 class ResidencyPlan:
-    """The parts that stay loaded.
+    """The parts that stay loaded (`pinned`, by index); the others are loaded for each use.
 
-    Attributes:
-        pinned: the indices of the parts that stay loaded; the others are loaded for each use.
-        is_ahead: the next part is loaded while one runs.
-        peak_bytes: the maximum memory of the parts, without tensors that wait for a later part.
+    With `is_ahead`, the next part is loaded while one runs. `peak_bytes` excludes tensors that wait for a later part.
     """
 
     pinned: frozenset[int]
@@ -57,12 +55,9 @@ class ResidencyPlan:
 
 @dataclass(frozen=True, slots=True)
 class TensorSizes:
-    """Bytes of boundary tensors and activations for given input shapes.
+    """Bytes of inputs, outputs and boundary tensors by name, and of what is alive at a time in each part.
 
-    Attributes:
-        tensors: by name, for the boundary tensors, inputs and outputs.
-        activations: by part, the maximum of what is alive while it runs.
-        is_exact: no size was estimated.
+    With `is_exact`, no size was estimated.
     """
 
     tensors: Mapping[str, int]
@@ -78,14 +73,10 @@ def tensor_sizes(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> Tenso
     activations grow with the square of a size and boundary tensors don't.
     """
     planned_dims = cascade.manifest.dims
-    fed_dims = {
-        dim: size
-        for name, shape in shapes.items()
-        for dim, size in zip(cascade.tensors[name].shape or (), shape, strict=False)
-        if isinstance(dim, str)
-    }
-    planned = {name: tensor.bytes_for(planned_dims) for name, tensor in cascade.tensors.items()}
-    fed = {name: tensor.bytes_for({**planned_dims, **fed_dims}) for name, tensor in cascade.tensors.items()}
+    fed_dims = {**planned_dims, **symbol_sizes(shapes, cascade.tensors)}
+    planned, fed = (
+        {name: tensor.bytes_for(dims) for name, tensor in cascade.tensors.items()} for dims in (planned_dims, fed_dims)
+    )
     activations = []
     for part in cascade.parts:
         names = dict.fromkeys((*part.reads, *part.writes))
@@ -100,11 +91,8 @@ def tensor_sizes(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> Tenso
 def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_single: bool = True) -> list[PartMemory]:
     """The memory of each part.
 
-    Args:
-        cascade: the parts.
-        sizes: for the inputs that are fed.
-        prepacked: weights are copied into the fastest layout one by one, so that the largest exists twice meanwhile.
-        is_single: there is one input. Otherwise the caller still holds the outputs of the one before.
+    With `prepacked`, weights are copied into the fastest layout one by one, so that the largest exists twice meanwhile.
+    Unless `is_single`, the caller still holds the outputs for the input before.
     """
     outputs = [sizes.tensors[name] for name in cascade.manifest.writes]
     copies = max(outputs, default=0) + (0 if is_single else sum(outputs))  # users get copies, made one by one
@@ -163,21 +151,15 @@ def peak_memory(needs: Sequence[PartMemory], pinned: frozenset[int], *, is_ahead
 
 
 def best_pinned(needs: Sequence[PartMemory], budget_bytes: int) -> frozenset[int]:
-    """The parts to keep loaded so that the fewest bytes are loaded in each pass over all parts.
+    """The set of parts to keep loaded so that the fewest bytes are loaded in each pass; each part alone must fit.
 
     Belady's rule (A study of replacement algorithms, IBM Systems Journal, 1966) evicts what is needed latest. In a
     repeated pass that is the part used last, so the rule keeps a fixed set of parts loaded and streams the others. This
-    function finds the fixed set with the most bytes. The largest part that is streamed decides how much memory is left
-    for the set; for each choice of it, filling that memory is a subset-sum problem, solved by dynamic programming to
-    1/65,536 of the memory left.
+    is the fixed set with the most bytes. The largest part that is streamed decides how much memory is left for the set;
+    for each choice of it, filling that memory is a subset-sum problem, solved by dynamic programming to 1/65,536 of the
+    memory left. Complexity: n² operations on integers of 65,536 bits, for n parts.
 
     Example: parts of 10, 20 and 30 bytes and a budget of 50. Keeping 30 leaves 20 to stream the others through: {2}.
-
-    Complexity: n² operations on integers of 65,536 bits, for n parts.
-
-    Args:
-        needs: the memory of each part.
-        budget_bytes: the memory for all parts; enough for each of them alone.
     """
     best: tuple[int, tuple[int, ...]] = (0, ())
     alone = [need.loaded + max(need.loading, need.running) for need in needs]
@@ -306,8 +288,8 @@ def predict_memory(
     """The best plan for inputs of these shapes in the available memory, and what it is predicted to need.
 
     Args:
-        cascade: what is run.
-        shapes: the shapes of the inputs, by name.
+        cascade: the parts.
+        shapes: by input name.
         memory: the available memory.
         times: the number of such inputs; None if unknown.
         is_once: each part is used once, for all inputs; otherwise once for each input.

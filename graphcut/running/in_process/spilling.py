@@ -37,12 +37,7 @@ class SpillStore:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], limit_bytes: int) -> None:
-        """An empty store.
-
-        Args:
-            tensors: the types of the tensors, by name.
-            limit_bytes: the maximum of `in_memory_bytes`.
-        """
+        """An empty store for these types of tensors; `limit_bytes` is the maximum of `in_memory_bytes`."""
         self.in_memory_bytes = 0
         self.spilled_bytes = 0
         self._tensors = tensors
@@ -64,11 +59,7 @@ class SpillStore:
         return key in self._held or key in self._files
 
     def put(self, key: Key, value: Value) -> None:
-        """Store a value.
-
-        Raises:
-            RunError: memory is full, and the file can't be written.
-        """
+        """Store a value. Raises RunError if memory is full and its file can't be written."""
         value_bytes = _bytes_of(value)
         if value_bytes == 0 or self.in_memory_bytes + value_bytes <= self._limit_bytes:
             self._held[key] = value
@@ -77,19 +68,11 @@ class SpillStore:
             self._spill(key, value)
 
     def get(self, key: Key) -> Value:
-        """The value, which stays in the store.
-
-        Raises:
-            RunError: its file can't be read.
-        """
+        """The value, which stays in the store. Raises RunError if its file can't be read."""
         return self._held[key] if key in self._held else self._read(key)
 
     def shrink(self, limit_bytes: int) -> None:
-        """Lower the limit. What exceeds it is written to files, the newest first.
-
-        Raises:
-            RunError: a file can't be written.
-        """
+        """Lower the limit. What exceeds it is written to files, the newest first. Raises RunError if that fails."""
         self._limit_bytes = limit_bytes
         for key in reversed(list(self._held)):
             if self.in_memory_bytes > limit_bytes and (value_bytes := _bytes_of(self._held[key])):

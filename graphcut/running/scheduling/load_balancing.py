@@ -7,7 +7,7 @@ parts if there is one, and `LoadBalance.accept` is called when it is in force.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -137,10 +137,8 @@ class LoadBalance:
     def __init__(self, bounds: Bounds, *, allowed: Allowed = always) -> None:
         """Begin with `bounds`, and propose only what is `allowed`.
 
-        Args:
-            bounds: the division at the beginning.
-            allowed: may a worker hold these parts? It is asked about the parts that the worker would own, and has to
-                take into account what else it holds: overlaps, and during a change the parts it owns now.
+        `allowed` is asked about the parts that a worker would own, and has to take into account what else it holds:
+        overlaps, and during a change the parts that it owns now.
 
         Raises:
             UsageError: `bounds` is not a division.
@@ -280,16 +278,13 @@ def _spans(costs: Array) -> Array:
 
 def _allowed_spans(parts: int, worker: int, allowed: Allowed) -> npt.NDArray[np.bool_]:
     """[start, end]: may the worker hold the parts start .. end - 1? Asks at most twice for each part."""
-    first = np.fromiter(_first_starts(parts, worker, allowed), dtype=int, count=parts + 1)
-    return np.arange(parts + 1)[:, None] >= first
-
-
-def _first_starts(parts: int, worker: int, allowed: Allowed) -> Iterator[int]:
-    start = 0
-    for end in range(parts + 1):
+    first = [0]
+    for end in range(1, parts + 1):
+        start = first[-1]
         while start < end and not allowed(worker, range(start, end)):
             start += 1
-        yield start
+        first.append(start)
+    return np.arange(parts + 1)[:, None] >= np.array(first)
 
 
 def _new_parts(parts: int, start: int, end: int) -> Array:

@@ -31,13 +31,9 @@ class CompletedStep:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The steps that rebuild lost states.
+    """The steps (`entries`, oldest first) that rebuild the states of `parts` for a sequence.
 
-    Attributes:
-        sequence: whose states.
-        parts: the parts whose states are rebuilt.
-        needs: the parts that run: `parts`, and those that make what was not kept for them.
-        entries: the steps to repeat, oldest first.
+    `needs` are the parts that run: `parts`, and those that make what was not kept for them.
     """
 
     sequence: int
@@ -56,11 +52,7 @@ class StepHistory:
         self._owners: dict[int, dict[int, int]] = {}
 
     def note(self, sequence: int, step: Step, worker: int, handles: Mapping[str, Handle]) -> None:
-        """Keep a completed step and what it read.
-
-        Raises:
-            LookupError: what it read is lost.
-        """
+        """Keep a completed step and what it read. Raises LookupError if that is lost."""
         parts = self._stateful(step.parts)
         if parts and self._executor.can_die:
             values = {name: self._executor.get(handle, name) for name, handle in handles.items()}
@@ -151,8 +143,7 @@ class StateRecovery:
     def next_step(self, worker: int) -> tuple[Step, Mapping[str, Handle]] | None:
         """The next step to repeat and its inputs; None if the worker has to load parts first.
 
-        Raises:
-            RunError: it has no memory for these parts.
+        Raises RunError if it has no memory for these parts.
         """
         replay, entries = self._open[worker]
         if not self._pool.workers[worker].holds.issuperset(replay.needs):
