@@ -1,9 +1,9 @@
-"""Cost models as CSV tables, one row a module: Olive's columns and some of ours, read, written and computed.
+"""Cost models as CSV tables with one row for each module: read, written and computed.
 
-Olive (github.com/microsoft/Olive, `generate-cost-model`) writes `module,num_params,num_bytes,num_flops`, where
-`num_flops` is for one token: in its shipped files one for each multiply-add of a linear layer, in what its command
-writes today two. Ours are two, for the sizes the model was weighed with. So `num_flops` of two tables compare as
-proportions only, and `apply_table` takes them as such. Olive reads our tables too: it looks at its own columns alone.
+Olive (github.com/microsoft/Olive, `generate-cost-model`) writes the columns `module,num_params,num_bytes,num_flops`,
+with `num_flops` for one token: 1 for each multiply-add of a linear layer in the files that it ships, 2 in what its
+command writes today. A table of graphcut has 2, for the dims of the model. So `num_flops` of two tables are comparable
+as proportions only, and that is how `apply_table` takes them. Olive reads tables of graphcut; it ignores other columns.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from math import ceil, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -29,30 +29,31 @@ if TYPE_CHECKING:
     from .weighing import Costs
 
 REMAINDER: Final = "(remainder)"
-"""The row of a measured table for the time that belongs to no module. It matches no node, and is no gap."""
+"""The row of a measured table with the time that belongs to no module; it is meant to match no node."""
 
-_ASSETS: Final = Path(__file__).parent / "cost_models"
+_SHIPPED: Final = Path(__file__).parent / "cost_models"
 _REQUIRED: Final = ("module", "num_params", "num_bytes", "num_flops")
 _OPTIONAL: Final = ("activation_bytes", "output_bytes", "time_s")
 _ORT: Final = ("#name", "input_sizes", "initializers_sizes", "total_dynamic_sizes", "total_temp_allocations")
 _ORT_HASH: Final = re.compile(r"_\d+$")
-_NO_PARAMETERS: Final = frozenset({6, 7, 8, 9})  # TensorProto's int32, int64, string and bool: shapes, places, masks
+_NUMBER: Final = re.compile(r"\d+(\.\d*)?([eE][-+]?\d{1,2})?")
+_NO_PARAMETERS: Final = frozenset({6, 7, 8, 9})  # TensorProto's int32, int64, string and bool: shapes, indices, masks
 _PACKED: Final = frozenset({"com.microsoft.MatMulNBits", "com.microsoft.MatMulBnb4"})
 _HINT: Final = f"a cost model has the columns {','.join(_REQUIRED)}, and may have {', '.join(_OPTIONAL)}"
+_ORT_HINT: Final = "collect them again with session.collect_node_memory_stats_to_file"
 
 
 class CostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one module costs. 0 and `None` both mean that the table says nothing.
+    """The costs of a module; 0 and `None` both mean unknown.
 
     Attributes:
-        module: its path, such as `model.layers.0.self_attn.q_proj`; for a node that tells no module its name.
-        num_params: elements of the weights it reads; of 4-bit weights, the elements before they were packed.
-        num_bytes: what its weights take.
-        num_flops: floating-point operations. How many tokens that is for, and whether a multiply-add is one or two,
-            is the table's own affair.
-        activation_bytes: the most that its activations take at a time while it runs.
-        output_bytes: what it hands to other modules, and out of the model.
-        time_s: how long it ran, in seconds.
+        module: its path, such as `model.layers.0.self_attn.q_proj`; the name of a node without a module.
+        num_params: elements of its weights; for 4-bit weights before packing.
+        num_bytes: bytes of its weights.
+        num_flops: floating-point operations; tables differ in the number of tokens and in what a multiply-add counts.
+        activation_bytes: peak bytes of activations while it runs.
+        output_bytes: bytes of its outputs that other modules read, or that are outputs of the model.
+        time_s: how long it runs, in seconds.
     """
 
     module: str
@@ -65,7 +66,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def is_empty(self) -> bool:
-        """Does it say nothing of its module, like Olive's rows for dropouts?"""
+        """Whether all its costs are unknown, as in Olive's rows for dropouts."""
         return not any(getattr(self, column) for column in (*_REQUIRED[1:], *_OPTIONAL))
 
 
@@ -74,8 +75,8 @@ class CostTable(Product):
     """A cost model.
 
     Attributes:
-        rows: one a module, none twice.
-        source: the file it was read from; `None` where it was computed.
+        rows: one for each module.
+        source: the file it was read from; `None` if it was computed.
     """
 
     rows: tuple[CostRow, ...]
@@ -83,25 +84,25 @@ class CostTable(Product):
 
     @property
     def is_measured(self) -> bool:
-        """Does any row say how long its module ran?"""
+        """Whether any row has a time."""
         return any(row.time_s is not None for row in self.rows)
 
 
 def shipped_tables() -> Mapping[str, Path]:
-    """The cost models that come with graphcut, by name; computed, not measured (see assets/README.md)."""
-    return {file.stem: file for file in sorted(_ASSETS.glob("*.csv"))}
+    """The cost models that come with graphcut, by name. They are computed, not measured (see cost_models/README.md)."""
+    return {file.stem: file for file in sorted(_SHIPPED.glob("*.csv"))}
 
 
 def read_table(path: str | Path) -> CostTable:
-    """The cost model in the file at `path`, its columns in any order.
+    """The cost model in a file, its columns in any order.
 
-    A file of ONNX Runtime's node memory statistics (`session.collect_node_memory_stats_to_file`) is recognised by its
-    first line. Its rows are nodes: `num_bytes` is then the bytes of initializers, and `activation_bytes` what the node
-    read, what was allocated for its outputs, and its temporary memory (a sum, so "at most").
+    The node memory statistics of ONNX Runtime (`session.collect_node_memory_stats_to_file`) are accepted too. Their
+    rows are nodes: `num_bytes` are their initializers, and `activation_bytes` the sum of their inputs, outputs and
+    temporary memory, an upper bound.
 
     Raises:
         UsageError: there is no such file, or it can't be read.
-        RecordError: it is no cost model; the sentence names line and column.
+        RecordError: it is not a cost model; the message has line and column.
     """
     path = Path(path)
     try:
@@ -113,30 +114,8 @@ def read_table(path: str | Path) -> CostTable:
         raise UsageError(f"{path} can't be read: {error.strerror or error}", hint="name a CSV file") from None
     except UnicodeDecodeError:
         raise RecordError(f"{path} is not text in UTF-8", hint=_HINT) from None
-    is_ort = text.startswith(_ORT[0])
-    rows = _merged(_ort_rows(path, text)) if is_ort else tuple(_rows(path, text))
-    return CostTable(rows, path)
-
-
-class _Cell(NamedTuple):
-    """One value, and where it stands."""
-
-    path: Path
-    line: int
-    column: str
-    text: str
-
-    def error(self, what: str) -> RecordError:
-        return RecordError(f"{self.path}, line {self.line}, column {self.column}: {self.text!r} {what}", hint=_HINT)
-
-    def whole(self) -> int:
-        """A whole number. Olive writes half bytes for 4-bit weights; what is begun counts."""
-        return -int(-self.number() // 1)
-
-    def number(self) -> float:
-        if not re.fullmatch(r"\d+(\.\d*)?([eE][-+]?\d{1,2})?", self.text):
-            raise self.error("is not a number of 0 or more")
-        return int(self.text) if self.text.isdigit() else float(self.text)
+    rows = _merged(_ort_rows(path, text)) if text.startswith(_ORT[0]) else _rows(path, text)
+    return CostTable(tuple(rows), path)
 
 
 def _rows(path: Path, text: str) -> Iterator[CostRow]:
@@ -145,22 +124,29 @@ def _rows(path: Path, text: str) -> Iterator[CostRow]:
     _check_header(path, header)
     seen: dict[str, int] = {}
     for line, values in lines:
+        where = f"{path}, line {line}"
         if len(values) != len(header):
-            raise RecordError(
-                f"{path}, line {line}: {len(values)} values, and the first line names {len(header)} columns", hint=_HINT
-            )
-        row = _row({name: _Cell(path, line, name, value) for name, value in zip(header, values, strict=True)})
-        if row.module in seen:
-            raise RecordError(
-                f"{path}, line {line}: module {row.module!r} stands in line {seen[row.module]} already",
-                hint="give each module one row",
-            )
-        seen[row.module] = line
-        yield row
+            raise RecordError(f"{where}: {len(values)} values, and line 1 has {len(header)} columns", hint=_HINT)
+        cells = {name: value for name, value in zip(header, values, strict=True) if value or name in _REQUIRED}
+        module = cells.pop("module")
+        if not module:
+            raise RecordError(f"{where}, column module: the name is missing", hint=_HINT)
+        if module in seen:
+            raise RecordError(f"{where}: module {module!r} is already in line {seen[module]}", hint="remove one row")
+        seen[module] = line
+        numbers = {name: _number(value, f"{where}, column {name}") for name, value in cells.items()}
+        whole = {name: ceil(number) for name, number in numbers.items() if name != "time_s"}  # Olive has half bytes
+        yield msgspec.convert({"module": module, **numbers, **whole}, CostRow)
+
+
+def _number(text: str, where: str) -> int | float:
+    if not _NUMBER.fullmatch(text):
+        raise RecordError(f"{where}: {text!r} is not a number of 0 or more", hint=_HINT)
+    return int(text) if text.isdigit() else float(text)
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Each line that holds something, with its number."""
+    """The lines that are not empty, with their numbers."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for values in reader:
@@ -171,75 +157,48 @@ def _lines(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
-    missing = [name for name in _REQUIRED if name not in header]
-    if missing:
+    if missing := [name for name in _REQUIRED if name not in header]:
         raise RecordError(f"{path}, line 1: there is no column {missing[0]!r}", hint=_HINT)
     for i, name in enumerate(header):
         if name not in (*_REQUIRED, *_OPTIONAL):
-            raise RecordError(f"{path}, line 1: column {name!r} is not known", hint=_HINT)
+            raise RecordError(f"{path}, line 1: unknown column {name!r}", hint=_HINT)
         if name in header[:i]:
-            raise RecordError(f"{path}, line 1: column {name!r} stands there twice", hint=_HINT)
-
-
-def _row(cells: Mapping[str, _Cell]) -> CostRow:
-    if not cells["module"].text:
-        raise cells["module"].error("is no module")
-    optional = {name: cells[name] for name in _OPTIONAL if name in cells and cells[name].text}
-    return CostRow(
-        module=cells["module"].text,
-        num_params=cells["num_params"].whole(),
-        num_bytes=cells["num_bytes"].whole(),
-        num_flops=cells["num_flops"].whole(),
-        activation_bytes=optional["activation_bytes"].whole() if "activation_bytes" in optional else None,
-        output_bytes=optional["output_bytes"].whole() if "output_bytes" in optional else None,
-        time_s=float(optional["time_s"].number()) if "time_s" in optional else None,
-    )
+            raise RecordError(f"{path}, line 1: there are two columns {name!r}", hint=_HINT)
 
 
 def _ort_rows(path: Path, text: str) -> Iterator[CostRow]:
-    """ONNX Runtime's rows (core/framework/resource_accountant.cc): names unquoted, each with a hash behind it."""
+    """ONNX Runtime's rows (core/framework/resource_accountant.cc): names without quotes, with a hash at the end."""
     for line, content in enumerate(text.splitlines(), start=1):
-        # A name may hold commas, so the numbers are counted from the end.
+        # A name may have commas, so the columns are counted from the end.
         name, *values = content.rsplit(",", len(_ORT) - 1)
-        if line == 1 or not content.strip():
-            if line == 1 and (name, *values) != _ORT:
-                raise RecordError(
-                    f"{path}, line 1: node memory statistics have the columns {','.join(_ORT)}",
-                    hint="collect them with session.collect_node_memory_stats_to_file",
-                )
-            continue
-        if len(values) != len(_ORT) - 1:
-            raise RecordError(
-                f"{path}, line {line}: {len(values) + 1} values, and there are {len(_ORT)} columns",
-                hint="collect them again with session.collect_node_memory_stats_to_file",
-            )
-        cells = zip(_ORT[1:], values, strict=True)
-        reads, weights, made, temporary = (_Cell(path, line, c, value.strip()).whole() for c, value in cells)
-        yield CostRow(module=_ORT_HASH.sub("", name), num_bytes=weights, activation_bytes=reads + made + temporary)
+        if line == 1:
+            if (name, *values) != _ORT:
+                message = f"{path}, line 1: node memory statistics have the columns {','.join(_ORT)}"
+                raise RecordError(message, hint=_ORT_HINT)
+        elif content.strip():
+            if len(values) != len(_ORT) - 1:
+                message = f"{path}, line {line}: {len(values) + 1} values, and there are {len(_ORT)} columns"
+                raise RecordError(message, hint=_ORT_HINT)
+            cells = zip(_ORT[1:], values, strict=True)
+            read, weights, *other = (ceil(_number(v.strip(), f"{path}, line {line}, column {c}")) for c, v in cells)
+            yield CostRow(module=_ORT_HASH.sub("", name), num_bytes=weights, activation_bytes=read + sum(other))
 
 
-def _merged(rows: Iterable[CostRow]) -> tuple[CostRow, ...]:
-    """Rows of one name in one: nodes without names are called after their operators there."""
-    found: dict[str, CostRow] = {}
+def _merged(rows: Iterable[CostRow]) -> Iterator[CostRow]:
+    """Rows of one name as one row: nodes without a name are named after their operator there."""
+    found: dict[str, list[CostRow]] = {}
     for row in rows:
-        first = found.get(row.module)
-        found[row.module] = (
-            row
-            if first is None
-            else CostRow(
-                module=row.module,
-                num_bytes=first.num_bytes + row.num_bytes,
-                activation_bytes=max(first.activation_bytes or 0, row.activation_bytes or 0),
-            )
-        )
-    return tuple(found.values())
+        found.setdefault(row.module, []).append(row)
+    for module, same in found.items():
+        activations = max(row.activation_bytes or 0 for row in same)
+        yield CostRow(module=module, num_bytes=sum(row.num_bytes for row in same), activation_bytes=activations)
 
 
 def save_table(table: CostTable, path: str | Path) -> None:
-    """Write `table` to `path`, whole or not at all. Columns of ours of which no row says anything are left out.
+    """Write `table` to `path`, completely or not at all. Optional columns without any value are left out.
 
     Raises:
-        GraphcutError: the disk refuses.
+        GraphcutError: the file can't be written.
     """
     path = Path(path)
     columns = (*_REQUIRED, *(c for c in _OPTIONAL if any(getattr(row, c) is not None for row in table.rows)))
@@ -249,78 +208,58 @@ def save_table(table: CostTable, path: str | Path) -> None:
             writer.writerow(columns)
             writer.writerows([getattr(row, column) for column in columns] for row in table.rows)
     except OSError as error:
-        raise GraphcutError(
-            f"{path} can't be written: {error.strerror or error}", hint="is there such a folder, and room in it?"
-        ) from None
+        hint = "check that the folder exists and has room"
+        raise GraphcutError(f"{path} can't be written: {error.strerror or error}", hint=hint) from None
 
 
 def module_names(graph: Graph) -> tuple[str, ...]:
-    """What the row of each flowing node is called: its module with dots, or the node's name where it tells none."""
+    """The row of each flowing node in a table: its module with dots, or the name of a node without a module."""
     nodes = [graph.nodes[i] for i in graph.flow]
     return tuple(node.module.replace("/", ".") or node.name for node in nodes)
 
 
 def table_of(costs: Costs) -> CostTable:
-    """The cost model of a model, computed: a row for each module, in the order in which they first run.
+    """The computed cost model of a model: a row for each module, in the order in which they first run.
 
-    A weight counts in the first module that reads it, so that the rows add up to the model: the row of an output
-    projection that is tied to the embedding has no parameters. A module is the nodes that stand in it itself; those of
-    its inner modules have rows of their own.
+    A module has the nodes that are directly in it; inner modules have rows of their own. A weight counts in the first
+    module that reads it, so that the rows add up to the model: an output projection that is tied to the embedding has
+    no parameters.
     """
-    from .weighing import peak_bytes
+    from .weighing import outside_reads, peak_bytes  # imports onnx, which reading a table doesn't need
 
-    graph = costs.model.graph
-    outputs = set(graph.writes)
+    graph, sizes = costs.model.graph, costs.tensor_bytes
     members: dict[str, list[int]] = {}
-    for place, name in enumerate(module_names(graph)):
-        members.setdefault(name, []).append(place)
+    for i, name in enumerate(module_names(graph)):
+        members.setdefault(name, []).append(i)
     elements = _elements(costs.model)
     counted: set[str] = set()
     rows = []
-    for module, places in members.items():
-        nodes = [graph.flow[place] for place in places]
-        weights = [
-            name for name in dict.fromkeys(name for i in nodes for name in graph.weights_of(i)) if name not in counted
-        ]
+    for module, indices in members.items():
+        nodes = [graph.flow[i] for i in indices]
+        weights = dict.fromkeys(name for n in nodes for name in graph.weights_of(n) if name not in counted)
         counted.update(weights)
-        writes = _given_out(graph, nodes, outputs)
+        writes = outside_reads(graph, nodes)
         rows.append(
             CostRow(
                 module=module,
                 num_params=sum(elements[name] for name in weights),
                 num_bytes=sum(graph.weights[name].bytes for name in weights),
-                num_flops=sum(costs.flops[place] for place in places),
-                activation_bytes=peak_bytes(graph, nodes, costs.tensor_bytes, writes=writes),
-                output_bytes=sum(costs.tensor_bytes[name][0] for name in writes),
+                num_flops=sum(costs.flops[i] for i in indices),
+                activation_bytes=peak_bytes(graph, nodes, sizes, writes=writes),
+                output_bytes=sum(sizes[name][0] for name in writes),
             )
         )
     return CostTable(tuple(rows))
 
 
-def _given_out(graph: Graph, nodes: Sequence[int], outputs: AbstractSet[str]) -> list[str]:
-    """What the nodes write and others read, or the model gives out."""
-    inside = set(nodes)
-    return [
-        name
-        for i in nodes
-        for name in graph.nodes[i].writes
-        if name in outputs or any(reader not in inside for reader in graph.readers.get(name, ()))
-    ]
-
-
 def _elements(model: Model) -> dict[str, int]:
-    """How many parameters each weight holds."""
-    found: dict[str, int] = {}
-    dense = [(t.name, t) for t in model.proto.graph.initializer]
-    sparse = [(s.values.name, s.values) for s in model.proto.graph.sparse_initializer]
-    for name, tensor in (*dense, *sparse):
-        elements = 0 if tensor.data_type in _NO_PARAMETERS else 1
-        for dim in tensor.dims:
-            elements *= dim
-        found[name] = elements
-    for node, proto in zip(model.graph.nodes, model.proto.graph.node, strict=True):
+    """The number of parameters in each weight."""
+    graph = model.proto.graph
+    tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
+    found = {tensor.name: 0 if tensor.data_type in _NO_PARAMETERS else prod(tensor.dims) for tensor in tensors}
+    for node, proto in zip(model.graph.nodes, graph.node, strict=True):
         if node.op in _PACKED:
             sizes: dict[str, int] = {attribute.name: attribute.i for attribute in proto.attribute}
-            found.update(dict.fromkeys(proto.input[2:4], 0))  # scales and zero points stand for no parameter
+            found.update(dict.fromkeys(proto.input[2:4], 0))  # scales and zero points are no parameters
             found[proto.input[1]] = sizes["K"] * sizes["N"]
     return found

@@ -137,9 +137,9 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path
     [
         ("", "line 1: there is no column 'module'"),
         ("module,num_params,num_bytes\n", "line 1: there is no column 'num_flops'"),
-        ("module,num_params,num_bytes,num_flops,time_ms\n", "line 1: column 'time_ms' is not known"),
-        ("module,num_params,num_bytes,num_flops,module\n", "line 1: column 'module' stands there twice"),
-        ("module,num_params,num_bytes,num_flops\na,1,2\n", "line 2: 3 values, and the first line names 4 columns"),
+        ("module,num_params,num_bytes,num_flops,time_ms\n", "line 1: unknown column 'time_ms'"),
+        ("module,num_params,num_bytes,num_flops,module\n", "line 1: there are two columns 'module'"),
+        ("module,num_params,num_bytes,num_flops\na,1,2\n", "line 2: 3 values, and line 1 has 4 columns"),
         (
             "module,num_params,num_bytes,num_flops\na,1,2,3\nb,1,-2,3\n",
             "line 3, column num_bytes: '-2' is not a number of 0 or more",
@@ -153,8 +153,8 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path
             "line 2, column time_s: 'nan' is not a number of 0 or more",
         ),
         ("module,num_params,num_bytes,num_flops\na,,2,3\n", "column num_params: '' is not a number of 0 or more"),
-        ("module,num_params,num_bytes,num_flops\n,1,2,3\n", "line 2, column module: '' is no module"),
-        ("module,num_params,num_bytes,num_flops\na,1,2,3\n\na,1,2,3\n", "line 4: module 'a' stands in line 2 already"),
+        ("module,num_params,num_bytes,num_flops\n,1,2,3\n", "line 2, column module: the name is missing"),
+        ("module,num_params,num_bytes,num_flops\na,1,2,3\n\na,1,2,3\n", "line 4: module 'a' is already in line 2"),
         ('module,num_params,num_bytes,num_flops\n"a,1,2,3\n', "line 2: unexpected end of data"),
         ("#name,input_sizes\n", "line 1: node memory statistics have the columns #name,input_sizes,"),
         (

@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from graphcut import Model
-from graphcut.costs.flops.counting import _CONTROL, RULES
+from graphcut.costs.flops.counting import CONTROL_FLOW, RULES
 from graphcut.costs.flops.elements import MOVING
 from graphcut.costs.weighing import Costs, weigh
 
@@ -376,12 +376,12 @@ def test_every_standard_operator_has_a_formula() -> None:
     without = {"SVMClassifier", "SVMRegressor", "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
     schemas = [schema for schema in onnx.defs.get_all_schemas() if "preview" not in schema.domain]
     names = {f"{s.domain}.{s.name}" if s.domain else s.name for s in schemas if s.name not in without}
-    assert names - {*RULES, *MOVING, *_CONTROL} == set()
+    assert names - {*RULES, *MOVING, *CONTROL_FLOW} == set()
 
 
 def test_no_operator_stands_in_two_tables() -> None:
     assert set(RULES) & MOVING == set()
-    assert set(_CONTROL) & {*RULES, *MOVING} == set()
+    assert set(CONTROL_FLOW) & {*RULES, *MOVING} == set()
 
 
 # Control flow and functions.
