@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,22 +10,12 @@ from ..core.wiring import BITS
 
 Array = np.ndarray[Any, Any]
 
-_BITS_OF_ONE: Final[Mapping[str, int]] = {
-    # The bits of 1.0 (ONNX, "Float stored in 8 bits"). Without the sign, smaller bits are smaller numbers.
-    "float8e4m3fn": 0x38,
-    "float8e4m3fnuz": 0x40,
-    "float8e5m2": 0x3C,
-    "float8e5m2fnuz": 0x40,
-}
-PACKED: Final[Mapping[str, int]] = {
-    # TensorProto.DataType of types that numpy arrays cannot hold and ONNX Runtime accepts.
-    "uint4": 21,
-    "int4": 22,
-    "float4e2m1": 23,
-    "float8e8m0": 24,
-    "uint2": 25,
-    "int2": 26,
-}
+_BITS_OF_ONE: Final = {"float8e4m3fn": 0x38, "float8e4m3fnuz": 0x40, "float8e5m2": 0x3C, "float8e5m2fnuz": 0x40}
+"""The bits of 1.0 (ONNX, "Float stored in 8 bits"). Without the sign, smaller bits are smaller numbers."""
+
+PACKED: Final = {"uint4": 21, "int4": 22, "float4e2m1": 23, "float8e8m0": 24, "uint2": 25, "int2": 26}
+"""TensorProto.DataType of types that numpy arrays cannot hold and ONNX Runtime accepts."""
+
 _BITS_OF_ONE_E8M0: Final = 127
 
 
@@ -46,9 +35,9 @@ def to_dtype(numbers: Array, dtype: str) -> object:
 
 
 def _eighth_bits(numbers: Array, bits_of_one: int) -> Array:
-    nodes = np.round(np.abs(numbers) * bits_of_one)
+    codes = np.round(np.abs(numbers) * bits_of_one)
     sign = np.where(np.asarray(numbers) < 0, 0x80, 0)
-    return (np.clip(nodes, 1, bits_of_one).astype(np.uint8) | sign.astype(np.uint8)).astype(np.uint8)
+    return (np.clip(codes, 1, bits_of_one).astype(np.uint8) | sign.astype(np.uint8)).astype(np.uint8)
 
 
 def _packed(numbers: Array, dtype: str) -> object:
