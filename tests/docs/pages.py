@@ -23,6 +23,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,7 +113,7 @@ class Run:
         if block.file is not None:
             (self.folder / block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            with contextlib.chdir(self.folder):
+            with contextlib.chdir(self.folder), warnings.catch_warnings(action="ignore"):
                 exec(compile(block.text, f"line {block.line}", "exec"), self._namespace)  # noqa: S102 - our own pages
         elif block.language == "console":
             done = [(command, *self.command(command)) for command, _ in block.commands]

@@ -28,7 +28,7 @@ Script = Callable[..., str]
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """unet.onnx and llm.onnx, inputs for each, and unet.parts."""
     folder = tmp_path_factory.mktemp("examples")
-    for name in ("unet", "llm"):
+    for name in ("unet", "llm", "multitask"):
         write(name, folder / f"{name}.onnx")
         save_outputs(dict(generate(graphcut.load(folder / f"{name}.onnx"))), folder / f"{name}.npz")
     model = graphcut.load(folder / "unet.onnx")
@@ -89,6 +89,13 @@ def test_execution_provider(run: Script, models: Path) -> None:
 
 def test_model_splitter(run: Script, models: Path) -> None:
     assert "8 inputs through 2 parts" in run("model_splitter.py", models / "unet.onnx", models / "unet.npz", 2)
+
+
+def test_graphsurgeon_graph(run: Script, models: Path, tmp_path: Path) -> None:
+    printed = run("graphsurgeon_graph.py", models / "multitask.onnx", tmp_path / "parts", "logits")
+    assert printed.endswith("verified\n")
+    cascade = graphcut.open_cascade(tmp_path / "parts")
+    assert (len(cascade.parts), cascade.manifest.writes) == (2, ("logits",))
 
 
 def test_networkx_analysis(run: Script, models: Path) -> None:
