@@ -18,7 +18,6 @@ import numpy as np
 import onnxruntime as ort
 
 from ..core.errors import MemoryCapError
-from ..core.manifest import open_cascade
 from ..running.in_process.runner import Runner
 from ..running.npz_files import save_outputs
 from ..running.pipelined import Pipeline
@@ -133,15 +132,13 @@ def _whole(model: Path, _: Path, *, options: ort.SessionOptions, callers: int = 
 
 
 @contextmanager
-def _parts(_: Path, place: Path) -> Iterator[Answer]:
-    with Runner(open_cascade(place)) as runner:
+def _parts(_: Path, cascade: Path) -> Iterator[Answer]:
+    with Runner(cascade) as runner:
         yield lambda feeds: _last(map(runner.run, feeds))
 
 
 @contextmanager
-def _parts_in_turn(_: Path, place: Path, *, exact: bool) -> Iterator[Answer]:
-    cascade = open_cascade(place)
-
+def _parts_in_turn(_: Path, cascade: Path, *, exact: bool) -> Iterator[Answer]:
     def answer(feeds: Sequence[Feeds]) -> dict[str, Any]:
         limit = _SLACK_BYTES
         try:
@@ -155,8 +152,8 @@ def _parts_in_turn(_: Path, place: Path, *, exact: bool) -> Iterator[Answer]:
 
 
 @contextmanager
-def _pipeline(_: Path, place: Path, *, via: Via) -> Iterator[Answer]:
-    with Pipeline(open_cascade(place), via=via) as pipeline:
+def _pipeline(_: Path, cascade: Path, *, via: Via) -> Iterator[Answer]:
+    with Pipeline(cascade, via=via) as pipeline:
         yield lambda feeds: _last(pipeline.map(feeds))
 
 

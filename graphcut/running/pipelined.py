@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from math import ceil
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -18,11 +17,9 @@ from .in_process.sequential import input_values
 from .run_log import RunLog
 from .scheduling.assignment import Via, assign_parts, load_balance_of, make_executor, scheduled_parts, share_threads
 from .scheduling.requests import Request, Routing
-from .scheduling.scheduler import DEADLINE_S, Answer, Scheduler
+from .scheduling.scheduler import DEADLINE_S, Scheduler
 from .stage import SessionConfig
 from .values import Feeds, OnError, Outputs, Value, to_array
-
-_CLOSED: Final = "the pipeline was closed before this was answered"
 
 _LONGEST_S: Final = 1_000_000
 """The longest deadline. Systems can't wait much longer in one call."""
@@ -83,10 +80,9 @@ class Pipeline:
             balance=load_balance_of(parts, pool) if balanced else None,
             log=self.log,
         )
-        self._inbox: SimpleQueue[tuple[Request, Future[Outputs]] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Request | None] = SimpleQueue()
         self._pending: deque[Future[Outputs]] = deque()
         self._end: BaseException | None = None
-        self._is_over = False
         self._submitted = 0
         self._sending = Lock()
         self._thread = Thread(target=self._work, name="graphcut scheduler", daemon=True)
@@ -180,48 +176,43 @@ class Pipeline:
         future: Future[Outputs] = Future()
         future.set_running_or_notify_cancel()  # a request in flight can't be canceled
         with self._sending:
-            if self._is_over:
-                future.set_exception(self._end or RunError(_CLOSED))
+            if self._end is not None:
+                future.set_exception(self._end)
             else:
-                self._inbox.put((Request(values, title=title), future))
+                self._pending.append(future)
+                self._inbox.put(Request(values, title=title))
         self._wake()
         return future
 
     # In the scheduler's thread
 
     def _work(self) -> None:
+        end: BaseException = RunError("the pipeline was closed before this was answered")
+        tensors = self._cascade.tensors
         try:
             for answer in self._scheduler.run(self._requests()):
-                self._settle(self._pending.popleft(), answer)
+                future = self._pending.popleft()
+                if isinstance(answer, RunError):
+                    future.set_exception(answer)
+                else:
+                    future.set_result({name: to_array(value, tensors[name]) for name, value in answer.items()})
         except BaseException as error:  # noqa: BLE001 - it is raised where results are asked for
-            self._end = error
+            end = error
         with self._sending:
-            self._is_over = True
-        with suppress(Empty):
-            while True:
-                if (left := self._inbox.get_nowait()) is not None:
-                    self._pending.append(left[1])
+            self._end = end
         for future in self._pending:
-            future.set_exception(self._end or RunError(_CLOSED))
+            future.set_exception(end)
 
     def _requests(self) -> Iterator[Request | None]:
         while True:
             try:
-                found = self._inbox.get_nowait()
+                request = self._inbox.get_nowait()
             except Empty:
                 yield None
-                continue
-            if found is None:
-                return
-            self._pending.append(found[1])
-            yield found[0]
-
-    def _settle(self, future: Future[Outputs], answer: Answer) -> None:
-        if isinstance(answer, RunError):
-            future.set_exception(answer)
-        else:
-            tensors = self._cascade.tensors
-            future.set_result({name: to_array(value, tensors[name]) for name, value in answer.items()})
+            else:
+                if request is None:
+                    return
+                yield request
 
 
 def stream(  # noqa: PLR0913 - independent settings, all with defaults
@@ -242,7 +233,7 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
     """The model's outputs for each of `feeds`, in order, from a pipeline.
 
     Workers work on several feeds at the same time, and parts that don't depend on each other also for one feed. Feeds
-    are fetched as there is room for them.
+    are fetched as the window allows.
 
     Args:
         cascade: a cascade or its path.
@@ -252,8 +243,8 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
         workers: the number of workers; by default one for each device of the plan, or else one for each core but not
             more than parts. More workers than parts share the parts with the most memory.
         window: the maximum number of feeds in flight; by default twice the number of workers.
-        overlap: how many parts of each neighbour a worker holds besides its own. They can be taken over at once if one
-            worker is slower than the other; other parts have to be loaded first.
+        overlap: how many parts of each neighbour a worker also holds. They can be taken over at once if one worker is
+            slower than the other; other parts have to be loaded first.
         balanced: move parts between neighbours if measured times show a gain.
         micro_batch: divide feeds into micro-batches of so many examples if the model declares an axis for examples and
             the outputs stay the same; `auto`: into as many micro-batches as there are workers.

@@ -95,8 +95,8 @@ def _cgroup_bytes(root: Path) -> list[int]:
 class PeakMemory:
     """The maximum resident memory of this process since this object was created.
 
-    Creating it resets the process's peak counter (VmHWM), by writing to /proc/self/clear_refs: whoever else reads that
-    counter in this process sees the new maximum.
+    Creating it resets the process's peak counter (VmHWM), by writing to /proc/self/clear_refs. Other code in this
+    process that reads the counter sees the new maximum.
 
     Attributes:
         is_since_start: the system has no counter to reset, so the maximum is that since the process began.

@@ -22,7 +22,7 @@ _CPU: Final = "CPUExecutionProvider"
 
 _MOST_FOLDED_BYTES: Final = "65536"
 """With mapped weights, constants up to this size are folded. A larger one, such as a transposed weight, would be
-computed at load time and held in memory besides the mapped file."""
+computed at load time and held in memory as well."""
 
 _NO_BUFFERS: Final[Values] = MappingProxyType({})
 
@@ -32,7 +32,8 @@ class SessionConfig:
     """How sessions are built.
 
     Attributes:
-        optimized: with ONNX Runtime's graph optimizations. Without them a cascade is bit-identical to its model.
+        optimized: with ONNX Runtime's graph optimizations. Without them, the outputs of a cascade are those of its
+            model bit for bit, except in half precision.
         prepacked: copy weights into the layout that is fastest. Otherwise they are mapped from the file; results may
             then differ in the last bits from those of a prepacked session.
         threads: threads of one operator; 0 leaves the number to ONNX Runtime.

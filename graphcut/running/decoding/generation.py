@@ -41,16 +41,7 @@ class Token(NamedTuple):
 
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence that is being decoded.
-
-    Attributes:
-        index: the index of its prompt.
-        unfed: tokens that are still to be fed.
-        states: the sent states after the last step.
-        fed: tokens that were fed.
-        generated: the number of generated tokens.
-        chunk: the tokens of the last step.
-    """
+    """The sequence of the prompt at `index`. `states` are the sent states, `chunk` the tokens, of its last step."""
 
     index: int
     unfed: tuple[int, ...]
@@ -161,7 +152,7 @@ class Generation:
         return None
 
     def _requests(self) -> Iterator[Request | None]:
-        """The next step of each sequence after its last answer; new sequences as there is room; None if all wait."""
+        """The next step of each sequence after its last answer; new ones as the window allows; None if all wait."""
         while len(self.ends) < len(self._prompts):
             if not self._ready and self._begun < len(self._prompts):
                 self._ready.append(_Sequence(self._begun, self._prompts[self._begun], self._decoder.sent))
@@ -193,8 +184,8 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     """The most likely tokens after each of `prompts`, as they are generated (greedy decoding).
 
     Each prompt is a sequence of its own; several are decoded at the same time. A state that only one part reads and
-    writes stays with that part. A stateless model is fed the whole sequence at each step. Sessions are configured as
-    for the whole model, and so the tokens are the same.
+    writes stays with that part. A stateless model is fed the whole sequence at each step. Each step feeds what the
+    whole model would be fed.
 
     Args:
         cascade: a cascade or its path.

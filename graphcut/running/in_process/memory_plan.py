@@ -12,7 +12,7 @@ from ...core.units import count
 from ..values import symbol_sizes
 
 _SESSION_BYTES: Final = 2 << 20
-"""Memory of a session besides weights and nodes: its threads, the message of its part. Measured: 1 to 1.8 MiB."""
+"""Memory of a session without weights and nodes: its threads, the message of its part. Measured: 1 to 1.8 MiB."""
 
 _NODE_BYTES: Final = 4 << 10
 """Memory of a session for each node. Measured on 29,236 nodes: 3.6 KiB."""
@@ -99,7 +99,7 @@ def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_sin
     alive, last, found = _alive(cascade), len(cascade.parts) - 1, []
     for index, part in enumerate(cascade.parts):
         own = {*part.reads, *part.writes}
-        # All inputs are in memory before the first part runs, and all outputs after the last, whoever reads them.
+        # All inputs are in memory before the first part runs, and all outputs after the last.
         others = sum(sizes.tensors[name] for name in alive[index] if name not in own) if index in {0, last} else 0
         factor = 2 if _is_half(cascade, [part]) else 1
         session, weights = _SESSION_BYTES + _NODE_BYTES * part.nodes, factor * part.weight_bytes
@@ -257,13 +257,7 @@ class MemoryForecast:
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """The memory that a run may use.
-
-    Attributes:
-        base_bytes: what the process has already, and will have whatever it runs.
-        memory_bytes: its memory limit; None without one.
-        free_bytes: what the machine has available, for runs without a limit.
-    """
+    """The memory that the process has already, its memory limit if there is one, and what the machine has available."""
 
     base_bytes: int
     memory_bytes: int | None
@@ -271,7 +265,7 @@ class AvailableMemory:
 
     @property
     def budget_bytes(self) -> int:
-        """What may be allocated besides `base_bytes`."""
+        """What may be allocated in addition to `base_bytes`."""
         return self.free_bytes if self.memory_bytes is None else self.memory_bytes - self.base_bytes
 
 
@@ -310,16 +304,16 @@ def predict_memory(
     if plan is None and memory.memory_bytes is not None:
         raise limit_error(memory.memory_bytes, memory.base_bytes + least)
     plan = plan or ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=least)
-    one, room = boundary_bytes(cascade, sizes), max(0, budget - plan.peak_bytes)
+    one, left = boundary_bytes(cascade, sizes), max(0, budget - plan.peak_bytes)
     # If parts stay loaded, inputs run one after another; otherwise all inputs wait at each boundary.
-    waiting = one if len(plan.pinned) == len(needs) else one * times if times is not None else max(one, room)
+    waiting = one if len(plan.pinned) == len(needs) else one * times if times is not None else max(one, left)
     return MemoryForecast(
-        peak_bytes=memory.base_bytes + plan.peak_bytes + min(room, waiting),
+        peak_bytes=memory.base_bytes + plan.peak_bytes + min(left, waiting),
         memory_bytes=memory.memory_bytes,
         is_estimated=not sizes.is_exact,
         is_mapped=is_mapped,
         is_single=is_single,
-        spills=waiting > room,
+        spills=waiting > left,
         parts=len(needs),
         plan=plan,
         budget_bytes=budget,

@@ -101,8 +101,8 @@ class Runner:
             cascade: a cascade or its path.
             config: how sessions are built. If memory is short, they are built without an arena.
             memory_bytes: memory limit of this process.
-            exact: prepack weights even if not all parts fit. Results are then those of the whole model, bit for bit;
-                loading takes longer, and room for a copy of the largest weight.
+            exact: prepack weights even if not all parts fit. Results are then those of a run without a memory limit,
+                bit for bit. Loading takes longer, and memory for a copy of the largest weight.
         """
         self.forecast: MemoryForecast | None = None
         self.peak: PeakMemory | None = None

@@ -149,7 +149,7 @@ class LoadBalance:
         self._streak, self._rest = 0, REST
 
     def measured(self, worker: int, part: int, seconds: float) -> None:
-        """`part` ran for `seconds` on `worker`, waiting not included, whoever owns it by now."""
+        """`part` ran for `seconds` on `worker`, waiting not included, even if another worker owns it by now."""
         self._speeds.measured(worker, part, seconds)
 
     def proposal(self) -> Bounds | None:

@@ -123,7 +123,7 @@ class WorkerPool:
             self._hold_exactly(index, kept)
 
     def fits(self, index: int, more: Iterable[int]) -> bool:
-        """Has a worker memory for more parts, besides all it holds?"""
+        """Has a worker memory for more parts, in addition to all it holds?"""
         worker = self.workers[index]
         if worker.memory_bytes is None:
             return True
