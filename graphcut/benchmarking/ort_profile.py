@@ -78,14 +78,9 @@ class ProfiledPiece:
 def profile(
     piece: ModelProto, feeds: Mapping[str, Value], tensors: Mapping[str, Tensor], folder: Path, *, rounds: int
 ) -> ProfiledPiece:
-    """Run `piece` once to warm up, then `rounds` times with profiling and `rounds` times without.
+    """Run `piece`, whose nodes have unique names, once to warm up, then `rounds` times with and without profiling.
 
-    Args:
-        piece: a model whose nodes have unique names.
-        feeds: a value for each of its inputs; may hold more.
-        tensors: types of its inputs and outputs.
-        folder: the folder of its external weights.
-        rounds: the number of runs.
+    `tensors` are the types of its inputs and outputs, `folder` holds its external weights.
 
     Raises:
         RunError: ONNX Runtime refuses the piece or the inputs.

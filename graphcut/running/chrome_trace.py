@@ -19,11 +19,7 @@ from .run_log import RunLog
 def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: Path) -> None:
     """Write a .json file with a row for each worker, a bar for each run of a part, and a mark for each death.
 
-    Args:
-        log: of a run with tracing.
-        parts: names of the parts.
-        workers: names of the workers.
-        path: the file.
+    `parts` and `workers` are their names. The log must be one of a run with tracing.
 
     Raises:
         RunError: the file can't be written.

@@ -98,11 +98,9 @@ class Stage:
             raise RunError(message, hint="`graphcut verify` checks a cascade") from error
 
     def step(self, values: Values, buffers: Values = _NO_BUFFERS) -> dict[str, Value]:
-        """Run the part once and return its outputs.
+        """Run the part on its inputs in `values` and return its outputs.
 
-        Args:
-            values: the inputs by name; may hold more.
-            buffers: tensors to write outputs into, by name. If one has the wrong shape, all outputs are allocated.
+        Outputs are written into `buffers`, by name. If one has the wrong shape, all outputs are allocated.
 
         Raises:
             RunError: ONNX Runtime fails.
@@ -158,16 +156,10 @@ def _alone(value: object) -> ort.OrtValue:
 def run_session(
     session: ort.InferenceSession, inputs: Values, outputs: Sequence[str], tensors: Mapping[str, Tensor]
 ) -> dict[str, Value]:
-    """The values of `outputs`.
+    """The values of `outputs`; `tensors` are the types of inputs and outputs.
 
     Numeric tensors are passed as OrtValues. If there are strings, sequences, maps or optionals, everything is passed as
     Python objects, which ONNX Runtime's other interface takes.
-
-    Args:
-        session: any session.
-        inputs: a value for each of its inputs.
-        outputs: names of outputs.
-        tensors: the types of `inputs` and `outputs`.
     """
     if all(is_numeric_tensor(tensors[name]) for name in (*inputs, *outputs)):
         return dict(zip(outputs, session.run_with_ort_values(outputs, inputs), strict=True))

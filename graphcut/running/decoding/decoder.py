@@ -102,14 +102,7 @@ def decoder_of(
     dims: Mapping[str, int],
     max_context: int | None,
 ) -> Decoder:
-    """How `cascade` is decoded.
-
-    Args:
-        cascade: from `split` or `open_cascade`.
-        inputs: what is fed in each step; for a state, its value at the beginning of a sequence.
-        pairs: states that the manifest does not know, outputs by inputs.
-        dims: sizes of states that are not known otherwise.
-        max_context: the maximum length of a sequence, prompt included.
+    """How `cascade` is decoded. See `generate` for the arguments; `pairs` are its `states`.
 
     Raises:
         RunError: the role of an input is not known, or the output with the logits is not found.

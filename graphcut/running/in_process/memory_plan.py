@@ -216,8 +216,7 @@ class MemoryForecast:
         peak_bytes: the maximum memory of the process.
         memory_bytes: its memory limit; None without one.
         is_estimated: sizes had to be estimated.
-        is_mapped: weights are mapped from disk, in a layout that is not the fastest: results may differ in the last
-            bits.
+        is_mapped: weights are mapped from disk and not prepacked: results may differ in the last bits.
         is_single: there is one input.
         spills: tensors that wait for a later part are written to disk when memory is full.
         parts: the number of parts.
@@ -279,16 +278,10 @@ def predict_memory(
     prepacked: bool = True,
     exact: bool = False,
 ) -> MemoryForecast:
-    """The best plan for inputs of these shapes in the available memory, and what it is predicted to need.
+    """The best plan for `times` inputs (None: unknown) of these shapes in `memory`, and what it is predicted to need.
 
-    Args:
-        cascade: the parts.
-        shapes: by input name.
-        memory: the available memory.
-        times: the number of such inputs; None if unknown.
-        is_once: each part is used once, for all inputs; otherwise once for each input.
-        prepacked: prepack weights if all parts fit.
-        exact: prepack weights also if they don't fit.
+    Each part is used once for all inputs if `is_once`, else once for each. Weights are `prepacked` if all parts fit,
+    with `exact` also if they don't.
 
     Raises:
         MemoryCapError: the memory limit is too small.

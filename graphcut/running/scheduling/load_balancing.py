@@ -79,11 +79,7 @@ def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
     Of several such divisions, the one with the least sum of squares. Exact, by dynamic programming (the linear
     partition problem: Skiena, The Algorithm Design Manual), in O(workers * parts²).
 
-    Example: even_bounds([1, 1, 1, 3], 2) is (0, 3, 4): both workers have 3.
-
-    Args:
-        weights: the cost of each part, in any unit, not negative.
-        workers: the number of workers; each gets at least one part.
+    Example: even_bounds([1, 1, 1, 3], 2) is (0, 3, 4): both workers have 3. Weights are in any unit, not negative.
 
     Raises:
         UsageError: fewer than one worker, or more workers than parts.

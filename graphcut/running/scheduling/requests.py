@@ -78,7 +78,7 @@ class Routing:
 
 
 class RequestState:
-    """The state of a request in flight, or of an attempt at it if it was restarted.
+    """The state of a request in flight. A restarted request gets a new one.
 
     Attributes:
         number: its number in the order of arrival.

@@ -91,11 +91,9 @@ class Scheduler:
         self._stopping = False
 
     def run(self, requests: Iterable[Request | None]) -> Iterator[Answer]:
-        """The answers, in the order of the requests.
+        """The answers, in the order of the requests, which are fetched as the window allows.
 
-        Args:
-            requests: fetched as the window allows. None means that there is none now, and to ask again after the next
-                event.
+        A request that is None means that there is none now, and to ask again after the next event.
 
         Raises:
             RunError: a request failed and `on_error` is `raise`; a part can't be loaded; or a worker is lost and no
