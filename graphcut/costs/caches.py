@@ -1,8 +1,7 @@
-"""KV caches: which input of a decoder comes back as which output, and what its symbols count.
+"""KV caches of decoders: which input becomes which output, and what the symbols of a decoder count.
 
-A decoder reads what it kept of the tokens before (`past_key_values.0.key`) and writes that with the new ones added
-(`present.0.key`). The spellings are those of optimum, torch.onnx, ONNX Runtime's converters, onnxruntime-genai and
-NeMo.
+A decoder reads what it cached of the tokens before (`past_key_values.0.key`) and writes it with the new tokens added
+(`present.0.key`). Names of optimum, torch.onnx, ONNX Runtime's converters, onnxruntime-genai and NeMo are known.
 """
 
 from __future__ import annotations
@@ -26,25 +25,22 @@ _PHRASES: Final = re.compile(
 )
 _BEFORE: Final = frozenset({"past", "cache", "caches"})
 _AFTER: Final = frozenset({"present", "out", "output", "new", "next", "updated", "update", "cache", "caches"})
-_KEPT: Final = frozenset({"present", "past", "cache", "caches", "kv"})
+_AFTER_ALONE: Final = frozenset({"present", "past", "cache", "caches", "kv"})  # names that are no more than this
 _SIDES: Final = _BEFORE | _AFTER | {"in", "input", "old", "prev", "previous", "kv"}
 _SHORT: Final = {"k": "key", "keys": "key", "v": "value", "values": "value"}
-
-_RECURRENT_RANK: Final = 3
-"""Layers, batch, width."""
-
+_RECURRENT_RANK: Final = 3  # layers, batch, width
 _TOKENS: Final = re.compile(r"^(decoder_)?(input_ids|inputs_embeds|position_ids|tokens|input_tokens)$")
 _MASK: Final = re.compile(r"^(decoder_)?attention_mask$")
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A tensor that a decoder gets back with its next step.
+    """A tensor that a decoder gets back at its next step.
 
     Attributes:
         past: the input of the model.
-        present: the output that becomes that input.
-        layer: the number in its name; `None` where it has none.
+        present: the output that becomes this input.
+        layer: the number in its name; `None` if it has none.
     """
 
     past: str
@@ -52,40 +48,39 @@ class Cache:
     layer: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderSymbols:
-    """The symbols that count tokens; `None` where the size has no symbol of its own, or is fixed.
+class DecoderSizes(NamedTuple):
+    """The sizes of a decoder's inputs: symbols, or numbers where a size is fixed; `None` if unknown.
 
     Attributes:
-        batch: sequences that run side by side.
+        batch: sequences in a batch.
         seq: new tokens of each.
-        past: tokens in the cache.
-        total: past and new tokens together.
+        past: tokens in the cache before the step. For a buffer of past and present, its size.
+        present: tokens in the cache after the step.
+        total: past and new tokens together, as the attention mask has it.
     """
 
-    batch: str | None
-    seq: str | None
-    past: str | None
-    total: str | None
+    batch: Dim
+    seq: Dim
+    past: Dim
+    present: Dim
+    total: Dim
 
 
 def find_caches(model: Model) -> tuple[Cache, ...]:
-    """The inputs that come back as outputs, in the order of the inputs: a cache of keys or values, a recurrent state.
+    """The inputs that become outputs, in the order of the inputs: keys or values of attention, or recurrent states.
 
-    1. Those that the user named with the model (`Model.states`).
-    2. By name: an input and an output pair up when their names are the same but for the words that tell before from
-       after, and are so for no other; both must be plain tensors of one dtype and of one rank of three or more, and of
-       one size along every axis but, at most, one along which it grows.
-    3. By structure: following an input through operators that keep a state (`state_slots`) leads to an output of the
-       same kind, and to no other.
+    1. Those that the user named (`Model.states`).
+    2. By name: an input and an output whose names are equal without the words for before and after, if no other input
+       or output has that name. Both must be plain tensors of one dtype, of the same rank of at least three, and of the
+       same size along all axes but at most one, along which they grow.
+    3. By structure: the input that becomes an output of the same kind through operators that keep states
+       (`state_slots`), if no other does.
     """
-    named = [(past, present) for past, present in model.states.items()]
-    named += _pairs_by_name(model, {name for pair in named for name in pair})
-    named += _pairs_by_structure(model, {name for pair in named for name in pair})
-    return tuple(
-        Cache(past, present, _layer(past))
-        for past, present in sorted(named, key=lambda pair: model.graph.input_index[pair[0]])
-    )
+    pairs = [(past, present) for past, present in model.states.items()]
+    pairs += _pairs_by_name(model, {name for pair in pairs for name in pair})
+    pairs += _pairs_by_structure(model, {name for pair in pairs for name in pair})
+    index = model.graph.input_index
+    return tuple(Cache(past, present, _layer(past)) for past, present in sorted(pairs, key=lambda pair: index[pair[0]]))
 
 
 def _layer(past: str) -> int | None:
@@ -93,86 +88,83 @@ def _layer(past: str) -> int | None:
 
 
 def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
-    graph, tensors = model.graph, model.tensors
-    before = _by_key((name for name in graph.reads if _words(name) & _BEFORE and name not in taken), tensors)
-    # An output that is called `output` and no more is none; one called `present` and no more may be.
-    outputs = [name for name in graph.writes if name not in taken]
-    after = _by_key((n for n in outputs if _words(n) & (_AFTER if _key(n) else _KEPT)), tensors)
-    known = _known_symbols(model)
-    return [
-        (past[0], present[0])
-        for key, past in before.items()
-        if len(past) == len(present := after.get(key, [])) == 1
-        and past[0] != present[0]
-        and _comes_back(tensors[past[0]], tensors[present[0]], known)
+    tensors, known = model.tensors, _input_symbols(model)
+    inputs = [name for name in model.graph.reads if name not in taken and _BEFORE.intersection(_words(name))]
+    # An output with no more than the name `output` is no cache; one with the name `present` may be.
+    outputs = [
+        name
+        for name in model.graph.writes
+        if name not in taken and (_AFTER if _key(name) else _AFTER_ALONE).intersection(_words(name))
     ]
+    before, after = _by_key(inputs, tensors), _by_key(outputs, tensors)
+    pairs = [(past[0], after[key][0]) for key, past in before.items() if len(past) == len(after.get(key, ())) == 1]
+    return [(past, present) for past, present in pairs if _comes_back(tensors[past], tensors[present], known)]
 
 
 def _pairs_by_structure(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
-    """Each input that becomes one output alone, which no other becomes."""
-    tensors, known = model.tensors, _known_symbols(model)
+    """Each input that becomes exactly one output, which no other input becomes."""
+    tensors, known = model.tensors, _input_symbols(model)
     found: dict[str, list[str]] = {}
     for past in model.graph.reads:
         if past not in taken and past not in model.graph.weights:
-            ends = [name for name in routes_from(model, past) if name not in taken]
-            alike = [name for name in ends if _is_fed_back(tensors[past], tensors[name], known)]
-            if len(alike) == 1:
-                found.setdefault(alike[0], []).append(past)
+            outputs = [name for name in routes_from(model, past) if name not in taken]
+            same = [name for name in outputs if _comes_back(tensors[past], tensors[name], known, may_grow=False)]
+            if len(same) == 1:
+                found.setdefault(same[0], []).append(past)
     return [(pasts[0], present) for present, pasts in found.items() if len(pasts) == 1]
 
 
-def _is_fed_back(past: Tensor, present: Tensor, known: set[str]) -> bool:
-    """As for names; but what is put together from pieces of fixed sizes would not fit at the next step."""
-    return _comes_back(past, present, known) and not any(
-        isinstance(a, int) and isinstance(b, int) and a != b
-        for a, b in zip(past.shape or (), present.shape or (), strict=False)
-    )
-
-
-def _known_symbols(model: Model) -> set[str]:
+def _input_symbols(model: Model) -> set[str]:
     return {dim for name in model.graph.reads for dim in model.tensors[name].shape or () if isinstance(dim, str)}
 
 
 def nodes_touching(graph: Graph, cache: Cache) -> tuple[int, ...]:
-    """The flowing nodes that read a cache or write what it becomes: where it lives, they live."""
+    """The flowing nodes that read a cache or write its next value."""
     writer = graph.producer.get(cache.present)
     writers = () if writer is None or graph.nodes[writer].is_constant else (writer,)
     return tuple(sorted({*graph.readers.get(cache.past, ()), *writers}))
 
 
-def decoder_symbols(model: Model) -> DecoderSymbols | None:
-    """What the symbols of a decoder count; `None` when the model has no caches that pair up.
+def decoder_sizes(model: Model) -> DecoderSizes | None:
+    """The sizes of a decoder; `None` for a model without caches of tokens.
 
-    The axis that grows tells past and total, inputs called as token ids, embeddings or positions tell batch and seq, an
-    attention mask tells the total. A cache that is one buffer for past and present has one symbol for both: `past`.
+    The axis along which caches grow gives past and present; inputs with names of token ids, embeddings or positions
+    give batch and seq; an attention mask gives the total.
     """
-    sizes = _sizes(model)
-    if sizes is None:
+    caches = [cache for cache in find_caches(model) if _holds_tokens(model, cache)]
+    if not caches:
         return None
-    return DecoderSymbols(
-        batch=_symbol(sizes.batch),
-        seq=_symbol(sizes.seq),
-        past=_symbol(sizes.past),
-        total=_symbol(sizes.total) or _symbol(sizes.present),
-    )
+    growths = [_growth(model.tensors[cache.past], model.tensors[cache.present]) for cache in caches]
+    # The keys of an encoder stay as they are, so caches that grow are preferred.
+    past, present = min(growths, key=lambda growth: (growth == (None, None), growth[0] == growth[1]))
+    batch, seq = _first_sizes(model, _TOKENS)
+    mask_batch, total = _first_sizes(model, _MASK)
+    first = model.tensors[caches[0].past].shape or (None,)
+    return DecoderSizes(batch or mask_batch or first[0], seq, past, present, total)
+
+
+def _holds_tokens(model: Model, cache: Cache) -> bool:
+    """Whether its size depends on the number of tokens, unlike that of a recurrent state."""
+    past, present = model.tensors[cache.past], model.tensors[cache.present]
+    return _growth(past, present) != (None, None) or past.shape is None or len(past.shape) > _RECURRENT_RANK
 
 
 def profile_dims(model: Model, profile: DecoderProfile, length: int, batch: int = 1) -> dict[str, int]:
-    """Numbers for the symbols of a decoder, on top of those the user gave with the model, which win.
+    """Numbers for the symbols of a decoder; those in `model.dims` take precedence.
 
     Args:
         model: a decoder with caches.
-        profile: `prefill` reads `length` tokens with an empty cache, `decode` reads one with `length` in the cache.
-        length: how many tokens.
-        batch: how many sequences side by side.
+        profile: `prefill` reads `length` tokens with an empty cache, `decode` one token with `length` in the cache.
+        length: number of tokens.
+        batch: number of sequences.
 
     Raises:
-        UsageError: the model is no decoder, or `length` or `batch` is not 1 or more.
+        UsageError: the model is not a decoder, or `length` or `batch` is below 1.
     """
-    sizes = _sizes(model)
+    sizes = decoder_sizes(model)
     if sizes is None:
         raise UsageError(
-            f"{model.path.name} is no decoder: none of its inputs is a cache that comes back as an output",
+            f"{model.path.name} is not a decoder: none of its inputs is a cache that becomes an output",
             hint="prefill and decode are for decoders with past and present tensors; for others give --dim NAME=NUMBER",
         )
     for name, number in (("length", length), ("batch", batch)):
@@ -180,26 +172,21 @@ def profile_dims(model: Model, profile: DecoderProfile, length: int, batch: int 
             raise UsageError(f"the {name} of a profile can't be {number}", hint="it is 1 or more")
     seq, past = (length, 0) if profile == "prefill" else (1, length)
     seq, past = _number(sizes.seq, model.dims, seq), _number(sizes.past, model.dims, past)
-    # A buffer that past and present share stands last: it holds them all.
-    row = (
-        (sizes.batch, batch),
-        (sizes.seq, seq),
-        (sizes.past, past),
-        (sizes.total, past + seq),
-        (sizes.present, past + seq),
-    )
-    return {**{dim: number for dim, number in row if isinstance(dim, str)}, **model.dims}
+    # A buffer for past and present tokens has one symbol for both, and must hold them all: later entries win.
+    order = (sizes.batch, sizes.seq, sizes.past, sizes.total, sizes.present)
+    numbers = zip(order, (batch, seq, past, past + seq, past + seq), strict=True)
+    return {**{dim: number for dim, number in numbers if isinstance(dim, str)}, **model.dims}
 
 
 def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     """`dims`, and the numbers that follow from them.
 
-    * the total of a decoder, where past and new tokens are bound: their sum;
-    * the width of a cache that onnxruntime-genai calls `kv_cache_dim`: that of a head of the attention that reads it;
+    * the total of a decoder, if past and new tokens are bound: their sum;
+    * the width of a cache, which onnxruntime-genai calls `kv_cache_dim`: that of a head of the attention that reads it;
     * symbols that are sums and products of others, as torch's exporter writes them (`past + seq`).
     """
     bound = {**head_sizes(model), **dims}
-    sizes = _sizes(model)
+    sizes = decoder_sizes(model)
     if sizes is not None and all(isinstance(dim, int) or dim in bound for dim in (sizes.past, sizes.seq)):
         total = _number(sizes.past, bound, 0) + _number(sizes.seq, bound, 0)
         for dim in (sizes.total, sizes.present):
@@ -211,42 +198,12 @@ def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     return bound
 
 
-class _DecoderSizes(NamedTuple):
-    """What a decoder's inputs say: symbols, or numbers where a size is fixed; `None` where nothing tells."""
-
-    batch: Dim
-    seq: Dim
-    past: Dim
-    present: Dim
-    total: Dim
-
-
-def _sizes(model: Model) -> _DecoderSizes | None:
-    caches = [cache for cache in find_caches(model) if _holds_tokens(model, cache)]
-    if not caches:
-        return None
-    grown = [_growth(model.tensors[cache.past], model.tensors[cache.present]) for cache in caches]
-    # Caches of an encoder's keys stay as they are; those that grow tell more.
-    past, present = min(grown, key=lambda pair: (pair == (None, None), pair[0] == pair[1]))
-    batch, seq = _first_sizes(model, _TOKENS)
-    masked, total = _first_sizes(model, _MASK)
-    first = model.tensors[caches[0].past].shape or (None,)
-    return _DecoderSizes(batch or masked or first[0], seq, past, present, total)
-
-
-def _holds_tokens(model: Model, cache: Cache) -> bool:
-    """Is it no recurrent state, whose size has nothing to do with how many tokens there are?"""
-    past, present = model.tensors[cache.past], model.tensors[cache.present]
-    return _growth(past, present) != (None, None) or past.shape is None or len(past.shape) > _RECURRENT_RANK
-
-
-def _number(dim: Dim, dims: Mapping[str, int], otherwise: int) -> int:
-    """What a size is: fixed, bound by the user, or `otherwise`."""
-    return dim if isinstance(dim, int) else dims.get(dim, otherwise) if isinstance(dim, str) else otherwise
+def _number(dim: Dim, dims: Mapping[str, int], default: int) -> int:
+    return dim if isinstance(dim, int) else dims.get(dim, default) if isinstance(dim, str) else default
 
 
 def head_sizes(model: Model) -> dict[str, int]:
-    """The widths of caches that have a symbol, from the attention nodes that read them."""
+    """The widths of caches that are symbols, from the attention nodes that read the caches."""
     found: dict[str, int] = {}
     for cache in find_caches(model):
         width = (model.tensors[cache.past].shape or (None,))[-1]
@@ -276,7 +233,7 @@ def _evaluated(text: str, dims: Mapping[str, int]) -> int | None:
 
 
 def _by_key(names: Iterable[str], tensors: Mapping[str, Tensor]) -> dict[tuple[str, ...], list[str]]:
-    """Names by what is left of them without the words that tell before from after; those of one rank of 3 or more."""
+    """The plain tensors of rank 3 or more among `names`, by their names without the words for before and after."""
     found: dict[tuple[str, ...], list[str]] = {}
     for name in names:
         shape = tensors[name].shape
@@ -285,76 +242,71 @@ def _by_key(names: Iterable[str], tensors: Mapping[str, Tensor]) -> dict[tuple[s
     return found
 
 
-def _split(name: str) -> list[str]:
+def _words(name: str) -> list[str]:
     return [word.lower() for word in _WORDS.findall(name)]
 
 
-def _words(name: str) -> set[str]:
-    return set(_split(name))
-
-
 def _key(name: str) -> tuple[str, ...]:
-    """`past_key_values.3.key` and `present_key_3` both come to `("3", "key")`: sorted, since exporters differ in it."""
-    words = _split(_PHRASES.sub("", name))
+    """`("3", "key")` for `past_key_values.3.key` and for `present_key_3`: sorted, since the order differs."""
+    words = _words(_PHRASES.sub("", name))
     return tuple(sorted(_SHORT.get(word, word) for word in words if word not in _SIDES))
 
 
-def _comes_back(past: Tensor, present: Tensor, known: set[str]) -> bool:
+def _comes_back(past: Tensor, present: Tensor, known: Collection[str], *, may_grow: bool = True) -> bool:
+    """Whether the output `present` can be the input `past` of the next step.
+
+    Args:
+        past: the input.
+        present: the output.
+        known: the symbols of inputs; another one, such as torch's `Concatpresent_dim_2`, may be any size.
+        may_grow: whether a fixed size may become a larger one.
+    """
     if past.dtype != present.dtype or past.dtype == "undefined":
         return False
     if past.shape is None or present.shape is None:
         return True
     if len(past.shape) != len(present.shape):
         return False
-    # A symbol that no input has, such as torch's `Concatpresent_dim_2`, may be any size.
-    differing = [
-        (before, after)
-        for before, after in zip(past.shape, present.shape, strict=True)
-        if before != after and before is not None and after is not None and (isinstance(after, int) or after in known)
-    ]
-    return len(differing) <= 1 and all(
-        not (isinstance(before, int) and isinstance(after, int)) or before < after for before, after in differing
-    )
+    pairs = [pair for pair in zip(past.shape, present.shape, strict=True) if pair[0] != pair[1] and None not in pair]
+    differing = [(a, b) for a, b in pairs if isinstance(b, int) or b in known]
+    fixed = [(a, b) for a, b in differing if isinstance(a, int) and isinstance(b, int)]
+    return len(differing) <= 1 and all(may_grow and a < b for a, b in fixed)
 
 
 def token_axis(model: Model, cache: Cache) -> int | None:
-    """The axis of a cache along which its tokens stand; None where it has none, or nothing tells.
+    """The axis of a cache along which its tokens are; `None` if it has none, or it is unknown.
 
-    By its sizes, which differ there from what it was before; by the operator that keeps it; for a buffer of a fixed
-    size by a mask of the same size.
+    By the sizes before and after, which differ there; by the operator that keeps it; for a buffer of fixed size by an
+    attention mask of the same size.
     """
     past, present = model.tensors[cache.past], model.tensors[cache.present]
-    grown = _growth(past, present)
+    growth = _growth(past, present)
     if past.shape is None:
         return None
-    if present.shape is not None and grown[0] != grown[1]:
-        return list(zip(past.shape, present.shape, strict=True)).index(grown)
-    told = routes_from(model, cache.past).get(cache.present)
-    if told is not None and told.axis is not None:
-        return told.axis % len(past.shape)
+    if present.shape is not None and growth[0] != growth[1]:
+        return list(zip(past.shape, present.shape, strict=True)).index(growth)
+    route = routes_from(model, cache.past).get(cache.present)
+    if route is not None and route.axis is not None:
+        return route.axis % len(past.shape)
     _, total = _first_sizes(model, _MASK)
-    places = [place for place, size in enumerate(past.shape) if isinstance(size, int) and size == total]
-    return places[0] if len(places) == 1 else None
+    axes = [axis for axis, dim in enumerate(past.shape) if isinstance(dim, int) and dim == total]
+    return axes[0] if len(axes) == 1 else None
 
 
 def _growth(past: Tensor, present: Tensor) -> tuple[Dim, Dim]:
-    """The sizes, before and after, of the axis along which a cache grows; `None` where nothing tells."""
+    """The sizes before and after along the axis where a cache grows; `None` if unknown."""
     if past.shape is None or present.shape is None:
         return None, None
-    axes = [pair for pair in zip(past.shape, present.shape, strict=True) if isinstance(pair[0], str)]
-    grown = [pair for pair in axes if pair[0] != pair[1] and not isinstance(pair[1], int)]
-    named = [pair for pair in axes if re.search("past|cache|len|seq|total", str(pair[0]))]
+    pairs = [pair for pair in zip(past.shape, present.shape, strict=True) if isinstance(pair[0], str)]
+    grown = [pair for pair in pairs if pair[0] != pair[1] and not isinstance(pair[1], int)]
+    named = [pair for pair in pairs if re.search("past|cache|len|seq|total", str(pair[0]))]
     return next(iter([pair for pair in grown if pair in named] or grown or named), (None, None))
 
 
 def _first_sizes(model: Model, pattern: re.Pattern[str]) -> Sequence[Dim]:
-    """The first two sizes of the first input called so; one that has a single axis has no batch."""
+    """The first two sizes of the first input whose name matches; a single axis is the second."""
     for name in model.graph.reads:
         shape = model.tensors[name].shape
         if pattern.match(name) and shape:
             return shape[:2] if len(shape) > 1 else (None, shape[0])
     return None, None
-
-
-def _symbol(dim: Dim) -> str | None:
-    return dim if isinstance(dim, str) else None

@@ -1,7 +1,7 @@
-"""States by structure: which output an input of a model becomes, found by following it through operators that keep one.
+"""States by structure: which output an input becomes, found by following it through operators that keep a state.
 
-What they keep stands in their definitions: attention gives its past keys back with the new ones, a recurrent cell its
-hidden state. Slots by the schemas of ai.onnx (opset 24) and of ONNX Runtime's contributed operators.
+Attention returns its past keys with the new ones, a recurrent cell its hidden state. The slots are those in the schemas
+of ai.onnx (opset 24) and of ONNX Runtime's contributed operators.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from ..loading.subgraphs import FunctionKey, callee_key, captures, subgraphs
 
 
 class StateSlot(NamedTuple):
-    """Where an operator reads a state and where it gives it back.
+    """Where an operator reads a state and where it writes it.
 
     Attributes:
-        read: which of its inputs.
-        written: which of its outputs.
-        axis: along which the tokens of the state stand, from the last where negative; None for none, or where the node
-            says it.
-        is_sure: it is a state whatever becomes of it; else only where others read it on its way out, too.
+        read: index of the input.
+        written: index of the output.
+        axis: the axis of the tokens; `None` if there is none, or an attribute has it.
+        is_sure: it is always a state; else only if other nodes read it after the operator, too.
     """
 
     read: int
@@ -33,161 +32,144 @@ class StateSlot(NamedTuple):
     is_sure: bool = True
 
 
-_KEYS_AND_VALUES: Final = -2
+def _keys_and_values(*slots: tuple[int, int]) -> tuple[StateSlot, ...]:
+    return tuple(StateSlot(read, written, axis=-2) for read, written in slots)
+
+
+_MS: Final = "com.microsoft."
 _SLOTS: Final[Mapping[str, tuple[StateSlot, ...]]] = {
-    "Concat": (StateSlot(0, 0, is_sure=False),),
-    "ScatterND": (StateSlot(0, 0, is_sure=False),),
-    "ScatterElements": (StateSlot(0, 0, is_sure=False),),
+    **dict.fromkeys(("Concat", "ScatterND", "ScatterElements"), (StateSlot(0, 0, is_sure=False),)),
     "TensorScatter": (StateSlot(0, 0),),
-    "Attention": (StateSlot(4, 1, _KEYS_AND_VALUES), StateSlot(5, 2, _KEYS_AND_VALUES)),
+    "Attention": _keys_and_values((4, 1), (5, 2)),
     "LSTM": (StateSlot(5, 1), StateSlot(6, 2)),
-    "GRU": (StateSlot(5, 1),),
-    "RNN": (StateSlot(5, 1),),
-    "com.microsoft.GroupQueryAttention": (StateSlot(3, 1, _KEYS_AND_VALUES), StateSlot(4, 2, _KEYS_AND_VALUES)),
-    "com.microsoft.SparseAttention": (StateSlot(3, 1, _KEYS_AND_VALUES), StateSlot(4, 2, _KEYS_AND_VALUES)),
-    "com.microsoft.PagedAttention": (StateSlot(3, 1), StateSlot(4, 2)),
-    "com.microsoft.MultiHeadAttention": (StateSlot(6, 1, _KEYS_AND_VALUES), StateSlot(7, 2, _KEYS_AND_VALUES)),
-    "com.microsoft.DecoderMaskedMultiHeadAttention": (
-        StateSlot(5, 1, _KEYS_AND_VALUES),
-        StateSlot(6, 2, _KEYS_AND_VALUES),
-    ),
-    "com.microsoft.DecoderMaskedSelfAttention": (StateSlot(4, 1, _KEYS_AND_VALUES),),
-    "com.microsoft.Attention": (StateSlot(4, 1, _KEYS_AND_VALUES),),
-    "com.microsoft.QAttention": (StateSlot(8, 1, _KEYS_AND_VALUES),),
-    "com.microsoft.LinearAttention": (StateSlot(3, 1),),
-    "com.microsoft.CausalConvWithState": (StateSlot(3, 1),),
+    **dict.fromkeys(("GRU", "RNN"), (StateSlot(5, 1),)),
+    _MS + "GroupQueryAttention": _keys_and_values((3, 1), (4, 2)),
+    _MS + "SparseAttention": _keys_and_values((3, 1), (4, 2)),
+    _MS + "PagedAttention": (StateSlot(3, 1), StateSlot(4, 2)),
+    _MS + "MultiHeadAttention": _keys_and_values((6, 1), (7, 2)),
+    _MS + "DecoderMaskedMultiHeadAttention": _keys_and_values((5, 1), (6, 2)),
+    _MS + "DecoderMaskedSelfAttention": _keys_and_values((4, 1)),
+    _MS + "Attention": _keys_and_values((4, 1)),
+    _MS + "QAttention": _keys_and_values((8, 1)),
+    _MS + "LinearAttention": (StateSlot(3, 1),),
+    _MS + "CausalConvWithState": (StateSlot(3, 1),),
 }
-_AXES: Final[Mapping[str, int | None]] = {"Concat": None, "ScatterElements": 0, "TensorScatter": -2}
-"""Operators whose attribute `axis` says where tokens stand, and what it is where it isn't written."""
+_DEFAULT_AXIS: Final[Mapping[str, int | None]] = {"Concat": None, "ScatterElements": 0, "TensorScatter": -2}
+"""Operators with the axis of the tokens in the attribute `axis`, and its default."""
 
-_PASSING: Final = frozenset(
-    {"Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Slice", "Transpose", "Squeeze", "Unsqueeze", "Reshape"}
-)
-"""Operators that hand on the state they read first."""
+_RESHAPING: Final = frozenset({"Transpose", "Squeeze", "Unsqueeze", "Reshape"})
+_PASSING: Final = _RESHAPING | {"Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Slice"}
+"""Operators whose output is the state that is their first input; `_RESHAPING` ones change its axes."""
 
-_PARTING: Final = frozenset({"Split", "Gather"})
-"""Operators that take the state of one layer out of all: on the way to a cell."""
-
-_SHAPING: Final = frozenset({"Transpose", "Squeeze", "Unsqueeze", "Reshape"})
-"""Operators after which the axes of a state are others."""
+_PICKING: Final = frozenset({"Split", "Gather"})
+"""Operators that take the state of one layer from that of all layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateRoute:
-    """How far a state was followed.
+    """What is known of a state that was followed to a tensor.
 
     Attributes:
-        is_kept: an operator that keeps states was passed.
-        is_sure: by this it is a state, without looking who else reads it.
-        is_used: something else reads it after that.
-        axis: along which its tokens stand, as far as operators tell.
-        is_moved: an operator changed its axes before the first one told.
+        is_kept: it passed an operator with a state slot.
+        is_sure: one of these is always a state.
+        is_used: another node reads it after that.
+        axis: the axis of its tokens, if an operator has it.
+        is_reshaped: its axes changed before an operator had the axis of the tokens.
     """
 
     is_kept: bool = False
     is_sure: bool = False
     is_used: bool = False
     axis: int | None = None
-    is_moved: bool = False
+    is_reshaped: bool = False
 
     @property
     def is_state(self) -> bool:
-        """Is what came by here a state?"""
+        """Whether it is a state."""
         return self.is_kept and (self.is_sure or self.is_used)
 
 
-class _Place(NamedTuple):
-    """A graph, a body or a function: where names are followed."""
+class _Names(NamedTuple):
+    """A graph, subgraph or function in which tensors are followed by name."""
 
     readers: Callable[[str], Sequence[NodeProto]]
     functions: Mapping[FunctionKey, FunctionProto]
 
 
 def routes_from(model: Model, name: str) -> dict[str, StateRoute]:
-    """The outputs of `model` that the input `name` becomes, and how. Visits what is on the way, and its readers."""
+    """The outputs of `model` that its input `name` becomes. Visits the nodes on the way and their readers."""
     graph, nodes = model.graph, model.proto.graph.node
-    place = _Place(lambda tensor: [nodes[i] for i in graph.readers.get(tensor, ())], model.functions)
-    outputs = set(graph.writes)
-    return {
-        tensor: route
-        for tensor, route in _follow(place, name, StateRoute()).items()
-        if tensor in outputs and tensor != name and route.is_state
-    }
+    names = _Names(lambda tensor: [nodes[i] for i in graph.readers.get(tensor, ())], model.functions)
+    found = _follow(names, name, StateRoute())
+    return {output: found[output] for output in graph.writes if output in found and found[output].is_state}
 
 
-def _follow(place: _Place, start: str, route: StateRoute) -> dict[str, StateRoute]:
+def _follow(names: _Names, start: str, route: StateRoute) -> dict[str, StateRoute]:
     """All tensors that `start` becomes, itself included."""
     found: dict[str, StateRoute] = {}
-    waiting = [(start, route)]
-    while waiting:
-        name, here = waiting.pop()
+    stack = [(start, route)]
+    while stack:
+        name, here = stack.pop()
         if name in found:
             continue
-        readers = place.readers(name)
-        steps = [list(_steps(place, node, name, here)) for node in readers]
-        if here.is_kept and not all(steps):
+        steps = [list(_steps(names, node, name, here)) for node in names.readers(name)]
+        if here.is_kept and not all(steps):  # a reader that it doesn't pass through
             here = replace(here, is_used=True)
-            steps = [[(made, replace(route, is_used=True)) for made, route in step] for step in steps]
+            steps = [[(made, replace(step, is_used=True)) for made, step in found_by] for found_by in steps]
         found[name] = here
-        waiting.extend(step for way in steps for step in way)
+        stack.extend(step for found_by in steps for step in found_by)
     if any(route.is_used for route in found.values()):
         found = {name: replace(route, is_used=route.is_kept) for name, route in found.items()}
     return found
 
 
-def _steps(place: _Place, node: NodeProto, name: str, route: StateRoute) -> Iterator[tuple[str, StateRoute]]:
-    """What `name` becomes in `node`."""
-    kind = node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}.{node.op_type}"
-    if kind == "If":
-        for body in subgraphs(node):
-            yield from _through(_Place(_readers_in(body), place.functions), name, _outputs(body), node, route)
-    elif (function := place.functions.get(callee_key(node))) is not None:
-        inner = _Place(_readers_in(function), place.functions)
+def _steps(names: _Names, node: NodeProto, name: str, route: StateRoute) -> Iterator[tuple[str, StateRoute]]:
+    """The outputs of `node` that `name` becomes."""
+    op = node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}.{node.op_type}"
+    if op == "If":
+        for subgraph in subgraphs(node):
+            outputs = [value.name for value in subgraph.output]
+            yield from _through(_names_in(subgraph, names), name, outputs, node, route)
+    elif (function := names.functions.get(callee_key(node))) is not None:
         for formal, actual in zip(function.input, node.input, strict=False):
             if actual == name:
-                yield from _through(inner, formal, list(function.output), node, route)
-    elif kind in _PASSING and node.input[0] == name:
-        moved = route.is_moved or (kind in _SHAPING and route.axis is None)
-        yield node.output[0], replace(route, is_moved=moved)
-    elif kind in _PARTING and node.input[0] == name:
-        yield from ((made, replace(route, is_moved=True)) for made in node.output if made)
-    elif kind == "Concat" and route.is_kept and list(node.input).count(name) == 1:
-        yield node.output[0], route  # the states of all layers are put together again
-    else:
-        yield from _kept(node, kind, name, route)
+                yield from _through(_names_in(function, names), formal, function.output, node, route)
+    elif op in _PASSING and node.input[0] == name:
+        is_reshaped = route.is_reshaped or (op in _RESHAPING and route.axis is None)
+        yield node.output[0], replace(route, is_reshaped=is_reshaped)
+    elif op in _PICKING and node.input[0] == name:
+        yield from ((made, replace(route, is_reshaped=True)) for made in node.output if made)
+    elif op == "Concat" and route.is_kept and list(node.input).count(name) == 1:
+        yield node.output[0], route  # the states of all layers together
+    elif list(node.input).count(name) == 1:
+        yield from _through_slots(node, op, name, route)
 
 
-def _kept(node: NodeProto, kind: str, name: str, route: StateRoute) -> Iterator[tuple[str, StateRoute]]:
-    for slot in _SLOTS.get(kind, ()):
-        is_here = len(node.input) > slot.read and node.input[slot.read] == name and list(node.input).count(name) == 1
-        if is_here and len(node.output) > slot.written and node.output[slot.written]:
+def _through_slots(node: NodeProto, op: str, name: str, route: StateRoute) -> Iterator[tuple[str, StateRoute]]:
+    for slot in _SLOTS.get(op, ()):
+        is_read = len(node.input) > slot.read and node.input[slot.read] == name
+        if is_read and len(node.output) > slot.written and node.output[slot.written]:
             axis = slot.axis
-            if kind in _AXES:
-                axis = next((a.i for a in node.attribute if a.name == "axis"), _AXES[kind])
-            known = route.axis if route.axis is not None or route.is_moved else axis
-            yield (
-                node.output[slot.written],
-                replace(route, is_kept=True, is_sure=route.is_sure or slot.is_sure, axis=known),
-            )
+            if op in _DEFAULT_AXIS:
+                axis = next((a.i for a in node.attribute if a.name == "axis"), _DEFAULT_AXIS[op])
+            known = route.axis if route.axis is not None or route.is_reshaped else axis
+            is_sure = route.is_sure or slot.is_sure
+            yield node.output[slot.written], replace(route, is_kept=True, is_sure=is_sure, axis=known)
 
 
 def _through(
-    inner: _Place, name: str, outputs: Sequence[str], node: NodeProto, route: StateRoute
+    inner: _Names, name: str, outputs: Sequence[str], node: NodeProto, route: StateRoute
 ) -> Iterator[tuple[str, StateRoute]]:
-    """What comes out of a body or function."""
+    """The outputs of `node` that `name` becomes in its subgraph or function."""
     found = _follow(inner, name, route)
     for made, outer in zip(outputs, node.output, strict=False):
         if made in found and outer and made != name:
             yield outer, found[made]
 
 
-def _outputs(body: GraphProto) -> list[str]:
-    return [value.name for value in body.output]
-
-
-def _readers_in(within: GraphProto | FunctionProto) -> Callable[[str], Sequence[NodeProto]]:
+def _names_in(owner: GraphProto | FunctionProto, names: _Names) -> _Names:
     readers: dict[str, list[NodeProto]] = {}
-    for node in within.node:
+    for node in owner.node:
         for name in dict.fromkeys((*node.input, *captures(node))):
             readers.setdefault(name, []).append(node)
-    return lambda name: readers.get(name, ())
+    return _Names(lambda name: readers.get(name, ()), names.functions)

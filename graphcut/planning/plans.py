@@ -15,7 +15,7 @@ from ..analysis.cut_points import Analysis, AnalysisLike, analyze
 from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph, Partition, partition
 from ..core.product import Product
-from ..costs.caches import DecoderProfile, decoder_symbols, nodes_touching, profile_dims
+from ..costs.caches import DecoderProfile, decoder_sizes, nodes_touching, profile_dims
 from ..costs.device import Device, run_s
 from ..costs.matching import Coverage, apply_table, cover
 from ..costs.tables import CostTable
@@ -157,7 +157,7 @@ def default_dims(
     For the objective `decode` those of one token, if no profile is named.
     """
     is_decoding = isinstance(goal, Across) and goal.objective == "decode"
-    if is_decoding and profile is None and decoder_symbols(analysis.model) is not None:
+    if is_decoding and profile is None and decoder_sizes(analysis.model) is not None:
         profile = "decode"
     return decoder_dims(analysis, profile, tokens)
 
@@ -170,7 +170,7 @@ def decoder_dims(
     Raises:
         UsageError: a profile or a number is given, and the model is no decoder.
     """
-    if profile is None and tokens is None and decoder_symbols(analysis.model) is None:
+    if profile is None and tokens is None and decoder_sizes(analysis.model) is None:
         return {}
     return profile_dims(analysis.model, profile or "prefill", 512 if tokens is None else tokens)
 

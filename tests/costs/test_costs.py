@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnx.backend.test.loader import load_model_tests
 
 from graphcut import Graph, Model, Node, UsageError, load
-from graphcut.costs.caches import Cache, DecoderSymbols, decoder_symbols, find_caches, nodes_touching, profile_dims
+from graphcut.costs.caches import Cache, DecoderSizes, decoder_sizes, find_caches, nodes_touching, profile_dims
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.formula import Formula, product
 from graphcut.costs.weighing import Costs, peak_bytes, weigh
@@ -196,13 +196,13 @@ def test_a_cache_lives_with_the_nodes_that_read_and_write_it(tmp_path: Path) -> 
 
 def test_the_symbols_of_a_decoder_have_roles(opened: Open) -> None:
     model = opened(cached([("past_0", "present_0")]))
-    assert decoder_symbols(model) == DecoderSymbols(batch="batch", seq="seq", past="past", total="total")
+    assert decoder_sizes(model) == DecoderSizes("batch", "seq", "past", "total", "total")
 
 
 def test_what_is_no_decoder_has_no_profiles(opened: Open) -> None:
     model = opened(cached([("x", "y")]))
-    assert decoder_symbols(model) is None
-    with pytest.raises(UsageError, match=r"model\.onnx is no decoder: none of its inputs is a cache") as caught:
+    assert decoder_sizes(model) is None
+    with pytest.raises(UsageError, match=r"model\.onnx is not a decoder: none of its inputs is a cache") as caught:
         profile_dims(model, "decode", 16)
     assert "for others give --dim NAME=NUMBER" in caught.value.hint
 
@@ -220,7 +220,7 @@ def test_what_the_user_bound_wins_in_a_profile(opened: Open) -> None:
 
 def test_a_decoder_that_takes_one_token_at_a_time_has_no_longer_prefill(opened: Open) -> None:
     model = opened(cached([("past_0", "present_0")], present=("batch", 2, "past + 1", 8), seq=1, total="past + 1"))
-    assert decoder_symbols(model) == DecoderSymbols(batch="batch", seq=None, past="past", total="past + 1")
+    assert decoder_sizes(model) == DecoderSizes("batch", 1, "past", "past + 1", "past + 1")
     assert profile_dims(model, "prefill", 16) == {"batch": 1, "past": 0, "past + 1": 1}
     assert profile_dims(model, "decode", 16) == {"batch": 1, "past": 16, "past + 1": 17}
 
@@ -231,7 +231,7 @@ def test_the_caches_that_grow_tell_what_is_past(opened: Open) -> None:
         value.type.tensor_type.shape.dim[2].dim_param = "encoder_length"
     model = opened(proto)
     assert len(find_caches(model)) == 2
-    assert decoder_symbols(model) == DecoderSymbols(batch="batch", seq="seq", past="past", total="total")
+    assert decoder_sizes(model) == DecoderSizes("batch", "seq", "past", "total", "total")
 
 
 def test_a_profile_needs_tokens(opened: Open) -> None:

@@ -19,7 +19,7 @@ from decoders import (
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from graphcut import Model, demos, load
-from graphcut.costs.caches import decoder_symbols, find_caches, token_axis
+from graphcut.costs.caches import decoder_sizes, find_caches, token_axis
 
 from conftest import FIXTURES, floats, model_of
 
@@ -146,7 +146,7 @@ def test_exports_without_states_have_none(name: str) -> None:
 
 
 def test_a_recurrent_state_is_no_cache_of_tokens(opened: Open) -> None:
-    assert decoder_symbols(opened(with_lstm())) is None
+    assert decoder_sizes(opened(with_lstm())) is None
 
 
 def test_states_named_by_hand_win(opened: Open) -> None:
