@@ -78,11 +78,14 @@ def table(columns: Sequence[Column], *, width: int, signs: Glyphs) -> Table:
     """
     shown = _kept([_spelt(column, signs) for column in columns], width)
     wanted = _widths(shown, width)
-    made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    made = Table(box=None, padding=0, header_style="dim")
     for column, room in zip(shown, wanted, strict=True):
+        if made.columns:  # a column as gap: rich before 14.3 counts padding after the last column, too
+            made.add_column(width=_GAP)
         made.add_column(Text(column.title), width=room, no_wrap=True, justify="left" if column.is_text else "right")
     for row in zip(*(column.cells for column in shown), strict=True):
-        made.add_row(*(_shortened(cell, room) for cell, room in zip(row, wanted, strict=True)))
+        cells = [("", _shortened(cell, room)) for cell, room in zip(row, wanted, strict=True)]
+        made.add_row(*[part for cell in cells for part in cell][1:])
     return made
 
 
