@@ -1,8 +1,8 @@
-"""Sizes that ONNX shape inference leaves open, computed once numbers are put in for the symbols of a model.
+"""Size evaluation: dimensions that ONNX shape inference leaves unknown, for given numbers of the symbols.
 
-Inference follows sizes through the arithmetic of few operators. What goes through others is computed here, with onnx's
-reference implementation, from values that are known beforehand to be small: a mask of any size is sized without being
-made. The names that sizes get at the borders of parts rest on the same.
+ONNX shape inference propagates sizes through few operators (Shape, Slice, Concat, Add, ...). Where a size is computed
+by others, the values are evaluated here with onnx's reference implementation, but only values that are known to be
+small beforehand: the size of a mask is computed, not the mask.
 """
 
 from __future__ import annotations
@@ -35,19 +35,40 @@ from .shape_inference import (
 from .subgraphs import callee_key, domain, function_key, has_subgraphs, is_external, is_stateful
 
 _WHOLE: Final = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
-_SMALL_ELEMENTS: Final = 1024
-_FEW: Final = 500
-"""The sizes of so many tensors are found one by one in less time than it takes onnx to infer those of 5,000."""
+_MAX_ELEMENTS: Final = 1024
+"""A value with more elements is not evaluated."""
+BATCH: Final = 500
+"""Evaluating so many tensors takes less time than ONNX shape inference on 5,000."""
 _COUNTING: Final = frozenset({"Compress", "NonZero", "Unique"})
-"""Operators whose values must be known for the size of what they write; it is no larger than what they read."""
+"""Operators whose output size depends on the values of their inputs, and is not larger than these."""
 
 
 def infer_bound(model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[str]) -> dict[str, Tensor]:
-    """What is known of `wanted` once `dims` are put in for the symbols of inputs: for sizes, not for parts.
+    """The types of `wanted` when the symbols of the inputs are the numbers `dims`. For sizes; parts keep the symbols.
 
-    ONNX shape inference comes first. It follows sizes through the arithmetic of few operators (Shape, Slice, Concat,
-    Add), so that what goes through others (Range, Equal, Where, ConstantOfShape) is open after it; small values that
-    depend on nothing but sizes and constants are then computed, and the sizes that follow from them.
+    First ONNX shape inference, then evaluation of small values that depend on sizes and constants only.
+
+    Example: y has 2 * seq / 2 elements. Shape inference does not know it, because it does not propagate values through
+    Mul and Range. With seq = 5, evaluation computes s = [5], n = 5, d = 10, and from these the size of Range; r itself
+    is not computed unless it is small and a size depends on its values.
+
+        >>> model = onnx.parser.parse_model('''
+        ...     <ir_version: 8, opset_import: ["": 17]>
+        ...     example (float[batch, seq] x) => (int64[rows] y)
+        ...     <int64 zero = {0}, int64 two = {2}> {
+        ...         s = Shape <start = 1> (x)
+        ...         n = Squeeze (s)
+        ...         d = Mul (n, two)
+        ...         r = Range (zero, d, two)
+        ...         y = Identity (r)
+        ...     }''')
+        >>> inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        >>> [dim.dim_param for value in inferred.graph.value_info if value.name == "r"
+        ...  for dim in value.type.tensor_type.shape.dim]
+        ['unk__0']
+        >>> found = infer_bound(model, {"batch": 1, "seq": 5}, {"d", "r", "y"})
+        >>> {name: str(tensor) for name, tensor in sorted(found.items())}
+        {'d': 'int64[]', 'r': 'int64[5]', 'y': 'int64[5]'}
     """
     bound = without_value_info(model)
     for value in bound.graph.input:
@@ -57,50 +78,50 @@ def infer_bound(model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[
     for value in bound.graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    arithmetic, still_open = _begun(bound, wanted)
-    arithmetic.settle(still_open[:_FEW])
-    if len(still_open) > _FEW:
-        # So many inherit what is open: once the first sizes stand, onnx infers the others many times faster.
-        found = arithmetic.found.items()
+    evaluation, unknown = _infer(bound, wanted)
+    evaluation.run(unknown[:BATCH])
+    if len(unknown) > BATCH:
+        # Most of them depend on the first ones: with these known, shape inference finds the others much faster.
+        found = evaluation.found.items()
         bound.graph.value_info.extend(ValueInfoProto(name=name, type=type_proto(tensor)) for name, tensor in found)
-        arithmetic, still_open = _begun(bound, wanted)
-        arithmetic.settle(still_open)
-    return {name: tensor for name, tensor in {**arithmetic.read, **arithmetic.found}.items() if name in wanted}
+        evaluation, unknown = _infer(bound, wanted)
+        evaluation.run(unknown)
+    return {name: tensor for name, tensor in {**evaluation.declared, **evaluation.found}.items() if name in wanted}
 
 
-def _begun(model: ModelProto, wanted: AbstractSet[str]) -> tuple[_Arithmetic, list[str]]:
-    """What ONNX shape inference finds, and those of `wanted` that it leaves open, in topological order."""
+def _infer(model: ModelProto, wanted: AbstractSet[str]) -> tuple[_Evaluation, list[str]]:
+    """The result of ONNX shape inference, and those of `wanted` that it does not know, in topological order."""
     inferred = {value.name: value for value in infer_values(model)}
     found = tensors_of_values((value for name, value in inferred.items() if name in wanted), set())
-    return _Arithmetic(model, inferred, found), [name for name, tensor in found.items() if has_unknown_dims(tensor)]
+    return _Evaluation(model, inferred, found), [name for name, tensor in found.items() if has_unknown_dims(tensor)]
 
 
-def name_open_sizes(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give a size that inference left open the symbol it is equal to, where there is one.
+def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` with unknown dimensions replaced by the symbols that they are equal to, where there is one.
 
-    Inference loses symbols in the arithmetic of shapes (Shape, Slice, Concat, Reshape), and keeps numbers: once a
-    prime of its own stands for each symbol, a size that comes out as that prime is the symbol.
+    Shape inference loses symbols in computations (Shape, Slice, Concat, Reshape), but not numbers. So each symbol is
+    bound to a different prime: a dimension that is inferred as this prime is equal to the symbol.
     """
     named = dict(tensors)
-    partly_open = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
+    unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
     symbols = sorted({dim for tensor in tensors.values() for dim in tensor.shape or () if isinstance(dim, str)})
-    if not symbols or not partly_open:
+    if not symbols or not unknown:
         return named
-    binding = _agreeing(dict(zip(symbols, _primes(10_007, len(symbols)), strict=True)))
+    binding = _with_total(dict(zip(symbols, distant_primes(10_007, len(symbols)), strict=True)))
     symbol_of = {number: symbol for symbol, number in binding.items()}
-    for name, found in infer_bound(model, binding, partly_open).items():
+    for name, found in infer_bound(model, binding, unknown).items():
         shape = tensors[name].shape or ()
         if found.shape is not None and len(found.shape) == len(shape):
-            sizes = [
+            dims = [
                 symbol_of.get(number) if dim is None and isinstance(number, int) else dim
                 for dim, number in zip(shape, found.shape, strict=True)
             ]
-            named[name] = with_shape(tensors[name], sizes)
+            named[name] = with_shape(tensors[name], dims)
     return named
 
 
-def _agreeing(binding: Mapping[str, int]) -> dict[str, int]:
-    """The binding, with the one sum put right that decoders rely on: all tokens are the past ones and the new ones."""
+def _with_total(binding: Mapping[str, int]) -> dict[str, int]:
+    """The binding, changed so that total = past + new tokens, as decoders require."""
     totals = [symbol for symbol in binding if "total" in symbol]
     pasts = [symbol for symbol in binding if "past" in symbol and symbol not in totals]
     news = [symbol for symbol in binding if symbol.startswith("seq") and symbol not in (*totals, *pasts)]
@@ -109,151 +130,156 @@ def _agreeing(binding: Mapping[str, int]) -> dict[str, int]:
     return dict(binding)
 
 
-def _primes(start: int, number: int) -> list[int]:
+def distant_primes(start: int, number: int) -> list[int]:
+    """Primes far from each other.
+
+    For a dozen of them no sum, difference, small multiple or fraction (rounded up or down) is another one, so that no
+    window, stride, padding or scale changes one into another. Tests try them all.
+    """
     found: list[int] = []
     candidate = start
     while len(found) < number:
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
             found.append(candidate)
-            # Far from the next one, and so that for a dozen of them no sum, difference, small multiple or part, however
-            # rounded, is another one: no window, stride, padding or scale turns one into the other. Tests try them all.
             candidate = candidate * 69 // 40 | 1
         candidate += 2
     return found
 
 
-class _Arithmetic:
-    """Small values that depend on nothing but sizes and constants, and the sizes that follow from them.
+class _Evaluation:
+    """Evaluates small values that depend on sizes and constants only, and the sizes that depend on these.
 
-    Goes back from what is open to all that it may depend on, and forth again node by node: onnx infers the types of
-    what a node writes from the values that it reads, and onnx's reference implementation computes its own. Whether a
-    value is small is known before it is computed, so that nothing grows with the numbers that were put in.
+    Collects the nodes that unknown sizes depend on, and visits them in topological order: onnx infers the types of a
+    node's outputs from the known values of its inputs, and the reference implementation computes values. Only values
+    that are known to be small are computed, so that nothing grows with the numbers of the symbols.
+
+    Attributes:
+        declared: known types, from shape inference and messages.
+        found: the types that evaluation found.
     """
 
-    def __init__(self, model: ModelProto, inferred: Mapping[str, ValueInfoProto], known: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, model: ModelProto, inferred: Mapping[str, ValueInfoProto], declared: Mapping[str, Tensor]
+    ) -> None:
         graph = model.graph
-        self.nodes = graph.node
-        self.opsets = {domain(opset.domain): opset for opset in model.opset_import}
-        self.functions = {function_key(function) for function in model.functions}
+        self.declared = dict(declared)
+        self.found: dict[str, Tensor] = {}
+        self._nodes = graph.node
+        self._opsets = {domain(opset.domain): opset for opset in model.opset_import}
+        self._functions = {function_key(function) for function in model.functions}
         weights = {weight.name: weight for weight in graph.initializer}
         inputs = {value.name: value for value in graph.input}
-        self.messages: dict[str, TensorProto | ValueInfoProto] = {**weights, **inputs, **inferred}
-        self.weights = {name: weight for name, weight in weights.items() if not is_external(weight)}
-        self.read = dict(known)
-        self.found: dict[str, Tensor] = {}
-        self.values: dict[str, TensorProto] = {}
+        self._messages: dict[str, TensorProto | ValueInfoProto] = {**weights, **inputs, **inferred}
+        self._weights = {name: weight for name, weight in weights.items() if not is_external(weight)}
+        self._values: dict[str, TensorProto] = {}
 
     @cached_property
-    def producer(self) -> Mapping[str, int]:
-        """Which node writes a tensor."""
-        return {name: i for i, node in enumerate(self.nodes) for name in node.output}
+    def _producer(self) -> Mapping[str, int]:
+        return {name: i for i, node in enumerate(self._nodes) for name in node.output}
 
-    def settle(self, names: Iterable[str]) -> None:
-        """Find the sizes of `names`, as far as they follow."""
-        for node in (self.nodes[i] for i in self._behind(names)):
-            if not has_subgraphs(node) and callee_key(node) not in self.functions:
-                self._infer(node)
-                self._compute(node)
+    def run(self, names: Iterable[str]) -> None:
+        """Find the sizes of `names`, as far as possible."""
+        for node in (self._nodes[i] for i in self._dependencies(names)):
+            if not has_subgraphs(node) and callee_key(node) not in self._functions:
+                self._infer_types(node)
+                self._compute_values(node)
 
-    def tensor(self, name: str) -> Tensor | None:
-        """What is known of the type of `name`."""
-        if name not in self.read and name in self.messages:
-            message = self.messages[name]
-            tensor = (
-                tensor_of_initializer(message)
-                if isinstance(message, TensorProto)
-                else tensor_of_type(name, message.type, symbols=set())
-            )
+    def _tensor(self, name: str) -> Tensor | None:
+        if name not in self.declared and name in self._messages:
+            message = self._messages[name]
+            if isinstance(message, TensorProto):
+                tensor = tensor_of_initializer(message)
+            else:
+                tensor = tensor_of_type(name, message.type, symbols=set())
             if tensor.dtype != UNKNOWN:
-                self.read[name] = tensor
-        return self.found.get(name) or self.read.get(name)
+                self.declared[name] = tensor
+        return self.found.get(name) or self.declared.get(name)
 
     def _value(self, name: str) -> TensorProto | None:
-        tensor = self.tensor(name)
-        if name in self.weights and tensor and _is_small(tensor):
-            return self.weights[name]
-        return self.values.get(name)
+        tensor = self._tensor(name)
+        if name in self._weights and tensor and _is_small(tensor):
+            return self._weights[name]
+        return self._values.get(name)
 
-    def _behind(self, names: Iterable[str]) -> list[int]:
+    def _dependencies(self, names: Iterable[str]) -> list[int]:
         """The nodes that the sizes of `names` may depend on, in topological order."""
         found: set[int] = set()
         waiting = list(names)
         while waiting:
-            place = self.producer.get(waiting.pop())
-            if place is not None and place not in found:
-                found.add(place)
-                node = self.nodes[place]
-                reads = [tensor for name in node.input if (tensor := self.tensor(name))]
-                waiting += [t.name for t in reads if has_unknown_dims(t) or (_is_small(t) and not _is_measure(node))]
+            i = self._producer.get(waiting.pop())
+            if i is not None and i not in found:
+                found.add(i)
+                node = self._nodes[i]
+                reads = [tensor for name in node.input if (tensor := self._tensor(name))]
+                waiting += [t.name for t in reads if has_unknown_dims(t) or (_is_small(t) and not _reads_shape(node))]
         return sorted(found)
 
-    def _infer(self, node: NodeProto) -> None:
-        """The types of what `node` writes, where some of their sizes are open."""
-        reads = {name: self.tensor(name) for name in node.input if name}
-        writes = [self.tensor(name) for name in node.output if name]
+    def _infer_types(self, node: NodeProto) -> None:
+        """Infer the types of the outputs of `node`, if one has unknown dimensions."""
+        reads = {name: self._tensor(name) for name in node.input if name}
+        writes = [self._tensor(name) for name in node.output if name]
         if all(t and not has_unknown_dims(t) for t in writes) or not all(reads.values()):
             return
         types = {name: type_proto(tensor) for name, tensor in reads.items() if tensor}
         values = {name: value for name in reads if (value := self._value(name))}
         try:
-            opset = self.opsets[domain(node.domain)]
+            opset = self._opsets[domain(node.domain)]
             schema = onnx.defs.get_schema(node.op_type, opset.version, opset.domain)
-            made = onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=[opset])
-        except Exception:  # noqa: BLE001 - an operator or a type that onnx does not know: its sizes stay open
+            inferred = onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=[opset])
+        except Exception:  # noqa: BLE001 - onnx doesn't know the operator or a type: the sizes stay unknown
             return
-        for name, kind in made.items():
+        for name, kind in inferred.items():
             tensor = tensor_of_type(name, kind, symbols=set())
             if tensor.dtype != UNKNOWN:
-                self.found[name] = merged(self.tensor(name) or tensor, tensor)
+                self.found[name] = merged(self._tensor(name) or tensor, tensor)
 
-    def _compute(self, node: NodeProto) -> None:
-        """The values that `node` writes, where they are small and it reads nothing but sizes and known values."""
-        writes = [self.tensor(name) for name in node.output if name]
+    def _compute_values(self, node: NodeProto) -> None:
+        """Compute the outputs of `node`, if they are small and the inputs are known."""
+        writes = [self._tensor(name) for name in node.output if name]
         is_small = node.op_type in _COUNTING or all(tensor and _is_small(tensor) for tensor in writes)
         if not is_small or domain(node.domain) or is_stateful(node, {}):
             return
         try:
-            made = self._results(node)
-            pairs = zip(node.output, made, strict=False)  # `made` may be empty
+            pairs = zip(node.output, self._outputs(node), strict=False)  # there may be no outputs
             values = [numpy_helper.from_array(np.asarray(value), name) for name, value in pairs if name]
-        except Exception:  # noqa: BLE001 - what the reference implementation can't do stays unknown
+        except Exception:  # noqa: BLE001 - the reference implementation can't compute it: it stays unknown
             return
-        self.values.update({value.name: value for value in values})
+        self._values.update({value.name: value for value in values})
         self.found.update({value.name: tensor_of_initializer(value) for value in values})
 
-    def _results(self, node: NodeProto) -> Sequence[Any]:
-        """What `node` writes; nothing where something that it reads is not known."""
-        if _is_measure(node):
-            tensor = self.tensor(node.input[0])
-            return [_measured(node, _sizes(tensor))] if tensor and not has_unknown_dims(tensor) else []
+    def _outputs(self, node: NodeProto) -> Sequence[Any]:
+        """The outputs of `node`; empty if an input is unknown."""
+        if _reads_shape(node):
+            tensor = self._tensor(node.input[0])
+            return [_shape_output(node, _sizes(tensor))] if tensor and not has_unknown_dims(tensor) else []
         values = {name: self._value(name) for name in node.input if name}
-        fed = {name: numpy_helper.to_array(value) for name, value in values.items() if value is not None}
-        if len(fed) < len(values):
+        feeds = {name: numpy_helper.to_array(value) for name, value in values.items() if value is not None}
+        if len(feeds) < len(values):
             return []
         with np.errstate(all="ignore"):
-            return cast(list[Any], ReferenceEvaluator(node, opsets={"": self.opsets[""].version}).run(None, fed))
+            return cast(list[Any], ReferenceEvaluator(node, opsets={"": self._opsets[""].version}).run(None, feeds))
 
 
-def _is_measure(node: NodeProto) -> bool:
-    """Does it read nothing of a tensor but its shape?"""
+def _reads_shape(node: NodeProto) -> bool:
+    """Whether it reads the shape of its input, not its values."""
     return node.op_type in {"Shape", "Size"} and not domain(node.domain)
 
 
-def _measured(node: NodeProto, sizes: Sequence[int]) -> NDArray[np.int64]:
-    """What a Shape or a Size gives for a tensor of these `sizes`."""
+def _shape_output(node: NodeProto, sizes: Sequence[int]) -> NDArray[np.int64]:
+    """The output of a Shape or Size node for an input of the shape `sizes`."""
     ends = {attribute.name: attribute.i for attribute in node.attribute}
     found = math.prod(sizes) if node.op_type == "Size" else sizes[ends.get("start", 0) : ends.get("end")]
     return np.array(found, np.int64)
 
 
 def _is_small(tensor: Tensor) -> bool:
-    """Can its value be part of the arithmetic of sizes? The activations of a small model should not look as if."""
+    """Whether its value may be evaluated. Not a float matrix: it may be an activation of a small model."""
     if not tensor.is_plain or has_unknown_dims(tensor) or tensor.dtype not in BITS:
         return False
     sizes = _sizes(tensor)
-    return math.prod(sizes) <= _SMALL_ELEMENTS and (len(sizes) <= 1 or tensor.dtype in _WHOLE)
+    return math.prod(sizes) <= _MAX_ELEMENTS and (len(sizes) <= 1 or tensor.dtype in _WHOLE)
 
 
 def _sizes(tensor: Tensor) -> tuple[int, ...]:
-    """The shape of a tensor none of whose sizes is open."""
+    """The shape of a tensor without unknown dimensions."""
     return cast(tuple[int, ...], tensor.shape)

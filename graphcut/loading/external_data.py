@@ -1,12 +1,14 @@
-"""Where weight bytes lie on disk, and moving them without passing through memory."""
+"""External data: the files with the values of weights, and copying ranges of them without loading them."""
 
 from __future__ import annotations
 
 import errno
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -15,27 +17,27 @@ from onnx import TensorProto
 from ..core.errors import ModelError
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes that have just been moved."""
+"""Called with the number of bytes just written."""
 
-_BUFFER_BYTES: Final = 256 << 10
-"""Of 64 KiB to 8 MiB the fastest here; from 1 MiB on, writing to ext4 took two to five times as long."""
+BUFFER_BYTES: Final = 256 << 10
+"""The fastest of 64 KiB to 8 MiB; from 1 MiB on, writing to ext4 took two to five times as long."""
 
 _PAGE: Final = 4096
 PADDING_SHARE: Final = 256
-"""No more than this part of a data file is holes: a hole stands only before a run of so many pages."""
-FIRST_HOLE: Final = PADDING_SHARE * _PAGE
-"""Bytes that a run has at least before which a hole may stand."""
+"""At most 1/256 of a data file is padding."""
+ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE
+"""From this size on a range is aligned, by padding of less than a page."""
 _FICLONERANGE: Final = 0x4020940D  # linux/fs.h
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ByteRange:
-    """A run of bytes in a file.
+    """A range of bytes in a file.
 
     Attributes:
-        file: its path.
-        offset: where the run begins, in bytes.
-        length: bytes in the run.
+        file: the path of the file.
+        offset: index of the first byte.
+        length: number of bytes.
     """
 
     file: Path
@@ -44,203 +46,185 @@ class ByteRange:
 
 
 def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
-    """The file that `location` in `model` means.
+    """The file that a model gives as the location of external data.
 
-    Only a regular file in the folder of the model, or below it, is taken: not an absolute path, not one with `..`, not
-    one that leaves the folder through a symbolic link (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447).
-    A model that is itself a symbolic link may have its data beside the real file, as in the Hugging Face cache.
+    It must be a regular file in the folder of the model, or below. An absolute path is refused, and a path that leaves
+    the folder by `..` or a symbolic link (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). If the model
+    itself is a symbolic link, the data may also be in the folder of the real file, as in the Hugging Face cache.
+
+    Args:
+        model: the path of the model.
+        location: as the model gives it.
+        tensor: the tensor with this location, for messages.
 
     Raises:
         ModelError: `location` is refused, or there is no such file.
     """
-    shown = f"the weights of {tensor!r} lie in {location!r}"
-    hint = "a model may only refer to files in its own folder; move them there, and mend the location"
+    refused = f"the weights of {tensor!r} are in {location!r}"
+    hint = "a model may only refer to files in its own folder; move them there, and correct the location"
     if "_ORT_MEM_ADDR_" in location:
-        raise ModelError(f"{shown}, which is an address in the memory of another program", hint="save the model again")
+        raise ModelError(f"{refused}, an address in the memory of another process", hint="save the model again")
     if not location or "\0" in location:
-        raise ModelError(f"{shown}, which is no file name", hint=hint)
+        raise ModelError(f"{refused}, which is not a file name", hint=hint)
     if PurePosixPath(location).is_absolute() or Path(location).is_absolute():
-        raise ModelError(f"{shown}, an absolute path", hint=hint)
+        raise ModelError(f"{refused}, an absolute path", hint=hint)
     path = model.parent / location
     try:
         is_there = path.exists()
         path.resolve()
-    except (OSError, RuntimeError) as error:  # a name too long; links in a circle
-        raise ModelError(f"{shown}, which leads nowhere: {error}", hint=hint) from None
-    homes = (model.parent.resolve(), model.resolve().parent)
-    # Where `..` stays inside (sub/../x) every consumer accepts it, so the resolved path alone decides.
-    if not any(path.resolve().is_relative_to(home) for home in homes):
-        way = "a symbolic link that leads" if ".." not in PurePosixPath(location).parts else "a path that leads"
-        raise ModelError(f"{shown}, {way} out of the folder of {model.name}", hint=hint)
+    except (OSError, RuntimeError) as error:  # the name is too long, links form a cycle
+        raise ModelError(f"{refused}, which can't be a file: {error}", hint=hint) from None
+    folders = (model.parent.resolve(), model.resolve().parent)
+    # `..` that stays inside (sub/../x) is accepted by every reader of ONNX, so only the resolved path counts.
+    if not any(path.resolve().is_relative_to(folder) for folder in folders):
+        how = "a path" if ".." in PurePosixPath(location).parts else "a symbolic link"
+        raise ModelError(f"{refused}, {how} out of the folder of {model.name}", hint=hint)
     if not is_there:
         raise ModelError(
-            f"{shown}, and there is no such file beside {model.name}",
-            hint="a model with external data is two files or more: copy them together",
+            f"{refused}, but there is no such file in the folder of {model.name}",
+            hint="a model with external data has two files or more: copy them together",
         )
     if not path.is_file():
-        raise ModelError(f"{shown}, which is not a file", hint=hint)
+        raise ModelError(f"{refused}, which is not a regular file", hint=hint)
     return path
 
 
 def check_inside(span: ByteRange, *, file_bytes: int, tensor: str) -> None:
-    """Refuse a range that is not wholly inside its file, which is `file_bytes` long (CVE-2024-27319)."""
+    """Raise a ModelError if a range is not inside its file, which has `file_bytes` bytes (CVE-2024-27319)."""
     if span.offset < 0 or span.length < 0 or span.offset + span.length > file_bytes:
         raise ModelError(
-            f"the weights of {tensor!r} lie at bytes {span.offset:,} to {span.offset + span.length:,} of "
+            f"the weights of {tensor!r} are bytes {span.offset:,} to {span.offset + span.length:,} of "
             f"{span.file.name}, which has {file_bytes:,}",
-            hint="the file is cut short or belongs to another model; copy it again",
+            hint="the file is truncated or belongs to another model; copy it again",
         )
 
 
-def merge_runs(spans: Iterable[ByteRange]) -> list[ByteRange]:
-    """The same bytes as as few ranges as can be: sorted, overlaps and neighbours joined."""
-    runs: list[ByteRange] = []
+def merge_ranges(spans: Iterable[ByteRange]) -> list[ByteRange]:
+    """The same bytes as the smallest number of ranges: sorted, with overlapping and adjacent ones joined."""
+    merged: list[ByteRange] = []
     for span in sorted(set(spans)):
-        last = runs[-1] if runs else None
+        last = merged[-1] if merged else None
         if last is not None and last.file == span.file and span.offset <= last.offset + last.length:
             end = max(last.offset + last.length, span.offset + span.length)
-            runs[-1] = ByteRange(last.file, last.offset, end - last.offset)
+            merged[-1] = ByteRange(last.file, last.offset, end - last.offset)
         else:
-            runs.append(span)
-    return runs
+            merged.append(span)
+    return merged
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Where ranges of other files come to lie in a new data file.
+    """A new data file, made of ranges of other files.
 
     Attributes:
-        moves: what is copied, and to which offset, in the order of the offsets.
-        file_bytes: length of the new file.
+        copies: the ranges and their offsets in the new file, both ascending.
+        file_bytes: size of the new file.
     """
 
-    moves: tuple[tuple[ByteRange, int], ...]
+    copies: tuple[tuple[ByteRange, int], ...]
     file_bytes: int
 
     def offset_of(self, span: ByteRange) -> int:
-        """Where the first byte of `span` lies in the new file."""
-        low, high = 0, len(self.moves)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self.moves[middle][0] <= _after(span) else (low, middle)
-        source, target = self.moves[low - 1]
-        return target + span.offset - source.offset
-
-
-def _after(span: ByteRange) -> ByteRange:
-    """The greatest range that begins where `span` begins."""
-    return ByteRange(span.file, span.offset, 1 << 63)
+        """The offset of `span` in the new file."""
+        last_of_start = ByteRange(span.file, span.offset, 1 << 63)
+        source, offset = self.copies[bisect_right(self.copies, last_of_start, key=itemgetter(0)) - 1]
+        return offset + span.offset - source.offset
 
 
 def lay_out(spans: Iterable[ByteRange]) -> FileLayout:
-    """Lay `spans` behind each other in a new file, each byte once however many ranges hold it.
+    """The data file with all bytes of `spans`, each byte once even if several ranges have it.
 
-    A run of a MiB or more begins at the same place within a page as in its source: whole pages can then be shared
-    with the source where the file system can do that, and the holes before such runs take next to nothing.
+    A range of 1 MiB or more keeps its offset modulo the page size, so that file systems with reflinks can share its
+    whole pages with the source.
     """
-    moves: list[tuple[ByteRange, int]] = []
+    copies: list[tuple[ByteRange, int]] = []
     end = 0
-    for run in merge_runs(spans):
-        if run.length >= PADDING_SHARE * _PAGE:
-            end += (run.offset - end) % _PAGE
-        moves.append((run, end))
-        end += run.length
-    return FileLayout(tuple(moves), end)
+    for span in merge_ranges(spans):
+        if span.length >= ALIGNED_BYTES:
+            end += (span.offset - end) % _PAGE
+        copies.append((span, end))
+        end += span.length
+    return FileLayout(tuple(copies), end)
 
 
 def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = None) -> None:
-    """Write the data file that `layout` describes, through one small buffer.
+    """Write the data file that `layout` describes, with a buffer of 256 KiB.
 
-    Whole pages are shared with the source where the file system can (reflink). Otherwise the room is reserved and
-    filled by plain reads and writes: of the ways to move bytes the fastest measured on ext4 (3.2 GB in 1.1 s, by
-    `cp` 1.7 s, by `copy_file_range` or `sendfile` 1.5 s).
+    Whole pages are shared with the source if the file system can (reflink). Otherwise disk space is reserved, and then
+    filled by reads and writes: the fastest way measured on ext4 (3.2 GB in 1.1 s; `cp` 1.7 s, `copy_file_range` or
+    `sendfile` 1.5 s).
 
     Raises:
-        OSError: as the file system says it (no space left, a file that cannot be read).
+        OSError: reading or writing failed (no space left, a file that can't be read).
     """
-    buffer = memoryview(bytearray(min(_BUFFER_BYTES, max(1, layout.file_bytes))))
+    buffer = memoryview(bytearray(min(BUFFER_BYTES, max(1, layout.file_bytes))))
     opened: dict[Path, int] = {}
     output = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
-        for run, offset in layout.moves:
-            if run.file not in opened:
-                opened[run.file] = os.open(run.file, os.O_RDONLY)
-            _move(opened[run.file], run, output, offset, buffer, progress)
+        for span, offset in layout.copies:
+            if span.file not in opened:
+                opened[span.file] = os.open(span.file, os.O_RDONLY)
+            _copy(opened[span.file], span, output, offset, buffer, progress)
         os.truncate(output, layout.file_bytes)
     finally:
         for handle in (*opened.values(), output):
             os.close(handle)
 
 
-def _move(source: int, run: ByteRange, output: int, offset: int, buffer: memoryview, progress: Progress | None) -> None:
+def _copy(source: int, span: ByteRange, output: int, offset: int, buffer: memoryview, report: Progress | None) -> None:
     done = 0
-    cloned = _clone_pages(source, run, output, offset)
-    if cloned is None and run.length and hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(output, offset, run.length)
-    while done < run.length:
+    cloned = _clone_pages(source, span, output, offset)
+    if cloned is None and span.length and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(output, offset, span.length)
+    while done < span.length:
         if cloned is not None and done == cloned[0]:
-            moved = cloned[1] - cloned[0]
+            copied = cloned[1] - cloned[0]
         else:
-            end = run.length if cloned is None or done >= cloned[1] else cloned[0]
-            moved = os.preadv(source, [buffer[: min(len(buffer), end - done)]], run.offset + done)
-            if moved == 0:
-                raise OSError(errno.EIO, "the file ended early", str(run.file))
+            end = span.length if cloned is None or done >= cloned[1] else cloned[0]
+            copied = os.preadv(source, [buffer[: min(len(buffer), end - done)]], span.offset + done)
+            if copied == 0:
+                raise OSError(errno.EIO, "the file ended early", str(span.file))
             written = 0
-            while written < moved:
-                written += os.pwrite(output, buffer[written:moved], offset + done + written)
-        done += moved
-        if progress is not None:
-            progress(moved)
+            while written < copied:
+                written += os.pwrite(output, buffer[written:copied], offset + done + written)
+        done += copied
+        if report is not None:
+            report(copied)
 
 
-def _clone_pages(source: int, run: ByteRange, output: int, offset: int) -> tuple[int, int] | None:
-    """Share the whole pages of `run` with the new file; which bytes of the run these are, or None where it can't."""
-    first = -run.offset % _PAGE
-    last = run.length - (run.offset + run.length) % _PAGE
-    if first >= last or (run.offset - offset) % _PAGE:
+def _clone_pages(source: int, span: ByteRange, output: int, offset: int) -> tuple[int, int] | None:
+    """Share the whole pages of `span` with the new file. Returns the first and the last byte, or None if impossible."""
+    first = -span.offset % _PAGE
+    last = span.length - (span.offset + span.length) % _PAGE
+    if first >= last or (span.offset - offset) % _PAGE:
         return None
     import fcntl
     import struct
 
-    wanted = struct.pack("qQQQ", source, run.offset + first, last - first, offset + first)
+    request = struct.pack("qQQQ", source, span.offset + first, last - first, offset + first)
     with suppress(OSError):
-        fcntl.ioctl(output, _FICLONERANGE, wanted)
+        fcntl.ioctl(output, _FICLONERANGE, request)
         return first, last
     return None
 
 
-def same_bytes(ours: ByteRange, theirs: ByteRange) -> bool:
-    """Do both ranges hold the same bytes? The same place of the same file is not read at all."""
-    if ours.length != theirs.length:
-        return False
-    if ours == theirs:
-        return True
-    with ours.file.open("rb", buffering=0) as left, theirs.file.open("rb", buffering=0) as right:
-        left.seek(ours.offset)
-        right.seek(theirs.offset)
-        rest = ours.length
-        while rest:
-            step = min(_BUFFER_BYTES, rest)
-            piece = left.read(step)
-            if not piece or piece != _read_exactly(right, len(piece)):
+def same_bytes(a: ByteRange, b: ByteRange) -> bool:
+    """Whether both ranges have the same bytes. A range is not compared with itself."""
+    if a == b or a.length != b.length:
+        return a == b
+    with a.file.open("rb") as first, b.file.open("rb") as second:
+        first.seek(a.offset)
+        second.seek(b.offset)
+        for done in range(0, a.length, BUFFER_BYTES):
+            size = min(BUFFER_BYTES, a.length - done)
+            chunk = first.read(size)
+            if len(chunk) < size or chunk != second.read(size):
                 return False
-            rest -= len(piece)
     return True
 
 
-def _read_exactly(stream: object, length: int) -> bytes:
-    pieces: list[bytes] = []
-    while length:
-        piece: bytes = stream.read(length)  # type: ignore[attr-defined]
-        if not piece:
-            break
-        pieces.append(piece)
-        length -= len(piece)
-    return b"".join(pieces)
-
-
 def read_bytes(span: ByteRange) -> bytes:
-    """The bytes of a range, for the small ones that must be looked at."""
+    """The bytes of a small range."""
     with span.file.open("rb") as stream:
         stream.seek(span.offset)
         return stream.read(span.length)

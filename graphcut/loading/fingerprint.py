@@ -1,7 +1,7 @@
-"""What a model *is*, apart from how it is written down: canonical facts for digests and for the structural proof.
+"""A digest of a model's graph, and the canonical bytes of its messages for comparisons.
 
-Two messages have the same facts when they mean the same model. The order of nodes and initializers does not count, nor
-do the types noted on inner tensors (value_info), nor where the values of large tensors lie.
+Equal models have equal canonical bytes. The order of nodes and initializers does not count, nor do the types of inner
+tensors (value_info), nor the files and offsets of large tensors.
 """
 
 from __future__ import annotations
@@ -9,42 +9,43 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Set
 
+from google.protobuf.message import Message
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
-from .subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, tensors_in_function, tensors_of
+from .subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, tensors_in_function, tensors_within
 
 
 def graph_digest(model: ModelProto) -> str:
-    """A digest of everything in `model` but the values of large tensors: `sha256:` and 64 hexadecimal digits."""
-    whole = hashlib.sha256()
-    for fact in canonical_messages(model):
-        whole.update(len(fact).to_bytes(8, "little"))
-        whole.update(fact)
-    return f"sha256:{whole.hexdigest()}"
+    """SHA-256 of all of `model` except the values of large tensors: `sha256:` and 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for message in canonical_messages(model):
+        digest.update(len(message).to_bytes(8, "little"))
+        digest.update(message)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def canonical_messages(model: ModelProto) -> Iterator[bytes]:
-    """All facts of `model`, in an order that does not depend on how it is written down."""
+    """The canonical bytes of all messages in `model`, in a canonical order."""
     rest = ModelProto()
     copy_fields(model, rest, but={"graph", "functions", "training_info"})
     yield rest.SerializeToString(deterministic=True)
-    yield from sorted(canonical_function(function) for function in model.functions)
+    yield from sorted(map(canonical_function, model.functions))
     graph = model.graph
     head = GraphProto(name=graph.name, doc_string=graph.doc_string)
-    # In IR 3 every initializer is listed among the inputs as well, and only the order of the others means anything.
+    # In IR 3 every initializer is an input as well, and only the order of the other inputs counts.
     listed = {t.name for t in graph.initializer} if model.ir_version < FIRST_IR_WITH_DEFAULTS else set()
     head.input.extend(sorted(graph.input, key=lambda value: value.name if value.name in listed else ""))
     head.output.extend(graph.output)
     head.metadata_props.extend(graph.metadata_props)
     yield head.SerializeToString(deterministic=True)
-    yield from sorted(canonical_node(node) for node in graph.node)
-    yield from sorted(canonical_tensor(tensor) for tensor in graph.initializer)
-    yield from sorted(canonical_sparse(sparse) for sparse in graph.sparse_initializer)
+    yield from sorted(map(canonical_node, graph.node))
+    yield from sorted(map(canonical_tensor, graph.initializer))
+    yield from sorted(map(canonical_sparse, graph.sparse_initializer))
     yield from sorted(note.SerializeToString(deterministic=True) for note in graph.quantization_annotation)
 
 
 def copy_fields(source: ModelProto, target: ModelProto, *, but: Set[str]) -> None:
-    """Copy every field of `source` but those called `but`, those that this graphcut doesn't know of included."""
+    """Copy every field of `source` except those named `but`; includes fields that graphcut doesn't know."""
     for field, value in source.ListFields():
         if field.name in but:
             continue
@@ -55,56 +56,36 @@ def copy_fields(source: ModelProto, target: ModelProto, *, but: Set[str]) -> Non
 
 
 def canonical_function(function: FunctionProto) -> bytes:
-    """A function with everything in it, but for where the values of large tensors lie."""
-    bare = FunctionProto()
-    bare.CopyFrom(function)
-    for tensor in tensors_in_function(bare):
-        _forget_place(tensor)
-    return bare.SerializeToString(deterministic=True)
+    """The bytes of a function, without the locations of external tensors."""
+    copy = FunctionProto.FromString(function.SerializeToString())
+    return _without_locations(copy, tensors_in_function(copy))
 
 
 def canonical_node(node: NodeProto) -> bytes:
-    """A node with all its attributes, byte for byte, but for where the values of large tensors lie."""
-    if not has_external(node):
+    """The bytes of a node with its attributes, without the locations of external tensors."""
+    if not any(is_external(tensor) for tensor in tensors_within([node])):
         return node.SerializeToString(deterministic=True)
-    bare = NodeProto()
-    bare.CopyFrom(node)
-    _forget_places([bare])
-    return bare.SerializeToString(deterministic=True)
+    copy = NodeProto.FromString(node.SerializeToString())
+    return _without_locations(copy, tensors_within([copy]))
 
 
 def canonical_tensor(tensor: TensorProto) -> bytes:
-    """A tensor with its values where they are small, and without them where they lie in a file."""
+    """The bytes of a tensor, without its location if it is external."""
     if not is_external(tensor):
         return tensor.SerializeToString(deterministic=True)
-    bare = TensorProto()
-    bare.CopyFrom(tensor)
-    _forget_place(bare)
-    return bare.SerializeToString(deterministic=True)
+    copy = TensorProto.FromString(tensor.SerializeToString())
+    return _without_locations(copy, [copy])
 
 
 def canonical_sparse(sparse: SparseTensorProto) -> bytes:
-    """A sparse tensor, likewise."""
-    bare = SparseTensorProto()
-    bare.CopyFrom(sparse)
-    _forget_place(bare.values)
-    _forget_place(bare.indices)
-    return bare.SerializeToString(deterministic=True)
+    """The bytes of a sparse tensor, without the locations of its values and indices if they are external."""
+    copy = SparseTensorProto.FromString(sparse.SerializeToString())
+    return _without_locations(copy, [copy.values, copy.indices])
 
 
-def has_external(node: NodeProto) -> bool:
-    """Does `node` carry a tensor whose values lie in a file?"""
-    return any(is_external(tensor) for attribute in node.attribute for tensor in tensors_of(attribute))
-
-
-def _forget_places(nodes: Iterable[NodeProto]) -> None:
-    for node in nodes:
-        for attribute in node.attribute:
-            for tensor in tensors_of(attribute):
-                _forget_place(tensor)
-
-
-def _forget_place(tensor: TensorProto) -> None:
-    if is_external(tensor):
-        del tensor.external_data[:]
-        tensor.ClearField("data_location")
+def _without_locations(message: Message, tensors: Iterable[TensorProto]) -> bytes:
+    for tensor in tensors:
+        if is_external(tensor):
+            del tensor.external_data[:]
+            tensor.ClearField("data_location")
+    return message.SerializeToString(deterministic=True)

@@ -1,12 +1,13 @@
-"""From the nodes of a graph message to `Node` records: order, what each reads and writes, what is constant."""
+"""`read_graph`: the `Graph` of a ModelProto. Sorts its nodes and removes what no output depends on."""
 
 from __future__ import annotations
 
 import ast
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from math import prod
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -30,29 +31,29 @@ from .subgraphs import (
 
 def read_graph(
     proto: ModelProto, functions: Mapping[FunctionKey, FunctionProto]
-) -> tuple[Graph, Unneeded, tuple[str, ...]]:
-    """The graph of a model, what nobody needs of it, and notes on how it was read.
+) -> tuple[Graph, Removed, tuple[str, ...]]:
+    """The graph of a model, what was removed from it, and notes on how it was read.
 
-    Afterwards the nodes of `proto` stand side by side with those of the graph: in topological order, and without those
-    that nobody needs. Initializers that nothing reads and functions that nothing calls are taken out too.
+    Changes `proto` so that its nodes are those of the graph: in topological order, and without nodes, initializers and
+    functions that no output depends on.
 
     Raises:
-        ModelError: the nodes form a circle, or read or give out what nothing writes.
+        ModelError: the nodes form a cycle, or a tensor is written twice, or read but not written.
     """
     graph = proto.graph
     weights = _weights(proto)
     reads = tuple(dict.fromkeys(v.name for v in graph.input if v.name not in weights or weights[v.name].is_default))
     writes = tuple(value.name for value in graph.output)
-    steps = _steps(graph)
-    _check_tensors(steps, writes, {*reads, *weights})
-    order = _order(steps)
-    needed = _needed(steps, order, writes)
-    dropped = tuple(steps[i].name for i in order if i not in needed)
-    notes = () if order == sorted(order) else ("the nodes did not stand in topological order; sorted them",)
+    entries = _entries(graph)
+    _check_tensors(entries, writes, {*reads, *weights})
+    order = _topological_order(entries)
+    needed = _needed(entries, order, writes)
+    dropped = tuple(entries[i].name for i in order if i not in needed)
+    notes = () if order == sorted(order) else ("the nodes were not in topological order; they were sorted",)
     kept = [i for i in order if i in needed]
-    if kept != list(range(len(steps))):
+    if kept != list(range(len(entries))):
         _replace(graph.node, [graph.node[i] for i in kept])
-    nodes = _nodes(graph, [steps[i] for i in kept], weights, functions)
+    nodes = _nodes(graph, [entries[i] for i in kept], weights, functions)
     read = {name for node in nodes for name in node.weights} | {*reads, *writes}
     _keep_weights(graph, read)
     called = functions_called(graph.node, functions)
@@ -60,18 +61,18 @@ def read_graph(
         _replace(proto.functions, [function for function in proto.functions if function_key(function) in called])
     unused = *(name for name in weights if name not in read), *(key[1] for key in functions if key not in called)
     kept_weights = {name: weight for name, weight in weights.items() if name in read}
-    return Graph(nodes, kept_weights, reads, writes), Unneeded(dropped, unused), notes
+    return Graph(nodes, kept_weights, reads, writes), Removed(dropped, unused), notes
 
 
-class Unneeded(NamedTuple):
-    """Names of what was left out: nodes that no output depends on; weights and functions that none of the rest uses."""
+class Removed(NamedTuple):
+    """Names of what was removed: nodes that no output depends on; weights and functions that no other node uses."""
 
     nodes: tuple[str, ...]
     others: tuple[str, ...]
 
 
-class _Step(NamedTuple):
-    """What one node reads and writes, taken out of its message once: access to messages is what reading costs."""
+class _Entry(NamedTuple):
+    """What a node reads and writes. Read from its message only once, because access to messages is slow."""
 
     name: str
     reads: tuple[str, ...]
@@ -79,23 +80,22 @@ class _Step(NamedTuple):
     has_subgraphs: bool
 
 
-def _steps(graph: GraphProto) -> list[_Step]:
-    """One step for each node. Its name is unique: the node's own, else that of its first output.
+def _entries(graph: GraphProto) -> list[_Entry]:
+    """One entry for each node. Its name is unique: the node's own, or that of its first output.
 
-    Node names are optional, and unique where given (ONNX IR spec, "Names Within a Graph").
+    Node names are optional, and unique if given (ONNX IR spec, "Names Within a Graph").
     """
     taken = {node.name for node in graph.node}
     if len(taken) < len(graph.node):
         _check_names(graph)
-    steps = []
-    words: set[str] = set()
+    entries = []
+    operators: set[str] = set()
     for i, node in enumerate(graph.node):
-        words.add(node.op_type)
-        words.add(node.domain)
+        operators.update((node.op_type, node.domain))
         reads = dict.fromkeys(node.input)
         inside = has_subgraphs(node)
         if inside:
-            check_text(_words_within(node))
+            check_text(text for n in nodes_within([node]) for text in (n.op_type, n.domain, *n.input, *n.output))
             reads.update(dict.fromkeys(captures(node)))
         reads.pop("", None)
         writes = tuple(filter(None, node.output))
@@ -105,23 +105,22 @@ def _steps(graph: GraphProto) -> list[_Step]:
             while name in taken:
                 name += "'"
             taken.add(name)
-        steps.append(_Step(name, tuple(reads), writes, inside))
-    check_text(words | taken)
-    check_text(name for step in steps for name in step.reads + step.writes)
-    return steps
+        entries.append(_Entry(name, tuple(reads), writes, inside))
+    check_text(operators | taken)
+    check_text(name for entry in entries for name in entry.reads + entry.writes)
+    return entries
 
 
-def _words_within(node: NodeProto) -> Iterator[str]:
-    for inner in nodes_within([node]):
-        yield from (inner.op_type, inner.domain, *inner.input, *inner.output)
+def check_text(texts: Iterable[object]) -> None:
+    """Check that names are UTF-8 (ONNX IR spec, "Identifiers"); protobuf returns others as bytes.
 
-
-def check_text(words: Iterable[object]) -> None:
-    """Names are UTF-8 (ONNX IR spec, "Identifiers"); protobuf hands others out as bytes."""
-    for word in words:
-        if isinstance(word, bytes):
+    Raises:
+        ModelError: one of them is not.
+    """
+    for text in texts:
+        if isinstance(text, bytes):
             raise ModelError(
-                f"the model holds a name that is not UTF-8: {word!r}",
+                f"the model has a name that is not UTF-8: {text!r}",
                 hint="the file is damaged, or its names are in another encoding; export the model again",
             )
 
@@ -131,70 +130,78 @@ def _check_names(graph: GraphProto) -> None:
     name, times = max(names.items(), key=lambda item: item[1], default=("", 0))
     if times > 1:
         raise ModelError(
-            f"{times} nodes have the duplicate name {name!r}; ONNX wants node names unique, and ONNX Runtime refuses "
-            "the model",
+            f"{times} nodes are named {name!r}; node names must be unique, and ONNX Runtime refuses the model",
             hint="give each node a name of its own, or none (node.name = '')",
         )
 
 
-def _check_tensors(steps: Sequence[_Step], writes: Sequence[str], outside: AbstractSet[str]) -> None:
-    """Every tensor that is read or given out is written once, or comes from outside."""
-    hint = "the model is damaged or was cut badly; check it with onnx.checker.check_model"
-    standing = set(outside)
-    for step in steps:
-        for name in step.writes:
-            if name in standing:
-                raise ModelError(f"node {step.name!r} writes {name!r}, which stands already", hint=hint)
-            standing.add(name)
-    for step in steps:
-        for name in step.reads:
-            if name not in standing:
-                raise ModelError(f"node {step.name!r} reads {name!r}, which nothing writes", hint=hint)
-    for name in writes:
-        if name not in standing:
-            raise ModelError(f"the model gives out {name!r}, which nothing writes", hint=hint)
+def _check_tensors(entries: Sequence[_Entry], outputs: Sequence[str], outside: AbstractSet[str]) -> None:
+    """Check that each tensor is written once, or comes from outside the graph, and is written if it is read."""
+    hint = "the model is damaged or was cut wrongly; check it with onnx.checker.check_model"
+    written = set(outside)
+    for entry in entries:
+        for name in entry.writes:
+            if name in written:
+                raise ModelError(f"node {entry.name!r} writes {name!r}, which is already written", hint=hint)
+            written.add(name)
+    for entry in entries:
+        for name in entry.reads:
+            if name not in written:
+                raise ModelError(f"node {entry.name!r} reads {name!r}, which no node writes", hint=hint)
+    for name in outputs:
+        if name not in written:
+            raise ModelError(f"the output {name!r} of the model is written by no node", hint=hint)
 
 
-def _order(steps: Sequence[_Step]) -> list[int]:
-    """The nodes in topological order: as they stand, where that is one.
+def _topological_order(entries: Sequence[_Entry]) -> list[int]:
+    """The nodes in topological order; unchanged if they already are.
 
-    Stable: of the nodes that can come next the one that stands first in the file does (Kahn, with a heap).
+    Stable (Kahn's algorithm with a heap): of the nodes that can come next, the first in the file does.
     """
-    writer = {name: i for i, step in enumerate(steps) for name in step.writes}
-    if all(writer.get(name, -1) < i for i, step in enumerate(steps) for name in step.reads):
-        return list(range(len(steps)))
-    waits = [0] * len(steps)
-    readers: list[list[int]] = [[] for _ in steps]
-    for i, step in enumerate(steps):
-        for source in {writer[name] for name in step.reads if name in writer}:
+    writer = {name: i for i, entry in enumerate(entries) for name in entry.writes}
+    if all(writer.get(name, -1) < i for i, entry in enumerate(entries) for name in entry.reads):
+        return list(range(len(entries)))
+    unwritten = [0] * len(entries)
+    readers: list[list[int]] = [[] for _ in entries]
+    for i, entry in enumerate(entries):
+        for source in {writer[name] for name in entry.reads if name in writer}:
             readers[source].append(i)
-            waits[i] += 1
-    ready = [i for i, number in enumerate(waits) if number == 0]
+            unwritten[i] += 1
+    ready = [i for i, number in enumerate(unwritten) if number == 0]
     order: list[int] = []
     while ready:
         i = heapq.heappop(ready)
         order.append(i)
         for reader in readers[i]:
-            waits[reader] -= 1
-            if waits[reader] == 0:
+            unwritten[reader] -= 1
+            if unwritten[reader] == 0:
                 heapq.heappush(ready, reader)
-    if len(order) < len(steps):
-        stuck = _on_a_circle(steps, writer, set(range(len(steps))) - set(order))
+    if len(order) < len(entries):
+        node = _node_on_cycle(entries, writer, set(range(len(entries))) - set(order))
         raise ModelError(
-            f"the model has a circle: node {steps[stuck].name!r} waits, over others, for itself",
+            f"the model has a cycle through node {entries[node].name!r}",
             hint="ONNX graphs are acyclic; check the model with onnx.checker.check_model",
         )
     return order
 
 
+def _node_on_cycle(entries: Sequence[_Entry], writer: Mapping[str, int], stuck: AbstractSet[int]) -> int:
+    """The first node of a cycle: walking from reader to writer among the nodes without an order ends on one."""
+    visited: dict[int, int] = {}
+    node = min(stuck)
+    while node not in visited:
+        visited[node] = len(visited)
+        node = min(writer[name] for name in entries[node].reads if writer.get(name) in stuck)
+    return min(n for n, time in visited.items() if time >= visited[node])
+
+
 def _keep_weights(graph: GraphProto, used: AbstractSet[str]) -> None:
-    """Take out the initializers that nothing reads, and their names among the inputs (IR 3)."""
+    """Remove the initializers that no node reads, and the inputs of their names (IR 3)."""
     unused = {tensor.name for tensor in graph.initializer} - used
     unused |= {sparse.values.name for sparse in graph.sparse_initializer} - used
     if unused:
         for field in (graph.initializer, graph.input):
-            kept = [thing for thing in field if thing.name not in unused]
-            _replace(field, kept)
+            _replace(field, [message for message in field if message.name not in unused])
         _replace(graph.sparse_initializer, [s for s in graph.sparse_initializer if s.values.name not in unused])
 
 
@@ -216,30 +223,20 @@ def _weights(proto: ModelProto) -> dict[str, Weight]:
     return found
 
 
-def _on_a_circle(steps: Sequence[_Step], writer: Mapping[str, int], stuck: AbstractSet[int]) -> int:
-    """The first node of a circle: walking back along what stuck nodes wait for ends on one."""
-    walked: dict[int, int] = {}
-    here = min(stuck)
-    while here not in walked:
-        walked[here] = len(walked)
-        here = min(writer[name] for name in steps[here].reads if writer.get(name) in stuck)
-    return min(node for node, time in walked.items() if time >= walked[here])
-
-
-def _needed(steps: Sequence[_Step], order: Sequence[int], writes: Sequence[str]) -> AbstractSet[int]:
-    """The nodes on which some output of the model depends."""
-    wanted = set(writes)
+def _needed(entries: Sequence[_Entry], order: Sequence[int], outputs: Sequence[str]) -> AbstractSet[int]:
+    """The nodes that an output of the model depends on."""
+    wanted = set(outputs)
     needed: set[int] = set()
     for i in reversed(order):
-        if not wanted.isdisjoint(steps[i].writes):
+        if not wanted.isdisjoint(entries[i].writes):
             needed.add(i)
-            wanted.update(steps[i].reads)
+            wanted.update(entries[i].reads)
     return needed
 
 
 def _nodes(
     graph: GraphProto,
-    steps: Sequence[_Step],
+    entries: Sequence[_Entry],
     weights: Mapping[str, Weight],
     functions: Mapping[FunctionKey, FunctionProto],
 ) -> tuple[Node, ...]:
@@ -248,60 +245,59 @@ def _nodes(
     fixed = {name for name, weight in weights.items() if not weight.is_default}
     known: dict[tuple[FunctionKey, tuple[bool, ...]], bool] = {}
     off = {tensor.name for tensor in graph.initializer if _is_false(tensor)} & fixed
-    for proto, step in zip(graph.node, steps, strict=True):
-        own_weights = tuple(name for name in step.reads if name in fixed)
-        own_constants = tuple(name for name in step.reads if name in constant)
-        reads = step.reads
+    for proto, entry in zip(graph.node, entries, strict=True):
+        own_weights = tuple(name for name in entry.reads if name in fixed)
+        own_constants = tuple(name for name in entry.reads if name in constant)
+        reads = entry.reads
         if own_weights or own_constants:
             reads = tuple(name for name in reads if name not in fixed and name not in constant)
         key = callee_key(proto)
-        if step.has_subgraphs:
+        if entry.has_subgraphs:
             stateful = is_stateful(proto, functions, off)
         else:
-            # Without bodies it depends on the operator, and for Dropout on which inputs are there: look once for each.
+            # Without subgraphs it depends on the operator, and for Dropout on which inputs are given.
             is_dropout = key[1].endswith("Dropout")
-            look = key, tuple(bool(name) and name not in off for name in proto.input) if is_dropout else ()
-            if look not in known:
-                known[look] = is_stateful(proto, functions, off)
-            stateful = known[look]
+            case = key, tuple(bool(name) and name not in off for name in proto.input) if is_dropout else ()
+            if case not in known:
+                known[case] = is_stateful(proto, functions, off)
+            stateful = known[case]
         is_constant = not reads and not stateful
         if is_constant:
-            constant.update(step.writes)
+            constant.update(entry.writes)
             if key == ("", "Constant", "") and any(_is_false(attribute.t) for attribute in proto.attribute):
-                off.update(step.writes)
+                off.update(entry.writes)
         op = f"{key[0]}.{key[1]}" if key[0] else key[1]
         module = module_of(proto)
-        nodes.append(Node(step.name, op, reads, step.writes, own_weights, own_constants, is_constant, stateful, module))
+        nodes.append(
+            Node(entry.name, op, reads, entry.writes, own_weights, own_constants, is_constant, stateful, module)
+        )
     return tuple(nodes)
 
 
 def _is_false(tensor: TensorProto) -> bool:
-    """Is it a single False?"""
+    """Whether it is a single False."""
     if tensor.data_type != TensorProto.BOOL or any(dim != 1 for dim in tensor.dims):
         return False
     return tensor.raw_data == b"\0" or list(tensor.int32_data) == [0]
 
 
 def values_bytes(tensor: TensorProto) -> int:
-    """What the values of `tensor` take, packed as ONNX packs them; strings by their lengths."""
+    """Size of the values of `tensor`, packed as in ONNX; strings by their lengths."""
     if tensor.data_type == TensorProto.STRING:
         return sum(len(text) for text in tensor.string_data)
-    elements = 1
-    for dim in tensor.dims:
-        elements *= dim
     if tensor.data_type not in TensorProto.DataType.values():
         raise ModelError(
             f"tensor {tensor.name!r} has the data type {tensor.data_type}, which ONNX does not have",
             hint="check the model with onnx.checker.check_model, or install a newer onnx",
         )
-    word = TensorProto.DataType.Name(tensor.data_type).lower()
-    return (elements * BITS.get({"float": "float32", "double": "float64"}.get(word, word), 8) + 7) // 8
+    dtype = TensorProto.DataType.Name(tensor.data_type).lower()
+    return (prod(tensor.dims) * BITS.get({"float": "float32", "double": "float64"}.get(dtype, dtype), 8) + 7) // 8
 
 
 def module_of(node: NodeProto) -> str:
-    """The module path of a node: from what torch's exporter notes on it, else from its name.
+    """The path of the module that a node was exported from: by torch's metadata, or by the name of the node.
 
-    torch writes `pkg.torch.onnx.name_scopes` (a list, outermost first, the node itself last) and `namespace`
+    torch writes `pkg.torch.onnx.name_scopes` (a list, the node itself last) and `namespace`
     (`: Model/layers.0: Layer/layers.0.mlp: MLP/linear: aten.linear`); older exporters and GenAI name nodes
     `/model/layers.0/mlp/MatMul`.
     """
@@ -313,7 +309,7 @@ def module_of(node: NodeProto) -> str:
     if namespace := notes.get("namespace"):
         path_so_far = ""
         for step in (text.partition(":")[0] for text in namespace.split("/")[:-1]):
-            # Some exporters write each step alone, some the whole path down to it.
+            # Some exporters write each step by itself, some the whole path to it.
             is_whole = not path_so_far or step.startswith(f"{path_so_far}.")
             path_so_far = step if is_whole else f"{path_so_far}.{step}" if step else path_so_far
         return path_so_far.replace(".", "/")
@@ -321,7 +317,7 @@ def module_of(node: NodeProto) -> str:
 
 
 def _names_in(text: str) -> list[str]:
-    """The list of names that `text` writes as Python does; empty where it is something else."""
+    """The names in a Python list literal; empty for another text."""
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

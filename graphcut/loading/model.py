@@ -19,7 +19,7 @@ from ..core.product import Product
 from ..core.states import check_state_pairs
 from ..core.units import count
 from ..core.wiring import Tensor
-from .bound_sizes import infer_bound, name_open_sizes
+from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, resolve_location
 from .graph_reader import check_text, read_graph, values_bytes
 from .in_memory import TemporaryFolder, is_graph, write_model
@@ -75,7 +75,7 @@ class Model(Product):
     @cached_property
     def boundary_types(self) -> Mapping[str, Tensor]:
         """`tensors` as parts declare them: with symbols for more of the unknown dimensions. Expensive."""
-        return name_open_sizes(self.proto, self.tensors)
+        return name_unknown_dims(self.proto, self.tensors)
 
     @cached_property
     def tensor_bytes(self) -> TensorBytes:

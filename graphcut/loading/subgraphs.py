@@ -1,8 +1,7 @@
-"""What lies inside a node: bodies, the names these capture, the functions it calls, the tensors it carries.
+"""What is inside a NodeProto: subgraphs, the outer tensors that these read, functions that it calls, tensors.
 
-Works on protobuf messages as they are. Recursion goes into nested bodies only, never along the graph.
-Scoping: ONNX IR spec, "Names Within a Graph" and "Value Information"; where a body shadows an outer name, the inner
-one wins, as in ONNX Runtime.
+Recursion goes into nested subgraphs only, never along the graph. Scoping follows the ONNX IR spec, "Names Within a
+Graph" and "Value Information"; where a subgraph redefines an outer name, the inner one wins, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 FunctionKey = tuple[str, str, str]
-"""What identifies a model-local function: domain, name, overload (ONNX IR spec, "Functions")."""
+"""Domain, name and overload of a model-local function (ONNX IR spec, "Functions")."""
 
 FIRST_IR_WITH_DEFAULTS: Final = 4
-"""Below it every initializer is listed among the inputs too, and none of them may be fed (ONNX IR spec, "Graphs")."""
+"""Before this IR version every initializer is an input too, and must not be fed (ONNX IR spec, "Graphs")."""
 
 _EXTERNAL: Final = 1  # TensorProto.DataLocation
 
@@ -28,17 +27,17 @@ _PURE_DOMAINS: Final = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", 
 
 
 def domain(name: str) -> str:
-    """The domain, with the two spellings of ONNX's own brought together."""
+    """The domain, with `""` for ONNX's own, which has two spellings."""
     return "" if name == "ai.onnx" else name
 
 
-def callee_key(thing: NodeProto) -> FunctionKey:
-    """The function that a node calls, if there is one of that key."""
-    return domain(thing.domain), thing.op_type, thing.overload
+def callee_key(node: NodeProto) -> FunctionKey:
+    """The key of the function that a node calls, if the model has such a function."""
+    return domain(node.domain), node.op_type, node.overload
 
 
 def function_key(function: FunctionProto) -> FunctionKey:
-    """The key under which nodes call `function`."""
+    """The key by which nodes call `function`."""
     return domain(function.domain), function.name, function.overload
 
 
@@ -51,16 +50,16 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def has_subgraphs(node: NodeProto) -> bool:
-    """Is some attribute of `node` a subgraph?"""
-    for attribute in node.attribute:  # noqa: SIM110 - a generator for each of 100,000 nodes costs more than the look
+    """Whether an attribute of `node` is a subgraph."""
+    for attribute in node.attribute:  # noqa: SIM110 - a generator for each of 100,000 nodes is slower
         if attribute.HasField("g") or attribute.graphs:
             return True
     return False
 
 
 def captures(node: NodeProto) -> list[str]:
-    """The names that the bodies of `node` take from the scopes around it, in the order they are first read."""
-    return list(dict.fromkeys(name for body in subgraphs(node) for name in _free_names(body)))
+    """The names that the subgraphs of `node` read from outside of it, in the order in which they are first read."""
+    return list(dict.fromkeys(name for subgraph in subgraphs(node) for name in _free_names(subgraph)))
 
 
 def _free_names(graph: GraphProto) -> Iterator[str]:
@@ -75,29 +74,29 @@ def _free_names(graph: GraphProto) -> Iterator[str]:
 
 
 def nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes, and all nodes in their bodies at any depth."""
+    """The nodes, and all nodes in their subgraphs at any depth."""
     for node in nodes:
         yield node
-        for body in subgraphs(node):
-            yield from nodes_within(body.node)
+        for subgraph in subgraphs(node):
+            yield from nodes_within(subgraph.node)
 
 
 def tensors_within(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    """Every tensor that the nodes carry: in attributes, and as initializers of bodies, at any depth."""
+    """Every TensorProto in the attributes and subgraphs of the nodes, at any depth."""
     for node in nodes:
         for attribute in node.attribute:
             yield from tensors_of(attribute)
 
 
 def tensors_of(attribute: AttributeProto) -> Iterator[TensorProto]:
-    """Every tensor that one attribute carries, at any depth."""
+    """Every TensorProto in an attribute, at any depth."""
     if attribute.HasField("t"):
         yield attribute.t
     yield from attribute.tensors
     if attribute.HasField("sparse_tensor"):
-        yield from _halves(attribute.sparse_tensor)
+        yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
     for sparse in attribute.sparse_tensors:
-        yield from _halves(sparse)
+        yield from (sparse.values, sparse.indices)
     if attribute.HasField("g"):
         yield from tensors_in(attribute.g)
     for graph in attribute.graphs:
@@ -105,40 +104,36 @@ def tensors_of(attribute: AttributeProto) -> Iterator[TensorProto]:
 
 
 def tensors_in(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of a graph: its initializers, dense and sparse, and what its nodes carry."""
+    """Every TensorProto in a graph: its initializers, dense and sparse, and those in its nodes."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
-        yield from _halves(sparse)
+        yield from (sparse.values, sparse.indices)
     yield from tensors_within(graph.node)
 
 
 def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor anywhere in the model: initializers and attributes, bodies and functions."""
+    """Every TensorProto of the model: initializers and attributes, also in subgraphs and functions."""
     yield from tensors_in(proto.graph)
     for function in proto.functions:
         yield from tensors_in_function(function)
 
 
 def tensors_in_function(function: FunctionProto) -> Iterator[TensorProto]:
-    """Every tensor that a function carries: in its nodes, and as defaults of its attributes."""
+    """Every TensorProto in a function: in its nodes, and as defaults of its attributes."""
     yield from tensors_within(function.node)
     for attribute in function.attribute_proto:
         yield from tensors_of(attribute)
 
 
-def _halves(sparse: SparseTensorProto) -> tuple[TensorProto, TensorProto]:
-    return sparse.values, sparse.indices
-
-
 def is_external(tensor: TensorProto) -> bool:
-    """Do the values of `tensor` lie in a file, and not in the message?"""
+    """Whether the values of `tensor` are in a file, not in the message."""
     return tensor.data_location == _EXTERNAL
 
 
 def functions_called(
     nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
 ) -> dict[FunctionKey, None]:
-    """The functions that the nodes need: called by them, inside their bodies, or by another function needed."""
+    """The functions that the nodes call: directly, in their subgraphs, or through other functions."""
     needed: dict[FunctionKey, None] = {}
     if not functions:
         return needed
@@ -152,11 +147,15 @@ def functions_called(
 
 
 def is_stateful(node: NodeProto, functions: Mapping[FunctionKey, FunctionProto], off: Set[str] = frozenset()) -> bool:
-    """Can two runs of `node` on the same values differ, or can't we know?
+    """Whether two runs of `node` on the same values may differ.
 
-    Random operators, Dropout in training mode, and operators of domains whose meaning we do not know; also when they
-    stand in a body, or in a function that the node calls. `off` names the tensors known to be False: a Dropout that
-    reads its mode from one is not in training.
+    True for random operators, Dropout in training mode, and operators of unknown domains; also if they are in a
+    subgraph or in a function that the node calls.
+
+    Args:
+        node: the node.
+        functions: the model-local functions.
+        off: tensors known to be False: a Dropout whose training mode is one of them is not in training.
     """
     called = functions_called([node], functions)
     inside = [node, *(inner for key in called for inner in functions[key].node)]

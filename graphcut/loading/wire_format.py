@@ -1,8 +1,8 @@
-"""An .onnx file without the payload of its large tensors, read by walking protobuf's wire format.
+"""Read an .onnx file without the values of its large tensors, by walking protobuf's wire format.
 
-Protobuf's own parser copies every weight into memory. Here the file is mapped, only the headers of its messages are
-read, and a large `raw_data` becomes a reference to where it lies: to an external tensor in the very same file. What
-comes out is a small, valid model that protobuf parses as usual.
+Protobuf's parser copies every weight into memory. Here the file is mapped, only the headers of its messages are read,
+and a tensor with large `raw_data` becomes an external tensor whose location is a range of the same file. The result is
+a small valid model, which protobuf parses.
 
 Wire format: https://protobuf.dev/programming-guides/encoding. Field numbers: onnx/onnx.proto.
 """
@@ -17,7 +17,7 @@ from typing import Final
 from ..core.errors import ModelError
 
 LARGE_BYTES: Final = 1024
-"""A tensor whose `raw_data` holds this or more is left in the file: what `large_bytes` says of most types."""
+"""`raw_data` of this size or more is left in the file, for most types (see `large_bytes`)."""
 
 _LARGE_SHAPE_BYTES: Final = 64 << 10
 
@@ -33,7 +33,7 @@ _INT64: Final = 7
 
 
 class _Fields(dict[int, "_Fields"]):
-    """Which fields of a message can hold, at some depth, a tensor. All others are copied as they stand."""
+    """The fields of a message that contain a TensorProto at some depth, by number. All others are copied unchanged."""
 
 
 _TENSOR: Final = _Fields()
@@ -48,13 +48,13 @@ _MODEL: Final = _Fields({7: _GRAPH, 20: _TRAINING, 25: _FUNCTION})
 
 
 def read_without_weights(path: Path) -> bytes:
-    """The bytes of the model at `path`, each large `raw_data` replaced by a reference into the file itself.
+    """The bytes of the model at `path`, each large `raw_data` replaced by a reference into the file.
 
-    Cost: one step for each field of the graph (not for the fields of small nodes), and nothing for payloads: they are
-    not even read from disk.
+    Takes one step for each field of the graph (not for the fields of small nodes). The values of large tensors are not
+    read from disk.
 
     Raises:
-        ModelError: the file is empty, cut short, or not protobuf at all.
+        ModelError: the file is empty, truncated, or not protobuf.
     """
     with path.open("rb") as stream:
         stream.seek(0, 2)
@@ -62,70 +62,67 @@ def read_without_weights(path: Path) -> bytes:
             raise ModelError(f"{path} is empty", hint="export the model again, or check the copy")
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if hasattr(data, "madvise"):
-                data.madvise(mmap.MADV_RANDOM)  # headers lie far apart: reading ahead would read the weights
+                data.madvise(mmap.MADV_RANDOM)  # headers are far apart: read-ahead would read the weights
             try:
                 return b"".join(_strip(data, 0, len(data), _MODEL, path.name))
             except (IndexError, ValueError, RecursionError) as error:
                 raise ModelError(
-                    f"{path} is not an ONNX model, or is cut short: {error}",
+                    f"{path} is not an ONNX model, or is truncated: {error}",
                     hint="export the model again, or compare its size with the one it was copied from",
                 ) from None
 
 
 def large_bytes(element: int) -> int:
-    """From how many bytes on a tensor of this element type is left in the file.
+    """The smallest size in bytes at which a tensor of this element type is left in the file.
 
-    int64 tensors may say shapes (the sizes of a Split, the shape of a Reshape), which ONNX Runtime does not read from
-    files: these are kept inside up to 64 KiB.
+    An int64 tensor may be a shape (the input of a Split or Reshape), which ONNX Runtime doesn't read from files. Such
+    tensors are kept inside up to 64 KiB.
     """
     return _LARGE_SHAPE_BYTES if element == _INT64 else LARGE_BYTES
 
 
 def _strip(data: mmap.mmap, start: int, end: int, fields: _Fields, file: str) -> Iterator[bytes]:
-    """The message at `start:end` in pieces. The nesting of subgraphs is the depth of this recursion."""
+    """The pieces of the message at `start:end`. Recurses as deep as subgraphs are nested."""
     kept = position = start
     while position < end:
         number, body, after = _next_field(data, position, end)
         inner = fields.get(number)
         if inner is not None and after - body >= LARGE_BYTES:
             yield data[kept:position]
-            strip = (
+            pieces = (
                 _strip_tensor(data, body, after, file) if inner is _TENSOR else _strip(data, body, after, inner, file)
             )
-            yield _length_field(number, b"".join(strip))
+            yield _length_field(number, b"".join(pieces))
             kept = after
         position = after
     yield data[kept:end]
 
 
 def _strip_tensor(data: mmap.mmap, start: int, end: int, file: str) -> Iterator[bytes]:
-    """A tensor, its payload replaced by a reference where it is large and lies inside.
+    """The pieces of a tensor, its `raw_data` replaced by a reference if it is large.
 
-    What the tensor notes of other places (`data_location`, `external_data`) is kept where that does not happen: a
-    tensor that says EXTERNAL lies elsewhere, whatever else it holds.
+    A tensor with the data_location EXTERNAL is external even if it has `raw_data`: it is not changed.
     """
-    notes: list[bytes] = []
-    payload: tuple[int, int, bytes] | None = None
+    location_fields: list[bytes] = []
+    raw = start, start, start  # the field, its body, its end
     location = element = 0
     position = start
     while position < end:
         number, body, after = _next_field(data, position, end)
         if number == _RAW_DATA:
-            payload = body, after, data[position:body]
+            raw = position, body, after
         elif number in {_DATA_LOCATION, _EXTERNAL_DATA}:
-            notes.append(data[position:after])
+            location_fields.append(data[position:after])
             location = _read_varint(data, body, after)[0] if number == _DATA_LOCATION else location
         else:
             element = _read_varint(data, body, after)[0] if number == _DATA_TYPE else element
             yield data[position:after]
         position = after
-    if payload is None or location == _EXTERNAL or payload[1] - payload[0] < large_bytes(element):
-        if payload is not None:
-            yield payload[2]
-            yield data[payload[0] : payload[1]]
-        yield from notes
+    field, body, after = raw
+    if location == _EXTERNAL or after - body < large_bytes(element):
+        yield data[field:after]
+        yield from location_fields
         return
-    body, after, _ = payload
     for key, value in (("location", file), ("offset", str(body)), ("length", str(after - body))):
         entry = _length_field(1, key.encode()) + _length_field(2, value.encode())
         yield _length_field(_EXTERNAL_DATA, entry)
@@ -133,7 +130,7 @@ def _strip_tensor(data: mmap.mmap, start: int, end: int, file: str) -> Iterator[
 
 
 def _next_field(data: mmap.mmap, position: int, end: int) -> tuple[int, int, int]:
-    """The field at `position`: its number, where its body begins, and where the next field begins."""
+    """The field at `position`: its number, the start of its body, and the start of the next field."""
     tag, position = _read_varint(data, position, end)
     body = position
     match tag & 7:
@@ -159,7 +156,7 @@ def _read_varint(data: mmap.mmap, position: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= end or shift > 63:
-            raise ValueError(f"a number breaks off at byte {position:,}")
+            raise ValueError(f"a number is truncated at byte {position:,}")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..core.wiring import Tensor
-from ..loading.external_data import FIRST_HOLE, PADDING_SHARE
+from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.model import Model
 from ..loading.subgraphs import functions_called, is_external, tensors_in_function, tensors_within
 
@@ -77,7 +77,7 @@ def _data_bytes(model: Model, tensor: TensorProto) -> int:
 
 def _padded(model: Model, length: int) -> int:
     """With its share of the holes in a data file, which stand before runs of a MiB or more only."""
-    has_holes = any(number >= FIRST_HOLE for _, number in model.data.values())
+    has_holes = any(number >= ALIGNED_BYTES for _, number in model.data.values())
     return length + -(-length // PADDING_SHARE) * has_holes
 
 

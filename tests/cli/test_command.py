@@ -294,8 +294,11 @@ def without_weights(folder: Path) -> Path:
         ("empty", r".*empty\.onnx is empty"),
         ("text", r".*text\.onnx is not an ONNX model.*"),
         ("JSON", r".*model\.json is not an ONNX model.*"),
-        ("truncated", r".*truncated\.onnx is not an ONNX model, or is cut short: .*"),
-        ("weightless", r"the weights of '.*' lie in 'bare\.onnx\.data', and there is no such file beside bare\.onnx"),
+        ("truncated", r".*truncated\.onnx is not an ONNX model, or is truncated: .*"),
+        (
+            "weightless",
+            r"the weights of '.*' are in 'bare\.onnx\.data', but there is no such file in .*",
+        ),
     ],
 )
 def test_what_is_no_model_is_told_in_two_lines(

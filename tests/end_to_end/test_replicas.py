@@ -153,7 +153,7 @@ def test_a_node_that_draws_random_numbers_is_not_recomputed() -> None:
     with pytest.raises(GraphcutError) as caught:
         grouped(graph, "R A", "R Y")
     assert str(caught.value) == "node 'R' is random or stateful, and it is in 2 parts"
-    assert caught.value.hint == "such a node must run exactly once: put it into one part, and send what it makes"
+    assert caught.value.hint == "such a node must run exactly once: put it into one part, which sends its tensors"
     assert blocks(graph, "R A", "Y") == ["R A + : x > r a", "Y + : a r > y"]
 
 

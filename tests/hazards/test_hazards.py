@@ -98,7 +98,7 @@ def test_a_cyclic_assignment_is_refused_by_the_tensor_that_closes_the_circle(tmp
 
 
 def test_duplicate_node_names_are_refused_with_the_name(tmp_path: Path) -> None:
-    with pytest.raises(graphcut.ModelError, match="duplicate name 'twin'") as caught:
+    with pytest.raises(graphcut.ModelError, match="nodes are named 'twin'") as caught:
         graphcut.load(HAZARDS["duplicate_node_names"]().write(tmp_path))
     assert "name of its own" in caught.value.hint
 

@@ -21,7 +21,7 @@ from graphcut.loading.external_data import (
     FileLayout,
     check_inside,
     lay_out,
-    merge_runs,
+    merge_ranges,
     read_bytes,
     resolve_location,
     same_bytes,
@@ -48,71 +48,71 @@ def refusal(model: Path, location: str) -> ModelError:
 
 
 @pytest.mark.parametrize("location", ["w.bin", "./w.bin", "sub/w.bin", "sub/../w.bin", "sub//w.bin", "w..bin"])
-def test_data_lie_beside_the_model_or_below(model: Path, location: str) -> None:
+def test_data_may_be_in_the_folder_of_the_model_or_below(model: Path, location: str) -> None:
     assert resolve_location(model, location, tensor="w").samefile(model.parent / location)
 
 
-def test_a_model_may_be_named_from_where_one_stands(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_model_may_be_relative(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model.parent)
     assert resolve_location(Path("model.onnx"), "w.bin", tensor="w") == Path("w.bin")
     monkeypatch.chdir(model.parent / "sub")
     assert resolve_location(Path("../model.onnx"), "w.bin", tensor="w") == Path("../w.bin")
-    assert "a path that leads out of the folder" in str(refusal(Path("../model.onnx"), "../secret"))
+    assert "a path out of the folder" in str(refusal(Path("../model.onnx"), "../secret"))
 
 
 @pytest.mark.parametrize(
     ("location", "said"),
     [
-        ("", "which is no file name"),
-        ("w\0.bin", "which is no file name"),
+        ("", "which is not a file name"),
+        ("w\0.bin", "which is not a file name"),
         ("/etc/passwd", "an absolute path"),
         ("//etc/passwd", "an absolute path"),
-        ("../secret", "a path that leads out of the folder of model.onnx"),
-        ("sub/../../secret", "a path that leads out of the folder of model.onnx"),
-        ("..", "a path that leads out of the folder of model.onnx"),
-        ("../home2/w.bin", "a path that leads out of the folder of model.onnx"),
-        (".", "which is not a file"),
-        ("sub", "which is not a file"),
-        ("missing.bin", "and there is no such file beside model.onnx"),
-        ("w.bin/inner", "and there is no such file beside model.onnx"),
-        ("*/_ORT_MEM_ADDR_/*", "which is an address in the memory of another program"),
+        ("../secret", "a path out of the folder of model.onnx"),
+        ("sub/../../secret", "a path out of the folder of model.onnx"),
+        ("..", "a path out of the folder of model.onnx"),
+        ("../home2/w.bin", "a path out of the folder of model.onnx"),
+        (".", "which is not a regular file"),
+        ("sub", "which is not a regular file"),
+        ("missing.bin", "but there is no such file in the folder of model.onnx"),
+        ("w.bin/inner", "but there is no such file in the folder of model.onnx"),
+        ("*/_ORT_MEM_ADDR_/*", "an address in the memory of another process"),
     ],
 )
-def test_a_location_that_is_no_file_of_this_folder_is_refused(model: Path, location: str, said: str) -> None:
-    assert str(refusal(model, location)) == f"the weights of 'w' lie in {location!r}, {said}"
+def test_a_location_outside_the_folder_is_refused(model: Path, location: str, said: str) -> None:
+    assert str(refusal(model, location)) == f"the weights of 'w' are in {location!r}, {said}"
 
 
-def test_a_name_that_no_file_system_takes_is_refused(model: Path) -> None:
-    assert str(refusal(model, "w" * 300)).startswith("the weights of 'w' lie in 'www")
+def test_a_name_that_is_too_long_is_refused(model: Path) -> None:
+    assert str(refusal(model, "w" * 300)).startswith("the weights of 'w' are in 'www")
 
 
-def test_each_refusal_says_what_to_do(model: Path) -> None:
+def test_each_refusal_has_a_hint(model: Path) -> None:
     hints = {location: refusal(model, location).hint for location in ("../secret", "missing.bin", "_ORT_MEM_ADDR_")}
     assert hints == {
-        "../secret": "a model may only refer to files in its own folder; move them there, and mend the location",
-        "missing.bin": "a model with external data is two files or more: copy them together",
+        "../secret": "a model may only refer to files in its own folder; move them there, and correct the location",
+        "missing.bin": "a model with external data has two files or more: copy them together",
         "_ORT_MEM_ADDR_": "save the model again",
     }
 
 
-def test_an_absolute_path_is_refused_even_when_it_leads_home(model: Path) -> None:
+def test_an_absolute_path_is_refused_even_inside_the_folder(model: Path) -> None:
     location = str(model.parent / "w.bin")
-    assert str(refusal(model, location)) == f"the weights of 'w' lie in {location!r}, an absolute path"
+    assert str(refusal(model, location)) == f"the weights of 'w' are in {location!r}, an absolute path"
 
 
-def test_a_folder_whose_name_begins_alike_is_another_folder(model: Path) -> None:
+def test_a_folder_whose_name_has_the_same_prefix_is_another_folder(model: Path) -> None:
     twin = model.parent.with_name("home2")
     twin.mkdir()
     (twin / "w.bin").write_bytes(b"x")
-    assert "leads out of the folder" in str(refusal(model, "../home2/w.bin"))
+    assert "out of the folder" in str(refusal(model, "../home2/w.bin"))
 
 
-def test_a_symbolic_link_that_leads_out_is_refused(model: Path) -> None:
+def test_a_symbolic_link_out_of_the_folder_is_refused(model: Path) -> None:
     (model.parent / "file.bin").symlink_to("../secret")
     (model.parent / "folder").symlink_to(model.parent.parent, target_is_directory=True)
     (model.parent / "chain.bin").symlink_to("file.bin")
     for location in ("file.bin", "folder/secret", "chain.bin"):
-        assert "a symbolic link that leads out of the folder of model.onnx" in str(refusal(model, location))
+        assert "a symbolic link out of the folder of model.onnx" in str(refusal(model, location))
 
 
 def test_a_symbolic_link_within_the_folder_is_followed(model: Path) -> None:
@@ -127,15 +127,15 @@ def test_a_broken_link_is_a_missing_file(model: Path) -> None:
     assert "there is no such file" in str(refusal(model, "link.bin"))
 
 
-def test_links_in_a_circle_are_refused(model: Path) -> None:
+def test_a_cycle_of_links_is_refused(model: Path) -> None:
     (model.parent / "a.bin").symlink_to("b.bin")
     (model.parent / "b.bin").symlink_to("a.bin")
-    assert str(refusal(model, "a.bin")).startswith("the weights of 'w' lie in 'a.bin'")
+    assert str(refusal(model, "a.bin")).startswith("the weights of 'w' are in 'a.bin'")
 
 
 def test_a_pipe_is_not_a_file(model: Path) -> None:
     os.mkfifo(model.parent / "pipe")
-    assert "which is not a file" in str(refusal(model, "pipe"))
+    assert "which is not a regular file" in str(refusal(model, "pipe"))
 
 
 @pytest.fixture
@@ -156,20 +156,20 @@ def test_model_and_data_may_both_be_links_into_one_folder(cached: Path) -> None:
     assert resolve_location(cached, "model.onnx", tensor="w") == cached
 
 
-def test_in_a_cache_too_a_link_may_lead_nowhere_else(cached: Path) -> None:
+def test_in_a_cache_too_a_link_out_of_the_folder_is_refused(cached: Path) -> None:
     (cached.parent / "secret.bin").symlink_to(cached.parents[4] / "secret")
-    assert "a symbolic link that leads out" in str(refusal(cached, "secret.bin"))
-    assert "a path that leads out" in str(refusal(cached, "../../../../secret"))
+    assert "a symbolic link out of" in str(refusal(cached, "secret.bin"))
+    assert "a path out of" in str(refusal(cached, "../../../../secret"))
 
 
-def test_data_may_lie_beside_a_model_that_is_a_link(model: Path, tmp_path: Path) -> None:
+def test_data_may_be_beside_a_link_to_the_model(model: Path, tmp_path: Path) -> None:
     """As ONNX Runtime 1.31 has it: the location is looked up beside the link, not beside the real model."""
     other = tmp_path / "other"
     other.mkdir()
     (other / "model.onnx").symlink_to(model)
     (other / "own.bin").write_bytes(b"x")
     assert resolve_location(other / "model.onnx", "own.bin", tensor="w") == other / "own.bin"
-    assert "there is no such file beside model.onnx" in str(refusal(other / "model.onnx", "w.bin"))
+    assert "there is no such file in the folder of model.onnx" in str(refusal(other / "model.onnx", "w.bin"))
 
 
 @pytest.mark.parametrize("span", [(0, 0), (0, 10), (10, 0), (3, 7)])
@@ -178,22 +178,22 @@ def test_a_range_inside_its_file_is_taken(span: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("span", [(0, 11), (11, 0), (-1, 5), (5, -1), (1 << 62, 1 << 62)])
-def test_a_range_that_leaves_its_file_is_refused(span: tuple[int, int]) -> None:
-    with pytest.raises(ModelError, match=r"^the weights of 'w' lie at bytes .* of w\.bin, which has 10$"):
+def test_a_range_outside_its_file_is_refused(span: tuple[int, int]) -> None:
+    with pytest.raises(ModelError, match=r"^the weights of 'w' are bytes .* of w\.bin, which has 10$"):
         check_inside(ByteRange(Path("w.bin"), *span), file_bytes=10, tensor="w")
 
 
-def test_the_refusal_of_a_range_gives_the_numbers() -> None:
+def test_the_refusal_of_a_range_has_the_numbers() -> None:
     with pytest.raises(ModelError) as caught:
         check_inside(ByteRange(Path("home/w.bin"), 1000, 4096), file_bytes=4096, tensor="w")
-    assert str(caught.value) == "the weights of 'w' lie at bytes 1,000 to 5,096 of w.bin, which has 4,096"
-    assert caught.value.hint == "the file is cut short or belongs to another model; copy it again"
+    assert str(caught.value) == "the weights of 'w' are bytes 1,000 to 5,096 of w.bin, which has 4,096"
+    assert caught.value.hint == "the file is truncated or belongs to another model; copy it again"
 
 
 A, B = Path("a.bin"), Path("b.bin")
 
 
-def test_overlaps_and_neighbours_become_one_run() -> None:
+def test_overlapping_and_adjacent_ranges_become_one() -> None:
     spans = [
         ByteRange(A, 30, 5),
         ByteRange(A, 0, 10),
@@ -202,16 +202,16 @@ def test_overlaps_and_neighbours_become_one_run() -> None:
         ByteRange(B, 12, 2),
         ByteRange(A, 16, 2),
     ]
-    assert merge_runs(spans) == [ByteRange(A, 0, 15), ByteRange(A, 16, 2), ByteRange(A, 30, 5), ByteRange(B, 12, 2)]
+    assert merge_ranges(spans) == [ByteRange(A, 0, 15), ByteRange(A, 16, 2), ByteRange(A, 30, 5), ByteRange(B, 12, 2)]
 
 
-def test_a_shared_weight_lies_in_a_new_file_once() -> None:
+def test_a_weight_in_two_ranges_is_copied_once() -> None:
     layout = lay_out([ByteRange(A, 100, 8), ByteRange(A, 200, 8), ByteRange(A, 100, 8)])
     assert layout == FileLayout(((ByteRange(A, 100, 8), 0), (ByteRange(A, 200, 8), 8)), 16)
     assert layout.offset_of(ByteRange(A, 204, 4)) == 12
 
 
-def test_a_mebibyte_or_more_keeps_its_place_within_the_page() -> None:
+def test_a_range_of_a_mebibyte_keeps_its_offset_modulo_the_page() -> None:
     large = 256 * PAGE
     spans = [
         ByteRange(A, 7, 10),
@@ -220,7 +220,7 @@ def test_a_mebibyte_or_more_keeps_its_place_within_the_page() -> None:
         ByteRange(B, 300 * PAGE, large),
     ]
     layout = lay_out(spans)
-    assert layout.moves == (
+    assert layout.copies == (
         (ByteRange(A, 7, 10), 0),
         (ByteRange(A, PAGE + 100, large), 100),
         (ByteRange(B, 50, large - 1), large + 100),  # less is not worth a hole
@@ -229,7 +229,7 @@ def test_a_mebibyte_or_more_keeps_its_place_within_the_page() -> None:
     assert layout.file_bytes == 3 * large + PAGE
 
 
-def test_nothing_takes_nothing(tmp_path: Path) -> None:
+def test_no_ranges_make_an_empty_file(tmp_path: Path) -> None:
     assert lay_out([]) == FileLayout((), 0)
     write_data(lay_out([]), tmp_path / "empty")
     assert (tmp_path / "empty").read_bytes() == b""
@@ -287,7 +287,7 @@ def test_every_range_is_found_again_byte_for_byte(folder: Path, drawn: Spans) ->
         offset = layout.offset_of(span)
         assert content[offset : offset + span.length] == bytes_of(span)
         assert same_bytes(ByteRange(folder / "new.bin", offset, span.length), span)
-    assert sum(moved) == sum(run.length for run in merge_runs(spans))
+    assert sum(moved) == sum(run.length for run in merge_ranges(spans))
 
 
 @settings(deadline=None)
@@ -295,13 +295,13 @@ def test_every_range_is_found_again_byte_for_byte(folder: Path, drawn: Spans) ->
 def test_a_layout_holds_each_byte_once_and_keeps_pages_in_step(folder: Path, drawn: Spans) -> None:
     spans = placed(folder, drawn)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_data, "PADDING_SHARE", 1)
+        patch.setattr(external_data, "ALIGNED_BYTES", 4096)
         layout = lay_out(spans)
         assert lay_out(reversed(spans)) == layout
     naive = {(span.file, place) for span in spans for place in range(span.offset, span.offset + span.length)}
-    assert sum(run.length for run, _ in layout.moves) == len(naive)
+    assert sum(run.length for run, _ in layout.copies) == len(naive)
     end = 0
-    for run, offset in layout.moves:
+    for run, offset in layout.copies:
         assert end <= offset < end + PAGE
         assert run.length < PAGE or (run.offset - offset) % PAGE == 0
         end = offset + run.length
@@ -314,13 +314,13 @@ def test_the_size_of_the_buffer_changes_nothing(folder: Path, drawn: Spans, buff
     layout = lay_out(placed(folder, drawn))
     expected = written(layout, folder / "new.bin")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_data, "_BUFFER_BYTES", buffer_bytes)
+        patch.setattr(external_data, "BUFFER_BYTES", buffer_bytes)
         assert written(layout, folder / "new.bin") == expected
 
 
 @settings(deadline=None)
 @given(spans_in_files())
-def test_where_the_file_system_shares_pages_the_rest_is_copied_around_them(folder: Path, drawn: Spans) -> None:
+def test_with_reflinks_only_bytes_outside_whole_pages_are_copied(folder: Path, drawn: Spans) -> None:
     """A file system that can FICLONERANGE, played: it refuses what is not whole pages, as XFS and btrfs do."""
     cloned: list[int] = []
 
@@ -334,17 +334,17 @@ def test_where_the_file_system_shares_pages_the_rest_is_copied_around_them(folde
         return 0
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_data, "PADDING_SHARE", 1)
+        patch.setattr(external_data, "ALIGNED_BYTES", 4096)
         layout = lay_out(placed(folder, drawn))
     expected = written(layout, folder / "new.bin")
     moved: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fcntl, "ioctl", clone)
         assert written(layout, folder / "new.bin", moved.append) == expected
-    assert sum(moved) == sum(run.length for run, _ in layout.moves)
+    assert sum(moved) == sum(run.length for run, _ in layout.copies)
     assert bool(cloned) == any(
         run.offset % PAGE + run.length >= 2 * PAGE or (run.offset % PAGE == 0 and run.length >= PAGE)
-        for run, _ in layout.moves
+        for run, _ in layout.copies
     )
 
 
@@ -377,7 +377,7 @@ def test_a_full_disk_leaves_no_handle_open(folder: Path, tmp_path: Path, monkeyp
         write_data(lay_out([ByteRange(folder / A, 0, 10), ByteRange(folder / B, 0, 10)]), tmp_path / "new.bin")
 
 
-def test_a_disk_that_takes_a_little_at_a_time_gets_it_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_continued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda target, piece, offset: real(target, piece[:999], offset))
     assert written(lay_out([ByteRange(folder / A, 0, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][: 3 * PAGE]
@@ -389,7 +389,7 @@ def test_a_source_that_is_gone_leaves_no_handle_open(folder: Path, tmp_path: Pat
         write_data(layout, tmp_path / "new.bin")
 
 
-def test_a_source_that_ends_early_is_an_error_and_not_zeros(folder: Path, tmp_path: Path) -> None:
+def test_a_truncated_source_is_an_error(folder: Path, tmp_path: Path) -> None:
     layout = lay_out([ByteRange(folder / A, FILE_BYTES - 10, 20)])
     with no_handle_is_left(), pytest.raises(OSError, match="the file ended early") as caught:
         write_data(layout, tmp_path / "new.bin")
@@ -416,16 +416,16 @@ def test_no_file_is_overwritten(folder: Path, tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(spans_in_files(), st.integers(1, 3000))
-def test_the_same_bytes_are_the_same_wherever_they_lie(folder: Path, drawn: Spans, buffer_bytes: int) -> None:
+def test_equal_bytes_are_equal_at_any_offset(folder: Path, drawn: Spans, buffer_bytes: int) -> None:
     spans = placed(folder, drawn)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_data, "_BUFFER_BYTES", buffer_bytes)
+        patch.setattr(external_data, "BUFFER_BYTES", buffer_bytes)
         for ours in spans:
             for theirs in spans:
                 assert same_bytes(ours, theirs) == (bytes_of(ours) == bytes_of(theirs))
 
 
-def test_a_file_that_ends_early_holds_other_bytes(tmp_path: Path) -> None:
+def test_a_truncated_file_has_other_bytes(tmp_path: Path) -> None:
     long, short, empty = tmp_path / "long", tmp_path / "short", tmp_path / "empty"
     for file, content in ((long, b"abcdef"), (short, b"abc"), (empty, b"")):
         file.write_bytes(content)
@@ -442,5 +442,5 @@ def test_a_range_is_not_compared_with_itself(tmp_path: Path) -> None:
     assert same_bytes(unread, unread)
 
 
-def test_the_bytes_of_a_range_are_those_of_the_file(folder: Path) -> None:
+def test_a_range_is_read_from_its_file(folder: Path) -> None:
     assert read_bytes(ByteRange(folder / A, 4, 8)) == struct.pack("<II", 1, 2)

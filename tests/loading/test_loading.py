@@ -30,7 +30,7 @@ from graphcut.loading.subgraphs import (
 
 from conftest import Draw, floats, model_of
 
-DAMAGED = "the model is damaged or was cut badly; check it with onnx.checker.check_model"
+DAMAGED = "the model is damaged or was cut wrongly; check it with onnx.checker.check_model"
 
 
 def node(text: str, **attributes: Any) -> NodeProto:  # noqa: ANN401 - as onnx.helper has it
@@ -208,7 +208,7 @@ def test_unsorted_nodes_are_sorted_and_said(opened: Draw) -> None:
     assert names(read) == ["b", "a", "y"]
     assert [node.output[0] for node in read.proto.graph.node] == ["b", "a", "y"]
     assert read.notes == (
-        "the nodes did not stand in topological order; sorted them",
+        "the nodes were not in topological order; they were sorted",
         "removed 1 node that no output depends on, such as 'dead'",
     )
 
@@ -245,40 +245,40 @@ def test_a_chain_of_three_thousand_is_sorted_from_its_end(opened: Draw) -> None:
     assert names(read) == [f"t{i + 1}" for i in range(3000)]
 
 
-def test_a_circle_is_refused(opened: Draw) -> None:
+def test_a_cycle_is_refused(opened: Draw) -> None:
     caught = refusal(opened, drawn("Add: x b > a", "Neg: a > b", "Neg: b > y"))
-    assert str(caught) == "the model has a circle: node 'a' waits, over others, for itself"
+    assert str(caught) == "the model has a cycle through node 'a'"
     assert caught.hint == "ONNX graphs are acyclic; check the model with onnx.checker.check_model"
 
 
-def test_a_node_that_reads_what_it_writes_is_a_circle(opened: Draw) -> None:
-    assert "circle: node 'y'" in str(refusal(opened, drawn("Add: x y > y")))
-    assert "circle: node 'y'" in str(refusal(opened, drawn(branch("x", "y", "Neg: y > z"))))
+def test_a_node_that_reads_its_own_output_is_a_cycle(opened: Draw) -> None:
+    assert "cycle through node 'y'" in str(refusal(opened, drawn("Add: x y > y")))
+    assert "cycle through node 'y'" in str(refusal(opened, drawn(branch("x", "y", "Neg: y > z"))))
 
 
-def test_the_node_that_a_circle_is_named_by_is_on_it(opened: Draw) -> None:
+def test_the_node_that_the_message_names_is_on_the_cycle(opened: Draw) -> None:
     """And not one that only waits for the circle, wherever it stands in the file."""
     caught = refusal(opened, drawn("Neg: b > y", "Add: x b > a", "Neg: a > b"))
-    assert "circle: node 'a'" in str(caught) or "circle: node 'b'" in str(caught)
+    assert "cycle through node 'a'" in str(caught) or "cycle through node 'b'" in str(caught)
 
 
-# Tensors that nothing writes, or two do
+# Tensors that no node writes, or two do
 
 
-def test_a_read_of_what_nothing_writes_is_refused_by_name(opened: Draw) -> None:
+def test_a_tensor_that_no_node_writes_is_refused(opened: Draw) -> None:
     caught = refusal(opened, drawn("Add: x ghost > y"))
-    assert (str(caught), caught.hint) == ("node 'y' reads 'ghost', which nothing writes", DAMAGED)
+    assert (str(caught), caught.hint) == ("node 'y' reads 'ghost', which no node writes", DAMAGED)
 
 
-def test_so_is_a_read_deep_in_a_body(opened: Draw) -> None:
+def test_a_tensor_that_no_node_writes_is_refused_in_a_subgraph_too(opened: Draw) -> None:
     inner = branch("c", "z", "Add: x ghost > z2", inner="z2")
     model = drawn(node("Cast: x > c", to=TensorProto.BOOL), branch("c", "y", inner))
-    assert str(refusal(opened, model)) == "node 'y' reads 'ghost', which nothing writes"
+    assert str(refusal(opened, model)) == "node 'y' reads 'ghost', which no node writes"
 
 
-def test_names_of_a_body_are_not_seen_outside(opened: Draw) -> None:
+def test_names_of_a_subgraph_are_unknown_outside(opened: Draw) -> None:
     model = drawn(node("Cast: x > c", to=TensorProto.BOOL), branch("c", "a", "Neg: x > z"), "Add: a z > y")
-    assert str(refusal(opened, model)) == "node 'y' reads 'z', which nothing writes"
+    assert str(refusal(opened, model)) == "node 'y' reads 'z', which no node writes"
 
 
 @pytest.mark.parametrize(
@@ -291,14 +291,14 @@ def test_names_of_a_body_are_not_seen_outside(opened: Draw) -> None:
     ],
     ids=["two nodes", "one node", "initializer", "input"],
 )
-def test_what_stands_already_is_not_written_again(opened: Draw, model: ModelProto, tensor: str) -> None:
+def test_a_tensor_written_twice_is_refused(opened: Draw, model: ModelProto, tensor: str) -> None:
     caught = refusal(opened, model)
-    assert (str(caught), caught.hint) == (f"node 'it' writes {tensor!r}, which stands already", DAMAGED)
+    assert (str(caught), caught.hint) == (f"node 'it' writes {tensor!r}, which is already written", DAMAGED)
 
 
-def test_an_output_that_nothing_writes_is_refused(opened: Draw) -> None:
+def test_an_output_that_no_node_writes_is_refused(opened: Draw) -> None:
     caught = refusal(opened, drawn("Neg: x > y", writes="y ghost"))
-    assert (str(caught), caught.hint) == ("the model gives out 'ghost', which nothing writes", DAMAGED)
+    assert (str(caught), caught.hint) == ("the output 'ghost' of the model is written by no node", DAMAGED)
 
 
 def test_an_empty_name_is_no_tensor(opened: Draw) -> None:
@@ -640,9 +640,9 @@ def test_the_place_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str,
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ([("offset", "28")], "the weights of 'w' lie at bytes 28 to 44 of w.bin, which has 40"),
-        ([("offset", "-4")], "the weights of 'w' lie at bytes -4 to 12 of w.bin, which has 40"),
-        ([("offset", str(1 << 70))], f"the weights of 'w' lie at bytes {1 << 70:,} to {(1 << 70) + 16:,} of w.bin"),
+        ([("offset", "28")], "the weights of 'w' are bytes 28 to 44 of w.bin, which has 40"),
+        ([("offset", "-4")], "the weights of 'w' are bytes -4 to 12 of w.bin, which has 40"),
+        ([("offset", str(1 << 70))], f"the weights of 'w' are bytes {1 << 70:,} to {(1 << 70) + 16:,} of w.bin"),
         (
             [("length", "12")],
             "the weights of 'w' have 16 bytes by their type and shape, but the model says 12",
@@ -651,7 +651,7 @@ def test_the_place_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str,
             [("length", "20")],
             "the weights of 'w' have 16 bytes by their type and shape, but the model says 20",
         ),
-        ([("length", "-16")], "the weights of 'w' lie at bytes 0 to -16 of w.bin"),
+        ([("length", "-16")], "the weights of 'w' are bytes 0 to -16 of w.bin"),
     ],
 )
 def test_a_place_that_does_not_fit_is_refused_with_the_numbers(
@@ -682,7 +682,7 @@ def test_two_locations_for_one_weight_are_refused(tmp_path: Path, second: str) -
 
 
 def test_a_weight_without_a_location_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="the weights of 'w' lie in '', which is no file name"):
+    with pytest.raises(ModelError, match="the weights of 'w' are in '', which is not a file name"):
         load(external(tmp_path))
 
 

@@ -305,7 +305,7 @@ def test_a_model_cut_short_within_a_weight_is_refused_with_the_numbers(tmp_path:
         assert not loads(path, raw[:end])
     path.write_bytes(raw[:2000])
     caught = refusal(path)
-    assert str(caught).startswith(f"{path} is not an ONNX model, or is cut short: a field that begins at byte ")
+    assert str(caught).startswith(f"{path} is not an ONNX model, or is truncated: a field that begins at byte ")
     assert str(caught).endswith("after the end at 2,000")
     assert caught.hint == "export the model again, or compare its size with the one it was copied from"
 

@@ -401,7 +401,7 @@ def test_a_part_that_is_cut_short_is_an_objection_and_no_crash(model: Model, cas
     file.write_bytes(file.read_bytes()[:-20])
     first, *others = prove(model, cascade).objections
     assert first.startswith("part-1.onnx: ")
-    assert "is not an ONNX model, or is cut short" in first
+    assert "is not an ONNX model, or is truncated" in first
     assert others == ["node 'elu' stands in no part", "node 'bias' stands in no part"]
 
 
