@@ -37,30 +37,19 @@ _ERROR_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")
 
 @dataclass(frozen=True)
 class WayResult:
-    """The result for one way; times and memory are medians over the rounds.
+    """The result for one way; times and memory are medians over the rounds."""
 
-    Attributes:
-        way: its name in `WAYS`.
-        title: its title.
-        load_s: seconds until the first outputs were there, loading included.
-        run_s: seconds for one feed, with as many in flight as the way allows.
-        ratio: `run_s` divided by that of the whole model in the same round.
-        cpu_s: seconds of processor time for one feed.
-        peak_bytes: maximum resident memory above that of Python and ONNX Runtime alone; 0 if unknown.
-        difference: the largest absolute difference from the outputs of the whole model; 0 if all bits are the same,
-            None if they can't be compared.
-        error: why it could not run; empty if it ran.
-    """
-
-    way: str
-    title: str
-    load_s: float = 0.0
-    run_s: float = 0.0
-    ratio: float = 0.0
-    cpu_s: float = 0.0
-    peak_bytes: int = 0
+    way: str  #: its name in `WAYS`.
+    title: str  #: its title.
+    load_s: float = 0.0  #: seconds until the first outputs were there, loading included.
+    run_s: float = 0.0  #: seconds for one feed, with as many in flight as the way allows.
+    ratio: float = 0.0  #: `run_s` divided by that of the whole model in the same round.
+    cpu_s: float = 0.0  #: seconds of processor time for one feed.
+    peak_bytes: int = 0  #: maximum resident memory above that of Python and ONNX Runtime alone; 0 if unknown.
+    #: the largest absolute difference from the outputs of the whole model; 0 if all bits are the same, None if they
+    #: can't be compared.
     difference: float | None = None
-    error: str = ""
+    error: str = ""  #: why it could not run; empty if it ran.
 
 
 def compare(

@@ -35,21 +35,13 @@ _SLACK_BYTES: Final = 1 << 20
 
 
 class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure.
+    """What to measure."""
 
-    Attributes:
-        way: a name in `WAYS`.
-        model: path of the whole model.
-        cascade: path of its cascade.
-        folder: with `inputs.npz`, one feed; for the outputs, WAY.npz, and the `BenchmarkRun`, `result.json`.
-        runs: how often to run it, after one run that is not measured.
-    """
-
-    way: str
-    model: str
-    cascade: str
-    folder: str
-    runs: int
+    way: str  #: a name in `WAYS`.
+    model: str  #: path of the whole model.
+    cascade: str  #: path of its cascade.
+    folder: str  #: with `inputs.npz`, one feed; for the outputs, WAY.npz, and the `BenchmarkRun`, `result.json`.
+    runs: int  #: how often to run it, after one run that is not measured.
 
     @property
     def inputs(self) -> Path:

@@ -26,23 +26,17 @@ from .ort_profile import ProfiledPiece, is_half, profile
 
 @dataclass(frozen=True, repr=False)
 class MeasuredCosts(Product):
-    """The measured costs of a model.
+    """The measured costs of a model."""
 
-    Attributes:
-        table: a row for each module, with `time_s`, and a last row `(remainder)` for time that belongs to no module:
-            starting and ending runs, kernels that ONNX Runtime added.
-        peak_bytes: the maximum of ONNX Runtime's CPU allocator over all pieces: activations, and weights that it
-            copied to pack them for its kernels. 0 if its profile does not show it.
-        pieces: the number of sessions it was measured in, one after another.
-        rounds: the number of runs; times are medians.
-        dims: the sizes it ran with.
-    """
-
+    #: a row for each module, with `time_s`, and a last row `(remainder)` for time that belongs to no module: starting
+    #: and ending runs, kernels that ONNX Runtime added.
     table: CostTable
+    #: the maximum of ONNX Runtime's CPU allocator over all pieces: activations, and weights that it copied to pack them
+    #: for its kernels. 0 if its profile does not show it.
     peak_bytes: int
-    pieces: int
-    rounds: int
-    dims: Mapping[str, int]
+    pieces: int  #: the number of sessions it was measured in, one after another.
+    rounds: int  #: the number of runs; times are medians.
+    dims: Mapping[str, int]  #: the sizes it ran with.
 
     @property
     def run_s(self) -> float:

@@ -58,21 +58,14 @@ class ProfileEvent(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ProfiledPiece:
-    """Measurements of a piece.
+    """Measurements of a piece."""
 
-    Attributes:
-        run_s: the median time of a run without profiling.
-        kernels: for each node that ran, the indices of the piece's nodes that it computes, and its median seconds.
-        tensor_bytes: the sizes of tensors, as far as the profile shows them.
-        peak_bytes: the maximum of ONNX Runtime's CPU allocator; 0 if the profile does not show it.
-        outputs: the values of the piece's outputs.
-    """
-
-    run_s: float
+    run_s: float  #: the median time of a run without profiling.
+    #: for each node that ran, the indices of the piece's nodes that it computes, and its median seconds.
     kernels: tuple[tuple[tuple[int, ...], float], ...]
-    tensor_bytes: Mapping[str, int]
-    peak_bytes: int
-    outputs: Mapping[str, Value]
+    tensor_bytes: Mapping[str, int]  #: the sizes of tensors, as far as the profile shows them.
+    peak_bytes: int  #: the maximum of ONNX Runtime's CPU allocator; 0 if the profile does not show it.
+    outputs: Mapping[str, Value]  #: the values of the piece's outputs.
 
 
 def profile(

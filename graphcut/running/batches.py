@@ -20,15 +20,10 @@ another order for other sizes."""
 
 @dataclass(frozen=True)
 class BatchAxis:
-    """The axis that a model declares for its examples.
+    """The axis that a model declares for its examples."""
 
-    Attributes:
-        inputs: the axis of each input that has one; micro-batches get the other inputs as they are.
-        outputs: the axis of each output.
-    """
-
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
+    inputs: Mapping[str, int]  #: the axis of each input that has one; micro-batches get the other inputs as they are.
+    outputs: Mapping[str, int]  #: the axis of each output.
 
     def size(self, feeds: Mapping[str, Value]) -> int:
         """The number of examples; 1 if inputs disagree, so that nothing is divided."""

@@ -31,37 +31,26 @@ class PartTotals:
 
 @dataclass(slots=True, repr=False)
 class RunLog(Product):
-    """The log of a run.
+    """The log of a run."""
 
-    Attributes:
-        parts: the number of parts.
-        workers: the number of workers.
-        is_tracing: keep every span, not only totals.
-        part_totals: by index of the part and of the worker.
-        busy_s: how long each worker ran parts.
-        waited_s: by part, how long requests that it could run waited for a worker. Waiting for a worker to load its
-            parts does not count.
-        spans: every run of a part; empty without tracing.
-        arrived_s: when each request arrived.
-        delivered_s: when each request was answered.
-        failures: the number of requests that failed.
-        memory_bytes: the maximum resident memory by worker, for workers that are processes.
-        deaths: worker, reason and time for each worker that ended.
-        rebalances: the new bounds and the time of each rebalancing.
-    """
-
-    parts: int
-    workers: int
-    is_tracing: bool = False
+    parts: int  #: the number of parts.
+    workers: int  #: the number of workers.
+    is_tracing: bool = False  #: keep every span, not only totals.
+    #: by index of the part and of the worker.
     part_totals: dict[tuple[int, int], PartTotals] = field(default_factory=dict)
-    busy_s: list[float] = field(default_factory=list)
+    busy_s: list[float] = field(default_factory=list)  #: how long each worker ran parts.
+    #: by part, how long requests that it could run waited for a worker. Waiting for a worker to load its parts does not
+    #: count.
     waited_s: list[float] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    arrived_s: list[float] = field(default_factory=list)
-    delivered_s: list[float] = field(default_factory=list)
-    failures: int = 0
+    spans: list[Span] = field(default_factory=list)  #: every run of a part; empty without tracing.
+    arrived_s: list[float] = field(default_factory=list)  #: when each request arrived.
+    delivered_s: list[float] = field(default_factory=list)  #: when each request was answered.
+    failures: int = 0  #: the number of requests that failed.
+    #: the maximum resident memory by worker, for workers that are processes.
     memory_bytes: dict[int, int] = field(default_factory=dict)
+    #: worker, reason and time for each worker that ended.
     deaths: list[tuple[int, str, float]] = field(default_factory=list)
+    #: the new bounds and the time of each rebalancing.
     rebalances: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
     _runnable_s: dict[tuple[int, int], float] = field(default_factory=dict)
     _loaded_s: dict[int, float] = field(default_factory=dict)

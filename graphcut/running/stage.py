@@ -29,28 +29,21 @@ _NO_BUFFERS: Final[Values] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """How sessions are built.
+    """How sessions are built."""
 
-    Attributes:
-        optimized: with ONNX Runtime's graph optimizations. Without them, the outputs of a cascade are those of its
-            model bit for bit, except in half precision.
-        prepacked: copy weights into the layout that is fastest. Otherwise they are mapped from the file; results may
-            then differ in the last bits from those of a prepacked session.
-        threads: threads of one operator; 0 leaves the number to ONNX Runtime.
-        arena: keep freed memory for the next run. Otherwise tensors are returned to the system when they are freed,
-            which takes the least memory and a little time.
-        provider: the execution provider; None for that of the part's device, else the CPU's.
-        options: options of this provider.
-        is_checked: before loading a part, check that its file is the one written at the split.
-    """
-
+    #: with ONNX Runtime's graph optimizations. Without them, the outputs of a cascade are those of its model bit for
+    #: bit, except in half precision.
     optimized: bool = True
+    #: copy weights into the layout that is fastest. Otherwise they are mapped from the file; results may then differ in
+    #: the last bits from those of a prepacked session.
     prepacked: bool = True
-    threads: int = 0
+    threads: int = 0  #: threads of one operator; 0 leaves the number to ONNX Runtime.
+    #: keep freed memory for the next run. Otherwise tensors are returned to the system when they are freed, which takes
+    #: the least memory and a little time.
     arena: bool = True
-    provider: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    is_checked: bool = True
+    provider: str | None = None  #: the execution provider; None for that of the part's device, else the CPU's.
+    options: Mapping[str, str] = field(default_factory=dict)  #: options of this provider.
+    is_checked: bool = True  #: before loading a part, check that its file is the one written at the split.
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:

@@ -27,35 +27,21 @@ _BATCH: Final = re.compile(r"batch", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Decoder:
-    """How a cascade is decoded.
+    """How a cascade is decoded."""
 
-    Attributes:
-        cascade: the cascade.
-        roles: the inputs that are computed for each step, with their roles.
-        constants: the inputs that are the same in each step.
-        kept: by index of the part, the states that stay with it.
-        zero_states: the shapes of these states at the beginning of a sequence.
-        sent: the other states at the beginning of a sequence. They are fed and returned like any tensor.
-        next_sent: for each of these states, the output that becomes it in the next step.
-        logits: the output with the scores of the next token.
-        ids_rank: the number of axes of the token ids: two with a batch, else one.
-        batch: the number of rows that the model requires; all are the same.
-        most: the maximum number of tokens in a step; None for no limit.
-        capacity: the maximum length of a sequence, prompt included; None for no limit.
-    """
-
-    cascade: Cascade
-    roles: Mapping[str, DecoderInputRole]
-    constants: Mapping[str, Value]
-    kept: Mapping[int, tuple[State, ...]]
-    zero_states: Mapping[str, tuple[int, ...]]
+    cascade: Cascade  #: the cascade.
+    roles: Mapping[str, DecoderInputRole]  #: the inputs that are computed for each step, with their roles.
+    constants: Mapping[str, Value]  #: the inputs that are the same in each step.
+    kept: Mapping[int, tuple[State, ...]]  #: by index of the part, the states that stay with it.
+    zero_states: Mapping[str, tuple[int, ...]]  #: the shapes of these states at the beginning of a sequence.
+    #: the other states at the beginning of a sequence. They are fed and returned like any tensor.
     sent: Mapping[str, Value]
-    next_sent: Mapping[str, str]
-    logits: str
-    ids_rank: int
-    batch: int
-    most: int | None
-    capacity: int | None
+    next_sent: Mapping[str, str]  #: for each of these states, the output that becomes it in the next step.
+    logits: str  #: the output with the scores of the next token.
+    ids_rank: int  #: the number of axes of the token ids: two with a batch, else one.
+    batch: int  #: the number of rows that the model requires; all are the same.
+    most: int | None  #: the maximum number of tokens in a step; None for no limit.
+    capacity: int | None  #: the maximum length of a sequence, prompt included; None for no limit.
 
     @property
     def is_stateless(self) -> bool:

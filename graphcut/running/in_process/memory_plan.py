@@ -26,19 +26,12 @@ _STEPS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class PartMemory:
-    """The memory of a part, in bytes, on top of what the process has otherwise.
+    """The memory of a part, in bytes, on top of what the process has otherwise."""
 
-    Attributes:
-        loaded: as long as it is loaded: weights, and its session.
-        loading: additionally while it is being loaded: the copy of the weight that is being prepacked.
-        ahead: while it is prefetched, before it has run. Mapped weights are not in memory yet.
-        running: additionally while it runs: activations, inputs and outputs.
-    """
-
-    loaded: int
-    loading: int
-    ahead: int
-    running: int
+    loaded: int  #: as long as it is loaded: weights, and its session.
+    loading: int  #: additionally while it is being loaded: the copy of the weight that is being prepacked.
+    ahead: int  #: while it is prefetched, before it has run. Mapped weights are not in memory yet.
+    running: int  #: additionally while it runs: activations, inputs and outputs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,29 +203,17 @@ def residency_plan(needs: Sequence[PartMemory], budget_bytes: int, *, is_once: b
 
 @dataclass(frozen=True, slots=True)
 class MemoryForecast:
-    """What a run is predicted to need.
+    """What a run is predicted to need."""
 
-    Attributes:
-        peak_bytes: the maximum memory of the process.
-        memory_bytes: its memory limit; None without one.
-        is_estimated: sizes had to be estimated.
-        is_mapped: weights are mapped from disk and not prepacked: results may differ in the last bits.
-        is_single: there is one input.
-        spills: tensors that wait for a later part are written to disk when memory is full.
-        parts: the number of parts.
-        plan: which of them stay loaded.
-        budget_bytes: the memory for parts, activations and waiting tensors.
-    """
-
-    peak_bytes: int
-    memory_bytes: int | None
-    is_estimated: bool
-    is_mapped: bool
-    is_single: bool
-    spills: bool
-    parts: int
-    plan: ResidencyPlan
-    budget_bytes: int
+    peak_bytes: int  #: the maximum memory of the process.
+    memory_bytes: int | None  #: its memory limit; None without one.
+    is_estimated: bool  #: sizes had to be estimated.
+    is_mapped: bool  #: weights are mapped from disk and not prepacked: results may differ in the last bits.
+    is_single: bool  #: there is one input.
+    spills: bool  #: tensors that wait for a later part are written to disk when memory is full.
+    parts: int  #: the number of parts.
+    plan: ResidencyPlan  #: which of them stay loaded.
+    budget_bytes: int  #: the memory for parts, activations and waiting tensors.
 
     @property
     def is_resident(self) -> bool:

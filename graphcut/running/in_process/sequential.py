@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
-from ...core.errors import RunError
+from ...core.errors import RunError, did_you_mean
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
 from ..values import Feeds, Value, to_value
@@ -38,11 +37,8 @@ def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
     manifest = cascade.manifest
     for name in feeds:
         if name not in manifest.reads:
-            close = difflib.get_close_matches(name, manifest.reads, n=1)
-            guess = f"did you mean {close[0]!r}? " if close else ""
-            raise RunError(
-                f"the model has no input {name!r}", hint=f"{guess}its inputs: {', '.join(manifest.reads) or 'none'}"
-            )
+            inputs = f"its inputs: {', '.join(manifest.reads) or 'none'}"
+            raise RunError(f"the model has no input {name!r}", hint=did_you_mean(name, manifest.reads) + inputs)
     used = {name for part in cascade.parts for name in part.reads} | set(manifest.writes)
     needed = [name for name in manifest.reads if name in used and name not in manifest.optional]
     if missing := next((name for name in needed if name not in feeds), None):

@@ -123,12 +123,9 @@ class LoadBalance:
     A round ends when every worker has reported a time. A division is proposed when `ROUNDS` successive rounds found one
     that makes the slowest worker at least 10 % faster. At first and after a change nothing is proposed for `REST`
     rounds. If a single part is the bottleneck, there is nothing to propose.
-
-    Attributes:
-        bounds: the division in force.
     """
 
-    bounds: Bounds
+    bounds: Bounds  #: the division in force.
 
     def __init__(self, bounds: Bounds, *, allowed: Allowed = always) -> None:
         """Begin with `bounds`, and propose only what is `allowed`.

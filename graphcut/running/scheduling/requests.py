@@ -12,38 +12,24 @@ from ..values import Value
 
 @dataclass(frozen=True, slots=True)
 class ScheduledPart:
-    """A part as the scheduler sees it. States that the part keeps are neither read nor written here.
+    """A part as the scheduler sees it. States that the part keeps are neither read nor written here."""
 
-    Attributes:
-        name: its name in messages.
-        reads: the tensors that it must be sent.
-        writes: the tensors that it makes for others.
-        memory_bytes: its memory on its device.
-        is_stateful: it keeps states between the steps of a sequence.
-    """
-
-    name: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    memory_bytes: int = 0
-    is_stateful: bool = False
+    name: str  #: its name in messages.
+    reads: tuple[str, ...]  #: the tensors that it must be sent.
+    writes: tuple[str, ...]  #: the tensors that it makes for others.
+    memory_bytes: int = 0  #: its memory on its device.
+    is_stateful: bool = False  #: it keeps states between the steps of a sequence.
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One run of the cascade.
+    """One run of the cascade."""
 
-    Attributes:
-        feeds: the inputs, by name.
-        sequence: the sequence whose states it continues; None without states.
-        zero_states: at the beginning of a sequence, the shapes of its states, which are all zeros.
-        title: its name in messages; `input N` by default.
-    """
-
-    feeds: Mapping[str, Value]
-    sequence: int | None = None
+    feeds: Mapping[str, Value]  #: the inputs, by name.
+    sequence: int | None = None  #: the sequence whose states it continues; None without states.
+    #: at the beginning of a sequence, the shapes of its states, which are all zeros.
     zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    title: str = ""
+    title: str = ""  #: its name in messages; `input N` by default.
 
 
 class Routing:

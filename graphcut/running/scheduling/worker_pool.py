@@ -23,34 +23,20 @@ _PAUSES_S: Final = (0.0, 0.2, 1.0)
 
 @dataclass(slots=True)
 class WorkerState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Attributes:
-        name: its name in messages: its device, or `worker N`.
-        memory_bytes: the memory limit for its parts; None without one.
-        owns: the parts that it runs.
-        holds: the parts that it has loaded.
-        requested: the parts that it was last told to hold.
-        step: the step that it runs.
-        deadline: when it is considered hung.
-        deaths: how often it ended since it last finished a step.
-        is_up: it has loaded its parts and takes steps.
-        is_gone: it will not be restarted.
-        death_reason: why it ended last.
-        overlap: parts that it holds although others own them, so that it can take them over without loading.
-    """
-
-    name: str
-    memory_bytes: int | None
-    owns: tuple[int, ...]
-    holds: frozenset[int] = frozenset()
-    requested: frozenset[int] = frozenset()
-    step: Step | None = None
-    deadline: float | None = None
-    deaths: int = 0
-    is_up: bool = False
-    is_gone: bool = False
-    death_reason: str = ""
+    name: str  #: its name in messages: its device, or `worker N`.
+    memory_bytes: int | None  #: the memory limit for its parts; None without one.
+    owns: tuple[int, ...]  #: the parts that it runs.
+    holds: frozenset[int] = frozenset()  #: the parts that it has loaded.
+    requested: frozenset[int] = frozenset()  #: the parts that it was last told to hold.
+    step: Step | None = None  #: the step that it runs.
+    deadline: float | None = None  #: when it is considered hung.
+    deaths: int = 0  #: how often it ended since it last finished a step.
+    is_up: bool = False  #: it has loaded its parts and takes steps.
+    is_gone: bool = False  #: it will not be restarted.
+    death_reason: str = ""  #: why it ended last.
+    #: parts that it holds although others own them, so that it can take them over without loading.
     overlap: frozenset[int] = frozenset()
 
     @property
