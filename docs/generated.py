@@ -20,6 +20,7 @@ import graphcut
 import graphcut.cli
 from graphcut.cli.application import app as command
 from graphcut.core.manifest import Manifest
+from graphcut.drawing import json_records
 from graphcut.planning.cluster import SimulatedCluster
 from graphcut.planning.plan_files import PlanFile
 
@@ -33,7 +34,8 @@ COLUMNS = 100
 
 def schema_types() -> dict[str, type]:
     """The type of each JSON and TOML document that graphcut reads or writes, by the name of its format."""
-    return {"graphcut.cascade/1": Manifest, "graphcut.plan/1": PlanFile, "cluster.toml": SimulatedCluster}
+    files = {"graphcut.cascade/1": Manifest, "graphcut.plan/1": PlanFile, "cluster.toml": SimulatedCluster}
+    return {**files, **json_records.schema_types()}
 
 
 def file_name(form: str) -> str:

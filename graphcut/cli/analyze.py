@@ -19,8 +19,9 @@ def analyze(
 ) -> None:
     """Show where a model can be cut, and what crosses each cut."""
     from ..analysis.cut_points import analyze as analyze_model
-    from ..drawing.scenes import scene_of_analysis
-    from ..drawing.terminal import cheapest, draw_cut_points, draw_scene
+    from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
+    from ..drawing.scene_builders import scene_of_analysis
+    from ..drawing.terminal import draw_scene
 
     analysis = analyze_model(load(model, dim))
     if as_json:
@@ -29,10 +30,10 @@ def analyze(
         print_json(analysis_record(analysis))
     elif cuts is not None:
         points = analysis.cut_points
-        for line in draw_cut_points(cheapest(points, cuts) if cuts else points):
+        for line in cut_points_tsv(cheapest(points, cuts) if cuts else points):
             sys.stdout.write(f"{line}\n")
     else:
         scene = scene_of_analysis(analysis)
         print_(lambda console: draw_scene(scene, console))
-        if scene.following:
-            say_next(scene.following)
+        if scene.next_command:
+            say_next(scene.next_command)

@@ -34,7 +34,7 @@ def bench(
 ) -> None:
     """Compare the model and its parts: time, memory, outputs."""
     from ..benchmarking.comparison import compare
-    from ..drawing.run_report import draw_benchmark
+    from ..drawing.terminal.runs import draw_benchmark
 
     cascade = open_(cascade_path)
     if unknown := next((name for name in way or () if name not in WAYS), None):

@@ -126,7 +126,7 @@ def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
 def open_(path: Path) -> Cascade:
     """The cascade at `path`."""
     from ..core.manifest import open_cascade
-    from ..drawing.opening import is_plan
+    from ..drawing.path_kinds import is_plan
 
     if path.suffix == ".onnx" and path.is_file():
         hint = f"`graphcut analyze {shlex.quote(str(path))}` shows where it can be cut"

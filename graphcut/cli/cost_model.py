@@ -31,7 +31,7 @@ def cost_model(
     from ..analysis.cut_points import analyze
     from ..costs.tables import save_table, table_of
     from ..costs.weighing import weigh
-    from ..drawing.cost_table import draw_cost_table
+    from ..drawing.terminal.cost_table import draw_cost_table
     from ..loading.model import load as open_model
     from ..planning.plans import decoder_dims
 

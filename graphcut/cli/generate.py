@@ -175,7 +175,7 @@ def _record(
 
 
 def _summarize(cascade: Cascade, tokens: Generation, made: Sequence[Sequence[int]], times: Sequence[float]) -> None:
-    from ..drawing.run_report import draw_run_log
+    from ..drawing.terminal.runs import draw_run_log
 
     rate = _rate(times)
     total = sum(map(len, made))

@@ -124,7 +124,7 @@ def _on_workers(
     feeds: FeedReader, options: PipelineOptions, config: SessionConfig, on_error: OnError
 ) -> Iterator[_Answers]:
     """The outputs of each input, in order, from a pipeline of workers; afterwards a summary is printed."""
-    from ..drawing.run_report import draw_run_log
+    from ..drawing.terminal.runs import draw_run_log
     from ..running.chrome_trace import save_trace
     from ..running.pipelined import Pipeline
 

@@ -90,7 +90,7 @@ def _check(
     thing: Path, other: Path | None, to: Format, part: int | None, model: Path | None, *, is_sized: bool
 ) -> None:
     """Refuse options that would do nothing, or contradict each other."""
-    from ..drawing.opening import is_model
+    from ..drawing.path_kinds import is_model
 
     if part is not None and to != "dot":
         raise UsageError("--part draws the nodes of a part, which only DOT can show", hint="add --to dot")
@@ -116,20 +116,21 @@ def _show_text(thing: Path, output: Path | None, model: Path | None, sizes: Mapp
 
     scene = scene_at(thing, model=model, dims=sizes)
     put_drawing(lambda console: draw_scene(scene, console, explain=True), output)
-    if scene.following and output is None:
-        say_next(scene.following)
+    if scene.next_command and output is None:
+        say_next(scene.next_command)
 
 
 def _compare(
     thing: Path, other: Path, to: Format, output: Path | None, model: Path | None, sizes: Mapping[str, int]
 ) -> None:
-    from ..drawing.changes import changes_between, changes_record, draw_changes
+    from ..drawing.changes import changes_between
     from ..drawing.json_records import dumps
     from ..drawing.opening import scene_at
+    from ..drawing.terminal.changes import draw_changes
 
     changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (thing, other)))
     if to == "json":
-        put_text(dumps(changes_record(changes)) + "\n", output)
+        put_text(dumps(changes) + "\n", output)
     else:
         put_drawing(lambda console: draw_changes(changes, console), output)
 

@@ -57,8 +57,9 @@ def simulate(
 
     Exit code 1 if a failure stops the run.
     """
+    from ..drawing.json_records import simulation_record
     from ..drawing.opening import scenario_at
-    from ..drawing.simulation_report import draw_simulation, simulation_record
+    from ..drawing.terminal.simulation import draw_simulation
     from ..planning.cluster import read_simulated_cluster
     from ..simulating.simulator import simulate as simulated
 

@@ -124,7 +124,7 @@ def _moved_aside(report: Path | None, folder: Path) -> Iterator[None]:
 
 def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:
     from ..analysis.cut_points import analyze
-    from ..drawing.scenes import scene_of_split
+    from ..drawing.scene_builders import scene_of_split
 
     return scene_of_split(cascade, cut.plan, analyze(cut.source))
 

@@ -1,1 +1,1 @@
-"""What there is to see, drawn: one file a pen."""
+"""Pictures of products: scenes and their builders, one renderer for each format, and the documents of `--json`."""

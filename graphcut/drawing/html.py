@@ -1,7 +1,8 @@
-"""The page: one HTML file that shows everything a scene holds, asks the network for nothing, and needs no other file.
+"""The HTML page: one file that shows everything in a scene and makes no request.
 
-The drawing is done by the script in `report.html`. Here the scene becomes its data, made small: a name keeps only what
-it does not share with the name before, running sums become steps.
+The map and the lane chart are those of the SVG renderer. The script in `report.html` adds the rest: details on hover
+and focus, links into the page, the zoomable profile, tables, the search for nodes. The data is compact: a name keeps
+only what differs from the name before it, and running sums become steps.
 """
 
 from __future__ import annotations
@@ -10,71 +11,92 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib import resources
 from itertools import groupby, pairwise
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from ..core.version import __version__
-from .scene import Bus, Card, CutOption, CutProfile, Lane, Scene
-from .scenes import best_places
+from .profile_builder import best_options
+from .scene import CutProfile, Scene
+from .svg.document import LANES, MAP, NARROW, WIDE, inline_svg, map_and_lanes
+from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
 
 _VERDICT: Final = re.compile(r"\s+(?=[✓✗])")
-_UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_INVISIBLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _FIGURE: Final = re.compile(r"(\d[\d.,]*\d|\d)( (?:parts?|B|KiB|MiB|GiB|TiB)\b)")
+_PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
+_SCALABLE: Final = 1.45
+"""A picture that is wider than this many times the intended width scrolls instead of shrinking."""
 
 
 def html_of(scene: Scene) -> str:
-    """`scene` as one HTML file: the same text for the same scene.
+    """`scene` as one HTML file; the same scene gives the same bytes.
 
-    The file makes no request: its policy allows the style and the script that it holds, each by its digest, and nothing
-    else. Names come from models and may be anything: in the head of the page they are escaped, in the data `<` is spelt
-    out, and the script sets them as text only.
+    The page makes no request: its content security policy allows only the style and the script it holds, by their
+    digests. Names come from models and may be anything: in the markup they are escaped, in the data `<` is written as
+    an escape, and the script sets them as text only.
     """
-    template = _template()
-    words = {
-        "policy": _policy(template),
+    pictures = _pictures(scene)
+    values = {
         "title": escape(scene.title),
         "facts": "".join(f"<span>{escape(_fact(word, value))}</span>" for word, value in scene.facts),
         "answer": _answer(scene),
-        "text_command": "graphcut show",
-        "following": f"Next: <code>{escape(scene.following)}</code><br>" if scene.following else "",
+        "map_state": "" if scene.cards else "hidden",
+        "map": pictures.get(MAP, ""),
+        "lanes_state": "" if scene.tensors else "hidden",
+        "lanes": pictures.get(LANES, ""),
+        "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
         "data": _data(scene),
     }
-    # All in one pass: a name that looks like one of these words stays what it is.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: words[match[1]], template)
-    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", page)
+    return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", _filled(_template(), values))
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    """`text` with known placeholders replaced, in one pass: a name that looks like a placeholder is not replaced."""
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 @cache
 def _template() -> str:
-    return resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    """The template with its style and its policy, which allows that style and the script and nothing else."""
+    text = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    style = {"light": variables(LIGHT), "dark": variables(DARK), "sans": SANS, "mono": MONO, "svg_style": page_style()}
+    text = _filled(text, style)
+    style_digest, script_digest = _digest(text, "style"), _digest(text, "script")
+    allowed = f"style-src {style_digest}; script-src {script_digest}"
+    return _filled(text, {"policy": f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"})
 
 
-def _policy(template: str) -> str:
-    """What the browser may load: nothing, but for the style and the script of the template."""
-    (style,) = re.findall(r"<style>(.*?)</style>", template, flags=re.DOTALL)
-    (script,) = re.findall(r"<script>(.*?)</script>", template, flags=re.DOTALL)
-    return (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; "
-        "form-action 'none'"
-    )
+def _digest(text: str, element: str) -> str:
+    """The digest of the content of the only such element, as a content security policy writes it."""
+    (content,) = re.findall(f"<{element}>(.*?)</{element}>", text, flags=re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _pictures(scene: Scene) -> dict[str, str]:
+    """Each picture twice, for wide and for narrow windows; the style shows the one that fits."""
+    found: dict[str, str] = {}
+    for css, width in (("wide", WIDE), ("narrow", NARROW)):
+        for title, panel in map_and_lanes(scene, width).items():
+            scaling = "" if panel.width <= _SCALABLE * width else " scrolls"
+            found[title] = found.get(title, "") + inline_svg(panel, title, css + scaling)
+    return found
 
 
 def _fact(word: str, value: str) -> str:
-    """`1,491 nodes`, `7.83 TFLOP per run`, `batch=1, seq=512`."""
-    return {"dims": value, "work": f"{value} per run"}.get(word, f"{value} {word}")
+    """`1,491 nodes`, `batch=1, seq=512`."""
+    return value if word == "dims" else f"{value} {word}"
 
 
 def _answer(scene: Scene) -> str:
-    """The sentence, its figures and parts set off, and what is said of budget and sameness as badges."""
+    """The sentence with figures and parts in bold, and the verdicts as badges."""
     sentence, *verdicts = _VERDICT.split(scene.sentence)
     over = sum(card.is_over for card in scene.cards)
     if over:
@@ -83,145 +105,58 @@ def _answer(scene: Scene) -> str:
         f'<span class="badge {"good" if verdict.startswith("✓") else "bad"}">{escape(verdict.rstrip("."))}</span>'
         for verdict in verdicts
     ]
-    return " ".join([_set_off(sentence, [card.name for card in scene.cards]), *badges])
-
-
-def _set_off(sentence: str, names: Sequence[str]) -> str:
-    """`sentence` as HTML, with figures and `names` in bold."""
-    known = {f" {name}{end}": f" <b>{escape(name)}</b>{end}" for name in names for end in " ,."}
     text = _FIGURE.sub(r"<b>\1\2</b>", escape(sentence))
-    for plain, bold in known.items():
-        text = text.replace(escape(plain), bold)
-    return text
+    for name in (card.name for card in scene.cards):
+        for end in " ,.":
+            text = text.replace(escape(f" {name}{end}"), f" <b>{escape(name)}</b>{end}")
+    return " ".join([text, *badges])
 
 
 def _data(scene: Scene) -> str:
-    """The scene as JSON that can stand inside a script element: `<` is spelt out, so nothing in it can end one."""
-    record = {
-        "title": scene.title,
+    """The scene as JSON for a script element: `<` is escaped, so that nothing in it can end the element."""
+    parts = range(len(scene.cards))
+    record = to_builtins(replace(scene, profile=None)) | {
         "model": scene.model or scene.title,
-        "cards": [_card(card, scene, place) for place, card in enumerate(scene.cards)],
-        "lanes": [_lane(lane) for lane in scene.lanes],
-        "buses": [_bus(bus) for bus in scene.buses],
-        "crossing": [
-            {"bytes": total.bytes, "exact": total.is_exact, "tensors": total.tensors} for total in scene.crossing
-        ],
-        "profile": None if scene.profile is None else _profile(scene.profile),
-        "checks": [{"what": check.what, "result": check.result, "good": check.is_good} for check in scene.checks],
-        "recomputed": scene.recomputed,
-        "reasons": scene.reasons,
-        "notes": scene.notes,
-        "details": scene.details,
-        "others": [
-            {"period": other.period_s, "latency": other.latency_s, "chosen": other.is_chosen} for other in scene.others
-        ],
+        "boundaries": to_builtins(scene.boundaries),
+        "received": [to_builtins(scene.received(part)) for part in parts],
+        "sent": [to_builtins(scene.sent(part)) for part in parts],
+        "profile": None if scene.profile is None else _compact(scene.profile),
     }
-    # In ASCII, so that half a surrogate pair in a name can be written too.
+    # In ASCII, since half a surrogate pair in a name can't be encoded otherwise.
     return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _card(card: Card, scene: Scene, place: int) -> dict[str, Any]:
+def _compact(profile: CutProfile) -> dict[str, Any]:
+    """The profile as columns; the script undoes what makes them small."""
+    shared = ["", *(_shared_start(*pair) for pair in pairwise(profile.nodes))][: len(profile.nodes)]
+    operators = {operator: index for index, operator in enumerate(dict.fromkeys(profile.ops))}
     return {
-        "name": card.name,
-        "device": card.device,
-        "content": card.content,
-        "nodes": card.nodes,
-        "replicas": card.replicas,
-        "weight": card.weight_bytes,
-        "need": card.need_bytes,
-        "budget": card.budget_bytes,
-        "activation": card.activation_bytes,
-        "flops": card.flops,
-        "busy": card.busy_s,
-        "reads": card.reads,
-        "writes": card.writes,
-        "column": card.column,
-        "over": card.is_over,
-        "intensity": card.intensity,
-        "last": card.last,
-        "received": _amount(scene.received(place)),
-        "sent": _amount(scene.sent(place)),
-    }
-
-
-def _lane(lane: Lane) -> dict[str, Any]:
-    return {
-        "tensor": lane.tensor,
-        "type": lane.type,
-        "bytes": lane.bytes,
-        "exact": lane.is_exact,
-        "source": lane.source,
-        "readers": lane.readers,
-        "residual": lane.is_residual,
-    }
-
-
-def _bus(bus: Bus) -> dict[str, Any]:
-    return {
-        "source": bus.source,
-        "readers": bus.readers,
-        "lanes": bus.lanes,
-        "bytes": bus.bytes,
-        "exact": bus.is_exact,
-        "residual": bus.is_residual,
-    }
-
-
-def _valley(valley: CutOption, *, is_best: bool) -> dict[str, Any]:
-    return {
-        "node": valley.node,
-        "position": valley.position,
-        "bytes": valley.bytes,
-        "exact": valley.is_exact,
-        "tensors": valley.tensors,
-        "before": valley.weights_before,
-        "after": valley.weights_after,
-        "key": valley.is_key,
-        "module": valley.module,
-        "best": is_best,
-    }
-
-
-def _amount(bytes_and_exact: tuple[int, bool]) -> dict[str, Any]:
-    number, is_exact = bytes_and_exact
-    return {"bytes": number, "exact": is_exact}
-
-
-def _profile(profile: CutProfile) -> dict[str, Any]:
-    """Columns side by side; the script undoes what makes them small."""
-    heads = ["", *(_common(*pair) for pair in pairwise(profile.nodes))][: len(profile.nodes)]
-    best = {valley.position for valley in best_places(profile)}
-    operators = {operator: place for place, operator in enumerate(dict.fromkeys(profile.ops))}
-    return {
-        # As JavaScript counts: in units of UTF-16.
-        "shared": [len(head.encode("utf-16-le", "surrogatepass")) // 2 for head in heads],
-        "rest": [name.removeprefix(head) for name, head in zip(profile.nodes, heads, strict=True)],
-        "opNames": list(operators),
+        # Lengths in units of UTF-16, as JavaScript counts.
+        "shared": [len(start.encode("utf-16-le", "surrogatepass")) // 2 for start in shared],
+        "rest": [name.removeprefix(start) for name, start in zip(profile.nodes, shared, strict=True)],
+        "op_names": list(operators),
         "ops": [operators[operator] for operator in profile.ops],
         "alive": profile.alive,
         "far": [alive - near for alive, near in zip(profile.alive, profile.near, strict=True)],
-        "exactRuns": _runs(profile.exact),
-        "nearExactRuns": _runs(profile.near_exact),
+        "exact_runs": _runs(profile.exact),
+        "near_exact_runs": _runs(profile.near_exact),
         "tensors": profile.tensors,
-        "weightSteps": _steps(profile.weights),
+        "weight_steps": [after - before for before, after in pairwise([0, *profile.weights])],
         "keys": profile.keys,
         "cuts": profile.cuts,
-        "partRuns": [(part, sum(1 for _ in run)) for part, run in groupby(profile.parts)],
-        "valleys": [_valley(valley, is_best=valley.position in best) for valley in profile.valleys],
+        "part_runs": [(part, sum(1 for _ in run)) for part, run in groupby(profile.parts)],
+        "cut_options": to_builtins(profile.cut_options),
+        "best": [option.nodes_before for option in best_options(profile)],
     }
 
 
-def _common(before: str, after: str) -> str:
-    """What both names begin with."""
-    same = (i for i, (left, right) in enumerate(zip(before, after, strict=False)) if left != right)
-    return after[: next(same, min(len(before), len(after)))]
+def _shared_start(before: str, after: str) -> str:
+    """The longest common start of two names."""
+    different = (i for i, (left, right) in enumerate(zip(before, after, strict=False)) if left != right)
+    return after[: next(different, min(len(before), len(after)))]
 
 
-def _runs(claims: Sequence[bool]) -> list[int]:
-    """How many hold, how many do not, how many hold, and so on."""
-    runs = [(holds, sum(1 for _ in run)) for holds, run in groupby(claims)]
+def _runs(flags: Iterable[bool]) -> list[int]:
+    """Run lengths: of True, of False, of True, and so on; the first may be 0."""
+    runs = [(flag, sum(1 for _ in run)) for flag, run in groupby(flags)]
     return [length for _, length in ([(True, 0), *runs] if runs and not runs[0][0] else runs)]
-
-
-def _steps(sums: Iterable[int]) -> list[int]:
-    return [after - before for before, after in pairwise([0, *sums])]

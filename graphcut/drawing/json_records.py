@@ -1,223 +1,345 @@
-"""The JSON pen: everything that an analysis, a cascade or a report holds, under a versioned schema."""
+"""The documents that `--json` prints: msgspec records, each with a versioned name under `schema`.
+
+`schema_types` lists them, and `msgspec.json.schema` makes the JSON schema of each. A key has the name of the attribute
+that it comes from. Infinite numbers are null, since JSON has no infinity. The keys of dependency maps are indices of
+parts or of segments.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..analysis.cut_points import Analysis, CutPoint
-from ..core.manifest import Cascade
-from ..core.wiring import DependencyMap, Tensor, Wiring
+from ..core.graph import Block
+from ..core.manifest import Cascade, Manifest
+from ..core.wiring import DependencyMap, Tensor
+from ..costs.device import Device
+from ..costs.matching import Coverage
 from ..loading.model import Model
-from ..planning.explanations import CandidateCut
+from ..planning.explanations import Reason
+from ..planning.goals import Goal, Limits
 from ..planning.plans import Plan
+from ..planning.predictions import PartMetrics
+from ..planning.results import Optimality
+from ..simulating.results import SimulationResult
 from ..surgery.splitting import PreparedFiles
+from .changes.record import Changes
 
-if TYPE_CHECKING:  # these load ONNX Runtime
-    from ..verifying.numerical import TensorComparison
+if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..verifying.verification import Verification
 
 
 def dumps(record: object) -> str:
-    """`record` as JSON text, the same for the same content."""
+    """`record` as indented JSON; the same content gives the same text."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
 
 
-def builtins(record: msgspec.Struct) -> dict[str, Any]:
-    """A record as it stands in its file."""
-    made: dict[str, Any] = msgspec.to_builtins(record)
-    return made
+def schema_types() -> dict[str, type[msgspec.Struct]]:
+    """The type of each document, by the name under its key `schema`."""
+    types = (AnalysisRecord, PlanRecord, CascadeRecord, DryRunRecord, VerificationRecord, Changes, SimulationRecord)
+    return {str(record.__struct_config__.tag): record for record in types}
 
 
-def analysis_record(analysis: Analysis) -> dict[str, Any]:
-    """`graphcut.analysis/1`: the model's interface, key nodes, segments with their maps, every cut point, repeats."""
-    model, graph = analysis.model, analysis.model.graph
-    repeat = analysis.repeat
-    return {
-        "schema": "graphcut.analysis/1",
-        "model": str(model.path),
-        "nodes": len(graph.nodes),
-        "flowing_nodes": len(graph.flow),
-        "weight_bytes": model.weight_bytes,
-        "dims": dict(model.dims),
-        "inputs": [_tensor(model.tensors[name]) for name in graph.reads],
-        "outputs": [_tensor(model.tensors[name]) for name in graph.writes],
-        "notes": list(model.notes),
-        "key_nodes": [graph.nodes[i].name for i in analysis.key_nodes],
-        "dominators": [graph.nodes[i].name for i in analysis.dominators],
-        "segments": [
-            {
-                "nodes": [graph.nodes[i].name for i in block.nodes],
-                "reads": list(block.reads),
-                "writes": list(block.writes),
-            }
-            for block in analysis.segments.blocks
-        ],
-        **_maps(analysis.segments.wiring),
-        "profile_bytes": list(analysis.profile),
-        "cut_points": [_cut_point(point) for point in analysis.cut_points],
-        "repeat": None
+# Analysis
+
+
+class SegmentRecord(msgspec.Struct, frozen=True):
+    """Nodes, and the tensors that they read and write together."""
+
+    nodes: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class RepeatRecord(msgspec.Struct, frozen=True):
+    """The block that a model repeats most: the nodes of each, what to call a block, what is before and after them."""
+
+    blocks: tuple[tuple[str, ...], ...]
+    block: str
+    before: str
+    after: str
+
+
+class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.analysis/1"):
+    """An analysis: interface, key nodes, dominators, segments and the tensors between them, profile, cut points."""
+
+    model: str
+    nodes: int
+    flowing_nodes: int
+    weight_bytes: int
+    dims: dict[str, int]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    notes: tuple[str, ...]
+    key_nodes: tuple[str, ...]
+    dominators: tuple[str, ...]
+    segments: tuple[SegmentRecord, ...]
+    sequential: DependencyMap
+    residual: DependencyMap
+    profile_bytes: tuple[int, ...]
+    cut_points: tuple[CutPoint, ...]
+    repeat: RepeatRecord | None
+
+
+def analysis_record(analysis: Analysis) -> AnalysisRecord:
+    """The document of an analysis."""
+    model, graph, segments, repeat = analysis.model, analysis.model.graph, analysis.segments, analysis.repeat
+    names = [node.name for node in graph.nodes]
+    return AnalysisRecord(
+        model=str(model.path),
+        nodes=len(names),
+        flowing_nodes=len(graph.flow),
+        weight_bytes=model.weight_bytes,
+        dims=dict(model.dims),
+        inputs=tuple(model.tensors[name] for name in graph.reads),
+        outputs=tuple(model.tensors[name] for name in graph.writes),
+        notes=tuple(model.notes),
+        key_nodes=tuple(names[i] for i in analysis.key_nodes),
+        dominators=tuple(names[i] for i in analysis.dominators),
+        segments=tuple(
+            SegmentRecord(tuple(names[i] for i in block.nodes), block.reads, block.writes) for block in segments.blocks
+        ),
+        sequential=segments.wiring.sequential,
+        residual=segments.wiring.residual,
+        profile_bytes=tuple(analysis.profile),
+        cut_points=analysis.cut_points,
+        repeat=None
         if repeat is None
-        else {
-            "count": len(repeat.blocks),
-            "blocks": [[graph.nodes[i].name for i in block] for block in repeat.blocks],
-            "block": repeat.block,
-            "before": repeat.before,
-            "after": repeat.after,
-        },
-    }
+        else RepeatRecord(
+            tuple(tuple(names[i] for i in block) for block in repeat.blocks), repeat.block, repeat.before, repeat.after
+        ),
+    )
 
 
-def plan_record(made: Plan, model: Model) -> dict[str, Any]:
-    """`graphcut.planned/1`: parts with their figures, what crosses, how good the plan is, and why."""
-    names = [node.name for node in made.graph.nodes]
-    outcome = made.outcome
-    return {
-        "schema": "graphcut.planned/1",
-        "model": str(model.path),
-        "goal": msgspec.to_builtins(made.goal),
-        "limits": msgspec.to_builtins(made.limits),
-        "dims": dict(made.dims),
-        "outcome": None if outcome is None else {**msgspec.to_builtins(outcome), "gap": _finite(outcome.gap)},
-        "without_limits": None if made.unlimited is None else msgspec.to_builtins(made.unlimited),
-        "front": [{"period_s": period, "latency_s": latency} for period, latency in made.front],
-        "parts": [
-            {
-                "nodes": [names[i] for i in block.nodes],
-                "replicas": [names[i] for i in block.replicas],
-                "reads": list(block.reads),
-                "writes": list(block.writes),
-                "device": msgspec.to_builtins(made.devices[i]) if made.devices else None,
-                "predicted": msgspec.to_builtins(made.metrics[i]) if made.metrics else None,
-            }
-            for i, block in enumerate(made.partition.blocks)
-        ],
-        **_maps(made.partition.wiring),
-        "recomputed": [
-            {
-                "part": found.part,
-                "nodes": [names[i] for i in found.nodes],
-                "tensors": list(found.tensors),
-                "saved_bytes": found.saved_bytes,
-                "cost_s": found.cost_s,
-            }
-            for found in made.recomputed
-        ],
-        "reasons": [
-            {
-                **_place(reason.chosen),
-                "decided_by_part": reason.bottleneck,
-                "next_best": [_place(place) for place in reason.alternatives],
-            }
-            for reason in made.reasons
-        ],
-        "uncounted": {} if made.costs is None else dict(made.costs.uncounted),
-        "coverage": None if made.coverage is None else asdict(made.coverage),
-    }
+# Plan
 
 
-def _place(place: CandidateCut) -> dict[str, Any]:
-    return {"after": place.after, "cost": place.cost, "crossing_bytes": place.crossing_bytes}
+class OutcomeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How good a plan is; a gap of 0.02 means at most 2 % worse than the best plan."""
+
+    objective: str
+    value: float
+    bound: float
+    unit: str
+    is_optimal: bool
+    gap: float | None
 
 
-def cascade_record(cascade: Cascade) -> dict[str, Any]:
-    """`graphcut.view/1`: the manifest, with the dependency maps that follow from it."""
-    return {
-        "schema": "graphcut.view/1",
-        "cascade": str(cascade.path),
-        "manifest": msgspec.to_builtins(cascade.manifest),
-        **_maps(cascade.wiring),
-    }
+class TimesRecord(msgspec.Struct, frozen=True):
+    """Seconds between two requests, and seconds of one request."""
+
+    period_s: float
+    latency_s: float
 
 
-def dry_run_record(cut: PreparedFiles) -> dict[str, Any]:
-    """`graphcut.dry-run/1`: the files that a split would write, and what they take."""
-    return {
-        "schema": "graphcut.dry-run/1",
-        "folder": str(cut.folder),
-        "manifest": cut.manifest_name,
-        "parts": [
-            {
-                "file": part.name,
-                "bytes": part.model.ByteSize(),
-                "data": dict(part.data) if part.layout is not None else {},
-                "nodes": len(part.model.graph.node),
-                "reads": list(part.block.reads),
-                "writes": list(part.block.writes),
-            }
-            for part in cut.parts
-        ],
-        "bytes": cut.bytes_to_write,
-    }
+class PlannedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A planned part; `device` and `predicted` are null if the goal only names nodes."""
+
+    nodes: tuple[str, ...]
+    replicas: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    device: Device | None
+    predicted: PartMetrics | None
 
 
-def verification_record(report: Verification) -> dict[str, Any]:
-    """`graphcut.report/1`: the answer, the proof, and every tensor that was compared."""
-    first = report.first_difference
-    return {
-        "schema": "graphcut.report/1",
-        "same": report.same,
-        "identical": report.is_identical,
-        "proof": {
-            "holds": report.proof.holds,
-            "objections": list(report.proof.objections),
-            "nodes": report.proof.nodes,
-            "replicas": report.proof.replicas,
-            "weight_bytes": report.proof.weight_bytes,
-        },
-        "runs": [[_compared(tensor) for tensor in run] for run in report.runs],
-        "first_difference": None if first is None else _compared(first),
-        "failure": report.failure,
-        "refusal": report.refusal,
-        "reason": report.reason,
-        "random": report.is_random,
-    }
+class RecomputedRecord(msgspec.Struct, frozen=True):
+    """What a part recomputes: the nodes, the tensors it need not receive, the bytes saved, the seconds it takes."""
+
+    part: int
+    nodes: tuple[str, ...]
+    tensors: tuple[str, ...]
+    saved_bytes: int
+    cost_s: float
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(tensor)
-    return found
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.planned/1"):
+    """A plan: its parts and the tensors between them, how good it is, and why.
+
+    `without_limits` is the outcome without pins and tensors to avoid, `front` are plans that trade period for latency,
+    `uncounted` are operators without known FLOPs, `coverage` is what of a cost model was used.
+    """
+
+    model: str
+    goal: Goal
+    limits: Limits
+    dims: dict[str, int]
+    outcome: OutcomeRecord | None
+    without_limits: Optimality | None
+    front: tuple[TimesRecord, ...]
+    parts: tuple[PlannedPartRecord, ...]
+    sequential: DependencyMap
+    residual: DependencyMap
+    recomputed: tuple[RecomputedRecord, ...]
+    reasons: tuple[Reason, ...]
+    uncounted: dict[str, int]
+    coverage: Coverage | None
 
 
-def _maps(wiring: Wiring) -> dict[str, Any]:
-    return {"sequential": _map(wiring.sequential), "residual": _map(wiring.residual)}
+def plan_record(plan: Plan, model: Model) -> PlanRecord:
+    """The document of a plan for `model`."""
+    names, wiring = [node.name for node in plan.graph.nodes], plan.partition.wiring
+
+    def part(index: int, block: Block) -> PlannedPartRecord:
+        return PlannedPartRecord(
+            nodes=tuple(names[i] for i in block.nodes),
+            replicas=tuple(names[i] for i in block.replicas),
+            reads=block.reads,
+            writes=block.writes,
+            device=plan.devices[index] if plan.devices else None,
+            predicted=plan.metrics[index] if plan.metrics else None,
+        )
+
+    return PlanRecord(
+        model=str(model.path),
+        goal=plan.goal,
+        limits=plan.limits,
+        dims=dict(plan.dims),
+        outcome=msgspec.convert(plan.outcome, OutcomeRecord | None, from_attributes=True),
+        without_limits=plan.unlimited,
+        front=tuple(TimesRecord(*times) for times in plan.front),
+        parts=tuple(part(index, block) for index, block in enumerate(plan.partition.blocks)),
+        sequential=wiring.sequential,
+        residual=wiring.residual,
+        recomputed=tuple(
+            RecomputedRecord(one.part, tuple(names[i] for i in one.nodes), one.tensors, one.saved_bytes, one.cost_s)
+            for one in plan.recomputed
+        ),
+        reasons=plan.reasons,
+        uncounted={} if plan.costs is None else dict(plan.costs.uncounted),
+        coverage=plan.coverage,
+    )
 
 
-def _map(found: DependencyMap) -> dict[str, dict[str, list[str]]]:
-    return {str(s): {str(t): list(names) for t, names in row.items()} for s, row in found.items()}
+# Cascade
 
 
-def _cut_point(point: CutPoint) -> dict[str, Any]:
-    return {
-        "node": point.node,
-        "position": point.nodes_before,
-        "bytes": point.bytes,
-        "exact": point.is_exact,
-        "crossing": list(point.boundary_tensors),
-        "weights_before": point.weights_before,
-        "weights_after": point.weights_after,
-        "key": point.is_key,
-        "module": point.module,
-    }
+class CascadeRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.view/1"):
+    """A cascade: its manifest, and the tensors between its parts."""
+
+    cascade: str
+    manifest: Manifest
+    sequential: DependencyMap
+    residual: DependencyMap
 
 
-def _compared(tensor: TensorComparison) -> dict[str, Any]:
-    return {
-        "tensor": tensor.tensor,
-        "part": tensor.part,
-        "output": tensor.is_output,
-        "identical": tensor.is_identical,
-        "random": tensor.is_random,
-        "max_abs": _finite(tensor.max_abs),
-        "max_rel": _finite(tensor.max_rel),
-        "max_ulps": tensor.max_ulps,
-        "allowed": tensor.allowed,
-        "passes": tensor.passes,
-    }
+def cascade_record(cascade: Cascade) -> CascadeRecord:
+    """The document of a cascade."""
+    wiring = cascade.wiring
+    return CascadeRecord(
+        cascade=str(cascade.path),
+        manifest=cascade.manifest,
+        sequential=wiring.sequential,
+        residual=wiring.residual,
+    )
 
 
-def _finite(number: float) -> float | str:
-    """JSON has no infinity."""
-    return number if number < float("inf") else "inf"
+# Dry run
+
+
+class PreparedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A part that would be written, and the sizes of its data files by name."""
+
+    file: str
+    bytes: int
+    data: dict[str, int]
+    nodes: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class DryRunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.dry-run/1"):
+    """The files that a split would write."""
+
+    folder: str
+    manifest: str
+    parts: tuple[PreparedPartRecord, ...]
+    bytes: int
+
+
+def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
+    """The document of a split that was only prepared."""
+    parts = (
+        PreparedPartRecord(
+            file=part.name,
+            bytes=part.model.ByteSize(),
+            data=dict(part.data) if part.layout is not None else {},
+            nodes=len(part.model.graph.node),
+            reads=part.block.reads,
+            writes=part.block.writes,
+        )
+        for part in prepared.parts
+    )
+    return DryRunRecord(
+        folder=str(prepared.folder),
+        manifest=prepared.manifest_name,
+        parts=tuple(parts),
+        bytes=prepared.bytes_to_write,
+    )
+
+
+# Verification
+
+
+class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The structural comparison: whether it holds, what speaks against it, and how much was compared."""
+
+    holds: bool
+    objections: tuple[str, ...]
+    nodes: int
+    replicas: int
+    weight_bytes: int
+
+
+class ComparedTensorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor of a run, made by `part`; it passes if it is identical or random, or if `max_abs` is allowed."""
+
+    tensor: str
+    part: int
+    is_output: bool
+    is_identical: bool
+    is_random: bool
+    max_abs: float | None
+    max_rel: float | None
+    max_ulps: int
+    allowed: float
+    passes: bool
+
+
+class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.report/1"):
+    """A verification: the answer (`same`), the structural proof, and every tensor that was compared, run by run.
+
+    `failure` is why the cascade rejected inputs that the model accepts, `refusal` why nothing was run, `reason` why a
+    difference is allowed; each is empty if that did not happen. `is_random`: random nodes made a difference.
+    """
+
+    same: bool
+    is_identical: bool
+    proof: ProofRecord
+    runs: tuple[tuple[ComparedTensorRecord, ...], ...]
+    first_difference: ComparedTensorRecord | None
+    failure: str
+    refusal: str
+    reason: str
+    is_random: bool
+
+
+def verification_record(verification: Verification) -> VerificationRecord:
+    """The document of a verification."""
+    return msgspec.convert(verification, VerificationRecord, from_attributes=True)
+
+
+# Simulation
+
+
+class SimulationRecord(SimulationResult, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.simulated/1"):
+    """A simulation of `source`, which is a plan file or a cascade."""
+
+    source: str
+
+
+def simulation_record(result: SimulationResult, source: str) -> SimulationRecord:
+    """The document of a simulation of `source`."""
+    return SimulationRecord(**msgspec.structs.asdict(result), source=source)

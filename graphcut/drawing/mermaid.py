@@ -1,68 +1,67 @@
-"""The Mermaid pen: parts and what flows between them, as GitHub draws it in issues and READMEs.
+"""The Mermaid renderer: the parts and the tensors between them, as GitHub draws it in issues and READMEs.
 
-Mermaid stops at 500 edges and at 50,000 characters (its defaults, which GitHub leaves as they are). Pictures that would
-be larger are folded: neighbouring parts stand in one box, and the picture says so.
+Mermaid accepts at most 500 edges and 50,000 characters by default, also on GitHub. In a larger picture, neighbouring
+parts are folded into one box, and a note says so.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..core.units import count, size
-from .scene import Bus, Card, Scene
+from .scene import Bus, Card, Scene, totals_of
+from .svg.style import LIGHT
 
-MOST_EDGES: Final = 500
-MOST_CHARACTERS: Final = 50_000
+MAX_EDGES: Final = 500
+MAX_CHARACTERS: Final = 50_000
 
-_MOST_NAME: Final = 60
+_MAX_NAME: Final = 60
 _SAFE: Final = frozenset(" ,_/")
 _BULLETS: Final = frozenset(".-")
-"""Harmless, but before a space: there Markdown sees a list (`1. `, `- `)."""
-_RESIDUAL: Final = "stroke:#b04a06,stroke-dasharray:6 4"
-_SEQUENTIAL: Final = "stroke:#1f5fbf"
+"""Safe, except before a space, where Markdown reads a list (`1. `, `- `)."""
+_STYLES: Final = {False: f"stroke:{LIGHT['near']}", True: f"stroke:{LIGHT['far']},stroke-dasharray:6 4"}
 
 
 def mermaid_of(scene: Scene) -> str:
-    """The parts of `scene` as a Mermaid flowchart, from left to right, a box around what one device runs.
+    """The parts of `scene` as a Mermaid flowchart, from left to right, with a box around the parts of a device.
 
-    Solid edges are sequential, dashed ones residual. What several parts read branches where its bytes stand.
+    Solid edges are sequential, dashed ones residual. A bus with several readers branches at its size.
     """
     fold = 1
     while True:
-        text, edges = _drawn(scene, fold)
-        if (edges <= MOST_EDGES and len(text) <= MOST_CHARACTERS) or fold >= len(scene.cards):
+        text, edges = _flowchart(scene, fold)
+        if (edges <= MAX_EDGES and len(text) <= MAX_CHARACTERS) or fold >= len(scene.cards):
             return text
         fold *= 2
 
 
-def _drawn(scene: Scene, fold: int) -> tuple[str, int]:
-    """The flowchart with `fold` parts to a box, and how many edges it has."""
+def _flowchart(scene: Scene, fold: int) -> tuple[str, int]:
+    """The flowchart with `fold` parts in a box, and its number of edges."""
     lines = ["flowchart LR"]
     boxes = [scene.cards[i : i + fold] for i in range(0, len(scene.cards), fold)]
     lines += _devices(boxes)
     if fold > 1:
-        said = f"each box stands for {fold} parts; what flows inside a box is not drawn"
-        lines.append(f'  note["{_text(said)}"]')
+        lines.append(f'  note["{_text(f"each box is {fold} parts; tensors inside a box are not drawn")}"]')
     edges = 0
-    inks: dict[bool, list[int]] = {False: [], True: []}
-    for place, bus in enumerate(_folded(scene, fold)):
-        drawn = list(_bus(place, bus))
+    styled: dict[bool, list[int]] = {False: [], True: []}
+    for index, bus in enumerate(_folded(scene, fold)):
+        drawn = list(_bus(index, bus))
         lines += [line for line, _ in drawn]
         own = sum(is_edge for _, is_edge in drawn)
-        inks[bus.is_residual] += range(edges, edges + own)
+        styled[bus.is_residual] += range(edges, edges + own)
         edges += own
-    for is_residual, style in ((False, _SEQUENTIAL), (True, _RESIDUAL)):
-        if inks[is_residual]:
-            lines.append(f"  linkStyle {','.join(map(str, inks[is_residual]))} {style}")
+    for is_residual, indices in styled.items():
+        if indices:
+            lines.append(f"  linkStyle {','.join(map(str, indices))} {_STYLES[is_residual]}")
     return "\n".join([*lines, ""]), edges
 
 
-def _devices(boxes: list[tuple[Card, ...]]) -> Iterator[str]:
+def _devices(boxes: Sequence[Sequence[Card]]) -> Iterator[str]:
     devices = dict.fromkeys(_device(box) for box in boxes)
     for number, device in enumerate(devices):
-        own = [f'p{place}["{_label(box)}"]' for place, box in enumerate(boxes) if _device(box) == device]
+        own = [f'p{index}["{_label(box)}"]' for index, box in enumerate(boxes) if _device(box) == device]
         if device:
             yield f'  subgraph d{number}["{_name(device)}"]'
             yield from (f"    {line}" for line in own)
@@ -71,69 +70,61 @@ def _devices(boxes: list[tuple[Card, ...]]) -> Iterator[str]:
             yield from (f"  {line}" for line in own)
 
 
-def _device(box: tuple[Card, ...]) -> str:
-    """The device of all its parts; empty where they differ."""
+def _device(box: Sequence[Card]) -> str:
+    """The device of all its parts; empty if they differ."""
     devices = {card.device for card in box}
     return devices.pop() if len(devices) == 1 else ""
 
 
-def _label(box: tuple[Card, ...]) -> str:
+def _label(box: Sequence[Card]) -> str:
     first, last = box[0], box[-1]
     name = _name(first.name) if len(box) == 1 else f"{_name(first.name)} to {_name(last.name)}"
     content = [_name(first.content)] if len(box) == 1 and first.content else []
-    needs = size(max(card.need_bytes for card in box))
-    limits = {card.budget_bytes for card in box}
-    budget = limits.pop() if len(limits) == 1 else None
-    need = f"{needs} of {size(budget)}" if budget is not None else needs
+    most = f"{'' if len(box) == 1 else 'at most '}{size(max(card.need_bytes for card in box))}"
+    budgets = {card.budget_bytes for card in box}
+    budget = budgets.pop() if len(budgets) == 1 else None
+    of = f" of {size(budget)}" if budget is not None else ""
     over = ", over" if any(card.is_over for card in box) else ""
-    return "<br/>".join((name, *content, _text(f"{'' if len(box) == 1 else 'at most '}{need}{over}")))
+    return "<br/>".join((name, *content, _text(f"{most}{of}{over}")))
 
 
-def _folded(scene: Scene, fold: int) -> list[Bus]:
-    """The buses between boxes of `fold` parts; those that end alike are one."""
+def _folded(scene: Scene, fold: int) -> Iterator[Bus]:
+    """The buses between boxes of `fold` parts; those with the same source and readers are one."""
     found: dict[tuple[int, tuple[int, ...]], list[Bus]] = {}
     for bus in scene.buses:
         source = bus.source // fold
         readers = tuple(sorted({reader // fold for reader in bus.readers} - {source}))
         if readers:
             found.setdefault((source, readers), []).append(bus)
-    return [
-        Bus(
-            source,
-            readers,
-            tuple(lane for bus in own for lane in bus.lanes),
-            sum(bus.bytes for bus in own),
-            all(bus.is_exact for bus in own),
-        )
-        for (source, readers), own in found.items()
-    ]
+    for (source, readers), own in found.items():
+        total, tensors = totals_of(own), tuple(tensor for bus in own for tensor in bus.tensors)
+        yield Bus(source=source, readers=readers, bytes=total.bytes, is_exact=total.is_exact, tensors=tensors)
 
 
-def _bus(place: int, bus: Bus) -> Iterator[tuple[str, bool]]:
-    """Its lines, each with whether it is an edge."""
-    least = "" if bus.is_exact else "at least "
-    said = _text(f"{least}{size(bus.bytes)}, {count(len(bus.lanes), 'tensor')}")
-    arrow = "-.->" if bus.is_residual else "-->"
+def _bus(index: int, bus: Bus) -> Iterator[tuple[str, bool]]:
+    """Its lines, and whether each is an edge."""
+    text = _text(f"{'' if bus.is_exact else 'at least '}{size(bus.bytes)}, {count(len(bus.tensors), 'tensor')}")
+    arrow, plain = ("-.->", "-.-") if bus.is_residual else ("-->", "---")
     if len(bus.readers) == 1:
-        yield f'  p{bus.source} {arrow}|"{said}"| p{bus.readers[0]}', True
+        yield f'  p{bus.source} {arrow}|"{text}"| p{bus.readers[0]}', True
         return
-    yield f'  b{place}(["{said}"])', False
-    yield f"  p{bus.source} {arrow.removesuffix('>')}{'' if bus.is_residual else '-'} b{place}", True
+    yield f'  b{index}(["{text}"])', False
+    yield f"  p{bus.source} {plain} b{index}", True
     for reader in bus.readers:
-        yield f"  b{place} {arrow} p{reader}", True
+        yield f"  b{index} {arrow} p{reader}", True
 
 
 def _name(text: str) -> str:
-    """A name, shortened to its end where it is long."""
-    return _text(text if len(text) <= _MOST_NAME else "\N{HORIZONTAL ELLIPSIS}" + text[1 - _MOST_NAME :])
+    """A name; of a long one, its end."""
+    return _text(text if len(text) <= _MAX_NAME else "\N{HORIZONTAL ELLIPSIS}" + text[1 - _MAX_NAME :])
 
 
 def _text(text: str) -> str:
-    """`text` as it may stand between quotes: everything that could mean something is written as its number."""
-    return "".join(_letter(letter, after) for letter, after in zip(text, text[1:] + " ", strict=True))
+    """`text` for a quoted string: every character that could have a meaning is written as its number."""
+    return "".join(_character(letter, after) for letter, after in zip(text, text[1:] + " ", strict=True))
 
 
-def _letter(letter: str, after: str) -> str:
+def _character(letter: str, after: str) -> str:
     is_safe = letter in _SAFE or (letter in _BULLETS and after != " ")
     if is_safe or (letter.isascii() and letter.isalnum()):
         return letter

@@ -1,4 +1,4 @@
-"""What a notebook shows of a product: the same page that `show` writes, in a frame of its own."""
+"""What a notebook shows of a product: the HTML page in a frame."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _HEIGHT: Final = "min(760px, 85vh)"
 
 
 def picture_of(product: object) -> str | None:
-    """An analysis, a plan or a cascade as HTML for a notebook; None where it can't be drawn, and text must do.
+    """An analysis, a plan or a cascade as HTML for a notebook; None if only its text can be shown.
 
-    That is so where its model is not known (a plan put together by hand), its files have gone, or a package that draws
-    is not installed: who runs parts needs none.
+    That is so if its model or its files are missing, or if a package that draws is not installed.
     """
     try:
-        scene = _scene_of(product)
+        from .opening import scene_of
+
+        scene = scene_of(product)
         return None if scene is None else framed(scene)
     except (GraphcutError, OSError, ModuleNotFoundError):
         return None
 
 
 def framed(scene: Scene) -> str:
-    """The page of a scene in a frame.
+    """The page in a frame that separates its style and its script from those of the notebook.
 
-    In a frame its styles and its script meet nobody else's. The script may run, and nothing else is allowed: not even
-    the origin of the notebook is its own.
+    The frame may run its script and nothing else; it does not even have the origin of the notebook.
     """
     from .html import html_of
 
@@ -38,21 +38,3 @@ def framed(scene: Scene) -> str:
     return (
         f'<iframe title="graphcut" sandbox="allow-scripts" style="{style}" srcdoc="{escape(html_of(scene))}"></iframe>'
     )
-
-
-def _scene_of(product: object) -> Scene | None:
-    from ..analysis.cut_points import Analysis, analyze
-    from ..core.manifest import Cascade
-    from ..planning.plans import Plan
-    from .opening import source_of
-    from .scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
-
-    match product:
-        case Analysis():
-            return scene_of_analysis(product)
-        case Plan(model=model) if model is not None:
-            return scene_of_plan(product, analyze(model))
-        case Cascade():
-            return scene_of_cascade(product, source_of(product, None))
-        case _:
-            return None

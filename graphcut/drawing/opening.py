@@ -1,4 +1,4 @@
-"""What a person can name to be shown: a model, a plan, a cascade. Each is opened by what it is, and drawn or told."""
+"""Open a path as what it is (a model, a plan, a cascade), as a scene, a picture, a document or a scenario."""
 
 from __future__ import annotations
 
@@ -6,78 +6,74 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, assert_never
 
+import msgspec
+
+from ..analysis.cut_points import Analysis, analyze
 from ..core.errors import CascadeError, GraphcutError, UsageError
+from ..core.manifest import Cascade, open_cascade
+from ..loading.fingerprint import graph_digest
+from ..loading.model import Model, load
+from ..planning.plan_files import read_plan, replay
+from .path_kinds import is_model, is_plan
+from .scene import Scene
+from .scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 
 if TYPE_CHECKING:
-    from ..core.manifest import Cascade
-    from ..loading.model import Model
     from ..planning.cluster import SimulatedCluster
     from ..simulating.scenario import Scenario
-    from .scene import Scene
 
 OutputFormat = Literal["html", "svg", "dot", "mermaid"]
-"""What draws a scene as text."""
+"""The formats that a scene is drawn in as text."""
 
 
-def is_model(place: Path) -> bool:
-    """Is it called like a model?"""
-    return place.suffix.lower() == ".onnx"
-
-
-def is_plan(place: Path) -> bool:
-    """Is it a file that says of itself that it holds a plan?"""
-    if not place.is_file():
-        return False
-    with place.open("rb") as stream:
-        return b'"graphcut.plan/' in stream.read(512)
-
-
-def scene_at(place: Path, *, model: Path | None = None, dims: Mapping[str, int] | None = None) -> Scene:
-    """What there is to see of `place`.
+def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] | None = None) -> Scene:
+    """The scene of what is at `path`.
 
     Args:
-        place: an .onnx file, a plan file, or the folder or manifest of a cascade.
-        model: the model that a plan or a cascade belongs to, where it has moved.
-        dims: numbers for symbolic dimensions of a model or a cascade, on top of those that a cascade keeps. The figures
-            of a plan hold for those that it was made with.
+        path: an .onnx file, a plan file, or the folder or manifest of a cascade.
+        model: the model that a plan or a cascade belongs to, if it has moved.
+        dims: numbers for symbolic dimensions of a model or a cascade, in addition to those that a cascade stores. The
+            predictions of a plan are for the dims that it was made with.
 
     Raises:
-        UsageError: the model of a plan is not there; a model belongs to no other; a plan is asked for other sizes.
-        GraphcutError: what stands there can't be opened.
+        UsageError: the model of a plan is missing; `model` is given for a model, or `dims` for a plan.
+        GraphcutError: what is at `path` can't be opened.
     """
-    _check_exists(place)
-    if is_model(place):
-        return _scene_of_model(place, model, dims)
-    if is_plan(place):
-        return _scene_of_plan(place, model, dims)
-    from ..core.manifest import open_cascade
-    from .scenes import scene_of_cascade
-
-    cascade = with_dims(open_cascade(place), dims or {})
+    _check_exists(path)
+    if is_model(path):
+        if model is not None:
+            raise UsageError(f"{path} is a model itself", hint="--model is for a plan or a cascade")
+        return scene_of_analysis(analyze(load(path, dims=dims)))
+    if is_plan(path):
+        if dims:
+            raise UsageError(f"the predictions of {path} are for fixed sizes", hint="plan again with other --dim")
+        analysis = analyze(_model_of_plan(path, model))
+        return scene_of_plan(replay(analysis, path), analysis)
+    cascade = with_dims(open_cascade(path), dims or {})
     return scene_of_cascade(cascade, source_of(cascade, model))
 
 
 def rendered_at(
-    place: Path, pen: OutputFormat, *, model: Path | None = None, dims: Mapping[str, int] | None = None
+    path: Path, output_format: OutputFormat, *, model: Path | None = None, dims: Mapping[str, int] | None = None
 ) -> str:
-    """`scene_at`, drawn.
+    """The scene of what is at `path`, as text in that format.
 
     Raises:
-        UsageError: as `scene_at`; or nothing is cut, and the pen draws parts alone.
-        GraphcutError: what stands there can't be opened.
+        UsageError: as `scene_at`; or the model is not cut, and the format shows only parts.
+        GraphcutError: what is at `path` can't be opened.
     """
-    scene = scene_at(place, model=model, dims=dims)
-    if pen in {"dot", "mermaid"} and not scene.cards:
-        raise UsageError(f"{place} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
-    match pen:
+    scene = scene_at(path, model=model, dims=dims)
+    if output_format in {"dot", "mermaid"} and not scene.cards:
+        raise UsageError(f"{path} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
+    match output_format:
         case "html":
             from .html import html_of
 
             return html_of(scene)
         case "svg":
-            from .svg.document import svg_of
+            from .svg import svg_of
 
             return svg_of(scene)
         case "dot":
@@ -88,158 +84,123 @@ def rendered_at(
             from .mermaid import mermaid_of
 
             return mermaid_of(scene)
+    assert_never(output_format)
 
 
-def record_at(place: Path, *, dims: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Everything that there is to say of `place`: of a model what analyzing finds, else what stands in its file.
+def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.Struct:
+    """The document of what is at `path`: the analysis of a model, a plan file, or a cascade.
 
     Args:
-        place: as for `scene_at`.
+        path: as for `scene_at`.
         dims: numbers for symbolic dimensions of a model.
 
     Raises:
-        GraphcutError: what stands there can't be opened.
+        GraphcutError: what is at `path` can't be opened.
     """
-    from . import json_records as pen
+    from .json_records import analysis_record, cascade_record
 
-    _check_exists(place)
-    if is_model(place):
-        from ..analysis.cut_points import analyze
-        from ..loading.model import load
-
-        return pen.analysis_record(analyze(load(place, dims=dims)))
-    if is_plan(place):
-        from ..planning.plan_files import read_plan
-
-        return pen.builtins(read_plan(place))
-    from ..core.manifest import open_cascade
-
-    return pen.cascade_record(open_cascade(place))
+    _check_exists(path)
+    if is_model(path):
+        return analysis_record(analyze(load(path, dims=dims)))
+    return read_plan(path) if is_plan(path) else cascade_record(open_cascade(path))
 
 
-def scenario_at(place: Path, world: SimulatedCluster | None, *, model: Path | None = None) -> Scenario:
-    """What there is to simulate of `place`.
+def scenario_at(path: Path, cluster: SimulatedCluster | None, *, model: Path | None = None) -> Scenario:
+    """The scenario for a simulation of what is at `path`.
 
     Args:
-        place: a plan file, or the folder or manifest of a cascade.
-        world: the cluster it is in; None for the one that a plan was made for.
-        model: the model that a plan belongs to, where it has moved.
+        path: a plan file, or the folder or manifest of a cascade.
+        cluster: the cluster to simulate; None for the one that a plan was made for.
+        model: the model that a plan belongs to, if it has moved.
 
     Raises:
-        UsageError: the model of a plan is not there, or there is no world, or not all devices are in it.
-        GraphcutError: what stands there can't be opened.
+        UsageError: the model of a plan is missing, there is no cluster, or it lacks devices of the parts.
+        GraphcutError: what is at `path` can't be opened.
     """
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
-    _check_exists(place)
-    if is_model(place):
-        raise UsageError(f"{place} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
-    if is_plan(place):
-        from ..analysis.cut_points import analyze
-        from ..planning.plan_files import replay
-
-        opened = _planned_model(place, model)
-        return scenario_of_plan(replay(analyze(opened), place), opened, world)
-    if world is None:
+    _check_exists(path)
+    if is_model(path):
+        raise UsageError(f"{path} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
+    if is_plan(path):
+        opened = _model_of_plan(path, model)
+        return scenario_of_plan(replay(analyze(opened), path), opened, cluster)
+    if cluster is None:
         raise UsageError(
-            f"{place} is a cascade, which has no device speeds", hint="name a cluster file with --cluster FILE"
+            f"{path} is a cascade, which has no device speeds", hint="name a cluster file with --cluster FILE"
         )
-    from ..core.manifest import open_cascade
-
-    return scenario_of_cascade(open_cascade(place), world)
+    return scenario_of_cascade(open_cascade(path), cluster)
 
 
 def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:
-    """A cascade whose sizes are counted for these numbers, on top of those that it keeps; its files stay as they are.
+    """The cascade with sizes for these dims, in addition to those it stores; its files are unchanged.
 
     Raises:
-        UsageError: no tensor that crosses a border has such a dimension.
+        UsageError: no boundary tensor has such a dimension.
     """
-    from msgspec.structs import replace as changed
-
     manifest = cascade.manifest
     symbols = dict.fromkeys(dim for tensor in manifest.tensors for dim in tensor.shape or () if isinstance(dim, str))
     for name in dims:
         if name not in symbols:
             known = ", ".join(symbols) or "none"
-            raise UsageError(
-                f"nothing that {cascade.path} tells of has a dimension {name!r}", hint=f"its dimensions: {known}"
-            )
-    return replace(cascade, manifest=changed(manifest, dims={**manifest.dims, **dims})) if dims else cascade
+            raise UsageError(f"no tensor of {cascade.path} has a dimension {name!r}", hint=f"its dimensions: {known}")
+    bound = msgspec.structs.replace(manifest, dims={**manifest.dims, **dims})
+    return replace(cascade, manifest=bound) if dims else cascade
 
 
 def source_of(cascade: Cascade, named: Path | None) -> Model | None:
-    """The model that was cut; None where it has gone or changed, which is no reason not to show its parts.
+    """The model that the cascade was cut from; None if it is missing or has changed, and none is named.
 
     Raises:
-        CascadeError: the cascade was not cut from the one that is named.
-        GraphcutError: that one can't be opened.
+        CascadeError: the cascade was not cut from the named model.
+        GraphcutError: the named model can't be opened.
     """
-    from ..loading.fingerprint import graph_digest
-    from ..loading.model import load
-
-    dims = cascade.manifest.dims
+    digest, dims = cascade.manifest.source.graph, cascade.manifest.dims
     if named is not None:
         model = load(named, dims=dims)
-        if graph_digest(model.proto) != cascade.manifest.source.graph:
+        if graph_digest(model.proto) != digest:
             raise CascadeError(f"{cascade.path} was not cut from {named}: the graphs differ", hint="name its own model")
         return model
     try:
         found = load(cascade.source, dims=dims)
     except GraphcutError:
         return None
-    return found if graph_digest(found.proto) == cascade.manifest.source.graph else None
+    return found if graph_digest(found.proto) == digest else None
 
 
-def _check_exists(place: Path) -> None:
-    if not place.exists():
-        raise CascadeError(f"there is nothing at {place}", hint="name a model, a plan, or the folder of a cascade")
+def scene_of(product: object) -> Scene | None:
+    """The scene of an analysis, a plan or a cascade; None for others, and for a plan without its model."""
+    from ..planning.plans import Plan
+
+    match product:
+        case Analysis():
+            return scene_of_analysis(product)
+        case Plan(model=model) if model is not None:
+            return scene_of_plan(product, analyze(model))
+        case Cascade():
+            return scene_of_cascade(product, source_of(product, None))
+        case _:
+            return None
 
 
-def _scene_of_model(place: Path, model: Path | None, dims: Mapping[str, int] | None) -> Scene:
-    from ..analysis.cut_points import analyze
-    from ..loading.model import load
-    from .scenes import scene_of_analysis
-
-    if model is not None:
-        raise UsageError(
-            f"{place} is a model itself, and belongs to no other", hint="name the model of a plan or a cascade alone"
-        )
-    return scene_of_analysis(analyze(load(place, dims=dims)))
+def _check_exists(path: Path) -> None:
+    if not path.exists():
+        raise CascadeError(f"{path} does not exist", hint="name a model, a plan, or the folder of a cascade")
 
 
-def _scene_of_plan(place: Path, model: Path | None, dims: Mapping[str, int] | None) -> Scene:
-    from ..analysis.cut_points import analyze
-    from ..planning.plan_files import replay
-    from .scenes import scene_of_plan
-
-    if dims:
-        raise UsageError(
-            f"the figures of {place} hold for the sizes that it was planned for", hint="plan again with other --dim"
-        )
-    analysis = analyze(_planned_model(place, model))
-    return scene_of_plan(replay(analysis, place), analysis)
-
-
-def _planned_model(place: Path, named: Path | None) -> Model:
-    """The model of a plan: the one at `named`, or else the one that the plan names, beside it or in this folder."""
-    from ..loading.fingerprint import graph_digest
-    from ..loading.model import load
-    from ..planning.plan_files import read_plan
-
+def _model_of_plan(path: Path, named: Path | None) -> Model:
+    """The named model; else the one that the plan names, beside the plan, or in this folder."""
     if named is not None:
         return load(named)
-    record = read_plan(place)
-    recorded = Path(os.path.normpath(place.parent.resolve() / record.model))
-    beside = place.parent / recorded.name
-    found = [path for path in (recorded, beside, Path(recorded.name)) if path.is_file()]
-    for path in found:
-        model = load(path)
+    record = read_plan(path)
+    recorded = Path(os.path.normpath(path.parent.resolve() / record.model))
+    candidates = (recorded, path.parent / recorded.name, Path(recorded.name))
+    found = [candidate for candidate in candidates if candidate.is_file()]
+    for candidate in found:
+        model = load(candidate)
         if graph_digest(model.proto) == record.graph:
             return model
-    raise UsageError(
-        f"{found[0]} is not the model of {place}: the graphs differ"
-        if found
-        else f"the model of {place} is not at {recorded}",
-        hint="name it with --model FILE",
-    )
+    problem = f"the model of {path} is not at {recorded}"
+    if found:
+        problem = f"{found[0]} is not the model of {path}: the graphs differ"
+    raise UsageError(problem, hint="name it with --model FILE")

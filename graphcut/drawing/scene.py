@@ -1,6 +1,7 @@
-"""What there is to see of a product: parts, what flows between them, where cutting is cheap. Each pen only draws it.
+"""What a picture shows of an analysis, a plan or a cascade: parts, boundary tensors, cut profile, sentences.
 
-One scene, several pens: the terminal, the page and the SVG can't disagree, since none of them computes anything.
+Builders make a scene, and every renderer only draws it, so the terminal, the page and the SVG show the same numbers.
+An index of a part counts from 0 in the order the parts run.
 """
 
 from __future__ import annotations
@@ -15,23 +16,22 @@ class Card:
     """One part.
 
     Attributes:
-        name: what it is called: `part-0.onnx` of a cascade, `p0` of a plan.
-        device: the device it runs on; empty where none is known.
-        content: what stands in it, in a few words: `layers 0-7`, `embedding, layers 0-7`; empty where nothing tells.
-        nodes: how many nodes it has, replicas included.
-        replicas: how many of them stand in other parts too, as far as that is known.
-        weight_bytes: the weights that it reads.
-        need_bytes: what the budget is compared with: its files, and what else a plan counted.
-        budget_bytes: what it may need; None where nothing limits it.
-        activation_bytes: the most that lives while it runs; None where that is not known.
-        flops: floating-point operations; None where they are not known.
-        busy_s: seconds that it keeps its device busy; None where that is not known.
-        reads: tensors that it must be fed.
-        writes: tensors that it gives out.
-        column: how many parts at least must run before it, one after another; parts of one column don't depend on each
-            other.
-        intensity: FLOPs for each byte of weights and activations that it touches; None where that is not known.
-        last: its last node; empty where that is not known.
+        name: the file name of a cascade's part, such as `part-0.onnx`; `p0` for a plan.
+        device: the device it runs on; empty if unknown.
+        content: the modules in it, such as `embedding, layers 0-7`; empty if unknown.
+        nodes: number of nodes, replicas included.
+        replicas: how many of them other parts compute as well, as far as that is known.
+        weight_bytes: bytes of the weights it reads.
+        need_bytes: the memory that is compared with the budget: its files, plus what the plan's goal counts besides.
+        budget_bytes: the memory limit; None if there is none.
+        activation_bytes: peak bytes of activations while it runs; None if unknown.
+        flops: floating-point operations of one run; None if unknown.
+        busy_s: seconds that one run keeps its device busy; None if unknown.
+        reads: names of its input tensors.
+        writes: names of its output tensors.
+        depth: number of parts on the longest path to it; parts of the same depth do not depend on each other.
+        intensity: FLOPs per byte of weights and activations; None if unknown.
+        last_node: the name of its last node; empty if unknown.
     """
 
     name: str
@@ -47,74 +47,75 @@ class Card:
     busy_s: float | None
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    column: int
+    depth: int
     intensity: float | None = None
-    last: str = ""
+    last_node: str = ""
+
+    @property
+    def short_name(self) -> str:
+        """The name in pictures: without the ending of the file."""
+        return self.name.removesuffix(".onnx")
 
     @property
     def is_over(self) -> bool:
-        """Does it need more than it may?"""
+        """Whether it needs more memory than its budget."""
         return self.budget_bytes is not None and self.need_bytes > self.budget_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One tensor that crosses.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Data that one part sends to others.
+
+    Attributes:
+        source: index of the part that makes it.
+        readers: indices of the parts that read it, ascending.
+        bytes: its size, for the bound dims.
+        is_exact: whether all sizes are known; otherwise `bytes` is a lower bound.
+    """
+
+    source: int
+    readers: tuple[int, ...]
+    bytes: int
+    is_exact: bool
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether a part other than the next one reads it."""
+        return self.readers[-1] > self.source + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryTensor(Flow):
+    """One tensor that a part sends to others.
 
     Attributes:
         tensor: its name.
-        type: its type and shape: `float16[batch,seq,3072]`.
-        bytes: what it takes for the bound dims.
-        is_exact: that is all; else it is "at least".
-        source: the place of the part that makes it.
-        readers: the places of the parts that read it, ascending.
+        type: element type and shape, such as `float16[batch,seq,3072]`.
     """
 
     tensor: str
     type: str
-    bytes: int
-    is_exact: bool
-    source: int
-    readers: tuple[int, ...]
-
-    @property
-    def is_residual(self) -> bool:
-        """Does it pass over a part?"""
-        return self.readers[-1] > self.source + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Bus:
-    """All tensors that go from one part to the same readers.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bus(Flow):
+    """All boundary tensors with the same source and the same readers; the map draws them as one line.
 
     Attributes:
-        source: the place of the part that makes them.
-        readers: the places of the parts that read them, ascending.
-        lanes: the places of these tensors among the lanes.
-        bytes: what they take together.
-        is_exact: that is all; else it is "at least".
+        tensors: their indices in `Scene.tensors`.
     """
 
-    source: int
-    readers: tuple[int, ...]
-    lanes: tuple[int, ...]
-    bytes: int
-    is_exact: bool
-
-    @property
-    def is_residual(self) -> bool:
-        """Does it pass over a part?"""
-        return self.readers[-1] > self.source + 1
+    tensors: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BoundaryTotals:
-    """What is alive between one part and the next, in the order they run: each tensor once, whoever reads it later.
+    """What is alive between one part and the next: every tensor once, whichever later part reads it.
 
     Attributes:
-        bytes: what these tensors take.
-        is_exact: that is all; else it is "at least".
-        tensors: how many they are.
+        bytes: the size of these tensors.
+        is_exact: whether all sizes are known; otherwise `bytes` is a lower bound.
+        tensors: their number.
     """
 
     bytes: int
@@ -124,22 +125,22 @@ class BoundaryTotals:
 
 @dataclass(frozen=True, slots=True)
 class CutOption:
-    """A place where cutting is cheap.
+    """A cheap cut point: a local minimum of the cut profile.
 
     Attributes:
-        node: the node before it; naming it in `--at-nodes` cuts there.
-        position: how many nodes stand before it.
-        bytes: what crosses there.
-        is_exact: that is all; else it is "at least".
-        tensors: how many tensors cross there.
-        weights_before: bytes of weights that the nodes before it read.
-        weights_after: bytes of weights that the nodes after it read.
-        is_key: the node is a key node.
-        module: the module that ends there or goes on.
+        node: the node before the cut; naming it in `--at-nodes` cuts there.
+        nodes_before: number of nodes before the cut.
+        bytes: size of the tensors that cross there.
+        is_exact: whether all sizes are known; otherwise `bytes` is a lower bound.
+        tensors: number of tensors that cross there.
+        weights_before: bytes of weights that the nodes before the cut read.
+        weights_after: bytes of weights that the nodes after the cut read.
+        is_key: whether the node is a key node.
+        module: the module of the node.
     """
 
     node: str
-    position: int
+    nodes_before: int
     bytes: int
     is_exact: bool
     tensors: int
@@ -151,26 +152,24 @@ class CutOption:
 
 @dataclass(frozen=True, slots=True)
 class CutProfile:
-    """Bytes alive along the nodes, in an order in which they can run. All tuples stand side by side, one entry a node.
+    """Bytes alive after each node, in a topological order: part by part if the model is cut, else that of the graph.
 
-    Of a cut model the nodes of each part stand together, first part first; else the order is that of the graph.
+    The tuples are parallel: one entry per node.
 
     Attributes:
-        nodes: their names.
-        ops: their operators.
-        modules: paths of the modules that they came from; empty where nothing tells.
-        alive: bytes alive after each: what would cross if one cut there, and nothing were recomputed.
-        near: the same without the long-lived tensors: what a cut costs when these are left out. A tensor is long-lived
-            where it passes over a part, from the home of the node that makes it to the home of one that reads it; where
-            nothing is cut, over a block that the model repeats; where it repeats nothing, over more than an eighth of
-            the nodes, and two at least.
-        exact: `alive` is all; else it is "at least".
-        near_exact: `near` is all; else it is "at least".
-        tensors: how many tensors are alive after each.
-        weights: bytes of weights that the nodes up to each read, each weight once.
-        keys: the places of the key nodes, ascending.
-        parts: the part in which each node has its home, ascending; empty where nothing is cut.
-        valleys: where cutting is cheap, in order.
+        nodes: names.
+        ops: operators.
+        modules: module paths; empty strings if unknown.
+        alive: bytes alive after each node: what a cut there would send, without recomputation.
+        near: the same without long-lived tensors. A tensor is long-lived if it is residual; in a model that is not cut,
+            if it skips a repeated block, or without such a block more than an eighth of the nodes.
+        exact: whether all sizes in `alive` are known; otherwise it is a lower bound.
+        near_exact: the same for `near`.
+        tensors: number of tensors alive after each node.
+        weights: bytes of weights that the nodes up to each one read, each weight once.
+        keys: indices of the key nodes, ascending.
+        parts: index of each node's part, ascending; empty if the model is not cut.
+        cut_options: the cheap cut points, in order.
     """
 
     nodes: tuple[str, ...]
@@ -184,22 +183,22 @@ class CutProfile:
     weights: tuple[int, ...]
     keys: tuple[int, ...]
     parts: tuple[int, ...]
-    valleys: tuple[CutOption, ...]
+    cut_options: tuple[CutOption, ...]
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """The places of the last nodes of all parts but the last."""
+        """Indices of the last node of every part but the last."""
         return tuple(i for i, (part, following) in enumerate(pairwise(self.parts)) if part != following)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was verified, one line of a table.
+    """One line of the verification table.
 
     Attributes:
-        what: what was looked at: `structure`, `numbers`.
-        result: what came of it, in words.
-        is_good: it speaks for the cascade; None where it was not looked at.
+        what: what was checked: `structure` or `numbers`.
+        result: the result, in words.
+        is_good: whether it passed; None if it was not run.
     """
 
     what: str
@@ -208,13 +207,13 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """Another plan worth having.
+class OtherPlan:
+    """An alternative plan: none of the others is better in both times.
 
     Attributes:
         period_s: seconds between two requests.
         latency_s: seconds of one request.
-        is_chosen: it is the plan that is shown.
+        is_chosen: whether it is the plan that is shown.
     """
 
     period_s: float
@@ -228,60 +227,73 @@ class Scene:
 
     Attributes:
         title: the name of the model.
-        sentence: the answer, in a sentence that a person can quote.
-        facts: what stands in the head of a picture, short, as pairs of a word and its value: `nodes`, `constants`,
-            `weights`, `per run` (FLOPs), `dims`.
-        cards: the parts, in the order they run; empty where nothing is cut.
-        lanes: the tensors that cross, in the order they are made.
-        buses: the same, grouped.
-        profile: bytes alive along the nodes; None where the model is not at hand.
-        checks: what was verified; empty where nothing was.
-        recomputed: what parts compute instead of receiving it, one sentence each.
-        reasons: why cuts are where they are, one sentence each.
-        notes: what a person should know besides, one sentence each.
-        following: the command to try next; empty where there is none.
-        details: what stands below the facts, as pairs of words and their value, which may be long.
-        others: other plans worth having, and this one; the shortest time between two requests first.
-        model: where the model lies, as a command line names it; empty where that is not known.
+        sentence: the result in one or two sentences.
+        facts: pairs of a word and a short value for the header: `nodes`, `constants`, `weights`, `per run` (FLOPs),
+            `dims`.
+        cards: the parts, in the order they run; empty if the model is not cut.
+        tensors: the boundary tensors, in the order they are made.
+        buses: the same, grouped by source and readers.
+        profile: the cut profile; None if the model is not at hand.
+        checks: what was verified.
+        recomputed: one sentence for each group of tensors that parts recompute.
+        reasons: one text for each cut: why it is where it is.
+        notes: what else a reader should know, one sentence each.
+        next_command: the command to try next; empty if there is none.
+        details: pairs of a word and a value that may be long.
+        other_plans: plans that trade one time for the other, the shortest period first; the shown plan is one of them.
+        model: path of the model, as a command line names it; empty if unknown.
     """
 
     title: str
     sentence: str
-    facts: tuple[tuple[str, str], ...]
-    cards: tuple[Card, ...]
-    lanes: tuple[Lane, ...]
-    buses: tuple[Bus, ...]
-    profile: CutProfile | None
-    checks: tuple[Check, ...]
-    recomputed: tuple[str, ...]
-    reasons: tuple[str, ...]
-    notes: tuple[str, ...]
-    following: str
+    facts: tuple[tuple[str, str], ...] = ()
+    cards: tuple[Card, ...] = ()
+    tensors: tuple[BoundaryTensor, ...] = ()
+    buses: tuple[Bus, ...] = ()
+    profile: CutProfile | None = None
+    checks: tuple[Check, ...] = ()
+    recomputed: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    next_command: str = ""
     details: tuple[tuple[str, str], ...] = ()
-    others: tuple[Other, ...] = ()
+    other_plans: tuple[OtherPlan, ...] = ()
     model: str = ""
 
     @property
-    def crossing(self) -> tuple[BoundaryTotals, ...]:
-        """What is alive between each part and the next."""
+    def boundaries(self) -> tuple[BoundaryTotals, ...]:
+        """The totals between each part and the next."""
         changes = [[0, 0, 0] for _ in self.cards]
-        for lane in self.lanes:
-            for place, sign in ((lane.source, 1), (lane.readers[-1], -1)):
-                changes[place][0] += sign * lane.bytes
-                changes[place][1] += sign * (not lane.is_exact)
-                changes[place][2] += sign
+        for tensor in self.tensors:
+            for part, sign in ((tensor.source, 1), (tensor.readers[-1], -1)):
+                for i, amount in enumerate((tensor.bytes, not tensor.is_exact, 1)):
+                    changes[part][i] += sign * amount
         sums = zip(*(accumulate(column) for column in zip(*changes[:-1], strict=True)), strict=True)
         return tuple(BoundaryTotals(alive, unknown == 0, tensors) for alive, unknown, tensors in sums)
 
-    def received(self, part: int) -> tuple[int, bool]:
-        """Bytes that a part is sent by others, each tensor once, and whether that is all: else it is "at least"."""
-        return _sum(lane for lane in self.lanes if part in lane.readers)
+    def received(self, part: int) -> BoundaryTotals:
+        """The tensors that other parts send to `part`, each counted once."""
+        return totals_of(tensor for tensor in self.tensors if part in tensor.readers)
 
-    def sent(self, part: int) -> tuple[int, bool]:
-        """Bytes that a part sends to others, each tensor once, and whether that is all: else it is "at least"."""
-        return _sum(lane for lane in self.lanes if lane.source == part)
+    def sent(self, part: int) -> BoundaryTotals:
+        """The tensors that `part` sends to other parts, each counted once."""
+        return totals_of(tensor for tensor in self.tensors if tensor.source == part)
 
 
-def _sum(lanes: Iterable[Lane]) -> tuple[int, bool]:
-    sizes = [(lane.bytes, lane.is_exact) for lane in lanes]
-    return sum(number for number, _ in sizes), all(is_exact for _, is_exact in sizes)
+def buses_of(tensors: Iterable[BoundaryTensor]) -> tuple[Bus, ...]:
+    """The tensors grouped by source and readers, in the order in which the groups first occur."""
+    groups: dict[tuple[int, tuple[int, ...]], dict[int, BoundaryTensor]] = {}
+    for i, tensor in enumerate(tensors):
+        groups.setdefault((tensor.source, tensor.readers), {})[i] = tensor
+    return tuple(_bus(source, readers, group) for (source, readers), group in groups.items())
+
+
+def _bus(source: int, readers: tuple[int, ...], group: dict[int, BoundaryTensor]) -> Bus:
+    total = totals_of(group.values())
+    return Bus(source=source, readers=readers, bytes=total.bytes, is_exact=total.is_exact, tensors=tuple(group))
+
+
+def totals_of(flows: Iterable[Flow]) -> BoundaryTotals:
+    """The sum of some flows."""
+    found = list(flows)
+    return BoundaryTotals(sum(flow.bytes for flow in found), all(flow.is_exact for flow in found), len(found))

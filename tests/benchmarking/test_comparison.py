@@ -18,7 +18,7 @@ import graphcut
 from graphcut import At, Cascade, UsageError
 from graphcut.benchmarking.comparison import WayResult, compare, largest_difference
 from graphcut.benchmarking.ways import WAYS, way_descriptions
-from graphcut.drawing.run_report import draw_benchmark, draw_run_log
+from graphcut.drawing.terminal.runs import draw_benchmark, draw_run_log
 from graphcut.running.executors.protocol import Step
 from graphcut.running.run_log import RunLog
 
@@ -59,7 +59,7 @@ def test_a_way_that_fails_is_listed_with_its_error(cascade: Cascade) -> None:
     assert not whole.error
     assert parts.error == f"{file} was changed after the model was cut"
     lines = said(draw_benchmark([whole, parts], Console(width=400)), 400).splitlines()
-    assert lines[-1] == f"parts, all loaded: did not take part: {file} was changed after the model was cut"
+    assert lines[-1] == f"parts, all loaded: not measured: {file} was changed after the model was cut"
 
 
 def test_the_whole_model_must_exist(cascade: Cascade) -> None:

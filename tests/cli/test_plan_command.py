@@ -326,7 +326,10 @@ def test_plan_save_replay_verify(say: Say, house: Path, tmp_path: Path, name: st
     for file in holdings(tmp_path / "planned"):
         assert (tmp_path / "planned" / file).read_bytes() == (tmp_path / "replayed" / file).read_bytes(), file
     verified = say("verify", tmp_path / "replayed")
-    assert (verified.code, verified.out.splitlines()[0]) == (0, "✓ the cascade does what the model does: the same bits")
+    assert (verified.code, verified.out.splitlines()[0]) == (
+        0,
+        "✓ the cascade matches the model: outputs are bit-identical",
+    )
     again = json.loads((tmp_path / "plan.json").read_text())
     assert recompute == "auto" or not any(part["repeats"] for part in again["parts"])
 
@@ -437,14 +440,14 @@ def test_each_cut_is_explained_by_what_crosses_and_what_else_there_is(say: Say, 
     record, out = as_json(say(*words, "--json")), say(*words, "--explain").out
     cuts = re.findall(r"^cut (\d+) after (.+)$", out, re.MULTILINE)
     assert [int(number) for number, _ in cuts] == list(range(len(record["parts"]) - 1))
-    assert [place for _, place in cuts] == [reason["after"] for reason in record["reasons"]]
+    assert [place for _, place in cuts] == [reason["chosen"]["after"] for reason in record["reasons"]]
     assert set(say(*words).out.splitlines()) <= set(out.splitlines())
 
 
 def test_next_best_places_are_no_better_and_in_order(say: Say, house: Path) -> None:
     for model in ("llm", "unet", "resnet"):
         for reason in as_json(say("plan", house / f"{model}.onnx", "--num-splits", 3, "--json"))["reasons"]:
-            costs = [reason["cost"], *(place["cost"] for place in reason["next_best"])]
+            costs = [cut["cost"] for cut in (reason["chosen"], *reason["alternatives"])]
             assert all(a <= b for a, b in pairwise(costs)), (model, reason)
 
 

@@ -12,8 +12,9 @@ from rich.console import Console
 from test_command import Said, Say
 from test_show_command import PENS, House, house, orphan, say
 
-from graphcut.drawing.changes import changes_between, changes_record, draw_changes
+from graphcut.drawing.changes import changes_between
 from graphcut.drawing.json_records import dumps
+from graphcut.drawing.terminal.changes import draw_changes
 
 __all__ = ["house", "orphan", "say"]
 
@@ -29,7 +30,7 @@ def test_what_changed_between_two_things_is_what_the_functions_tell(say: Say, ho
     for word in (("--json",), ("--to", "json")):
         said = say("show", house.plan, house.cascade, *word)
         assert (said.code, said.err) == (0, "")
-        assert said.out == dumps(changes_record(changes)) + "\n"
+        assert said.out == dumps(changes) + "\n"
 
 
 def test_what_changed_goes_into_a_file_as_json(say: Say, house: House, tmp_path: Path) -> None:
@@ -65,4 +66,4 @@ def test_both_things_take_the_model_that_is_named(
 
 def test_a_thing_that_is_missing_is_told_of_two(say: Say, house: House, tmp_path: Path) -> None:
     said = say("show", house.plan, tmp_path / "none.json")
-    assert (said.code, said.complaint[0]) == (3, f"there is nothing at {tmp_path / 'none.json'}")
+    assert (said.code, said.complaint[0]) == (3, f"{tmp_path / 'none.json'} does not exist")

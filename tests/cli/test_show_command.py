@@ -24,7 +24,7 @@ from graphcut.drawing.dot import dot_of, dot_of_part
 from graphcut.drawing.html import html_of
 from graphcut.drawing.mermaid import mermaid_of
 from graphcut.drawing.scene import Scene
-from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
+from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.svg import svg_of
 from graphcut.drawing.terminal import draw_scene
 from graphcut.exporting.lingualinked import SIZES, export_lingualinked
@@ -110,7 +110,7 @@ def test_the_terminal_is_where_things_are_shown_without_another_word(say: Say, h
 
 
 def test_what_to_do_next_is_told_beside_the_result(say: Say, house: House) -> None:
-    following = house.scene("model").following
+    following = house.scene("model").next_command
     assert following.startswith("graphcut split ")
     assert say("show", house.model).err == f"next: {following}\n"
     assert say("show", house.plan).err == ""
@@ -136,7 +136,7 @@ def test_dims_size_the_picture_of_a_cascade(say: Say, house: House, orphan: Path
         found = graphcut.open_cascade(place)
         sized = replace(found, manifest=changed(found.manifest, dims=dims))
         assert say("show", place, "--to", "svg", *words).out == svg_of(scene_of_cascade(sized, model))
-    assert all(lane.is_exact for lane in scene_of_cascade(sized).lanes)
+    assert all(lane.is_exact for lane in scene_of_cascade(sized).tensors)
 
 
 @pytest.mark.parametrize("thing", ["model", "cascade"])
@@ -151,7 +151,7 @@ def test_the_figures_of_a_plan_are_not_for_other_dims(say: Say, house: House) ->
     said = say("show", house.plan, "--dim", "seq=3")
     assert (said.code, *said.complaint) == (
         2,
-        f"the figures of {house.plan} hold for the sizes that it was planned for",
+        f"the predictions of {house.plan} are for fixed sizes",
         "plan again with other --dim",
     )
 
@@ -177,7 +177,7 @@ def test_a_model_that_would_change_nothing_is_refused(say: Say, house: House, wo
 
 def test_a_model_belongs_to_no_other_model(say: Say, house: House) -> None:
     said = say("show", house.model, "--model", house.model)
-    assert (said.code, said.complaint[0]) == (2, f"{house.model} is a model itself, and belongs to no other")
+    assert (said.code, said.complaint[0]) == (2, f"{house.model} is a model itself")
 
 
 # What a plan said

@@ -11,7 +11,7 @@ from test_show_command import CUTS, House, house, printed, say
 
 import graphcut
 from graphcut.drawing.html import html_of
-from graphcut.drawing.scenes import scene_of_cascade, scene_of_split
+from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_split
 
 __all__ = ["house", "say"]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 import graphcut
 from graphcut import Into, Within, demos
 from graphcut.drawing.scene import Scene
-from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
+from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.terminal import draw_scene
 
 import scenes_by_hand as by_hand

@@ -1,76 +1,54 @@
-"""Scenes made by hand: what pens have to draw, without a model."""
+"""Scenes made by hand: pictures of cascades without a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
-from graphcut.drawing.scene import Bus, Card, Check, CutOption, CutProfile, Lane, Scene
+from graphcut.drawing.scene import BoundaryTensor, Card, Check, CutOption, CutProfile, Scene, buses_of
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOSTILE = '</text><script>alert("1")</script>&amp;\n\\N{x} [red] #quot; `a` ]]> \x00\u202e\ud800 %%{init}%% end'
 """A name that means something in every grammar we write."""
 
 
-def card(place: int, *, column: int | None = None, **changes: object) -> Card:
-    """The part at that place of a chain."""
+def card(index: int, *, depth: int | None = None, **changes: object) -> Card:
+    """The part with that index of a chain."""
     usual = Card(
-        name=f"part-{place}.onnx",
+        name=f"part-{index}.onnx",
         device="",
         content="",
-        nodes=100 + place,
+        nodes=100 + index,
         replicas=0,
         weight_bytes=3 * GIB,
-        need_bytes=3 * GIB + place * 100 * MIB,
+        need_bytes=3 * GIB + index * 100 * MIB,
         budget_bytes=None,
         activation_bytes=None,
         flops=None,
         busy_s=None,
         reads=("x",),
         writes=("y",),
-        column=place if column is None else column,
+        depth=index if depth is None else depth,
     )
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
-def lane(tensor: str, source: int, *readers: int, size: int = 4 * MIB, is_exact: bool = True) -> Lane:
+def tensor(name: str, source: int, *readers: int, size: int = 4 * MIB, is_exact: bool = True) -> BoundaryTensor:
     """A tensor that goes from one part to others."""
-    return Lane(tensor, "float16[1,512,4096]", size, is_exact, source, readers)
-
-
-def buses_of(lanes: Sequence[Lane]) -> tuple[Bus, ...]:
-    """Lanes with the same ends as one."""
-    groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for place, one in enumerate(lanes):
-        groups.setdefault((one.source, one.readers), []).append(place)
-    return tuple(
-        Bus(
-            source,
-            readers,
-            tuple(places),
-            sum(lanes[i].bytes for i in places),
-            all(lanes[i].is_exact for i in places),
-        )
-        for (source, readers), places in groups.items()
+    return BoundaryTensor(
+        tensor=name, type="float16[1,512,4096]", bytes=size, is_exact=is_exact, source=source, readers=readers
     )
 
 
-def scene(cards: Iterable[Card], lanes: Iterable[Lane] = (), **changes: object) -> Scene:
+def scene(cards: Iterable[Card], tensors: Iterable[BoundaryTensor] = (), **changes: object) -> Scene:
     """A scene of these parts and tensors."""
-    lanes = tuple(lanes)
+    tensors = tuple(tensors)
     usual = Scene(
         title="model.onnx",
         sentence="Cut into some parts.",
-        facts=(),
         cards=tuple(cards),
-        lanes=lanes,
-        buses=buses_of(lanes),
-        profile=None,
-        checks=(),
-        recomputed=(),
-        reasons=(),
-        notes=(),
-        following="",
+        tensors=tensors,
+        buses=buses_of(tensors),
     )
     return replace(usual, **changes)  # type: ignore[arg-type]
 
@@ -79,7 +57,7 @@ def profile(nodes: int, parts: int) -> CutProfile:
     """A decoder's profile: low between its layers, high inside."""
     alive = tuple(4864 * KIB + abs(i % 22 - 11) ** 3 * 20 * KIB for i in range(nodes))
     keys = tuple(i for i in range(1, nodes - 1) if alive[i - 1] > alive[i] < alive[i + 1])
-    valleys = tuple(
+    cut_options = tuple(
         CutOption(f"/model/layers.{i}/add", i + 1, alive[i], True, 4, i * MIB, (nodes - i) * MIB, True, f"layers.{i}")
         for i in keys
     )
@@ -95,7 +73,7 @@ def profile(nodes: int, parts: int) -> CutProfile:
         weights=tuple(i * MIB for i in range(nodes)),
         keys=keys,
         parts=tuple(i * parts // nodes for i in range(nodes)) if parts else (),
-        valleys=valleys,
+        cut_options=cut_options,
     )
 
 
@@ -103,8 +81,8 @@ def decoder(parts: int, *, nodes: int = 1491) -> Scene:
     """A Llama-like decoder over that many devices: a chain, and three tensors that every part reads."""
     later = tuple(range(1, parts))
     names = ("/model/Where_2_output_0", "/model/rotary_emb/Cast_1_output_0", "/model/rotary_emb/Cast_2_output_0")
-    shared = [lane(name, 0, *later, size=size * KIB) for name, size in zip(names, (512, 128, 128), strict=True)]
-    steps = [lane(f"/model/layers.{7 + 9 * i}/Add_1_output_0", i, i + 1) for i in range(parts - 1)]
+    shared = [tensor(name, 0, *later, size=size * KIB) for name, size in zip(names, (512, 128, 128), strict=True)]
+    steps = [tensor(f"/model/layers.{7 + 9 * i}/Add_1_output_0", i, i + 1) for i in range(parts - 1)]
     cards = [
         card(
             i,
@@ -133,23 +111,23 @@ def heads() -> Scene:
     cards = [
         card(0, content="stem, stages 0-1"),
         card(1, content="stage 2"),
-        card(2, column=2, content="depth"),
-        card(3, column=2, content="class"),
-        card(4, column=2, content="boxes"),
+        card(2, depth=2, content="depth"),
+        card(3, depth=2, content="class"),
+        card(4, depth=2, content="boxes"),
     ]
-    lanes = [
-        lane("/stem/out", 0, 1),
-        lane("/stage1/out", 0, 1, 2, size=700 * KIB),
-        lane("/stage2/out", 1, 2, 3, 4, size=300 * KIB),
+    tensors = [
+        tensor("/stem/out", 0, 1),
+        tensor("/stage1/out", 0, 1, 2, size=700 * KIB),
+        tensor("/stage2/out", 1, 2, 3, 4, size=300 * KIB),
     ]
-    return scene(cards, lanes, title="multitask.onnx", sentence="Cut into 5 parts: a trunk and its heads.")
+    return scene(cards, tensors, title="multitask.onnx", sentence="Cut into 5 parts: a trunk and its heads.")
 
 
 def fork() -> Scene:
     """A trunk and three heads that all read the same."""
-    cards = [card(0), *(card(i, column=1, content=f"head {i}") for i in (1, 2, 3))]
-    lanes = [lane("/trunk", 0, 1, 2, 3), lane("/mask", 0, 1, size=90 * KIB), lane("/own", 0, 3, size=9)]
-    return scene(cards, lanes, title="fork.onnx", sentence="Cut into 4 parts: a trunk and its heads.")
+    cards = [card(0), *(card(i, depth=1, content=f"head {i}") for i in (1, 2, 3))]
+    tensors = [tensor("/trunk", 0, 1, 2, 3), tensor("/mask", 0, 1, size=90 * KIB), tensor("/own", 0, 3, size=9)]
+    return scene(cards, tensors, title="fork.onnx", sentence="Cut into 4 parts: a trunk and its heads.")
 
 
 def towers() -> Scene:
@@ -157,42 +135,42 @@ def towers() -> Scene:
     cards = [
         card(0, content="text, lower half"),
         card(1, content="text, upper half"),
-        card(2, column=0, content="vision"),
-        card(3, column=2, content="projection"),
+        card(2, depth=0, content="vision"),
+        card(3, depth=2, content="projection"),
     ]
-    lanes = [lane("/text/a", 0, 1), lane("/text/b", 1, 3, size=3 * KIB), lane("/vision/a", 2, 3, size=9 * KIB)]
-    return scene(cards, lanes, title="clip.onnx", sentence="Cut into 4 parts.")
+    tensors = [tensor("/text/a", 0, 1), tensor("/text/b", 1, 3, size=3 * KIB), tensor("/vision/a", 2, 3, size=9 * KIB)]
+    return scene(cards, tensors, title="clip.onnx", sentence="Cut into 4 parts.")
 
 
 def tangle(parts: int) -> Scene:
     """Every part sends to every later one, alone and together."""
     pairs = [(a, b) for a in range(parts) for b in range(a + 1, parts)]
-    lanes = [lane(f"/t/{a}/{b}", a, b, size=(a + 1) * (b + 1) * KIB, is_exact=a % 2 == 0) for a, b in pairs]
-    lanes += [lane(f"/all/{a}", a, *range(a + 1, parts)) for a in range(parts - 2)]
-    return scene([card(i, replicas=i) for i in range(parts)], lanes, title="tangle.onnx")
+    tensors = [tensor(f"/t/{a}/{b}", a, b, size=(a + 1) * (b + 1) * KIB, is_exact=a % 2 == 0) for a, b in pairs]
+    tensors += [tensor(f"/all/{a}", a, *range(a + 1, parts)) for a in range(parts - 2)]
+    return scene([card(i, replicas=i) for i in range(parts)], tensors, title="tangle.onnx")
 
 
 def wide(parts: int) -> Scene:
     """Parts side by side that one feeds and one gathers."""
-    cards = [card(0), *(card(i, column=1) for i in range(1, parts - 1)), card(parts - 1, column=2)]
-    lanes = [lane("/in", 0, *range(1, parts - 1))]
-    lanes += [lane(f"/out/{i}", i, parts - 1, size=i * KIB) for i in range(1, parts - 1)]
-    return scene(cards, lanes, title="wide.onnx")
+    cards = [card(0), *(card(i, depth=1) for i in range(1, parts - 1)), card(parts - 1, depth=2)]
+    tensors = [tensor("/in", 0, *range(1, parts - 1))]
+    tensors += [tensor(f"/out/{i}", i, parts - 1, size=i * KIB) for i in range(1, parts - 1)]
+    return scene(cards, tensors, title="wide.onnx")
 
 
 def hostile() -> Scene:
     """Names that want to be something else."""
     cards = [card(i, name=HOSTILE, device=HOSTILE * 3, content=HOSTILE, budget_bytes=GIB) for i in range(3)]
-    lanes = [lane(HOSTILE, 0, 1), lane("名前" * 60 + "👩‍👩‍👧", 0, 1, 2), lane("", 1, 2)]
+    tensors = [tensor(HOSTILE, 0, 1), tensor("名前" * 60 + "👩‍👩‍👧", 0, 1, 2), tensor("", 1, 2)]
     return scene(
         cards,
-        [replace(one, type=HOSTILE) for one in lanes],
+        [replace(one, type=HOSTILE) for one in tensors],
         title=HOSTILE,
         sentence=HOSTILE,
         facts=((HOSTILE, HOSTILE),),
         checks=(Check(HOSTILE, HOSTILE, False),),
         recomputed=(HOSTILE,),
-        profile=replace(profile(60, 3), valleys=()),
+        profile=replace(profile(60, 3), cut_options=()),
     )
 
 

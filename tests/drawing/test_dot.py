@@ -1,4 +1,4 @@
-"""The DOT pen: parts with their devices, the nodes of one part, and names that stay names."""
+"""The DOT renderer: parts with their devices, the nodes of one part, hostile names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onnx import helper
 
 import graphcut
 from graphcut import At, Cascade, UsageError
-from graphcut.drawing.dot import MOST_EDGES, dot_of, dot_of_part
+from graphcut.drawing.dot import MAX_EDGES, dot_of, dot_of_part
 from graphcut.drawing.scene import Scene
 
 from conftest import floats, model_of
-from scenes_by_hand import HOSTILE, KIB, card, decoder, fork, hostile, lane, scene, tangle, uncut
+from scenes_by_hand import HOSTILE, KIB, card, decoder, fork, hostile, scene, tangle, tensor, uncut
 
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 STATEMENT = re.compile(
@@ -44,16 +44,16 @@ def strings(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "make", [lambda: decoder(1), lambda: decoder(9), fork, hostile, uncut, lambda: tangle(7), lambda: scene(())]
 )
-def test_what_is_written_is_dot(make: Callable[[], Scene]) -> None:
+def test_the_text_is_dot(make: Callable[[], Scene]) -> None:
     text = dot_of(make())
     assert [line for line in outside_strings(text) if not STATEMENT.fullmatch(line)] == []
     bare = " ".join(outside_strings(text))
     assert bare.count("{") == bare.count("}")
 
 
-def test_two_parts_to_the_letter() -> None:
+def test_the_text_for_two_parts() -> None:
     cards = [card(0, need_bytes=5 * KIB, content="embedding"), card(1, need_bytes=9 * KIB, budget_bytes=8 * KIB)]
-    drawn = scene(cards, [lane("a", 0, 1, size=2 * KIB), lane("b", 0, 1, size=KIB, is_exact=False)])
+    drawn = scene(cards, [tensor("a", 0, 1, size=2 * KIB), tensor("b", 0, 1, size=KIB, is_exact=False)])
     body = dot_of(drawn).split("label=", 1)[1].splitlines()
     assert body == [
         '"Cut into some parts."',
@@ -74,15 +74,15 @@ def test_each_device_has_a_cluster_around_its_parts() -> None:
     assert [words for words in strings(dot_of(scene(cards))) if words in {"phone", "laptop"}] == ["phone", "laptop"]
 
 
-def test_what_several_parts_read_branches_at_a_point_and_is_counted_once() -> None:
-    text = dot_of(scene([card(i) for i in range(3)], [lane("mask", 0, 1, 2, size=7)]))
+def test_a_bus_with_several_readers_branches_and_names_its_size_once() -> None:
+    text = dot_of(scene([card(i) for i in range(3)], [tensor("mask", 0, 1, 2, size=7)]))
     edges = [line for line in outside_strings(text) if "->" in line]
     assert [line.split(" [")[0] for line in edges] == ["p0 -> b0", "b0 -> p1", "b0 -> p2"]
     assert all("style=dashed" in line for line in edges)
     assert strings(text).count("7 B\n1 tensor") == 1
 
 
-def test_names_are_escaped_and_come_out_as_they_were() -> None:
+def test_names_are_escaped() -> None:
     shown = HOSTILE
     for letter in "\n\x00\u202e\ud800":
         shown = shown.replace(letter, "\ufffd")
@@ -111,7 +111,7 @@ def cascade(tmp_path: Path) -> Cascade:
     return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("relu",))))
 
 
-def test_the_nodes_of_a_small_part_to_the_letter(cascade: Cascade) -> None:
+def test_the_text_for_the_nodes_of_a_part(cascade: Cascade) -> None:
     assert dot_of_part(cascade, 0).split("label=", 1)[1].splitlines() == [
         f'"{cascade.parts[0].file}: 1 node"',
         r'  n0 [label="Relu\nrelu"]',
@@ -123,29 +123,29 @@ def test_the_nodes_of_a_small_part_to_the_letter(cascade: Cascade) -> None:
     ]
 
 
-def test_a_tensor_that_many_nodes_read_is_written_beside_each(cascade: Cascade) -> None:
+def test_a_tensor_with_many_readers_is_named_beside_each(cascade: Cascade) -> None:
     text = dot_of_part(cascade, 1)
     edges = [line.split(" -> ") for line in outside_strings(text) if "->" in line]
     beside = [source for source, _ in edges if source.startswith("t")]
-    assert len(beside) == len(set(beside)) == 6 > MOST_EDGES
+    assert len(beside) == len(set(beside)) == 6 > MAX_EDGES
     assert strings(text).count("a") == 6
     assert not any(source.startswith("i") for source, _ in edges)
 
 
-def test_constants_are_not_drawn_and_counted(cascade: Cascade) -> None:
+def test_constants_are_only_counted(cascade: Cascade) -> None:
     text = dot_of_part(cascade, 1)
     assert strings(text)[1] == f"{cascade.parts[1].file}: 8 nodes and 1 constant (not drawn)"
     assert not any("Constant" in words for words in strings(text))
 
 
-def test_what_is_written_for_a_part_is_dot(cascade: Cascade) -> None:
+def test_the_text_for_a_part_is_dot(cascade: Cascade) -> None:
     for part in (0, 1):
         lines = outside_strings(dot_of_part(cascade, part))
         assert [line for line in lines if not STATEMENT.fullmatch(line)] == []
 
 
 @pytest.mark.parametrize("part", [-1, 2])
-def test_a_part_that_is_not_there_is_refused(cascade: Cascade, part: int) -> None:
+def test_an_unknown_part_is_an_error(cascade: Cascade, part: int) -> None:
     with pytest.raises(UsageError, match=rf"there is no part {part}: .* has 2 parts") as error:
         dot_of_part(cascade, part)
     assert error.value.hint == "choose from 0 to 1"

@@ -1,4 +1,4 @@
-"""Plans on terminals: narrow, wide, without UTF-8 or colour, and with names that mean something to them."""
+"""Plans on the terminal: several widths, without UTF-8 or colour, hostile names."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rich.console import Console, RenderableType
 
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Plan, Within, demos
-from graphcut.drawing.cost_table import draw_cost_table
-from graphcut.drawing.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
 from graphcut.drawing.json_records import dumps, plan_record
-from graphcut.drawing.scenes import scene_of_plan
+from graphcut.drawing.scene_builders import scene_of_plan
+from graphcut.drawing.sentences import quantity
 from graphcut.drawing.terminal import draw_scene
-from graphcut.drawing.wording import quantity
+from graphcut.drawing.terminal.cost_table import draw_cost_table
+from graphcut.drawing.terminal.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
 from graphcut.planning.goals import Goal
 from graphcut.planning.results import MetricUnit
 
@@ -141,7 +141,7 @@ def test_64_parts_are_a_row_each_and_fit(many: tuple[Plan, Analysis], width: int
 def test_one_part_crosses_nothing(analysis: Analysis) -> None:
     made = graphcut.plan(analysis, Into(1))
     text = drawn(made, analysis, console(80))
-    assert "no tensor crosses a border" in text
+    assert "no tensor crosses a boundary" in text
     assert "cut 0" not in text
     assert "One part holds the whole model." in text
     assert "1 parts" not in text
@@ -171,21 +171,21 @@ def test_a_cost_model_is_drawn_without_utf_8(analysis: Analysis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "signs"), [("utf-8", UNICODE), ("UTF8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII)]
+    ("encoding", "glyphs"), [("utf-8", UNICODE), ("UTF8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII)]
 )
-def test_signs_follow_the_encoding(encoding: str, signs: Glyphs) -> None:
-    assert glyphs_for(console(80, encoding=encoding)) is signs
+def test_signs_follow_the_encoding(encoding: str, glyphs: Glyphs) -> None:
+    assert glyphs_for(console(80, encoding=encoding)) is glyphs
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_colours_say_nothing_that_the_letters_do_not(analysis: Analysis, plans: Mapping[str, Plan], name: str) -> None:
+def test_colours_add_no_information(analysis: Analysis, plans: Mapping[str, Plan], name: str) -> None:
     plain = drawn(plans[name], analysis, console(120))
     coloured = drawn(plans[name], analysis, console(120, is_terminal=True, TERM="xterm-256color"))
     assert "\x1b" not in plain
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
-def test_no_color_is_kept(analysis: Analysis, plans: Mapping[str, Plan]) -> None:
+def test_no_color_is_respected(analysis: Analysis, plans: Mapping[str, Plan]) -> None:
     text = drawn(plans["into"], analysis, console(120, is_terminal=True, TERM="xterm-256color", NO_COLOR="1"))
     assert not re.search(r"\x1b\[[0-9;]*(?:3[0-7]|9[0-7]|38;5)[0-9;]*m", text)
 
@@ -216,7 +216,7 @@ def test_a_name_is_shown_as_it_is(tmp_path: Path, name: str, width: int) -> None
         assert json.loads(dumps(plan_record(made, found.model)))["parts"][0]["nodes"][0] == name
 
 
-def test_a_name_can_not_move_the_cursor(tmp_path: Path) -> None:
+def test_a_name_cannot_move_the_cursor(tmp_path: Path) -> None:
     """An escape in a name would be obeyed by the terminal."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="clear\x1b[2J\nhere"),

@@ -1,4 +1,4 @@
-"""The Mermaid pen: within the limits that GitHub sets, and names that stay names."""
+"""The Mermaid renderer: GitHub's limits, hostile names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from graphcut.drawing import mermaid
-from graphcut.drawing.mermaid import MOST_CHARACTERS, MOST_EDGES, mermaid_of
+from graphcut.drawing.mermaid import MAX_CHARACTERS, MAX_EDGES, mermaid_of
 from graphcut.drawing.scene import Scene
 
-from scenes_by_hand import HOSTILE, KIB, card, decoder, fork, heads, hostile, lane, scene, tangle, uncut
+from scenes_by_hand import HOSTILE, KIB, card, decoder, fork, heads, hostile, scene, tangle, tensor, uncut
 
 EDGE = re.compile(r"  [pb]\d+ (-->|-\.->|---|-\.-)(\|S\|)? [pb]\d+")
 STATEMENT = re.compile(
@@ -29,7 +29,7 @@ def edges(text: str) -> list[str]:
 
 
 def shown(text: str) -> list[str]:
-    """What stands between quotes, as Mermaid shows it; a line break as `|`."""
+    """The quoted strings, as Mermaid shows them; a line break as `|`."""
     found = [inner.replace("<br/>", "|") for inner in re.findall('"([^"]*)"', text)]
     return [re.sub(r"#(\d+);", lambda match: chr(int(match[1])), inner) for inner in found]
 
@@ -38,18 +38,22 @@ def shown(text: str) -> list[str]:
     "make",
     [lambda: decoder(1), lambda: decoder(20), fork, heads, hostile, uncut, lambda: tangle(64), lambda: scene(())],
 )
-def test_what_is_written_is_mermaid(make: Callable[[], Scene]) -> None:
+def test_the_text_is_mermaid(make: Callable[[], Scene]) -> None:
     assert [line for line in outside_strings(mermaid_of(make())) if not STATEMENT.fullmatch(line)] == []
 
 
-def test_three_parts_to_the_letter() -> None:
+def test_the_text_for_three_parts() -> None:
     cards = [
         card(0, need_bytes=5 * KIB, content="embedding", device="phone"),
         card(1, need_bytes=9 * KIB, budget_bytes=8 * KIB, device="phone"),
         card(2, need_bytes=1),
     ]
-    lanes = [lane("a", 0, 1, size=2 * KIB), lane("b", 0, 1, size=KIB, is_exact=False), lane("m", 0, 1, 2, size=7)]
-    assert mermaid_of(scene(cards, lanes)).splitlines() == [
+    tensors = [
+        tensor("a", 0, 1, size=2 * KIB),
+        tensor("b", 0, 1, size=KIB, is_exact=False),
+        tensor("m", 0, 1, 2, size=7),
+    ]
+    assert mermaid_of(scene(cards, tensors)).splitlines() == [
         "flowchart LR",
         '  subgraph d0["phone"]',
         '    p0["part-0.onnx<br/>embedding<br/>5 KiB"]',
@@ -66,19 +70,19 @@ def test_three_parts_to_the_letter() -> None:
     ]
 
 
-def test_names_mean_nothing_and_come_out_as_they_were() -> None:
+def test_names_are_escaped() -> None:
     text = mermaid_of(scene([card(0, name=HOSTILE[:30], content=HOSTILE[30:])]))
     seen = HOSTILE
     for letter in "\n\x00\u202e\ud800":
         seen = seen.replace(letter, "\ufffd")
     assert shown(text) == [f"{seen[:30]}|{seen[30:]}|3 GiB"]
-    # Nothing that Mermaid, Markdown or HTML reads stands there as itself.
+    # No character with a meaning in Mermaid, Markdown or HTML.
     inner = text.split('["')[1].split('"]')[0].replace("<br/>", "")
     assert set(re.sub(r"#\d+;", "", inner)) & set("<>&\"'`#;:*[]{}()|\\%\n") == set()
 
 
 @pytest.mark.parametrize("name", ["1. part", "- part", "style:#a;", "classDef x:#f00;", "end", "名前 é"])
-def test_words_of_the_grammar_are_words(name: str) -> None:
+def test_a_name_can_be_a_word_of_the_grammar(name: str) -> None:
     text = mermaid_of(scene([card(0, name=name)]))
     assert shown(text) == [f"{name}|3 GiB"]
     assert not re.search(r'"(\d+\.|-) ', text)
@@ -90,47 +94,47 @@ def test_long_names_keep_their_ends() -> None:
 
 def test_a_picture_at_the_limit_is_not_folded() -> None:
     # A chain of 500 edges; one more is folded into pairs.
-    assert len(edges(mermaid_of(chain(501)))) == MOST_EDGES
+    assert len(edges(mermaid_of(chain(501)))) == MAX_EDGES
     folded = mermaid_of(chain(502))
     assert len(edges(folded)) == 250
-    assert "each box stands for 2 parts; what flows inside a box is not drawn" in shown(folded)
+    assert "each box is 2 parts; tensors inside a box are not drawn" in shown(folded)
 
 
 def chain(parts: int) -> Scene:
-    return scene([card(i) for i in range(parts)], [lane(f"t{i}", i, i + 1) for i in range(parts - 1)])
+    return scene([card(i) for i in range(parts)], [tensor(f"t{i}", i, i + 1) for i in range(parts - 1)])
 
 
 @pytest.mark.parametrize("make", [lambda: tangle(40), lambda: tangle(64), lambda: long_names(600)])
 def test_the_limits_are_kept_by_folding(make: Callable[[], Scene]) -> None:
     text = mermaid_of(make())
-    assert len(edges(text)) <= MOST_EDGES
-    assert len(text) <= MOST_CHARACTERS
-    assert any(re.match(r"each box stands for \d+ parts", words) for words in shown(text))
+    assert len(edges(text)) <= MAX_EDGES
+    assert len(text) <= MAX_CHARACTERS
+    assert any(re.match(r"each box is \d+ parts", words) for words in shown(text))
 
 
 def long_names(parts: int) -> Scene:
     return scene([card(i, name=f"{'<' * 50}{i}", content="&" * 60) for i in range(parts)])
 
 
-def test_a_folded_box_says_the_most_and_joins_what_flows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Boxes of 2: what flows from 0 or 1 to 2 or 3 is one edge, and what flows from 0 to 1 is none."""
-    monkeypatch.setattr(mermaid, "MOST_EDGES", 5)
-    lanes = [
-        lane("a", 0, 1),
-        lane("b", 0, 2, size=KIB),
-        lane("c", 1, 3, size=2 * KIB),
-        lane("d", 0, 1, 2, 4, size=7),
-        lane("e", 2, 4, size=3 * KIB, is_exact=False),
+def test_a_folded_box_has_the_largest_need_and_its_buses_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boxes of 2: tensors from 0 or 1 to 2 or 3 are one edge, tensors from 0 to 1 are none."""
+    monkeypatch.setattr(mermaid, "MAX_EDGES", 5)
+    tensors = [
+        tensor("a", 0, 1),
+        tensor("b", 0, 2, size=KIB),
+        tensor("c", 1, 3, size=2 * KIB),
+        tensor("d", 0, 1, 2, 4, size=7),
+        tensor("e", 2, 4, size=3 * KIB, is_exact=False),
     ]
     cards = [card(i, need_bytes=(i + 1) * KIB, budget_bytes=2 * KIB, device="phone" if i < 3 else "") for i in range(5)]
-    assert mermaid_of(scene(cards, lanes)).splitlines() == [
+    assert mermaid_of(scene(cards, tensors)).splitlines() == [
         "flowchart LR",
         '  subgraph d0["phone"]',
         '    p0["part-0.onnx to part-1.onnx<br/>at most 2 KiB of 2 KiB"]',
         "  end",
         '  p1["part-2.onnx to part-3.onnx<br/>at most 4 KiB of 2 KiB, over"]',
         '  p2["part-4.onnx<br/>5 KiB of 2 KiB, over"]',
-        '  note["each box stands for 2 parts#59; what flows inside a box is not drawn"]',
+        '  note["each box is 2 parts#59; tensors inside a box are not drawn"]',
         '  p0 -->|"3 KiB, 2 tensors"| p1',
         '  b1(["7 B, 1 tensor"])',
         "  p0 -.- b1",

@@ -1,4 +1,4 @@
-"""What a notebook shows: the page of each product in a frame, in a browser; nothing where nothing can be drawn."""
+"""What a notebook shows: the page of each product in a frame; nothing if it can't be drawn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import graphcut
 from graphcut import Analysis, At, Cascade, Into, Plan
 from graphcut.drawing.html import html_of
 from graphcut.drawing.notebook import framed, picture_of
-from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
+from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 
 from browser import Browser, Page, find_browser, started
 from conftest import floats, model_of
@@ -66,7 +66,7 @@ def test_an_analysis_a_plan_and_a_cascade_show_their_page(analysis: Analysis, ma
     assert page_in(shown(cascade)) == html_of(scene_of_cascade(cascade, analysis.model))
 
 
-def test_a_plan_that_names_places_and_one_that_was_replayed_know_their_model(
+def test_a_plan_for_named_nodes_and_a_replayed_plan_know_their_model(
     analysis: Analysis, made: Plan, tmp_path: Path
 ) -> None:
     at = graphcut.plan(analysis, At(("exp",)))
@@ -83,17 +83,17 @@ def test_the_model_of_a_plan_is_no_part_of_what_it_says(analysis: Analysis) -> N
     assert repr(by_hand) == repr(known)
 
 
-# Where nothing can be drawn, the text stays
+# If nothing can be drawn
 
 
-def test_what_can_not_be_drawn_shows_nothing(analysis: Analysis, cascade: Cascade) -> None:
+def test_a_product_that_cannot_be_drawn_shows_nothing(analysis: Analysis, cascade: Cascade) -> None:
     assert shown(Plan(At(()), analysis.model.graph, ((0, 1, 2, 3),))) is None
     assert picture_of(SimpleNamespace()) is None
     cascade.file(cascade.parts[0]).unlink()
     assert shown(cascade) is None
 
 
-def test_a_cascade_without_its_model_shows_what_is_known(cascade: Cascade, chain: Path) -> None:
+def test_a_cascade_without_its_model_shows_its_files(cascade: Cascade, chain: Path) -> None:
     chain.unlink()
     assert page_in(shown(cascade)) == html_of(scene_of_cascade(cascade))
 
@@ -114,14 +114,14 @@ def test_a_machine_that_only_runs_parts_shows_text(cascade: Cascade) -> None:
     assert run_python(code, str(cascade.root)) == "None"
 
 
-def test_a_product_draws_though_nobody_touched_the_pens_before(cascade: Cascade) -> None:
+def test_a_product_loads_the_renderers_only_when_it_is_drawn(cascade: Cascade) -> None:
     """Until then none of them is loaded; however its class was come by."""
     code = """if True:
         import sys
         from graphcut.core.manifest import open_cascade
         cascade = open_cascade(sys.argv[1])
-        pens = [name for name in sys.modules if name.startswith("graphcut.drawing")]
-        print(len(pens), cascade._repr_html_()[:7])"""
+        loaded = [name for name in sys.modules if name.startswith("graphcut.drawing")]
+        print(len(loaded), cascade._repr_html_()[:7])"""
     assert run_python(code, str(cascade.root)) == "0 <iframe"
 
 
@@ -151,7 +151,7 @@ def _frames(browser: Browser) -> list[dict[str, str]]:
 
 
 @pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on this machine: frames are not tried")
-def test_frames_are_drawn_and_reach_for_nothing(
+def test_frames_are_drawn_and_make_no_requests(
     analysis: Analysis, made: Plan, cascade: Cascade, tmp_path: Path
 ) -> None:
     assert EXECUTABLE is not None

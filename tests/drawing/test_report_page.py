@@ -1,4 +1,4 @@
-"""The one-file report, in a real browser: what it shows, how it is used, and that it does nothing else."""
+"""The HTML page, in a real browser: what it shows, how it is used, and that it does nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from graphcut.core.units import duration, operations, size
 from graphcut.drawing.html import html_of
-from graphcut.drawing.scene import Check, Other, Scene
+from graphcut.drawing.scene import Check, OtherPlan, Scene
 
 from browser import Browser, Page, find_browser, started
 from scenes_by_hand import (
@@ -26,10 +26,10 @@ from scenes_by_hand import (
     fork,
     heads,
     hostile,
-    lane,
     profile,
     scene,
     tangle,
+    tensor,
     uncut,
     wide,
 )
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
-    """Open a scene's page; in the end it must be ready, must not have complained, and must have asked for nothing."""
+    """Open the page of a scene; it must become ready without errors and without requests."""
     pages: list[tuple[Page, str]] = []
 
     def open_scene(shown: Scene, **options: Any) -> Page:  # noqa: ANN401 - what Browser.open takes
@@ -78,7 +78,7 @@ def texts(page: Page, selector: str) -> list[str]:
 
 
 def panel(page: Page) -> dict[str, str]:
-    """What the panel says, word by word, its title as `title`."""
+    """The words and values of the panel, and its `title`."""
     words = texts(page, "#panel dt")
     return {"title": texts(page, "#panel h2")[0], **dict(zip(words, texts(page, "#panel dd"), strict=True))}
 
@@ -113,7 +113,7 @@ def test_the_same_scene_gives_the_same_page() -> None:
     assert html_of(decoder(4)) == html_of(decoder(4))
 
 
-def test_the_policy_allows_what_the_page_holds_and_nothing_else() -> None:
+def test_the_policy_allows_only_the_style_and_the_script() -> None:
     (config,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)">', html_of(decoder(4)))
     digest = r"'sha256-[\w+/]{43}='"
     assert re.fullmatch(
@@ -143,7 +143,7 @@ def test_twenty_thousand_nodes_fit_into_two_megabytes() -> None:
     assert len(page.encode()) < 2_000_000
 
 
-def test_names_in_the_data_cannot_end_it() -> None:
+def test_names_cannot_end_the_data() -> None:
     page = html_of(hostile())
     (data,) = re.findall(r'<script type="application/json" id="data">(.*)</script>\n', page)
     assert "<" not in data
@@ -151,12 +151,12 @@ def test_names_in_the_data_cannot_end_it() -> None:
     assert page.count("<script") == 2
 
 
-def test_a_word_of_the_template_in_a_name_stays_a_name() -> None:
+def test_a_name_can_look_like_a_placeholder() -> None:
     page = html_of(scene([card(0)], title="{{data}}.onnx"))
     assert "<h1>{{data}}.onnx</h1>" in page
 
 
-def test_without_scripts_the_page_says_where_to_read_instead() -> None:
+def test_without_scripts_the_page_names_the_command() -> None:
     (words,) = re.findall(r"<noscript>(.*?)</noscript>", html_of(decoder(4)), flags=re.DOTALL)
     assert "graphcut show" in words
 
@@ -165,7 +165,7 @@ def test_without_scripts_the_page_says_where_to_read_instead() -> None:
 
 
 @in_browser
-def test_the_first_sentence_is_the_answer_with_its_verdicts(show: Show) -> None:
+def test_the_answer_has_badges_for_its_verdicts(show: Show) -> None:
     sentence = "Cut into 4 parts. The largest, part-3.onnx, needs 3.3 GiB. ✓ same outputs as the original."
     page = show(replace(decoder(4), sentence=sentence))
     assert page.evaluate("document.querySelector('.answer').innerText") == (
@@ -176,25 +176,25 @@ def test_the_first_sentence_is_the_answer_with_its_verdicts(show: Show) -> None:
 
 
 @in_browser
-def test_four_parts_stand_side_by_side(show: Show) -> None:
+def test_four_parts_are_side_by_side(show: Show) -> None:
     page = show(decoder(4))
-    assert texts(page, "#map [data-kind=card] text.strong")[::2][:1] == ["part-0"]
+    assert texts(page, "#map .wide [data-kind=card] text.bold") == ["part-0", "part-1", "part-2", "part-3"]
     lefts = page.evaluate(
-        "[...document.querySelectorAll('#map [data-kind=card]')].map((card) => card.getBoundingClientRect().x)"
+        "[...document.querySelectorAll('#map .wide [data-kind=card]')].map((card) => card.getBoundingClientRect().x)"
     )
     tops = page.evaluate(
-        "[...document.querySelectorAll('#map [data-kind=card]')].map((card) => card.getBoundingClientRect().y)"
+        "[...document.querySelectorAll('#map .wide [data-kind=card]')].map((card) => card.getBoundingClientRect().y)"
     )
     assert lefts == sorted(set(lefts))
     assert len(set(tops)) == 1
-    assert page.evaluate("document.querySelectorAll('#map [data-kind=bus].far').length") == 1
-    assert page.evaluate("document.querySelectorAll('#map [data-kind=bus].near').length") == 3
+    assert page.evaluate("document.querySelectorAll('#map .wide [data-kind=bus].far').length") == 1
+    assert page.evaluate("document.querySelectorAll('#map .wide [data-kind=bus].near').length") == 3
 
 
 @in_browser
-def test_sixteen_parts_stand_one_below_the_other(show: Show) -> None:
+def test_sixteen_parts_are_below_one_another(show: Show) -> None:
     page = show(decoder(16))
-    boxes = "[...document.querySelectorAll('#map [data-kind=card]')].map((card) => card.getBoundingClientRect())"
+    boxes = "[...document.querySelectorAll('#map .wide [data-kind=card]')].map((card) => card.getBoundingClientRect())"
     tops = page.evaluate(f"{boxes}.map((box) => box.y)")
     assert len(set(page.evaluate(f"{boxes}.map((box) => box.x)"))) == 1
     assert tops == sorted(set(tops))
@@ -202,48 +202,46 @@ def test_sixteen_parts_stand_one_below_the_other(show: Show) -> None:
 
 
 @in_browser
-def test_parallel_parts_stand_abreast(show: Show) -> None:
-    tops = "[...document.querySelectorAll('#map [data-kind=card]')].map((card) => card.getBoundingClientRect().y)"
-    lefts = tops.replace(".y)", ".x)")
+def test_parallel_parts_share_a_row(show: Show) -> None:
+    tops = "[...document.querySelectorAll('#map .wide [data-kind=card]')].map((card) => card.getBoundingClientRect().y)"
     as_rows = show(heads()).evaluate(tops)
     assert as_rows[0] < as_rows[1] < as_rows[2] == as_rows[3] == as_rows[4]
-    as_cards = show(fork()).evaluate(lefts)
-    assert as_cards[0] < as_cards[1] == as_cards[2] == as_cards[3]
+    assert len(set(show(fork()).evaluate(tops))) == 2
     assert len(set(show(wide(7)).evaluate(tops))) == 3
 
 
 @in_browser
-def test_one_part_is_drawn_without_anything_that_flows(show: Show) -> None:
+def test_one_part_has_a_map_without_buses(show: Show) -> None:
     page = show(scene([card(0, content="everything")], sentence="Cut into 1 part."))
-    assert texts(page, "section:not([hidden]) h2") == ["Parts and what flows between them", "Balance"]
-    assert rows(page, "#balance") == [["part-0 · everything", "100", "3 GiB", "3 GiB"]]
+    assert texts(page, "section:not([hidden]) h2") == ["Parts and tensors between them", "Balance"]
+    assert rows(page, "#balance") == [["part-0.onnx · everything", "100", "3 GiB", "3 GiB"]]
 
 
 @in_browser
-def test_a_model_that_is_not_cut_shows_where_it_could_be(show: Show) -> None:
+def test_a_model_that_is_not_cut_shows_its_cut_points(show: Show) -> None:
     page = show(uncut())
     assert texts(page, "section:not([hidden]) h2") == [
         "Cut profile: bytes alive after each node",
-        "Cheap cuts",
+        "Cut points",
         "Nodes",
     ]
 
 
 @in_browser
-def test_over_budget_is_said_in_words_and_not_by_colour_alone(show: Show) -> None:
+def test_over_budget_is_also_a_word(show: Show) -> None:
     page = show(
         scene([card(0, need_bytes=3 * MIB, budget_bytes=2 * MIB), card(1, need_bytes=MIB, budget_bytes=2 * MIB)])
     )
     assert texts(page, ".badge.bad") == ["✗ 1 part over budget"]
     assert panel(page)["of budget"] == "150 %, 1 MiB over"
-    assert texts(page, "#map text.bad") == ["3 MiB"]
-    assert "over budget" in page.evaluate("document.querySelector('[data-kind=card]').getAttribute('aria-label')")
+    assert texts(page, "#map .wide text.over") == ["3 MiB, over"]
+    assert "over budget" in page.evaluate("document.querySelector('.wide [data-kind=card]').getAttribute('aria-label')")
 
 
 @in_browser
-def test_each_chart_has_its_twin_as_a_table(show: Show) -> None:
+def test_each_chart_has_a_table(show: Show) -> None:
     small = scene(
-        [card(0), card(1), card(2)], [lane("a", 0, 1, size=3 * KIB), lane("b", 0, 2, size=5 * KIB, is_exact=False)]
+        [card(0), card(1), card(2)], [tensor("a", 0, 1, size=3 * KIB), tensor("b", 0, 2, size=5 * KIB, is_exact=False)]
     )
     page = show(replace(small, profile=profile(60, 3)))
     page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
@@ -262,16 +260,16 @@ def test_each_chart_has_its_twin_as_a_table(show: Show) -> None:
     ]
     # Cuts after nodes 20 and 40; cos(i / 7) is nought near i = 11, 33 and 55.
     assert [(row[1], row[4]) for row in rows(page, "#profile")] == [
-        ("12", "key node, cheap"),
+        ("12", "key node, cut point"),
         ("20", "cut"),
-        ("34", "key node, cheap"),
+        ("34", "key node, cut point"),
         ("40", "cut"),
-        ("56", "key node, cheap"),
+        ("56", "key node, cut point"),
     ]
 
 
 @in_browser
-def test_what_a_cut_costs_is_told_where_one_clicks(show: Show) -> None:
+def test_a_click_shows_what_a_cut_costs(show: Show) -> None:
     page = show(uncut(400))
     page.click(*place_of(page, 120, 400))
     told = panel(page)
@@ -307,7 +305,7 @@ def test_dragging_zooms_and_the_button_goes_back(show: Show) -> None:
 
 
 @in_browser
-def test_arrows_step_and_brackets_jump_between_key_nodes(show: Show) -> None:
+def test_arrows_step_and_brackets_jump_to_key_nodes(show: Show) -> None:
     page = show(uncut(400))
     first, second, *_ = profile(400, 0).keys
     page.press("]")
@@ -323,7 +321,7 @@ def test_arrows_step_and_brackets_jump_between_key_nodes(show: Show) -> None:
 
 
 @in_browser
-def test_everything_is_reached_by_tab_and_pinned_by_enter(show: Show) -> None:
+def test_tab_reaches_everything_and_enter_pins_it(show: Show) -> None:
     page = show(decoder(3))
     reached: list[str] = []
     while "search" not in reached and len(reached) < 100:
@@ -331,40 +329,43 @@ def test_everything_is_reached_by_tab_and_pinned_by_enter(show: Show) -> None:
         reached.append(page.evaluate("document.activeElement.dataset.kind ?? document.activeElement.id"))
     assert reached[:2] == ["theme", "help"]
     assert reached[2:8] == ["card"] * 3 + ["bus"] * 3
-    assert [kind for kind in reached if kind == "lane"] == ["lane"] * 5
+    assert [kind for kind in reached if kind == "tensor"] == ["tensor"] * 5
     assert {"log", "hide", "reset"} <= set(reached)
 
 
 @in_browser
 def test_what_is_pinned_stays_until_escape(show: Show) -> None:
     page = show(decoder(3))
-    page.evaluate("document.querySelectorAll('#map [data-kind=card]')[1].focus()")
+    page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].focus()")
     page.press("Enter", "Tab")
     page.evaluate("document.activeElement.blur()")
     assert panel(page)["title"] == "part-1.onnx · layers 2-3"
-    assert page.evaluate("document.querySelectorAll('#map [data-kind=card]')[1].getAttribute('aria-pressed')") == "true"
+    assert (
+        page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].getAttribute('aria-pressed')")
+        == "true"
+    )
     page.press("Escape")
     assert panel(page)["title"] == "part-2.onnx · layers 4-5"
     assert page.evaluate("document.querySelectorAll('[aria-pressed=true]').length") == 0
 
 
 @in_browser
-def test_what_has_the_focus_wears_a_ring(show: Show) -> None:
+def test_the_focused_part_has_a_ring(show: Show) -> None:
     page = show(decoder(3))
-    ring = "getComputedStyle(document.activeElement.querySelector('.ring')).strokeWidth"
+    ring = "getComputedStyle(document.activeElement.querySelector('.card')).strokeWidth"
     page.press("Tab", "Tab", "Tab")
     assert page.evaluate("document.activeElement.dataset.kind") == "card"
     assert page.evaluate(ring) == "3px"
 
 
 @in_browser
-def test_a_slash_searches_and_enter_goes_to_what_is_found(show: Show) -> None:
+def test_slash_searches_and_enter_goes_to_the_first_hit(show: Show) -> None:
     page = show(uncut(400))
     page.press("/")
     assert page.evaluate("document.activeElement.id") == "search"
     page.press(*"layers.37", "Enter")
     assert texts(page, "#found") == ["11 of 400 nodes"]  # 37 and 370 to 379
-    assert texts(page, "#list .row span:nth-child(3)")[:2] == ["/model/layers.37/add", "/model/layers.370/add"]
+    assert texts(page, "#list .node span:nth-child(3)")[:2] == ["/model/layers.37/add", "/model/layers.370/add"]
     assert panel(page)["title"] == "/model/layers.37/add"
     page.press("ArrowDown")
     assert panel(page)["title"] == "/model/layers.370/add"
@@ -380,10 +381,10 @@ def test_a_question_mark_lists_the_keys(show: Show) -> None:
 
 
 @in_browser
-def test_what_else_a_scene_holds_stands_in_sections_of_its_own(show: Show) -> None:
+def test_sentences_checks_and_plans_have_sections(show: Show) -> None:
     others = (
-        Other(period_s=0.008, latency_s=0.03, is_chosen=True),
-        Other(period_s=0.01, latency_s=0.02, is_chosen=False),
+        OtherPlan(period_s=0.008, latency_s=0.03, is_chosen=True),
+        OtherPlan(period_s=0.01, latency_s=0.02, is_chosen=False),
     )
     shown = scene(
         [card(0)],
@@ -391,7 +392,7 @@ def test_what_else_a_scene_holds_stands_in_sections_of_its_own(show: Show) -> No
         reasons=("cut 0 after /add\n128 KiB cross here",),
         notes=("n is 1",),
         details=(("goal", "into 4"),),
-        others=others,
+        other_plans=others,
         checks=(Check("numbers", "2 runs", True), Check("proof", "no", False)),
     )
     page = show(shown)
@@ -399,42 +400,42 @@ def test_what_else_a_scene_holds_stands_in_sections_of_its_own(show: Show) -> No
     assert texts(page, "#reasons li div") == ["cut 0 after /add", "128 KiB cross here"]
     assert texts(page, "#notes li") == ["n is 1"]
     assert rows(page, "#details") == [["goal", "into 4"]]
-    assert rows(page, "#others") == [["8 ms", "30 ms", "the plan shown"], ["10 ms", "20 ms", ""]]
-    assert rows(page, "#checks") == [["numbers", "2 runs", "✓ good"], ["proof", "no", "✗ bad"]]
+    assert rows(page, "#other-plans") == [["8 ms", "30 ms", "this plan"], ["10 ms", "20 ms", ""]]
+    assert rows(page, "#checks") == [["numbers", "2 runs", "✓ passed"], ["proof", "no", "✗ failed"]]
 
 
 @in_browser
-def test_more_than_can_be_drawn_is_folded_and_said(show: Show) -> None:
+def test_what_is_not_drawn_is_counted(show: Show) -> None:
     page = show(tangle(20))  # 190 pairs and 18 that go to all
-    assert page.evaluate("document.querySelectorAll('#map [data-kind=bus]').length") < 208
-    assert "Not drawn here, for want of room" in texts(page, "#map .legend")[0]
-    assert page.evaluate("document.querySelectorAll('#lanes [data-kind]').length") == 60
-    assert texts(page, "#lanes .lead")[0].startswith("The 60 largest of 208 ways that tensors go")
+    assert page.evaluate("document.querySelectorAll('#map .wide [data-kind=bus]').length") < 208
+    assert any(" smaller buses are not drawn" in text for text in texts(page, "#map .wide text"))
+    assert page.evaluate("document.querySelectorAll('#lanes .wide [data-kind]').length") == 59
+    assert any(text.startswith("and 149 more tensors, ") for text in texts(page, "#lanes .wide text"))
     page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
     page.wait_for("document.querySelector('#lanes tbody')")
     assert len(rows(page, "#lanes")) == 208
 
 
 @in_browser
-def test_a_cheap_cut_leads_to_its_place_in_the_profile(show: Show) -> None:
+def test_a_cut_point_leads_to_its_node_in_the_profile(show: Show) -> None:
     page = show(decoder(4))
-    page.evaluate("document.querySelector('#valleys button.link').click()")
-    assert panel(page)["title"] == texts(page, "#valleys button.link")[0]
+    page.evaluate("document.querySelector('#cut-points button.link').click()")
+    assert panel(page)["title"] == texts(page, "#cut-points button.link")[0]
     assert page.evaluate("document.activeElement.tagName") == "CANVAS"
 
 
 @in_browser
-def test_twenty_thousand_nodes_are_at_hand_at_once(show: Show, record_property: Callable[[str, object], None]) -> None:
+def test_twenty_thousand_nodes_are_searched_at_once(show: Show, record_property: Callable[[str, object], None]) -> None:
     page = show(long_decoder(4, 20_000))
     spent = page.evaluate("document.documentElement.dataset.milliseconds")
     record_property("script_ms", spent)
     print(f"\nscript time for 20,000 nodes: {spent} ms")  # noqa: T201 - a figure for people
-    assert page.evaluate("document.querySelectorAll('.row').length") < 40
+    assert page.evaluate("document.querySelectorAll('.node').length") < 40
     page.press("/", *"add")
     assert texts(page, "#found") == ["20,000 of 20,000 nodes"]
     page.evaluate("document.querySelector('#list').scrollTop = 22 * 19000")
     page.wait_for(
-        "[...document.querySelectorAll('.row')].some((row) => row.textContent.includes('/model/layers.19000/add'))"
+        "[...document.querySelectorAll('.node')].some((row) => row.textContent.includes('/model/layers.19000/add'))"
     )
 
 
@@ -447,15 +448,15 @@ def test_a_hundred_thousand_nodes_open_and_answer(show: Show) -> None:
 
 
 @in_browser
-def test_names_that_want_to_be_markup_do_nothing(show: Show) -> None:
+def test_names_are_never_markup(show: Show) -> None:
     harm = "</script><img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
     name = f"{harm}\n'{HOSTILE}"
     usual = profile(30, 2)
     nodes = tuple(f"{name}{i}" for i in range(30))
-    valleys = tuple(replace(valley, node=name, module=harm) for valley in usual.valleys)
+    cut_options = tuple(replace(option, node=name, module=harm) for option in usual.cut_options)
     shown = replace(
-        hostile(), title=harm, sentence=harm, following=harm, reasons=(harm,), notes=(harm,),
-        profile=replace(usual, nodes=nodes, ops=(harm,) * 30, valleys=valleys),
+        hostile(), title=harm, sentence=harm, next_command=harm, reasons=(harm,), notes=(harm,),
+        profile=replace(usual, nodes=nodes, ops=(harm,) * 30, cut_options=cut_options),
     )  # fmt: skip
     page = show(shown)
     page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
@@ -468,7 +469,7 @@ def test_names_that_want_to_be_markup_do_nothing(show: Show) -> None:
 
 
 @in_browser
-def test_a_command_to_copy_is_one_command_whatever_the_name(show: Show) -> None:
+def test_the_command_to_copy_is_one_command_whatever_the_name(show: Show) -> None:
     names = ("/plain/Add_1", "it's $(rm)", "two\nlines\x1b[2J\\'", "-x", "é;👩")
     commands = (
         "/plain/Add_1",
@@ -477,7 +478,7 @@ def test_a_command_to_copy_is_one_command_whatever_the_name(show: Show) -> None:
         "-x",
         "'é;👩'",
     )
-    page = show(scene([], profile=replace(profile(5, 0), nodes=names, valleys=(), keys=())))
+    page = show(scene([], profile=replace(profile(5, 0), nodes=names, cut_options=(), keys=())))
     page.evaluate("document.querySelector('#profile canvas').focus()")
     page.press("Home")
     for command in commands:
@@ -486,11 +487,11 @@ def test_a_command_to_copy_is_one_command_whatever_the_name(show: Show) -> None:
 
 
 @in_browser
-def test_a_command_to_copy_names_the_model_where_it_lies_and_one_node_whatever_its_commas(show: Show) -> None:
+def test_the_command_to_copy_names_the_path_of_the_model_and_one_node(show: Show) -> None:
     names = ("a,b", 'say "hi"', "a, \n")
     commands = ("'\"a,b\"'", '\'"say ""hi"""\'', r"""$'"a, \n"'""")
     page = show(
-        scene([], model="my models/it's.onnx", profile=replace(profile(3, 0), nodes=names, valleys=(), keys=()))
+        scene([], model="my models/it's.onnx", profile=replace(profile(3, 0), nodes=names, cut_options=(), keys=()))
     )
     page.evaluate("document.querySelector('#profile canvas').focus()")
     page.press("Home")
@@ -500,11 +501,11 @@ def test_a_command_to_copy_names_the_model_where_it_lies_and_one_node_whatever_i
 
 
 @in_browser
-def test_names_are_told_apart_however_they_share_their_beginnings(show: Show) -> None:
+def test_names_with_common_starts_are_restored(show: Show) -> None:
     names = ("", "👩a", "👩b", "👩‍👩‍👧", "👩‍👩‍👧x", "x", "xx", "x")
-    page = show(scene([], profile=replace(profile(8, 0), nodes=names, valleys=(), keys=())))
+    page = show(scene([], profile=replace(profile(8, 0), nodes=names, cut_options=(), keys=())))
     assert page.evaluate(
-        "JSON.stringify([...document.querySelectorAll('.row')].map((row) => row.title))"
+        "JSON.stringify([...document.querySelectorAll('.node')].map((row) => row.title))"
     ) == json.dumps([name.replace("\u200d", "\u200d") for name in names], ensure_ascii=False, separators=(",", ":"))
 
 
@@ -543,7 +544,7 @@ CONTRAST = """
       const variables = getComputedStyle(document.documentElement);
       const swatch = document.createElement("i");
       document.body.append(swatch);
-      for (const name of ["card", "stripe"]) {
+      for (const name of ["paper", "card", "stripe"]) {
         swatch.style.color = variables.getPropertyValue(`--${name}`);
         grounds.push(getComputedStyle(swatch).color);
       }
@@ -562,7 +563,7 @@ CONTRAST = """
 
 @in_browser
 @pytest.mark.parametrize("dark", [False, True])
-def test_all_text_stands_out_from_its_ground(show: Show, *, dark: bool) -> None:
+def test_all_text_has_contrast(show: Show, *, dark: bool) -> None:
     """WCAG 2.2, success criterion 1.4.3: contrast of at least 4.5 to 1."""
     page = show(replace(decoder(4), sentence="Cut into 4 parts. ✓ same outputs as the original."), dark=dark)
     page.press("]")
@@ -572,7 +573,7 @@ def test_all_text_stands_out_from_its_ground(show: Show, *, dark: bool) -> None:
 
 @in_browser
 @pytest.mark.parametrize("width", [360, 800, 1320, 2400])
-def test_the_page_never_runs_out_to_the_side(show: Show, width: int) -> None:
+def test_the_page_is_never_wider_than_the_window(show: Show, width: int) -> None:
     page = show(decoder(16), width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.resize(width + 200, 900)
@@ -582,7 +583,25 @@ def test_the_page_never_runs_out_to_the_side(show: Show, width: int) -> None:
 
 
 @in_browser
-def test_paper_gets_the_light_page_without_what_one_clicks(show: Show) -> None:
+@pytest.mark.parametrize("width", [390, 1320])
+@pytest.mark.parametrize(
+    "make", [lambda: decoder(4), lambda: decoder(64, nodes=200), heads, hostile, lambda: tangle(9), lambda: wide(7)]
+)
+def test_one_picture_is_shown_and_it_is_not_cut_off(show: Show, make: Callable[[], Scene], width: int) -> None:
+    page = show(make(), width=width)
+    shown = page.evaluate("""[...document.querySelectorAll(".chart")].map((chart) => {
+      const [picture, ...others] = [...chart.querySelectorAll("svg")].filter((svg) => svg.getClientRects().length);
+      const { x, y, width, height } = picture.getBBox();
+      const view = picture.viewBox.baseVal;
+      const isInside = x >= view.x && y >= view.y && x + width <= view.x + view.width && y + height <= view.height;
+      const fits = picture.classList.contains("scrolls") || picture.clientWidth <= chart.clientWidth;
+      return others.length === 0 && isInside && fits;
+    })""")
+    assert shown == [True, True]
+
+
+@in_browser
+def test_printing_uses_the_light_theme_without_buttons(show: Show) -> None:
     page = show(decoder(4), dark=True)
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.call("Emulation.setEmulatedMedia", media="print")
@@ -594,7 +613,7 @@ def test_paper_gets_the_light_page_without_what_one_clicks(show: Show) -> None:
 
 
 @in_browser
-def test_the_page_writes_sizes_times_and_counts_as_everything_else_does(show: Show) -> None:
+def test_the_page_writes_numbers_as_units_py(show: Show) -> None:
     made = random.Random(1)  # noqa: S311 - no secret
     numbers = [0, 1, 999, 1000, 1023, 4325376, 4 * MIB + MIB // 8, 999 * KIB + 511, *(1 << i for i in range(50))]
     numbers += [made.randrange(1 << made.randrange(1, 50)) for _ in range(300)]
@@ -620,7 +639,7 @@ def test_the_page_writes_sizes_times_and_counts_as_everything_else_does(show: Sh
 
 @in_browser
 def test_a_link_pins_what_it_names(show: Show) -> None:
-    page = show(replace(decoder(4), lanes=(lane("a b#/%", 0, 1),)))
+    page = show(replace(decoder(4), tensors=(tensor("a b#/%", 0, 1),)))
     for link, title in (
         ("#part=2", "part-2.onnx"),
         ("#tensor=a%20b%23%2F%25", "a b#/%"),
@@ -639,11 +658,11 @@ def test_a_link_pins_what_it_names(show: Show) -> None:
 
 
 @in_browser
-def test_what_is_pinned_can_be_sent_as_a_link(show: Show) -> None:
+def test_the_address_links_to_what_is_pinned(show: Show) -> None:
     nodes = ("twin", "twin", "a b#/%", "", "\ud800")
-    page = show(scene([card(0), card(1)], [lane("a b", 0, 1)], profile=replace(profile(5, 2), nodes=nodes)))
+    page = show(scene([card(0), card(1)], [tensor("a b", 0, 1)], profile=replace(profile(5, 2), nodes=nodes)))
     assert page.evaluate("location.hash") == ""
-    for selector, link in (("[data-kind=card]", "#part=0"), ("[data-kind=lane]", "#tensor=a%20b")):
+    for selector, link in ((".wide [data-kind=card]", "#part=0"), (".wide [data-kind=tensor]", "#tensor=a%20b")):
         page.evaluate(f"document.querySelector({selector!r}).dispatchEvent(new Event('click'))")
         assert page.evaluate("location.hash") == link
     page.evaluate("document.querySelector('#profile canvas').focus()")
@@ -659,9 +678,9 @@ def test_what_is_pinned_can_be_sent_as_a_link(show: Show) -> None:
 
 
 @in_browser
-def test_the_profile_says_where_a_size_is_only_the_least(show: Show) -> None:
+def test_the_profile_marks_lower_bounds(show: Show) -> None:
     usual = profile(6, 0)
-    shown = replace(usual, exact=(False, True, True, False, False, True), near_exact=(True,) * 6, valleys=())
+    shown = replace(usual, exact=(False, True, True, False, False, True), near_exact=(True,) * 6, cut_options=())
     page = show(scene([], profile=shown))
     said = []
     for place in range(6):
@@ -670,5 +689,5 @@ def test_the_profile_says_where_a_size_is_only_the_least(show: Show) -> None:
         said.append(panel(page)["a cut here sends"].startswith("≥ "))
         assert not panel(page)["without residual"].startswith("≥ ")
     assert said == [True, False, False, True, True, False]
-    assert "where ≥ is said, more may be alive" in texts(page, "#profile .lead")[0]
+    assert "≥ marks a lower bound" in texts(page, "#profile .lead")[0]
     assert "≥" not in texts(show(uncut(6)), "#profile .lead")[0]

@@ -1,4 +1,4 @@
-"""Scenes: what there is to see of an analysis, a plan, a cascade. Figures are derived by hand."""
+"""Scenes of an analysis, a plan, a cascade. The expected numbers are computed by hand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from onnx import ModelProto, helper
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
 from graphcut.core.errors import CascadeError
-from graphcut.drawing.part_labels import contents
-from graphcut.drawing.scene import BoundaryTotals, Bus, Card, Check, CutOption, CutProfile, Lane, Scene
-from graphcut.drawing.scenes import scene_of_analysis, scene_of_cascade, scene_of_plan
-from graphcut.drawing.wording import answer, printable
+from graphcut.drawing.part_labels import part_labels
+from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, Check, CutOption, CutProfile, Scene, buses_of
+from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
+from graphcut.drawing.sentences import answer, printable
 from graphcut.planning.goals import Goal
 
 from conftest import floats, model_of
@@ -26,7 +26,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def card(name: str, **changes: object) -> Card:
-    """A part of which hardly anything is known."""
+    """A part of which little is known."""
     usual = Card(
         name=name,
         device="",
@@ -41,16 +41,22 @@ def card(name: str, **changes: object) -> Card:
         busy_s=None,
         reads=(),
         writes=(),
-        column=0,
+        depth=0,
     )
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
-# The chain: relu makes a, exp makes b of it, neg makes c of that, add adds c and a. Each tensor takes 4 n floats.
+# The chain: a = relu(x), b = exp(a), c = neg(b), y = add(c, a). Each tensor has 4 n floats.
 
-A = Lane("a", "float32[n,4]", 32, True, 0, (2,))
-B = Lane("b", "float32[n,4]", 32, True, 0, (1,))
-C = Lane("c", "float32[n,4]", 32, True, 1, (2,))
+
+def boundary_tensor(name: str, type_: str, size: int, source: int, *readers: int) -> BoundaryTensor:
+    return BoundaryTensor(tensor=name, type=type_, bytes=size, is_exact=True, source=source, readers=readers)
+
+
+A = boundary_tensor("a", "float32[n,4]", 32, 0, 2)
+B = boundary_tensor("b", "float32[n,4]", 32, 0, 1)
+C = boundary_tensor("c", "float32[n,4]", 32, 1, 2)
+BUSES = buses_of((A, B, C))
 CHAIN = CutProfile(
     nodes=("relu", "exp", "neg", "add"),
     ops=("Relu", "Exp", "Neg", "Add"),
@@ -63,43 +69,36 @@ CHAIN = CutProfile(
     weights=(0, 0, 0, 0),
     keys=(0,),
     parts=(),
-    valleys=(CutOption("relu", 1, 32, True, 1, 0, 0, True, ""),),
+    cut_options=(CutOption("relu", 1, 32, True, 1, 0, 0, True, ""),),
 )
 THREE = (
-    card("p0", nodes=2, reads=("x",), writes=("a", "b"), last="exp"),
-    card("p1", reads=("b",), writes=("c",), column=1, last="neg"),
-    card("p2", reads=("c", "a"), writes=("y",), column=2, last="add"),
+    card("p0", nodes=2, reads=("x",), writes=("a", "b"), last_node="exp"),
+    card("p1", reads=("b",), writes=("c",), depth=1, last_node="neg"),
+    card("p2", reads=("c", "a"), writes=("y",), depth=2, last_node="add"),
 )
 
 
 def test_the_scene_of_a_model(chain: Path) -> None:
-    """`a` stands over two of four nodes that do not touch it: it is long-lived."""
+    """`a` is alive over two of four nodes that do not use it: it is long-lived."""
     assert scene_of_analysis(graphcut.analyze(graphcut.load(chain, dims={"n": 2}))) == Scene(
         title="chain.onnx",
-        sentence="1 good place to cut. The most even one is after relu: 1 tensor of 32 B crosses there, "
-        "between 0 B and 0 B of weights.",
+        sentence="1 cut point. The most balanced one is after relu: 1 tensor (32 B) crosses there, "
+        "with 0 B of weights before it and 0 B after it.",
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
-        cards=(),
-        lanes=(),
-        buses=(),
         profile=CHAIN,
-        checks=(),
-        recomputed=(),
-        reasons=(),
-        notes=(),
-        following=f"graphcut split {chain} --at-nodes relu",
+        next_command=f"graphcut split {chain} --at-nodes relu",
         details=(
             ("inputs", "x float32[n,4]"),
             ("outputs", "y float32[n,4]"),
             ("key nodes", "1 key node, 1 segment; 0 tensors skip over a segment"),
-            ("dominators", "2 nodes on every path; cutting at one sends only its outputs"),
+            ("dominators", "2 nodes on every path; a cut at one of them sends only its outputs"),
         ),
         model=str(chain),
     )
 
 
 @pytest.mark.parametrize("name", ["relu", "a,b", 'say "hi", you', "-x", "it's $(rm)"])
-def test_the_command_to_try_next_cuts_there_whatever_the_names(
+def test_the_next_command_cuts_there_whatever_the_names(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a shell reads it, and the command after that."""
@@ -107,7 +106,7 @@ def test_the_command_to_try_next_cuts_there_whatever_the_names(
     path.parent.mkdir()
     nodes = [helper.make_node("Relu", ["x"], ["a"], name=name), helper.make_node("Exp", ["a"], ["y"], name="last")]
     onnx.save(model_of(nodes, [floats("x", 4)], [floats("y", 4)]), path)
-    following = scene_of_analysis(graphcut.analyze(graphcut.load(path))).following
+    following = scene_of_analysis(graphcut.analyze(graphcut.load(path))).next_command
     monkeypatch.setattr("sys.argv", shlex.split(following))
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -125,26 +124,25 @@ def test_the_scene_of_a_plan(chain: Path) -> None:
         "1 tensor (32 B) skips over a part.",
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
         cards=THREE,
-        lanes=(A, B, C),
-        buses=(
-            Bus(0, (2,), (0,), 32, is_exact=True),
-            Bus(0, (1,), (1,), 32, is_exact=True),
-            Bus(1, (2,), (2,), 32, is_exact=True),
-        ),
+        tensors=(A, B, C),
+        buses=BUSES,
         profile=replace(CHAIN, parts=(0, 0, 1, 2)),
-        checks=(),
-        recomputed=(),
-        reasons=(),
-        notes=(),
-        following="",
-        details=(("goal", "cut after the places named"),),
+        details=(("goal", "cut at the given nodes"),),
         model=str(chain),
     )
-    assert scene.crossing == (BoundaryTotals(64, True, 2), BoundaryTotals(64, True, 2))
+    assert scene.boundaries == (BoundaryTotals(64, True, 2), BoundaryTotals(64, True, 2))
     assert scene.profile is not None
     assert scene.profile.cuts == (1, 2)
-    assert [scene.received(part) for part in range(3)] == [(0, True), (32, True), (64, True)]
-    assert [scene.sent(part) for part in range(3)] == [(64, True), (32, True), (0, True)]
+    assert [scene.received(part) for part in range(3)] == [
+        BoundaryTotals(0, True, 0),
+        BoundaryTotals(32, True, 1),
+        BoundaryTotals(64, True, 2),
+    ]
+    assert [scene.sent(part) for part in range(3)] == [
+        BoundaryTotals(64, True, 2),
+        BoundaryTotals(32, True, 1),
+        BoundaryTotals(0, True, 0),
+    ]
 
 
 def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
@@ -157,43 +155,34 @@ def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
         sentence=f"Cut into 3 parts. The largest, part-{largest}.onnx, needs {sizes[largest]} B. At most 64 B crosses "
         "a boundary in one run; 1 tensor (32 B) skips over a part.",
         facts=(("dims", "n=2"),),
-        cards=tuple(replace(one, name=f"part-{i}.onnx", need_bytes=sizes[i], last="") for i, one in enumerate(THREE)),
-        lanes=(A, B, C),
-        buses=(
-            Bus(0, (2,), (0,), 32, is_exact=True),
-            Bus(0, (1,), (1,), 32, is_exact=True),
-            Bus(1, (2,), (2,), 32, is_exact=True),
+        cards=tuple(
+            replace(one, name=f"part-{i}.onnx", need_bytes=sizes[i], last_node="") for i, one in enumerate(THREE)
         ),
-        profile=None,
-        checks=(),
-        recomputed=(),
-        reasons=(),
-        notes=(),
-        following=f"graphcut verify {tmp_path / 'parts'}",
+        tensors=(A, B, C),
+        buses=BUSES,
+        next_command=f"graphcut verify {tmp_path / 'parts'}",
     )
     assert scene_of_cascade(cascade) == bare
     assert scene_of_cascade(cascade, model, graphcut.verify(model, cascade)) == replace(
         bare,
         sentence=f"{bare.sentence} ✓ same outputs as the original.",
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
-        cards=tuple(replace(one, last=THREE[i].last) for i, one in enumerate(bare.cards)),
+        cards=tuple(replace(one, last_node=THREE[i].last_node) for i, one in enumerate(bare.cards)),
         profile=replace(CHAIN, parts=(0, 0, 1, 2)),
         checks=(
-            Check("structure", "4 nodes found again, 0 B of large weights compared", is_good=True),
+            Check("structure", "4 nodes matched, 0 B of large weights compared", is_good=True),
             Check("numbers", "2 runs, 8 of 8 tensors bit-identical", is_good=True),
         ),
-        following=f"graphcut show {tmp_path / 'parts'} --to html -o report.html",
+        next_command=f"graphcut show {tmp_path / 'parts'} --to html -o report.html",
         model=str(chain),
     )
 
 
-def test_what_was_proven_and_not_run_is_said_as_such(chain: Path, tmp_path: Path) -> None:
+def test_a_structural_proof_without_a_run_is_called_so(chain: Path, tmp_path: Path) -> None:
     model = graphcut.load(chain)
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("exp",))), tmp_path / "parts")
-    scene = scene_of_cascade(cascade, report=graphcut.verify(model, cascade, structural_only=True))
-    assert scene.sentence.endswith(
-        " At least 32 B crosses the boundary. ✓ the parts, stitched together, are the original."
-    )
+    scene = scene_of_cascade(cascade, verification=graphcut.verify(model, cascade, structural_only=True))
+    assert scene.sentence.endswith(" At least 32 B crosses the boundary. ✓ same structure as the original.")
     assert scene.checks[1] == Check("numbers", "not run", is_good=None)
 
 
@@ -241,22 +230,22 @@ def possible(analysis: Analysis, goal: Goal) -> graphcut.Plan:
         pytest.skip("no plan meets this goal")
 
 
-def test_heads_stand_side_by_side(demo: Callable[[str], Analysis]) -> None:
+def test_heads_have_the_same_depth(demo: Callable[[str], Analysis]) -> None:
     """The trunk ends in 64 x 4 x 4 floats that two heads read; the third reads 16 x 16 x 16 from its middle."""
     analysis = demo("multitask")
     scene = scene_of_plan(graphcut.plan(analysis, Heads()), analysis)
-    assert [(one.content, one.column) for one in scene.cards] == [
+    assert [(one.content, one.depth) for one in scene.cards] == [
         ("stage 0-3", 0),
         ("logits", 1),
         ("boxes", 1),
         ("depth", 1),
     ]
-    assert scene.lanes == (
-        Lane("/trunk/stage.1/Add_output_0", "float32[batch,16,16,16]", 16 * KIB, True, 0, (3,)),
-        Lane("/trunk/stage.3/Add_output_0", "float32[batch,64,4,4]", 4 * KIB, True, 0, (1, 2)),
+    assert scene.tensors == (
+        boundary_tensor("/trunk/stage.1/Add_output_0", "float32[batch,16,16,16]", 16 * KIB, 0, 3),
+        boundary_tensor("/trunk/stage.3/Add_output_0", "float32[batch,64,4,4]", 4 * KIB, 0, 1, 2),
     )
-    # Both pass over a part: the first over two heads, the second over the first head.
-    assert scene.crossing == (
+    # Both skip a part: the first skips two heads, the second skips the first head.
+    assert scene.boundaries == (
         BoundaryTotals(20 * KIB, True, 2),
         BoundaryTotals(20 * KIB, True, 2),
         BoundaryTotals(16 * KIB, True, 1),
@@ -264,7 +253,7 @@ def test_heads_stand_side_by_side(demo: Callable[[str], Analysis]) -> None:
     assert "At most 20 KiB crosses a boundary in one run; 2 tensors (20 KiB) skip over parts." in scene.sentence
 
 
-def test_between_layers_of_a_decoder_the_residual_stream_is_near_and_what_all_layers_read_is_not(
+def test_between_layers_only_the_residual_stream_is_not_long_lived(
     demo: Callable[[str], Analysis],
 ) -> None:
     """16 tokens: a stream of 64 floats each; a mask of 16 x 16; sine and cosine of 16 floats each."""
@@ -277,16 +266,16 @@ def test_between_layers_of_a_decoder_the_residual_stream_is_near_and_what_all_la
 
 
 @pytest.mark.parametrize("name", DEMOS)
-def test_a_scene_tells_what_the_analysis_found(demo: Callable[[str], Analysis], name: str) -> None:
+def test_the_profile_of_a_scene_is_that_of_the_analysis(demo: Callable[[str], Analysis], name: str) -> None:
     analysis = demo(name)
     profile = scene_of_analysis(analysis).profile
     assert profile is not None
     assert profile.alive == analysis.profile
     assert profile.keys == tuple(analysis.model.graph.flow.index(node) for node in analysis.key_nodes)
-    assert profile.valleys == tuple(
+    assert profile.cut_options == tuple(
         CutOption(
             node=point.node,
-            position=point.nodes_before,
+            nodes_before=point.nodes_before,
             bytes=point.bytes,
             is_exact=point.is_exact,
             tensors=len(point.boundary_tensors),
@@ -301,7 +290,7 @@ def test_a_scene_tells_what_the_analysis_found(demo: Callable[[str], Analysis], 
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda goal: type(goal).__name__)
 @pytest.mark.parametrize("name", DEMOS)
-def test_the_profile_of_a_plan_is_that_of_its_cascade_and_says_at_cuts_what_crosses(
+def test_a_plan_and_its_cascade_have_the_same_profile_and_boundary_totals(
     demo: Callable[[str], Analysis], tmp_path: Path, name: str, goal: Goal
 ) -> None:
     analysis = demo(name)
@@ -314,17 +303,17 @@ def test_the_profile_of_a_plan_is_that_of_its_cascade_and_says_at_cuts_what_cros
     if len(planned.cards) > 1:
         assert planned.profile.parts == tuple(i for i, block in enumerate(made.partition.blocks) for _ in block.nodes)
         assert [(planned.profile.alive[cut], planned.profile.tensors[cut]) for cut in planned.profile.cuts] == [
-            (place.bytes, place.tensors) for place in planned.crossing
+            (place.bytes, place.tensors) for place in planned.boundaries
         ]
     cascade = graphcut.split(analysis.model, made, tmp_path / "parts")
     cut = scene_of_cascade(cascade, analysis.model)
     assert cut.profile is not None
     assert (cut.profile.nodes, cut.profile.parts) == (planned.profile.nodes, planned.profile.parts)
-    assert [lane.tensor for lane in cut.lanes] == [lane.tensor for lane in planned.lanes]
+    assert [one.tensor for one in cut.tensors] == [one.tensor for one in planned.tensors]
     for one, other in zip(cut.cards, planned.cards, strict=True):
-        assert (one.content, one.column, one.nodes, one.replicas) == (
+        assert (one.content, one.depth, one.nodes, one.replicas) == (
             other.content,
-            other.column,
+            other.depth,
             other.nodes,
             other.replicas,
         )
@@ -342,7 +331,7 @@ def test_no_part_of_a_plan_that_fits_is_drawn_over_its_budget(
     assert not any(one.is_over for one in scene.cards)
 
 
-def test_what_a_budget_counts_is_in_what_a_part_needs(chain: Path) -> None:
+def test_the_need_of_a_part_includes_what_its_budget_counts(chain: Path) -> None:
     """Fed x, and while neg runs a, b, c live; while add does a, c, y. Of 32 bytes each."""
     analysis = graphcut.analyze(graphcut.load(chain, dims={"n": 2}))
     files = scene_of_plan(graphcut.plan(analysis, Within(10_000)), analysis).cards[0].need_bytes
@@ -351,7 +340,7 @@ def test_what_a_budget_counts_is_in_what_a_part_needs(chain: Path) -> None:
         assert [one.need_bytes for one in scene_of_plan(made, analysis).cards] == [files + more]
 
 
-def test_nodes_of_other_parts_count_as_replicas(demo: Callable[[str], Analysis], tmp_path: Path) -> None:
+def test_only_nodes_that_several_parts_hold_count_as_replicas(demo: Callable[[str], Analysis], tmp_path: Path) -> None:
     """The manifest lists all constants; those that one part alone has are no copies of anything."""
     analysis = demo("llm")
     made = graphcut.plan(analysis, Into(3))
@@ -382,18 +371,18 @@ def test_nodes_of_other_parts_count_as_replicas(demo: Callable[[str], Analysis],
         ([f"layers.{'9' * 5000}"], f"layers.{'9' * 5000}"),
     ],
 )
-def test_a_part_is_called_by_its_modules(
+def test_a_part_is_described_by_its_modules(
     opened: Callable[[ModelProto], Model], modules: Sequence[str], said: str
 ) -> None:
     model = opened(model_in(modules))
-    assert contents(model.graph, [model.graph.flow]) == (said,)
+    assert part_labels(model.graph, [model.graph.flow]) == (said,)
 
 
-def test_a_module_that_several_parts_share_is_called_by_what_is_in_it(opened: Callable[[ModelProto], Model]) -> None:
+def test_a_module_that_several_parts_share_is_described_by_its_content(opened: Callable[[ModelProto], Model]) -> None:
     model = opened(model_in(["heads/boxes", "heads/logits", "heads/depth"]))
-    assert contents(model.graph, [[0], [1, 2]]) == ("boxes", "logits, depth")
+    assert part_labels(model.graph, [[0], [1, 2]]) == ("boxes", "logits, depth")
     bottom = opened(model_in([*["down.0"] * 10, "bottom/conv.0", "bottom/conv.1"]))
-    assert contents(bottom.graph, [range(11), [11]]) == ("down 0", "bottom")
+    assert part_labels(bottom.graph, [range(11), [11]]) == ("down 0", "bottom")
 
 
 @pytest.mark.parametrize(
@@ -406,27 +395,27 @@ def test_a_module_that_several_parts_share_is_called_by_what_is_in_it(opened: Ca
         ([range(2), range(2, 6)], ("layer 0", "layers 1-2")),
     ],
 )
-def test_a_divided_layer_is_said_to_be_divided(
+def test_the_pieces_of_a_divided_layer_are_named(
     opened: Callable[[ModelProto], Model], rows: Sequence[Sequence[int]], said: Sequence[str]
 ) -> None:
     model = opened(model_in([f"model/layers.{i}/{what}" for i in range(3) for what in ("attention", "mlp")]))
-    assert contents(model.graph, rows) == said
+    assert part_labels(model.graph, rows) == said
 
 
-def test_what_lies_astray_does_not_divide_a_layer(opened: Callable[[ModelProto], Model]) -> None:
+def test_a_single_stray_node_does_not_divide_a_layer(opened: Callable[[ModelProto], Model]) -> None:
     """One node of twenty stands with the next layer."""
     model = opened(model_in([*["layers.0"] * 20, *["layers.1"] * 20]))
-    assert contents(model.graph, [range(19), range(19, 40)]) == ("layer 0", "layer 1")
+    assert part_labels(model.graph, [range(19), range(19, 40)]) == ("layer 0", "layer 1")
 
 
-def test_the_head_is_named_however_slight_it_is(opened: Callable[[ModelProto], Model]) -> None:
+def test_the_head_is_named_however_small_it_is(opened: Callable[[ModelProto], Model]) -> None:
     """A person looks for it; others of one node in thirty are passed over. `d` is no word, but part of a path."""
     model = opened(model_in([*["layers.0"] * 14, *["layers.1"] * 14, "norm", "lm_head"]))
-    assert contents(model.graph, [range(30)]) == ("layers 0-1, head",)
-    assert contents(opened(model_in(["d.0", "d.1", "up"])).graph, [range(3)]) == ("d.0-1, up",)
+    assert part_labels(model.graph, [range(30)]) == ("layers 0-1, head",)
+    assert part_labels(opened(model_in(["d.0", "d.1", "up"])).graph, [range(3)]) == ("d.0-1, up",)
 
 
-def test_a_profile_says_where_sizes_are_only_the_least(opened: Callable[[ModelProto], Model]) -> None:
+def test_a_profile_marks_lower_bounds(opened: Callable[[ModelProto], Model]) -> None:
     """How many elements are not nought is not known before a run; what follows of them is not either."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
@@ -454,20 +443,15 @@ def model_in(modules: Sequence[str]) -> ModelProto:
 # Sentences
 
 
-def said_of(*cards: Card, lanes: Sequence[Lane] = ()) -> str:
-    scene = Scene("", "", (), cards, tuple(lanes), (), None, (), (), (), (), "")
-    return answer(cards, scene.lanes, scene.crossing)
-
-
-def lane(number: int, source: int, *readers: int, is_exact: bool = True) -> Lane:
-    return Lane("t", "float32[?]", number, is_exact, source, readers)
+def tensor(size: int, source: int, *readers: int, is_exact: bool = True) -> BoundaryTensor:
+    return replace(boundary_tensor("t", "float32[?]", size, source, *readers), is_exact=is_exact)
 
 
 P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in range(4)]
 
 
 @pytest.mark.parametrize(
-    ("cards", "lanes", "said"),
+    ("cards", "tensors", "sentence"),
     [
         (P[:1], [], "One part holds the whole model. It needs 1 GiB of its 4 GiB budget."),
         (
@@ -477,7 +461,7 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
         ),
         (
             P[:2],
-            [lane(4 * MIB, 0, 1)],
+            [tensor(4 * MIB, 0, 1)],
             (
                 "Cut into 2 parts. The largest, part-1, needs 2 GiB of its 4 GiB budget. "
                 "4 MiB crosses the boundary in one run."
@@ -485,7 +469,7 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
         ),
         (
             P,
-            [lane(512 * KIB, 0, 1, 2, 3), lane(256 * KIB, 0, 2), lane(4 * MIB, 1, 2)],
+            [tensor(512 * KIB, 0, 1, 2, 3), tensor(256 * KIB, 0, 2), tensor(4 * MIB, 1, 2)],
             (
                 "Cut into 4 parts. The largest, part-3, needs 4 GiB of its 4 GiB budget. "
                 "At most 4.75 MiB crosses a boundary in one run; 2 tensors (768 KiB) skip over parts."
@@ -493,7 +477,7 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
         ),
         (
             [card("a", need_bytes=3 * MIB), card("b", need_bytes=MIB), card("c")],
-            [lane(100, 0, 2), lane(7, 1, 2, is_exact=False)],
+            [tensor(100, 0, 2), tensor(7, 1, 2, is_exact=False)],
             (
                 "Cut into 3 parts. The largest, a, needs 3 MiB. At least 107 B crosses the busiest boundary; "
                 "1 tensor (100 B) skips over a part."
@@ -501,8 +485,8 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
         ),
         (
             [card("a", need_bytes=1), card("b")],
-            [lane(0, 0, 1, is_exact=False)],
-            "Cut into 2 parts. The largest, a, needs 1 B. What crosses a boundary has no size that is known.",
+            [tensor(0, 0, 1, is_exact=False)],
+            "Cut into 2 parts. The largest, a, needs 1 B. The sizes of the boundary tensors are unknown.",
         ),
         (
             [
@@ -510,7 +494,10 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
                 card("p1", device="y", need_bytes=50, budget_bytes=99),
             ],
             [],
-            "Cut into 2 parts. The fullest, p0 on x, needs 9 B of its 10 B budget. No tensor crosses a boundary.",
+            (
+                "Cut into 2 parts. The part closest to its budget, p0 on x, needs 9 B of its 10 B budget. "
+                "No tensor crosses a boundary."
+            ),
         ),
         (
             [card("p0", need_bytes=502, budget_bytes=444), card("p1", need_bytes=465, budget_bytes=444)],
@@ -522,15 +509,15 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
         ),
     ],
 )
-def test_the_answer_is_a_sentence_that_one_can_quote(cards: Sequence[Card], lanes: Sequence[Lane], said: str) -> None:
-    assert said_of(*cards, lanes=lanes) == said
+def test_the_answer_is_a_sentence(cards: Sequence[Card], tensors: Sequence[BoundaryTensor], sentence: str) -> None:
+    assert answer(Scene("", "", cards=tuple(cards), tensors=tuple(tensors))) == sentence
 
 
-def test_a_model_without_a_place_to_cut_says_so(opened: Callable[[ModelProto], Model]) -> None:
+def test_a_model_without_a_cut_point_says_so(opened: Callable[[ModelProto], Model]) -> None:
     model = opened(model_in(["only"]))
     scene = scene_of_analysis(graphcut.analyze(model))
-    assert scene.sentence == "No place to cut: fewer than two nodes depend on an input."
-    assert scene.following == ""
+    assert scene.sentence == "No cut point: fewer than two nodes depend on an input."
+    assert scene.next_command == ""
 
 
 @pytest.mark.parametrize(
@@ -542,7 +529,7 @@ def test_a_model_without_a_place_to_cut_says_so(opened: Callable[[ModelProto], M
         ("x\u202ey\ud800", r"x\u202ey\ud800"),
     ],
 )
-def test_what_would_be_obeyed_is_spelt_out(text: str, said: str) -> None:
+def test_control_characters_are_escaped(text: str, said: str) -> None:
     assert printable(text) == said
 
 
@@ -552,7 +539,7 @@ def test_parts_that_recompute_the_same_share_a_sentence(demo: Callable[[str], An
     scene = scene_of_plan(made, analysis)
     assert len(made.recomputed) > 1
     assert len(scene.recomputed) == len({(one.nodes, one.tensors) for one in made.recomputed})
-    assert scene.recomputed[0].startswith("p1, p2 each compute /model/")
+    assert scene.recomputed[0].startswith("p1, p2 each recompute /model/")
 
 
 def test_the_chosen_plan_of_a_front_is_marked(demo: Callable[[str], Analysis]) -> None:
@@ -560,6 +547,6 @@ def test_the_chosen_plan_of_a_front_is_marked(demo: Callable[[str], Analysis]) -
     devices = tuple(Device(name=f"board-{i}", flops_per_s=5e10) for i in range(3))
     for objective, chosen in (("throughput", 0), ("latency", -1)):
         made = graphcut.plan(analysis, Across(Cluster(devices=devices), objective))  # type: ignore[arg-type]
-        others = scene_of_plan(made, analysis).others
+        others = scene_of_plan(made, analysis).other_plans
         assert [(other.period_s, other.latency_s) for other in others] == list(made.front)
         assert [other.is_chosen for other in others].index(True) == range(len(others))[chosen]

@@ -1,4 +1,4 @@
-"""The scene of a split that knows its plan: nothing that the plan says is lost, and it is said of the files."""
+"""The scene of a split: everything that its plan tells, about the files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Within, demos
 from graphcut.core.manifest import Cascade
-from graphcut.drawing.scenes import scene_of_cascade, scene_of_plan, scene_of_split
+from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan, scene_of_split
 from graphcut.planning.goals import Goal
 from graphcut.surgery.splitting import Storage
 
@@ -37,30 +37,30 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return graphcut.analyze(graphcut.load(path))
 
 
-def held(cascade: Cascade, place: int) -> int:
-    """Bytes of the files of a part, as they lie on disk."""
-    part = cascade.parts[place]
+def file_sizes(cascade: Cascade, index: int) -> int:
+    """Bytes of the files of a part on disk."""
+    part = cascade.parts[index]
     return sum((cascade.root / name).stat().st_size for name in (part.file, *part.data))
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_a_split_shows_all_that_its_plan_says(analysis: Analysis, tmp_path: Path, name: str) -> None:
+def test_a_split_shows_all_that_its_plan_tells(analysis: Analysis, tmp_path: Path, name: str) -> None:
     made = graphcut.plan(analysis, GOALS[name])
     cascade = graphcut.split(analysis.model, made, tmp_path / "parts")
     planned, cut = scene_of_plan(made, analysis), scene_of_split(cascade, made, analysis)
-    assert (cut.facts, cut.lanes, cut.buses, cut.profile) == (
+    assert (cut.facts, cut.tensors, cut.buses, cut.profile) == (
         planned.facts,
-        planned.lanes,
+        planned.tensors,
         planned.buses,
         planned.profile,
     )
-    assert (cut.notes, cut.details, cut.others) == (planned.notes, planned.details, planned.others)
-    assert cut.following == f"graphcut verify {tmp_path / 'parts'}"
+    assert (cut.notes, cut.details, cut.other_plans) == (planned.notes, planned.details, planned.other_plans)
+    assert cut.next_command == f"graphcut verify {tmp_path / 'parts'}"
     for i, (one, other) in enumerate(zip(cut.cards, planned.cards, strict=True)):
         # What the goal counts besides files is the same; the files are those that lie there.
         counted = other.need_bytes - made.metrics[i].written_bytes
         nodes = cascade.parts[i].nodes
-        assert one == replace(other, name=f"part-{i}.onnx", nodes=nodes, need_bytes=held(cascade, i) + counted)
+        assert one == replace(other, name=f"part-{i}.onnx", nodes=nodes, need_bytes=file_sizes(cascade, i) + counted)
 
 
 def test_a_card_of_a_split_knows_its_device_and_its_budget(analysis: Analysis, tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_sentences_name_the_files(analysis: Analysis, tmp_path: Path) -> None:
             expected = tuple(sentence.replace(f"p{i}", f"part-{i}.onnx") for sentence in expected)
         assert said == expected
     assert ("limits", "/lm_head/MatMul in part-2.onnx") in cut.details
-    largest = max(range(3), key=lambda i: held(cascade, i))
+    largest = max(range(3), key=lambda i: file_sizes(cascade, i))
     assert cut.sentence.startswith(f"Cut into 3 parts. The largest, part-{largest}.onnx, needs ")
 
 
 @pytest.mark.parametrize("weights", ["copy", "share"])
-def test_where_places_were_named_the_cascade_says_it_all(tmp_path: Path, weights: Storage) -> None:
+def test_for_named_nodes_the_scene_is_that_of_the_cascade(tmp_path: Path, weights: Storage) -> None:
     """Two ways to the same scene: from the plan, and from the files."""
     path = tmp_path / "llm.onnx"
     demos.write("llm", path, hidden=16, layers=3, heads=2, kv_heads=1, vocab=32)

@@ -1,4 +1,4 @@
-"""The SVG pen: valid, nothing runs into anything else, and every name is only a name."""
+"""The SVG renderer: valid, nothing overlaps, hostile names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from graphcut.drawing.scene import Check, Scene
 from graphcut.drawing.svg import svg_of
+from graphcut.drawing.svg.bus_lines import branches
 from graphcut.drawing.svg.primitives import BODY, BOLD, CODE, FACES, fitted, width_of, wrapped
-from graphcut.drawing.svg.strokes import comb
 
 from scenes_by_hand import (
     HOSTILE,
@@ -24,10 +24,10 @@ from scenes_by_hand import (
     fork,
     heads,
     hostile,
-    lane,
     profile,
     scene,
     tangle,
+    tensor,
     towers,
     uncut,
     wide,
@@ -85,7 +85,7 @@ class Box:
 
 
 def placed(element: ET.Element, dx: float = 0.0, dy: float = 0.0) -> Iterator[tuple[ET.Element, float, float]]:
-    """Every element, and by how much it is moved."""
+    """Every element, and its translation."""
     move = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", element.get("transform", ""))
     if move is not None:
         dx, dy = dx + float(move[1]), dy + float(move[2])
@@ -95,7 +95,7 @@ def placed(element: ET.Element, dx: float = 0.0, dy: float = 0.0) -> Iterator[tu
 
 
 def texts(root: ET.Element) -> list[Box]:
-    """What each text covers: as high as its letters reach, as wide as it is measured."""
+    """The box of each text: the height of its letters, and its estimated width."""
     found = []
     for element, dx, dy in placed(root):
         if element.tag == f"{NS}text":
@@ -121,7 +121,7 @@ Segment = tuple[float, float, float, float]
 
 
 def wires(root: ET.Element) -> list[list[Segment]]:
-    """The straight pieces of each line that stands for a bus, legends and lanes left out: these are the bent ones."""
+    """The straight pieces of each line."""
     found = []
     for element, dx, dy in placed(root):
         if element.tag == f"{NS}path" and "wire" in element.get("class", "").split():
@@ -136,11 +136,11 @@ def opened(drawn: Scene) -> ET.Element:
 
 
 @every_scene
-def test_texts_keep_clear_of_each_other_and_of_the_edge(make: Callable[[], Scene]) -> None:
+def test_texts_do_not_overlap_and_stay_inside_the_picture(make: Callable[[], Scene]) -> None:
     root = opened(make())
     found = texts(root)
-    sheet = Box(0, 0, float(root.get("width", "")), float(root.get("height", "")), "sheet")
-    assert [box.what for box in found if not sheet.holds(box)] == []
+    page = Box(0, 0, float(root.get("width", "")), float(root.get("height", "")), "page")
+    assert [box.what for box in found if not page.holds(box)] == []
     found.sort(key=lambda box: box.top)
     for i, box in enumerate(found):
         below = (other for other in found[i + 1 :] if other.top < box.bottom)
@@ -148,7 +148,7 @@ def test_texts_keep_clear_of_each_other_and_of_the_edge(make: Callable[[], Scene
 
 
 @every_scene
-def test_what_stands_in_a_card_stays_in_it_and_cards_keep_apart(make: Callable[[], Scene]) -> None:
+def test_text_stays_inside_its_card_and_cards_do_not_overlap(make: Callable[[], Scene]) -> None:
     drawn = make()
     root = opened(drawn)
     found = cards(root)
@@ -159,15 +159,15 @@ def test_what_stands_in_a_card_stays_in_it_and_cards_keep_apart(make: Callable[[
 
 
 @every_scene
-def test_no_two_lines_run_on_one_another(make: Callable[[], Scene]) -> None:
-    """Crossing is fine; lying on one another hides which is which."""
+def test_no_two_lines_overlap(make: Callable[[], Scene]) -> None:
+    """They may cross; an overlap would hide which is which."""
     lines = wires(opened(make()))
     for one, other in combinations(lines, 2):
         assert not any(shared(a, b) > 2.5 for a in one for b in other), (one, other)
 
 
 def shared(a: Segment, b: Segment) -> float:
-    """The length that two upright or level pieces have in common."""
+    """The common length of two vertical or horizontal pieces."""
     for along, across in ((0, 1), (1, 0)):
         a_level, b_level = a[across] == a[across + 2], b[across] == b[across + 2]
         if a_level and b_level and abs(a[across] - b[across]) < 1:
@@ -178,7 +178,7 @@ def shared(a: Segment, b: Segment) -> float:
 
 
 @every_scene
-def test_no_line_runs_through_a_text(make: Callable[[], Scene]) -> None:
+def test_no_line_crosses_a_text(make: Callable[[], Scene]) -> None:
     root = opened(make())
     found = texts(root)
     for x0, y0, x1, y1 in (piece for one in wires(root) for piece in one):
@@ -191,7 +191,7 @@ def test_the_same_scene_gives_the_same_file(make: Callable[[], Scene]) -> None:
     assert svg_of(make()) == svg_of(make())
 
 
-def test_names_are_shown_and_do_nothing() -> None:
+def test_names_are_escaped() -> None:
     text = svg_of(hostile())
     root = ET.fromstring(text)  # noqa: S314 - it is our own
     # No element but those we draw: a name can't make one.
@@ -206,7 +206,7 @@ def test_names_are_shown_and_do_nothing() -> None:
     assert "名前" * 60 + "👩\ufffd👩\ufffd👧" in tips
 
 
-def test_nothing_is_fetched_and_nothing_runs() -> None:
+def test_the_file_loads_nothing_and_runs_nothing() -> None:
     for make in (hostile, heads):
         text = svg_of(make())
         assert re.findall(r"https?://[^\"<\s]*", text) == ["http://www.w3.org/2000/svg"]
@@ -214,7 +214,7 @@ def test_nothing_is_fetched_and_nothing_runs() -> None:
         assert not re.search(r"url\(|@import|href|<script|\son\w+=", tags)
 
 
-def test_dark_and_light_differ_in_colours_alone() -> None:
+def test_dark_and_light_differ_only_in_colours() -> None:
     style = re.search(r"<style>(.*)</style>", svg_of(heads()), re.DOTALL)
     assert style is not None
     light, dark = style[1].split("@media (prefers-color-scheme:dark){")
@@ -226,15 +226,15 @@ def test_dark_and_light_differ_in_colours_alone() -> None:
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(theme: int) -> None:
-    """WCAG 2.2, 1.4.3: 4.5 to 1; lines and bars 3 to 1 (1.4.11)."""
+def test_text_has_contrast(theme: int) -> None:
+    """WCAG 2.2: text 4.5 to 1 (1.4.3), lines and bars 3 to 1 (1.4.11)."""
     style = svg_of(heads()).split("@media (prefers-color-scheme:dark){")[theme]
-    colours = dict(re.findall(r"(\S+?)\{(?:fill|stroke):(#[0-9a-f]{6})", style))
-    behind = [colours[name] for name in (".sheet", ".card", ".zebra")]
+    colours = dict(re.findall(r"svg ([^,{]+)\{(?:fill|stroke):(#[0-9a-f]{6})", style))
+    behind = [colours[name] for name in (".paper", ".card", ".stripe")]
     assert all(contrast(colours["text"], colours[band]) >= 4.5 for band in (".even", ".odd"))
     for name in ("text", "text.muted", "text.near", "text.far", "text.over", "text.good"):
         assert all(contrast(colours[name], back) >= 4.5 for back in behind)
-    for name in (".near.wire", ".far.wire", ".bar", ".bar.over", ".least"):
+    for name in (".near .wire", ".far .wire", ".bar", ".bar.over", ".low"):
         assert all(contrast(colours[name], back) >= 3 for back in behind)
 
 
@@ -252,12 +252,12 @@ def luminance(colour: str) -> float:
 def test_the_sequential_is_solid_and_the_residual_dashed() -> None:
     """Colour alone would tell nothing in print, and to some nothing on a screen."""
     text = svg_of(decoder(4))
-    assert ".wire.far{stroke-dasharray" in text
-    assert ".wire.near{stroke-dasharray" not in text
-    assert len(re.findall('class="far wire"', text)) > 0
+    assert ".far .wire{stroke-dasharray" in text
+    assert ".near .wire{stroke-dasharray" not in text
+    assert '<g class="far" data-kind="bus"' in text
 
 
-def test_a_part_over_its_budget_says_so_in_words() -> None:
+def test_over_budget_is_also_a_word() -> None:
     over = card(0, need_bytes=3 * MIB, budget_bytes=2 * MIB)
     assert "3 MiB, over" in words_of(scene([over]))
     assert "2 MiB" in words_of(scene([replace(over, need_bytes=2 * MIB)]))
@@ -267,12 +267,12 @@ def words_of(drawn: Scene) -> list[str]:
     return [box.what for box in texts(opened(drawn))]
 
 
-def test_sizes_that_are_not_known_are_at_least() -> None:
-    drawn = scene([card(0), card(1)], [lane("a", 0, 1, size=5 * KIB, is_exact=False)])
+def test_unknown_sizes_are_lower_bounds() -> None:
+    drawn = scene([card(0), card(1)], [tensor("a", 0, 1, size=5 * KIB, is_exact=False)])
     assert words_of(drawn).count("≥ 5 KiB") == 3  # the bus, the lane, the boundary
 
 
-def test_up_to_four_parts_stand_side_by_side_and_more_below_one_another() -> None:
+def test_a_chain_of_up_to_four_parts_is_side_by_side() -> None:
     four, five = cards(opened(decoder(4))), cards(opened(decoder(5)))
     assert len({box.top for box in four}) == 1
     assert [box.left for box in four] == sorted({box.left for box in four})
@@ -280,43 +280,43 @@ def test_up_to_four_parts_stand_side_by_side_and_more_below_one_another() -> Non
     assert [box.top for box in five] == sorted({box.top for box in five})
 
 
-def test_parts_that_do_not_depend_on_each_other_share_a_column_or_a_row() -> None:
-    trunk, *three = cards(opened(fork()))
-    assert len({box.left for box in three}) == 1
-    assert trunk.right < three[0].left
+def test_parts_of_the_same_depth_share_a_row() -> None:
+    trunk, first, second, third = cards(opened(fork()))
+    assert trunk.bottom < first.top == second.top == third.top
+    assert first.right < second.left < second.right < third.left
     *_, depth, kind, boxes = cards(opened(heads()))
     assert depth.top == kind.top == boxes.top
     assert depth.right < kind.left < kind.right < boxes.left
 
 
-def test_more_parallel_parts_than_fit_side_by_side_get_rows_of_their_own() -> None:
+def test_more_parallel_parts_than_fit_get_rows_of_their_own() -> None:
     found = cards(opened(wide(16)))
     assert len({box.left for box in found}) == 1
 
 
-def test_what_is_too_much_is_left_out_and_the_picture_says_so() -> None:
+def test_what_is_left_out_is_counted_in_the_picture() -> None:
     said = words_of(tangle(24))
-    # A part sends to 23 others at most; 6 buses leave it.
-    assert any(re.fullmatch(r"\d+ lighter buses are not drawn", words) for words in said)
-    # 276 pairs and 22 that all read: 298 lanes, of which 60 are drawn.
-    assert "and 238 more tensors" in said
+    # At most 6 buses leave a part, and there are 20 tracks.
+    assert any(re.match(r"\d+ smaller buses are not drawn: \d+ tensors, ≥ ", words) for words in said)
+    # 276 pairs and 22 tensors that all later parts read: 298 buses, of which 59 are drawn.
+    assert any(words.startswith("and 239 more tensors, ") for words in said)
 
 
-def test_the_total_stands_where_residual_tensors_add_to_it() -> None:
+def test_boundaries_have_totals_if_there_are_residual_tensors() -> None:
     # 512 + 128 + 128 KiB and 4 MiB; at the last boundary as well.
-    assert words_of(replace(decoder(4), lanes=decoder(4).lanes, profile=None)).count("4.75 MiB") == 6
+    assert words_of(replace(decoder(4), profile=None)).count("4.75 MiB") == 6
     assert words_of(replace(decoder(9), profile=None)).count("4.75 MiB crosses in total") == 8
 
 
 def test_every_cut_is_marked_with_what_crosses_there() -> None:
     root = opened(
-        replace(decoder(4), lanes=(lane("a", 0, 1), lane("b", 1, 3), lane("c", 2, 3, size=6 * MIB)), buses=())
+        replace(decoder(4), tensors=(tensor("a", 0, 1), tensor("b", 1, 3), tensor("c", 2, 3, size=6 * MIB)), buses=())
     )
     assert [path.get("class") for path in root.iter(f"{NS}path")].count("cut") == 3
     assert [box.what for box in texts(root)].count("10 MiB") == 2  # in the lanes and at the last cut
 
 
-def test_an_analysis_shows_cheap_places() -> None:
+def test_an_analysis_shows_the_best_cut_points() -> None:
     said = words_of(uncut())
     # One of each eighth of the nodes; the profile is lowest where the place is 11 modulo 22.
     nodes = [words for words in said if words.startswith("/model/layers.")]
@@ -324,7 +324,7 @@ def test_an_analysis_shows_cheap_places() -> None:
     assert all(int(re.findall(r"\d+", name)[0]) % 22 == 11 for name in nodes)
 
 
-def test_what_was_verified_and_recomputed_is_written() -> None:
+def test_checks_and_recomputations_are_below_the_pictures() -> None:
     checks = (Check("structure", "it is", True), Check("numbers", "they differ", False), Check("more", "not run", None))
     said = words_of(scene([card(0)], checks=checks, recomputed=("p1 computes a mask",)))
     assert {"✓ structure: it is", "✗ numbers: they differ", "more: not run", "p1 computes a mask"} <= set(said)
@@ -350,7 +350,7 @@ WIDE_SANS = {
 
 
 @pytest.mark.parametrize("is_bold", [False, True], ids=["plain", "bold"])
-def test_no_letter_is_wider_than_we_take_it_to_be(is_bold: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_no_letter_is_wider_than_assumed(is_bold: bool) -> None:  # noqa: FBT001 - a parameter of the test
     face = BOLD if is_bold else BODY
     for letter, width in re.findall(r" (.)(\d{3,4})(?= |$)", WIDE_SANS[is_bold]):
         assert width_of(letter, face) >= face.size * int(width) / 1000, letter
@@ -375,51 +375,51 @@ def test_a_sentence_is_wrapped_at_its_words() -> None:
     assert wrapped("the quick brown fox jumps", room, BODY) == ["the quick brown", "fox jumps"]
 
 
-def test_a_comb_draws_each_piece_once() -> None:
-    assert comb([(0, 5), (9, 5)], [[(9, 5), (12, 5)]]) == [[(0, 5), (9, 5), (9, 5), (12, 5)]]
-    both = comb([(0, 5), (9, 5)], [[(9, 1), (12, 1)], [(9, 5), (12, 5)], [(9, 8), (12, 8)]])
+def test_branches_do_not_overlap() -> None:
+    assert branches([(0, 5), (9, 5)], [[(9, 5), (12, 5)]]) == [[(0, 5), (9, 5), (9, 5), (12, 5)]]
+    both = branches([(0, 5), (9, 5)], [[(9, 1), (12, 1)], [(9, 5), (12, 5)], [(9, 8), (12, 8)]])
     assert both == [
         [(0, 5), (9, 5), (9, 8), (12, 8)],
         [(9, 5), (12, 5)],
         [(9, 5), (9, 1), (12, 1)],
     ]
-    above = comb([(0, 5), (9, 5)], [[(9, 1), (12, 1)], [(9, 3), (12, 3)]])
+    above = branches([(0, 5), (9, 5)], [[(9, 1), (12, 1)], [(9, 3), (12, 3)]])
     assert above == [[(0, 5), (9, 5), (9, 1), (12, 1)], [(9, 3), (12, 3)]]
-    below = comb([(0, 5), (9, 5)], [[(9, 7), (12, 7)], [(9, 8), (12, 8)]])
+    below = branches([(0, 5), (9, 5)], [[(9, 7), (12, 7)], [(9, 8), (12, 8)]])
     assert below == [[(0, 5), (9, 5), (9, 8), (12, 8)], [(9, 7), (12, 7)]]
 
 
-def test_only_text_that_cannot_be_measured_is_told_its_width() -> None:
+def test_only_text_of_unknown_width_has_a_text_length() -> None:
     assert "textLength" not in svg_of(scene([card(0, busy_s=5e-6)], sentence="Cut. ✓ same outputs as the original."))
     assert 'textLength="' in svg_of(scene([card(0, content="名前")]))
 
 
-def test_reasons_and_notes_stand_below_the_pictures_in_few_words() -> None:
-    """Of a reason the place and why; the next best places are left to the screen."""
+def test_reasons_and_notes_are_below_the_pictures_in_few_words() -> None:
+    """Of a reason only the cut and the explanation; alternatives are for a screen."""
     said = " ".join(
         words_of(
             scene(
                 [card(0), card(1)],
-                [lane("t", 0, 1)],
-                reasons=("cut 0 after a\n4 MiB cross here; p0 decides\nnext best after b: +1.0%, 5 MiB cross there",),
+                [tensor("t", 0, 1)],
+                reasons=("cut 0 after a\n4 MiB cross here; p0 is the bottleneck\nnext best after b: +1.0%, 5 MiB",),
                 notes=("sizes count seq as 1",),
             )
         )
     )
-    assert "cut 0 after a: 4 MiB cross here; p0 decides" in said
+    assert "cut 0 after a: 4 MiB cross here; p0 is the bottleneck" in said
     assert "next best" not in said
     assert "sizes count seq as 1" in said
 
 
-def test_a_profile_of_sizes_that_are_not_known_is_entitled_so() -> None:
+def test_the_title_of_a_profile_tells_if_it_is_a_lower_bound() -> None:
     def title(is_exact: bool) -> list[str]:  # noqa: FBT001 - a claim, and nothing else
         shown = scene((), profile=replace(profile(9, 0), exact=(True,) * 8 + (is_exact,)))
         return [said for said in words_of(shown) if said.startswith("Cut profile")]
 
     assert title(is_exact=True) == ["Cut profile: bytes alive after each node"]
-    assert title(is_exact=False) == ["Cut profile: at least these bytes are alive after each node"]
+    assert title(is_exact=False) == ["Cut profile: lower bound of the bytes alive after each node"]
 
 
-def test_readers_of_a_bus_are_named_without_the_endings_of_their_files() -> None:
-    said = words_of(wide(7))
-    assert any(text.endswith("part-1 to part-5") for text in said)
+def test_readers_of_a_bus_are_a_range() -> None:
+    said = words_of(wide(8))
+    assert any(text.endswith("part-1 to part-6") for text in said)

@@ -1,4 +1,4 @@
-"""The terminal pen: scenes at several widths, without UTF-8 or colour, with names that mean something to a terminal."""
+"""The terminal renderer: several widths, without UTF-8 or colour, hostile names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from graphcut.drawing.glyphs import ASCII, UNICODE
-from graphcut.drawing.lanes import lanes
-from graphcut.drawing.profile_strip import strip
-from graphcut.drawing.scene import Card, CutProfile, Lane, Other, Scene
-from graphcut.drawing.tables import Column, table
+from graphcut.drawing.scene import BoundaryTensor, Card, CutProfile, OtherPlan, Scene
+from graphcut.drawing.terminal.glyphs import ASCII, UNICODE
+from graphcut.drawing.terminal.lanes import lanes
+from graphcut.drawing.terminal.profile_strip import profile_strip
+from graphcut.drawing.terminal.screen import Screen
+from graphcut.drawing.terminal.tables import Column, table
 
 import scenes_by_hand as by_hand
 from golden_terminal import decoder_analysis, decoder_plan, screen, unet_cascade
@@ -55,7 +56,7 @@ def plain(renderables: Sequence[object], width: int = 200) -> list[str]:
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("name", SCENES)
-def test_no_line_is_wider_than_the_terminal_nor_ends_in_blanks(name: str, width: int, encoding: str) -> None:
+def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(name: str, width: int, encoding: str) -> None:
     if name == "hostile" and encoding == "ascii":
         pytest.skip("ASCII has no letters for its names; the command writes them as escapes")
     lines = screen(scene_of(name), width, encoding, explain=True).splitlines()
@@ -66,21 +67,21 @@ def test_no_line_is_wider_than_the_terminal_nor_ends_in_blanks(name: str, width:
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("name", SCENES)
 def test_no_size_is_cut_short(name: str, width: int) -> None:
-    """What is shown at all is shown as in a pipe, where nothing is shortened."""
+    """Every size is shown as in a pipe, where nothing is shortened."""
     assert sizes_in(screen(scene_of(name), width)) <= sizes_in(screen(scene_of(name), 10_000))
 
 
 def sizes_in(text: str) -> set[str]:
-    """The sizes said; the scale of the profile left out, which depends on the width."""
+    """The sizes in a text, without the scale of the profile, which depends on the width."""
     lines = [line for line in text.splitlines() if not re.match(r" +[\d.]+ \w+  ", line)]
     return set(SIZE.findall(" ".join(" ".join(lines).split())))
 
 
 @pytest.mark.parametrize("name", [name for name in SCENES if name != "hostile"])
 def test_a_pipe_gets_lines_that_a_person_can_read(name: str) -> None:
-    """Sentences are as long as they are; pictures and tables stay on a wide screen."""
+    """Sentences are not wrapped; pictures and tables fit a wide screen."""
     lines = screen(scene_of(name), 10_000).splitlines()
-    assert max(len(line) for line in lines if re.match(r"part|p\d|crossing|/|cut|  ", line)) < 400
+    assert max(len(line) for line in lines if re.match(r"part|p\d|boundary|/|cut|  ", line)) < 400
 
 
 @pytest.mark.parametrize("name", [name for name in SCENES if name != "hostile"])
@@ -89,23 +90,23 @@ def test_without_utf_8_all_signs_are_ascii(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_colours_say_nothing_that_letters_do_not(name: str) -> None:
+def test_colours_add_no_information(name: str) -> None:
     coloured = screen(scene_of(name), 120, TERM="xterm-256color")
     assert "\x1b[" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == screen(scene_of(name), 120)
 
 
-def test_no_color_is_kept() -> None:
+def test_no_color_is_respected() -> None:
     text = screen(scene_of("4-parts"), 120, TERM="xterm-256color", NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*(?:3[0-7]|9[0-7]|38;5)[0-9;]*m", text)
 
 
 @pytest.mark.parametrize("name", ["[red]", "[/]", ":smile:", "back\\slash", "%s{0}"])
 def test_a_name_is_shown_as_it_is(name: str) -> None:
-    card = by_hand.card(0, name=name, device=f"{name}1", content=f"{name}2", last=f"{name}3")
+    card = by_hand.card(0, name=name, device=f"{name}1", content=f"{name}2", last_node=f"{name}3")
     scene = by_hand.scene(
         [card, by_hand.card(1)],
-        [by_hand.lane(f"{name}4", 0, 1)],
+        [by_hand.tensor(f"{name}4", 0, 1)],
         title=f"{name}5",
         details=(("inputs", f"{name}6"),),
         recomputed=(f"{name}7",),
@@ -116,7 +117,7 @@ def test_a_name_is_shown_as_it_is(name: str) -> None:
     assert [f"{name}{i}" for i in ("", *range(1, 11)) if f"{name}{i}" not in text] == []
 
 
-def test_a_name_can_not_move_the_cursor() -> None:
+def test_a_name_cannot_move_the_cursor() -> None:
     text = screen(scene_of("hostile"), 200, explain=True)
     assert not set(text) & {"\x1b", "\x00", "\r", "\u202e"}
 
@@ -124,7 +125,7 @@ def test_a_name_can_not_move_the_cursor() -> None:
 # Pieces
 
 
-def test_the_sentence_stands_under_the_head() -> None:
+def test_the_sentence_is_below_the_title() -> None:
     head, sentence, *_ = screen(scene_of("4-parts"), 10_000).splitlines()
     assert head == "llama-3-8b-fp16.onnx  1,491 nodes, 15 GiB weights  batch=1, seq=512"
     assert sentence == scene_of("4-parts").sentence
@@ -139,13 +140,13 @@ def budgets(*parts: tuple[int, int | None]) -> list[str]:
     return [lines[start], *(match[0] for match in found if match)]
 
 
-def test_a_bar_ends_at_the_tick_where_a_part_needs_all_of_its_budget() -> None:
+def test_a_bar_ends_at_the_tick_if_a_part_needs_all_of_its_budget() -> None:
     title, *bars = budgets((50, 100), (100, 100), (1, 100))
     assert "of 100 B" in title
     assert bars == ["━━━━━     │", "━━━━━━━━━━│", "━         │"]
 
 
-def test_a_part_over_its_budget_goes_beyond_the_tick_however_little_it_is() -> None:
+def test_a_part_over_its_budget_goes_beyond_the_tick_by_one_cell_or_more() -> None:
     """The widest bar has ten cells: of twice the budget, the budget has five."""
     assert budgets((200, 100), (101, 100), (100, 100))[1:] == ["━━━━━│━━━━━", "━━━━━│━", "━━━━━│"]
 
@@ -156,32 +157,32 @@ def test_devices_have_budgets_of_their_own_or_none() -> None:
     assert bars == ["━━━━━     │", "━━        │", "no limit"]
 
 
-def picture(parts: int, lanes_: Sequence[Lane], width: int = 120) -> list[str]:
-    scene = by_hand.scene([by_hand.card(i) for i in range(parts)], lanes_)
-    return plain(lanes(scene, UNICODE, width), width)
+def picture(parts: int, tensors: Sequence[BoundaryTensor], width: int = 120) -> list[str]:
+    scene = by_hand.scene([by_hand.card(i) for i in range(parts)], tensors)
+    return plain(lanes(scene, Screen(UNICODE, width)), width)
 
 
-def test_a_lane_goes_from_the_part_that_makes_it_over_all_that_read_it() -> None:
-    found = picture(4, [by_hand.lane("near", 1, 2), by_hand.lane("far", 0, 1, 3)])
+def test_a_lane_goes_from_the_part_that_makes_a_tensor_to_its_last_reader() -> None:
+    found = picture(4, [by_hand.tensor("near", 1, 2), by_hand.tensor("far", 0, 1, 3)])
     assert [line.partition("MiB  ")[2] for line in found[1:3]] == ["      ■─────●", "■╌╌╌╌╌●╌╌╌╌╌╌╌╌╌╌╌●"]
     assert found[0].endswith("p0    p1    p2    p3")
 
 
 def test_many_parts_stand_closer() -> None:
-    found = picture(12, [by_hand.lane("far", 0, 11), by_hand.lane("near", 9, 10)])
+    found = picture(12, [by_hand.tensor("far", 0, 11), by_hand.tensor("near", 9, 10)])
     assert found[0].endswith("p0 p1 p2 p3 p4 p5 p6 p7 p8 p9 10 11")
     assert found[1].endswith(f"■{'╌' * 32}●")
     assert found[2].endswith(f"{' ' * 27}■──●")
 
 
 @pytest.mark.parametrize(("parts", "width"), [(16, 60), (33, 10_000)])
-def test_where_lines_have_no_room_words_say_it(parts: int, width: int) -> None:
+def test_without_room_for_lines_there_are_words(parts: int, width: int) -> None:
     found = picture(
         parts,
         [
-            by_hand.lane("all", 0, *range(1, parts)),
-            by_hand.lane("some", 0, 2, 4, 5, 7),
-            by_hand.lane("many", 0, *range(2, 14, 2)),
+            by_hand.tensor("all", 0, *range(1, parts)),
+            by_hand.tensor("some", 0, 2, 4, 5, 7),
+            by_hand.tensor("many", 0, *range(2, 14, 2)),
         ],
         width,
     )
@@ -192,18 +193,18 @@ def test_where_lines_have_no_room_words_say_it(parts: int, width: int) -> None:
     ]
 
 
-def test_tensors_of_the_same_ends_share_a_line_where_they_are_many() -> None:
-    many = [by_hand.lane(f"t{i}", 0, 1, size=1 << 10) for i in range(15)]
-    found = picture(3, [*many, by_hand.lane("last", 1, 2, size=7, is_exact=False)])
+def test_many_tensors_are_grouped_by_their_ends() -> None:
+    many = [by_hand.tensor(f"t{i}", 0, 1, size=1 << 10) for i in range(15)]
+    found = picture(3, [*many, by_hand.tensor("last", 1, 2, size=7, is_exact=False)])
     assert [re.sub(r" +", " ", line) for line in found[1:3]] == [
         "t0 and 14 more float16[1,512,4096] 15 KiB ■─────●",
         "last float16[1,512,4096] ≥ 7 B ■─────●",
     ]
 
 
-def test_of_very_many_those_that_pass_over_parts_are_shown() -> None:
-    chain = [by_hand.lane(f"t{i}", i, i + 1, size=1 << 20) for i in range(19)]
-    found = picture(20, [by_hand.lane("mask", 0, *range(1, 20), size=1), *chain])
+def test_of_very_many_tensors_the_residual_ones_are_shown() -> None:
+    chain = [by_hand.tensor(f"t{i}", i, i + 1, size=1 << 20) for i in range(19)]
+    found = picture(20, [by_hand.tensor("mask", 0, *range(1, 20), size=1), *chain])
     assert found[1].startswith("mask ")
     assert found[14] == "… and 7 more tensors, 7 MiB"
 
@@ -223,21 +224,21 @@ def profile(alive: Sequence[int], keys: Sequence[int] = (), parts: Sequence[int]
         weights=nothing,
         keys=tuple(keys),
         parts=tuple(parts),
-        valleys=(),
+        cut_options=(),
     )
 
 
 def test_a_profile_shows_the_lowest_of_each_column_in_eighths() -> None:
     """20 columns of 2 nodes; four rows of eighths: all of 32 eighths, 16, 1 at least where there is anything."""
     alive = [64, 90, 32, 32, 1, 500, *[0, 7] * 17, 0]
-    _, *rows, marks = [line[12:] for line in plain(strip(profile(alive), [2], "cut", UNICODE, 32))]
+    _, *rows, marks = [line[12:] for line in plain(profile_strip(profile(alive), [2], "cut", Screen(UNICODE, 32)))]
     assert [row.rstrip() for row in rows] == ["█", "█", "██", "██▁"]
     assert marks.rstrip() == " ▲"
 
 
-def test_key_nodes_cuts_and_parts_are_marked_beneath() -> None:
+def test_key_nodes_cuts_and_parts_are_marked_below() -> None:
     alive = [8] * 12 + [0]
-    lines = plain(strip(profile(alive, keys=[0, 5, 9], parts=[0] * 6 + [1] * 7), [5], "cut", ASCII, 80))
+    lines = plain(profile_strip(profile(alive, keys=[0, 5, 9], parts=[0] * 6 + [1] * 7), [5], "cut", Screen(ASCII, 80)))
     assert lines[0] == "cut profile  bytes alive, lowest per column   ^ cut   . key node"
     assert lines[1:5] == [
         "       8 B  @@@@@@@@@@@@",
@@ -250,9 +251,9 @@ def test_key_nodes_cuts_and_parts_are_marked_beneath() -> None:
 
 
 def test_other_plans_are_listed_and_the_chosen_one_is_marked() -> None:
-    others = (Other(0.001, 0.003, is_chosen=True), Other(0.002, 0.0025, is_chosen=False))
-    text = screen(replace(scene_of("2-parts"), others=others), 80)
-    assert "  1 ms      3 ms      this one\n  2 ms      2.5 ms\n" in text
+    others = (OtherPlan(0.001, 0.003, is_chosen=True), OtherPlan(0.002, 0.0025, is_chosen=False))
+    text = screen(replace(scene_of("2-parts"), other_plans=others), 80)
+    assert "  1 ms      3 ms      this plan\n  2 ms      2.5 ms\n" in text
 
 
 def test_reasons_are_given_when_asked_for() -> None:
@@ -267,10 +268,10 @@ def test_reasons_are_given_when_asked_for() -> None:
 
 
 def shown(columns: Sequence[Column], width: int) -> list[str]:
-    return plain([table(columns, width=width, signs=UNICODE)], width)
+    return plain([table(columns, width=width, glyphs=UNICODE)], width)
 
 
-NAMES = Column("name", [Text("/model/layers.0/mlp"), Text("/short")], fewest=8)
+NAMES = Column("name", [Text("/model/layers.0/mlp"), Text("/short")], min_width=8)
 NUMBERS = Column("bytes", ["123 GiB", "4 B"])
 
 
@@ -282,31 +283,31 @@ def test_a_table_with_room_shows_everything() -> None:
     ]
 
 
-def test_where_room_is_short_names_lose_their_beginnings_and_numbers_nothing() -> None:
+def test_names_are_shortened_at_the_start_and_numbers_never() -> None:
     assert shown([NAMES, NUMBERS], 19) == ["name          bytes", "...s.0/mlp  123 GiB", "/short          4 B"]
 
 
-def test_columns_that_can_stay_away_do_so_before_names_are_too_short() -> None:
-    spare = Column("spare", ["1", "2"], spare=1)
-    first = Column("first", ["3", "4"], spare=2)
+def test_columns_are_left_out_before_names_are_too_short() -> None:
+    spare = Column("spare", ["1", "2"], drop_order=1)
+    first = Column("first", ["3", "4"], drop_order=2)
     assert shown([NAMES, spare, first, NUMBERS], 42)[0].split() == ["name", "spare", "first", "bytes"]
     assert shown([NAMES, spare, first, NUMBERS], 30)[0].split() == ["name", "spare", "bytes"]
     assert shown([NAMES, spare, first, NUMBERS], 20)[0].split() == ["name", "bytes"]
 
 
 def test_letters_of_two_columns_count_as_two() -> None:
-    wide = Column("name", [Text("名前名前名前名前"), Text("x")], fewest=4)
+    wide = Column("name", [Text("名前名前名前名前"), Text("x")], min_width=4)
     for line in shown([wide, NUMBERS], 18):
         assert cell_len(line) <= 18
     assert shown([wide, NUMBERS], 18)[1].endswith("123 GiB")
 
 
-def test_a_card_without_figures_shows_weights_and_what_it_sends() -> None:
+def test_a_part_without_predictions_shows_weights_and_what_it_sends() -> None:
     lines = screen(scene_of("heads"), 80).splitlines()
-    assert lines[3].split() == ["part", "contains", "nodes", "weights", "needs", "reads", "writes", "sends", "on"]
+    assert lines[3].split() == ["part", "contains", "nodes", "weights", "needs", "reads", "writes", "sends"]
 
 
-def test_figures_that_are_not_known_get_no_column() -> None:
+def test_unknown_values_get_no_column() -> None:
     cards: list[Card] = [by_hand.card(i, busy_s=0.5) for i in range(2)]
     assert "activations" not in screen(by_hand.scene(cards), 200)
     known = [replace(card, activation_bytes=7, flops=3 * 10**9, intensity=2.5) for card in cards]

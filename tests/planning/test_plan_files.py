@@ -33,7 +33,7 @@ from graphcut import (
     replay,
     save_plan,
 )
-from graphcut.drawing.scenes import scene_of_plan
+from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.goals import Goal
 
 from conftest import floats, model_of

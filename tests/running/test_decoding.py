@@ -38,7 +38,7 @@ from graphcut import At, Cascade, Into, Limits, RunError, UsageError, analyze, g
 from graphcut.core.states import kept_states, sent_states
 from graphcut.core.wiring import Tensor
 from graphcut.costs.caches import find_caches
-from graphcut.drawing.scenes import scene_of_cascade, scene_of_plan
+from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.running.decoding.token_inputs import TokenChunk, input_array, role_of
 from graphcut.running.executors.worker import Worker
 

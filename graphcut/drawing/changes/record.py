@@ -1,36 +1,36 @@
-"""What can have changed between two divisions of a model, as frozen records; and the same as plain data."""
+"""What can change between two divisions of a model, as frozen records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from ..scene import Card, Lane
+import msgspec
 
-ProductKind = Literal["stays", "came", "went"]
+from ..scene import BoundaryTensor, Card
+
+ChangeKind = Literal["stays", "came", "went"]
+"""There before and after; only after; only before."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeSide:
-    """One of the two divisions, in figures.
+class ChangeSide(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one division.
 
     Attributes:
-        parts: how many there are.
-        largest: the place of the part that needs most.
-        largest_bytes: what it needs.
-        over: how many parts need more than they may.
-        slowest: the place of the part that keeps its device busy longest; None where times are not known.
-        slowest_s: seconds that it does.
-        balance: the largest load over the mean of all; 1 where all carry the same.
-        sent_bytes: what crosses in one run, each tensor once.
-        sent_exact: that is all; else it is "at least".
-        tensors: how many tensors cross.
-        sequential: links from a part to the next (the SDM): one for each tensor and reader.
-        residual: links that pass over a part (the RDM), counted alike.
-        most_bytes: what is alive at the busiest boundary; 0 where there is one part.
-        most_exact: that is all; else it is "at least".
-        dims: the numbers that sizes are for.
+        parts: number of parts.
+        largest: index of the part with the largest need.
+        largest_bytes: its need.
+        over: number of parts over their budgets.
+        slowest: index of the slowest part; None if times are unknown.
+        slowest_s: its time.
+        balance: the largest load divided by the mean load; 1 if all are equal.
+        sent_bytes: bytes of the boundary tensors, each counted once.
+        sent_exact: whether all sizes are known; otherwise `sent_bytes` is a lower bound.
+        tensors: number of boundary tensors.
+        sequential: number of (tensor, reader) pairs from a part to the next (SDM).
+        residual: number of (tensor, reader) pairs that skip a part (RDM).
+        most_bytes: bytes at the busiest boundary; 0 for one part.
+        most_exact: whether all sizes are known; otherwise `most_bytes` is a lower bound.
+        dims: the numbers that sizes were evaluated for.
     """
 
     parts: int
@@ -47,16 +47,15 @@ class ChangeSide:
     residual: int
     most_bytes: int
     most_exact: bool
-    dims: Mapping[str, str]
+    dims: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class PartPair:
-    """A part before and after. A part is the one before with which it has most nodes in common.
+class PartPair(msgspec.Struct, frozen=True):
+    """A part before and after. A part is matched with the one it shares most nodes with.
 
     Attributes:
-        old: its place before; None where it is new.
-        new: its place after; None where it is gone.
+        old: its index before; None for a new part.
+        new: its index after; None for a part that is gone.
         before: what it was.
         after: what it is.
     """
@@ -67,17 +66,16 @@ class PartPair:
     after: Card | None
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """The nodes that stood in one part before, and stand in one part after.
+class NodeMove(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of one part before that are in one part after.
 
     Attributes:
-        old: the place of the part that was their home.
-        new: the place of the part that is.
-        nodes: their names, in the order they run.
-        content: what they are, in a few words; empty where nothing tells.
-        weight_bytes: the weights that they read first.
-        stays: the part that they are in is the one they were in, though its place may be another.
+        old: index of their part before.
+        new: index of their part after.
+        nodes: their names, in topological order.
+        content: their modules; empty if unknown.
+        weight_bytes: the weights that they are the first to read.
+        stays: whether the two parts are matched, even if the index changed.
     """
 
     old: int
@@ -88,105 +86,78 @@ class Flow:
     stays: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CutChange:
-    """A boundary: the same one where the same nodes stand before it.
+class CutChange(msgspec.Struct, frozen=True):
+    """A boundary. It stays if the same nodes are before it.
 
     Attributes:
         node: the last node before it.
-        kind: whether it is there before and after, only after, or only before.
-        bytes: what is alive there; after, where it stays.
-        is_exact: that is all; else it is "at least".
+        kind: whether it is there before, after or both.
+        bytes: what crosses there; if it stays, after the change.
+        is_exact: whether all sizes are known; otherwise `bytes` is a lower bound.
     """
 
     node: str
-    kind: ProductKind
+    kind: ChangeKind
     bytes: int
     is_exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A tensor that crosses before or after.
+class TensorChange(msgspec.Struct, frozen=True):
+    """A tensor that crosses a boundary before or after.
 
     Attributes:
         tensor: its name.
-        before: how it crossed; None where it did not.
-        after: how it crosses; None where it does not.
+        kind: whether it crosses before, after or both.
+        before: how it crossed; None if it did not.
+        after: how it crosses; None if it does not.
     """
 
     tensor: str
-    before: Lane | None
-    after: Lane | None
-
-    @property
-    def kind(self) -> ProductKind:
-        """Does it cross before and after, only after, or only before?"""
-        return "came" if self.before is None else "went" if self.after is None else "stays"
+    kind: ChangeKind
+    before: BoundaryTensor | None
+    after: BoundaryTensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class DetailChange(msgspec.Struct, frozen=True):
+    """A detail that differs, such as the goal; a value is empty if that side does not have it."""
+
+    what: str
+    before: str
+    after: str
+
+
+class SentenceChange(msgspec.Struct, frozen=True):
+    """Sentences that only one side has."""
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.changes/1"):
     """What changed between two divisions of one model.
 
     Attributes:
-        title: the name of the model.
-        sentence: the answer, in a sentence that a person can quote.
-        before: the one, in figures.
-        after: the other.
-        pairs: the parts: those there are, then those that are gone.
-        flows: which nodes went where; None where that is not known.
-        cuts: the boundaries, along the nodes; None where they are not known.
-        sent: the tensors that cross: those before, then those that came.
-        details: what else differs, as a word and its values before and after; empty where nothing was said. A cascade
-            whose plan is not known says nothing of a plan, and is not compared in that.
-        recomputed: sentences on what parts compute instead of receiving it: those that no longer hold, and the new
-            ones.
-        notes: what a person should know besides, one sentence each.
+        model: the name of the model.
+        sentence: the result in one sentence.
+        before: the numbers of the first division.
+        after: the numbers of the second.
+        parts: the parts of the second, then those that are gone.
+        nodes: which nodes are where; None if unknown.
+        cuts: the boundaries, in topological order; None if unknown.
+        tensors: the boundary tensors: those of the first, then the new ones.
+        details: what else differs. Details of a plan are compared only if both sides have a plan.
+        recomputed: sentences about recomputation that differ.
+        notes: what else a reader should know, one sentence each.
     """
 
-    title: str
+    model: str
     sentence: str
     before: ChangeSide
     after: ChangeSide
-    pairs: tuple[PartPair, ...]
-    flows: tuple[Flow, ...] | None
+    parts: tuple[PartPair, ...]
+    nodes: tuple[NodeMove, ...] | None
     cuts: tuple[CutChange, ...] | None
-    sent: tuple[Sent, ...]
-    details: tuple[tuple[str, str, str], ...] = ()
-    recomputed: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    tensors: tuple[TensorChange, ...]
+    details: tuple[DetailChange, ...] = ()
+    recomputed: SentenceChange = SentenceChange()
     notes: tuple[str, ...] = ()
-
-
-def changes_record(changes: Changes) -> dict[str, Any]:
-    """`graphcut.changes/1`: both sides in figures, parts, nodes that moved, cuts and tensors."""
-    went, came = changes.recomputed
-    return {
-        "schema": "graphcut.changes/1",
-        "model": changes.title,
-        "sentence": changes.sentence,
-        "before": asdict(changes.before),
-        "after": asdict(changes.after),
-        "parts": [
-            {"before": _part(pair.old, pair.before), "after": _part(pair.new, pair.after)} for pair in changes.pairs
-        ],
-        "nodes": None if changes.flows is None else [asdict(flow) for flow in changes.flows],
-        "cuts": None if changes.cuts is None else [asdict(cut) for cut in changes.cuts],
-        "tensors": [
-            {"tensor": sent.tensor, "kind": sent.kind, "before": _lane(sent.before), "after": _lane(sent.after)}
-            for sent in changes.sent
-        ],
-        "details": [{"what": word, "before": before, "after": after} for word, before, after in changes.details],
-        "recomputed": {"before": list(went), "after": list(came)},
-        "notes": list(changes.notes),
-    }
-
-
-def _part(place: int | None, card: Card | None) -> dict[str, Any] | None:
-    return None if card is None else {"place": place, **asdict(card)}
-
-
-def _lane(lane: Lane | None) -> dict[str, Any] | None:
-    if lane is None:
-        return None
-    return {"bytes": lane.bytes, "is_exact": lane.is_exact, "source": lane.source, "readers": list(lane.readers)}

@@ -1,7 +1,6 @@
-"""The SVG pen: the map, the lanes and the cut profile on one sheet, from Python alone.
+"""The SVG renderer: dependency map, lane chart and cut profile as one file, and the first two for the HTML page.
 
-Good for a paper as it is: text is text, fonts are the reader's, colours are told apart by every eye, and dashes say
-the same as colours do. Dark where the reader's screen is (`prefers-color-scheme`).
+Text is text, in the fonts of the reader. Dashes say the same as colours. The colours follow `prefers-color-scheme`.
 """
 
 from .document import svg_of

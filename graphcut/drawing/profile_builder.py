@@ -1,9 +1,10 @@
-"""Bytes alive along an order of the nodes: what a cut costs at each place, where it is cheap, what is long-lived."""
+"""The cut profile of a scene: bytes alive after each node, the cheap cut points, the long-lived tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from ..analysis.liveness import Liveness
 from ..analysis.repeated_blocks import RepeatedBlock
@@ -11,8 +12,10 @@ from ..core.graph import Graph
 from ..loading.model import TensorBytes
 from .scene import CutOption, CutProfile
 
+_SHARES: Final = 8
 
-def profile_of(
+
+def build_profile(
     graph: Graph,
     rows: Sequence[Sequence[int]],
     sizes: TensorBytes,
@@ -23,17 +26,16 @@ def profile_of(
 
     Args:
         graph: the graph.
-        rows: the flowing nodes of each part, in an order in which they can run; one row where nothing is cut.
-        sizes: what each activation takes.
+        rows: the flowing nodes of each part, in topological order; one row if the model is not cut.
+        sizes: bytes of each activation.
         keys: the key nodes.
-        repeat: what the graph repeats, for a graph that is not cut.
+        repeat: the block that the graph repeats, for a model that is not cut.
     """
     order = [node for row in rows for node in row]
     liveness = Liveness(graph, order, sizes)
-    index = liveness.index
     key_nodes = frozenset(keys)
-    homes = {node: part for part, row in enumerate(rows) for node in row}
-    far = _passing(liveness, homes) if len(rows) > 1 else _long_lived(liveness, repeat)
+    part = {node: index for index, row in enumerate(rows) for node in row}
+    far = _skipping(liveness, part) if len(rows) > 1 else _long_lived(liveness, repeat)
     near = [name for name in liveness.lifetimes if name not in far]
     return CutProfile(
         nodes=tuple(graph.nodes[node].name for node in order),
@@ -45,37 +47,18 @@ def profile_of(
         near_exact=tuple(number == 0 for number in liveness.unknown_alive(near)),
         tensors=tuple(liveness.total(lambda _: 1)),
         weights=tuple(liveness.weights_before),
-        keys=tuple(sorted(index[node] for node in key_nodes)),
-        parts=tuple(homes[node] for node in order) if len(rows) > 1 else (),
-        valleys=tuple(_valleys(liveness, key_nodes)),
+        keys=tuple(sorted(liveness.index[node] for node in key_nodes)),
+        parts=tuple(part[node] for node in order) if len(rows) > 1 else (),
+        cut_options=tuple(_cut_options(liveness, key_nodes)),
     )
 
 
-def spread(valleys: Sequence[CutOption], nodes: int, weight_bytes: int, number: int) -> list[CutOption]:
-    """For each of `number` equal shares of the model the cheapest place to cut; of equal ones the first.
-
-    Nodes and weights count alike: a share of the weights alone says nothing where the nodes make them.
-
-    Args:
-        valleys: the places.
-        nodes: how many nodes the model has.
-        weight_bytes: what its weights take.
-        number: of shares.
-    """
-    best: dict[int, CutOption] = {}
-    for valley in valleys:
-        share = int(number * (valley.position / nodes + valley.weights_before / (weight_bytes + 1)) / 2)
-        if share not in best or valley.bytes < best[share].bytes:
-            best[share] = valley
-    return [best[share] for share in sorted(best)]
-
-
-def _valleys(liveness: Liveness, keys: AbstractSet[int]) -> Iterable[CutOption]:
+def _cut_options(liveness: Liveness, keys: AbstractSet[int]) -> Iterable[CutOption]:
     tensors, unknown = liveness.total(lambda _: 1), liveness.unknown_alive()
     for index, node in liveness.cut_points:
         yield CutOption(
             node=liveness.graph.nodes[node].name,
-            position=index + 1,
+            nodes_before=index + 1,
             bytes=liveness.profile[index],
             is_exact=unknown[index] == 0,
             tensors=tensors[index],
@@ -86,25 +69,44 @@ def _valleys(liveness: Liveness, keys: AbstractSet[int]) -> Iterable[CutOption]:
         )
 
 
-def _passing(liveness: Liveness, unit: Mapping[int, int]) -> AbstractSet[str]:
-    """The tensors that pass over a unit, from that of their writer to that of a reader."""
+def best_options(profile: CutProfile) -> list[CutOption]:
+    """The cheapest cut point in each eighth of the model; the first of equal ones.
+
+    Nodes and weights count alike for an eighth: the share of the weights alone means nothing where nodes compute them.
+    """
+    nodes, weight_bytes = len(profile.nodes), profile.weights[-1] if profile.weights else 0
+    best: dict[int, CutOption] = {}
+    for option in profile.cut_options:
+        share = int(_SHARES * (option.nodes_before / nodes + option.weights_before / (weight_bytes + 1)) / 2)
+        if share not in best or option.bytes < best[share].bytes:
+            best[share] = option
+    return [best[share] for share in sorted(best)]
+
+
+def most_balanced(options: Sequence[CutOption]) -> CutOption | None:
+    """The cut point with the most equal weights on both sides; None for no options."""
+    return min(options, key=lambda one: (abs(one.weights_before - one.weights_after), one.bytes), default=None)
+
+
+def _skipping(liveness: Liveness, unit: Mapping[int, int]) -> AbstractSet[str]:
+    """The tensors that skip a unit, between the unit of their writer and that of a reader."""
     readers, producer = liveness.graph.readers, liveness.graph.producer
     return {name for name in liveness.lifetimes if max(map(unit.__getitem__, readers[name])) > unit[producer[name]] + 1}
 
 
 def _long_lived(liveness: Liveness, repeat: RepeatedBlock | None) -> AbstractSet[str]:
-    """The tensors that pass over a block of `repeat`, or without one over very many nodes."""
+    """The tensors that skip a block of `repeat`; without one, those that skip more than an eighth of the nodes."""
     if repeat is not None:
-        return _passing(liveness, _blocks(liveness.graph, repeat))
+        return _skipping(liveness, _blocks(liveness.graph, repeat))
     fewest = max(1, len(liveness.order) / 8)
     return {name for name, (first, last) in liveness.lifetimes.items() if last - first - 1 > fewest}
 
 
 def _blocks(graph: Graph, repeat: RepeatedBlock) -> Mapping[int, int]:
-    """For each flowing node the block it belongs to, from 1; one outside of all, the last block that it depends on."""
+    """For each flowing node its block, from 1; for nodes outside of all blocks, the last block that they depend on."""
     unit = {node: i for i, block in enumerate(repeat.blocks, 1) for node in block}
     for node in graph.flow:
         if node not in unit:
-            makers = map(graph.producer.get, graph.nodes[node].reads)
-            unit[node] = max((unit[maker] for maker in makers if maker is not None), default=0)
+            writers = map(graph.producer.get, graph.nodes[node].reads)
+            unit[node] = max((unit[writer] for writer in writers if writer is not None), default=0)
     return unit

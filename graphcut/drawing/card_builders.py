@@ -1,0 +1,148 @@
+"""The cards of a scene: what each part of a plan or of a cascade holds and needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..core.errors import CascadeError
+from ..core.graph import Block, Graph
+from ..core.manifest import Cascade, Part
+from ..costs.device import Device
+from ..costs.weighing import peak_bytes
+from ..loading.model import Model
+from ..planning.by_goal.cluster_mapping import COUNTING
+from ..planning.goals import Across, Counted, Within
+from ..planning.plans import Plan
+from .scene import Card
+
+
+def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holders: Mapping[int, int]) -> Card:
+    """The card of a planned part.
+
+    Args:
+        plan: the plan.
+        index: of the part.
+        name: see `Card.name`.
+        content: see `Card.content`.
+        depth: see `Card.depth`.
+        holders: for each replicated node the number of parts that recompute it.
+    """
+    block, graph = plan.partition.blocks[index], plan.graph
+    device = plan.devices[index] if isinstance(plan.goal, Across) else None
+    metrics = plan.metrics[index] if plan.metrics else None
+    weight_bytes = sum(graph.weights[name].bytes for name in block.weights)
+    return Card(
+        name=name,
+        device=device.name if device is not None else "",
+        content=content,
+        nodes=len(block.nodes) + len(block.replicas),
+        replicas=sum(not graph.nodes[node].is_constant or holders[node] > 1 for node in block.replicas),
+        weight_bytes=weight_bytes,
+        need_bytes=weight_bytes if metrics is None else metrics.written_bytes + counted_bytes(plan, block),
+        budget_bytes=_budget(plan, device),
+        activation_bytes=metrics.activation_bytes if metrics else None,
+        flops=metrics.flops if metrics else None,
+        busy_s=metrics.busy_s if metrics else None,
+        reads=block.reads,
+        writes=block.writes,
+        depth=depth,
+        intensity=metrics.intensity if metrics else None,
+        last_node=graph.nodes[max(block.nodes)].name if block.nodes else "",
+    )
+
+
+def _budget(plan: Plan, device: Device | None) -> int | None:
+    if isinstance(plan.goal, Within):
+        return plan.goal.memory_bytes
+    return None if device is None else device.memory_bytes
+
+
+def counted_bytes(plan: Plan, block: Block) -> int:
+    """The memory that the plan's goal counts for a part besides its files, computed as the planner does."""
+    counting: Sequence[Counted] = ()
+    if isinstance(plan.goal, Within):
+        counting = plan.goal.counting
+    elif isinstance(plan.goal, Across):
+        counting = COUNTING
+    if not counting or plan.costs is None:
+        return 0
+    sizes, graph = plan.costs.tensor_bytes, plan.graph
+    pasts = {cache.past for cache in plan.costs.caches}
+    presents = {cache.present for cache in plan.costs.caches}
+    total = 0
+    if "inputs" in counting:
+        total += sum(sizes[name][0] for name in block.reads if name not in pasts)
+    if "cache" in counting:
+        caches = [*pasts.intersection(block.reads), *presents.intersection(block.writes)]
+        total += sum(sizes[name][0] for name in caches)
+    if "activations" in counting:
+        nodes = sorted({*block.nodes, *(node for node in block.replicas if not graph.nodes[node].is_constant)})
+        own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
+        total += peak_bytes(graph, nodes, own, writes=block.writes)
+    return total
+
+
+def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, depth: int, last_node: str) -> Card:
+    """The card of a cascade's part: only what its manifest and its files tell."""
+    return Card(
+        name=part.file,
+        device=part.device or "",
+        content=content,
+        nodes=part.nodes,
+        replicas=replicas,
+        weight_bytes=part.weight_bytes,
+        need_bytes=file_bytes(cascade, part),
+        budget_bytes=None,
+        activation_bytes=None,
+        flops=None,
+        busy_s=None,
+        reads=part.reads,
+        writes=part.writes,
+        depth=depth,
+        last_node=last_node,
+    )
+
+
+def file_bytes(cascade: Cascade, part: Part) -> int:
+    """The size of a part's files; of files shared with the model, only the weights that the part reads."""
+    data = part.weight_bytes if cascade.manifest.weights == "share" else sum(part.data.values())
+    return data + cascade.file(part).stat().st_size
+
+
+def replica_counts(cascade: Cascade, model: Model | None) -> Iterable[int]:
+    """For each part the number of its nodes that are in other parts, too."""
+    holders = Counter(name for part in cascade.parts for name in part.replicas)
+    flowing = set() if model is None else {model.graph.nodes[node].name for node in model.graph.flow}
+    for part in cascade.parts:
+        yield sum(holders[name] > 1 or name in flowing for name in part.replicas)
+
+
+def own_nodes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
+    """For each part the flowing nodes it computes, without its replicas: every flowing node is in exactly one part.
+
+    Raises:
+        CascadeError: the cascade was cut from another model.
+    """
+    graph = model.graph
+    rows = [_own_nodes(graph, part) for part in cascade.parts]
+    if sorted(node for row in rows for node in row) != list(graph.flow):
+        raise CascadeError(
+            f"{cascade.path.parent} was not cut from {model.path}: its parts hold other nodes",
+            hint="name the model it was cut from, or split again",
+        )
+    return rows
+
+
+def _own_nodes(graph: Graph, part: Part) -> tuple[int, ...]:
+    """All nodes between the part's inputs and its outputs, found backwards from the outputs."""
+    inputs, replicas = set(part.reads), set(part.replicas)
+    found: set[int] = set()
+    pending = list(part.writes)
+    while pending:
+        name = pending.pop()
+        node = graph.producer.get(name)
+        if node is not None and node not in found and name not in inputs and not graph.nodes[node].is_constant:
+            found.add(node)
+            pending.extend(graph.nodes[node].reads)
+    return tuple(sorted(node for node in found if graph.nodes[node].name not in replicas))

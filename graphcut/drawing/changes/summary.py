@@ -1,0 +1,78 @@
+"""What changed, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ...core.units import count, size
+from .record import ChangeSide, CutChange, NodeMove, TensorChange
+
+_SAME: Final = 1e-3
+"""Relative difference below which two numbers are the same."""
+
+
+def summary(
+    before: ChangeSide,
+    after: ChangeSide,
+    nodes: Sequence[NodeMove] | None,
+    cuts: Sequence[CutChange] | None,
+    tensors: Sequence[TensorChange],
+) -> str:
+    """The number of parts, how many cuts and nodes moved, what crosses, and whether it got faster or smaller."""
+    was = "as before" if before.parts == after.parts else f"before: {before.parts}"
+    found = [f"{count(after.parts, 'part')} ({was})", *_cuts(cuts), *_nodes(nodes)]
+    if before.dims == after.dims:
+        found += [*_tensors(tensors), *_load(before, after)]
+    return f"{'; '.join(found)}."
+
+
+def relative_change(before: float, after: float) -> str:
+    """The change of a number, such as `8.0 % less`; empty for the same."""
+    if before <= 0 or abs(after - before) <= _SAME * before:
+        return ""
+    change = after / before - 1
+    return f"{abs(change) * 100:.3g} % {'more' if change > 0 else 'less'}"
+
+
+def _cuts(cuts: Sequence[CutChange] | None) -> Iterable[str]:
+    kinds = [cut.kind for cut in cuts or ()]
+    came, went = kinds.count("came"), kinds.count("went")
+    moved, more = min(came, went), abs(came - went)
+    words = (
+        f"{count(moved, 'cut')} moved" if moved else "",
+        f"{count(more, 'cut')} {'added' if came > went else 'removed'}" if more else "",
+        "no cut moved" if kinds and not came + went else "",
+    )
+    if any(words):
+        yield ", ".join(filter(None, words))
+
+
+def _nodes(moves: Sequence[NodeMove] | None) -> Iterable[str]:
+    if moved := sum(len(move.nodes) for move in moves or () if not move.stays):
+        every = sum(len(move.nodes) for move in moves or ())
+        yield f"{moved:,} of {count(every, 'node')} moved to another part"
+
+
+def _tensors(tensors: Sequence[TensorChange]) -> Iterable[str]:
+    """How the total of the boundary tensors changed; nothing if a size that matters is unknown."""
+    came = [one.after for one in tensors if one.kind == "came" and one.after is not None]
+    went = [one.before for one in tensors if one.kind == "went" and one.before is not None]
+    if not all(tensor.is_exact for tensor in (*came, *went)):
+        return
+    more = sum(tensor.bytes for tensor in came) - sum(tensor.bytes for tensor in went)
+    if more:
+        yield f"{size(abs(more))} {'more' if more > 0 else 'less'} crosses boundaries"
+    elif came or went:
+        yield "as many bytes cross boundaries"
+    elif tensors:
+        yield "the same tensors cross boundaries"
+
+
+def _load(before: ChangeSide, after: ChangeSide) -> Iterable[str]:
+    if before.slowest_s is not None and after.slowest_s is not None:
+        change = relative_change(before.slowest_s, after.slowest_s)
+        yield f"the slowest part takes {change}" if change else "the slowest part takes as long as before"
+    else:
+        change = relative_change(before.largest_bytes, after.largest_bytes)
+        yield f"the largest part needs {change}" if change else "the largest part needs as much as before"

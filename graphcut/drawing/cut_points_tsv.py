@@ -1,0 +1,30 @@
+"""Cut points as tab-separated lines, for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..analysis.cut_points import CutPoint
+
+
+def cut_points_tsv(points: Sequence[CutPoint]) -> Iterable[str]:
+    """A line of titles, then a line for each cut point."""
+    yield "node\tbytes\texact\ttensors\tweights_before\tweights_after\tkey\tmodule"
+    for point in points:
+        values = (
+            point.node,
+            point.bytes,
+            "yes" if point.is_exact else "at least",
+            ",".join(point.boundary_tensors),
+            point.weights_before,
+            point.weights_after,
+            "yes" if point.is_key else "no",
+            point.module,
+        )
+        yield "\t".join(map(str, values))
+
+
+def cheapest(points: Sequence[CutPoint], number: int) -> list[CutPoint]:
+    """The `number` cheapest cut points, in order; of equal ones, those with the most balanced weights."""
+    ranked = sorted(points, key=lambda p: (p.bytes, abs(p.weights_before - p.weights_after), p.nodes_before))
+    return sorted(ranked[:number], key=lambda p: p.nodes_before)

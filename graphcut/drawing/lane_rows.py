@@ -1,0 +1,63 @@
+"""The rows of a lane chart: one for each boundary tensor, or for each bus where there are too many tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..core.units import count
+from .scene import Bus, Flow, Scene, totals_of
+from .sentences import size_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneRow(Flow):
+    """One row.
+
+    Attributes:
+        kind: whether the row is one tensor or all tensors of a bus.
+        index: in `Scene.tensors` or `Scene.buses`.
+        name: of the tensor, or of the first and how many more.
+        type: of the tensors; empty if they differ.
+    """
+
+    kind: Literal["tensor", "bus"]
+    index: int
+    name: str
+    type: str
+
+
+def lane_rows(scene: Scene, most: int) -> tuple[list[LaneRow], str]:
+    """At most `most` rows, and a text about the tensors without a row; empty if there are none."""
+    if len(scene.tensors) <= most:
+        return [_row(scene, "tensor", i, tensor, [i]) for i, tensor in enumerate(scene.tensors)], ""
+    shown = _most_important(scene.buses, most)
+    rows = [_row(scene, "bus", i, scene.buses[i], scene.buses[i].tensors) for i in shown]
+    hidden = [bus for i, bus in enumerate(scene.buses) if i not in shown]
+    if not hidden:
+        return rows, ""
+    tensors = count(sum(len(bus.tensors) for bus in hidden), "more tensor")
+    return rows, f"and {tensors}, {size_text(totals_of(hidden))}"
+
+
+def _most_important(buses: Sequence[Bus], most: int) -> list[int]:
+    """Indices of at most `most` buses, ascending: residual ones before others, large ones before small ones."""
+    if len(buses) <= most:
+        return list(range(len(buses)))
+    ranked = sorted(range(len(buses)), key=lambda i: (not buses[i].is_residual, -buses[i].bytes, i))
+    return sorted(ranked[: most - 1])
+
+
+def _row(scene: Scene, kind: Literal["tensor", "bus"], index: int, flow: Flow, tensors: Sequence[int]) -> LaneRow:
+    first, types = scene.tensors[tensors[0]], {scene.tensors[i].type for i in tensors}
+    return LaneRow(
+        kind=kind,
+        index=index,
+        name=f"{first.tensor} and {len(tensors) - 1} more" if len(tensors) > 1 else first.tensor,
+        type=first.type if len(types) == 1 else "",
+        source=flow.source,
+        readers=flow.readers,
+        bytes=flow.bytes,
+        is_exact=flow.is_exact,
+    )

@@ -1,0 +1,307 @@
+"""Builders: the scene of an analysis, a plan, a cascade."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..analysis.cut_points import Analysis
+from ..core.manifest import MANIFEST, Cascade
+from ..core.units import count, size
+from ..core.wiring import Tensor, Unit, Wiring
+from ..loading.model import Model, TensorBytes
+from ..planning.goals import Across, At, Limits
+from ..planning.plans import Plan
+from .card_builders import cascade_card, counted_bytes, file_bytes, own_nodes, plan_card, replica_counts
+from .part_labels import part_labels
+from .profile_builder import best_options, build_profile, most_balanced
+from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
+from .sentences import (
+    answer,
+    checks,
+    cut_points_answer,
+    cut_reasons,
+    flop,
+    goal_text,
+    outcomes,
+    plan_notes,
+    recomputations,
+    separated_states,
+    unbound_sizes,
+    verdict,
+)
+
+if TYPE_CHECKING:  # it loads ONNX Runtime
+    from ..verifying.verification import Verification
+
+_MAX_TENSORS: Final = 3
+_SAME: Final = 1e-6
+"""Relative difference below which two times are the same."""
+
+
+def scene_of_analysis(analysis: Analysis) -> Scene:
+    """The scene of a model that is not cut: its cut profile and its cut points."""
+    model = analysis.model
+    graph = model.graph
+    profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, analysis.repeat)
+    best = most_balanced(best_options(profile))
+    return Scene(
+        title=model.path.name,
+        sentence=cut_points_answer(best, len(profile.cut_options)),
+        facts=tuple(_facts(model, model.dims)),
+        profile=profile,
+        notes=(*model.notes, *unbound_sizes(model, model.dims)),
+        next_command="" if best is None else _split_command(model.path, best.node),
+        details=tuple(_analysis_details(analysis)),
+        model=str(model.path),
+    )
+
+
+def scene_of_plan(plan: Plan, analysis: Analysis) -> Scene:
+    """The scene of a plan for the analysed model; the caller knows the next command.
+
+    A plan for a goal that names nodes has no predictions: a part needs what its weights take.
+    """
+    return _scene_of_parts(plan, analysis, [f"p{i}" for i in range(len(plan.parts))])
+
+
+def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
+    """The scene of a new cascade: everything the plan tells, with the names and sizes of the written files.
+
+    Args:
+        cascade: the cascade.
+        plan: the plan that it was split by.
+        analysis: of the model that was split.
+    """
+    planned = _scene_of_parts(plan, analysis, [part.file for part in cascade.parts])
+    rows = zip(cascade.parts, planned.cards, plan.partition.blocks, strict=True)
+    cards = (
+        replace(card, nodes=part.nodes, need_bytes=file_bytes(cascade, part) + counted_bytes(plan, block))
+        for part, card, block in rows
+    )
+    details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
+    scene = replace(
+        planned,
+        cards=tuple(cards),
+        next_command=_next_command(cascade, None),
+        details=(*details, *_storage(cascade)),
+    )
+    return replace(scene, sentence=answer(scene))
+
+
+def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Scene:
+    model, blocks, wiring = analysis.model, plan.partition.blocks, plan.partition.wiring
+    sizes = _planned_bytes(plan, model)
+    rows = [block.nodes for block in blocks]
+    tensors = tuple(_boundary_tensors(blocks, wiring, model.boundary_types, sizes))
+    holders = Counter(node for block in blocks for node in block.replicas)
+    labels, depths = part_labels(model.graph, rows), _depths(wiring, len(blocks))
+    scene = Scene(
+        title=model.path.name,
+        sentence="",
+        facts=tuple(_facts(model, plan.dims, None if plan.costs is None else sum(plan.costs.flops))),
+        cards=tuple(plan_card(plan, i, names[i], labels[i], depths[i], holders) for i in range(len(blocks))),
+        tensors=tensors,
+        buses=buses_of(tensors),
+        profile=build_profile(model.graph, rows, sizes, analysis.key_nodes),
+        recomputed=tuple(recomputations(plan.recomputed, names)),
+        reasons=tuple(cut_reasons(plan.reasons, names)),
+        notes=tuple(plan_notes(plan, model)),
+        details=(("goal", goal_text(plan.goal)), *_limits(plan.limits, names), *outcomes(plan)),
+        other_plans=tuple(_other_plans(plan)),
+        model=str(model.path),
+    )
+    return replace(scene, sentence=answer(scene))
+
+
+def _planned_bytes(plan: Plan, model: Model) -> TensorBytes:
+    """Bytes of each tensor for the dims of the plan, even if the model was loaded with others."""
+    if plan.costs is not None:
+        return plan.costs.tensor_bytes
+    return (model if model.dims == plan.dims else replace(model, dims=plan.dims)).tensor_bytes
+
+
+def scene_of_cascade(cascade: Cascade, model: Model | None = None, verification: Verification | None = None) -> Scene:
+    """The scene of a cascade.
+
+    Without the model there is no profile and no content of parts; a flowing node that only one part repeats is not
+    counted as a replica; and sizes are those in the manifest.
+
+    Args:
+        cascade: the cascade.
+        model: the model it was cut from, loaded with the dims of the manifest, if at hand.
+        verification: the result of verifying it, if it was verified.
+
+    Raises:
+        CascadeError: the cascade was cut from another model.
+    """
+    parts, manifest = cascade.parts, cascade.manifest
+    sizes = {name: tensor.bytes_for(manifest.dims) for name, tensor in cascade.tensors.items()}
+    facts = [("dims", _dims(manifest.dims))] if manifest.dims else []
+    labels, last_nodes, profile = [""] * len(parts), [""] * len(parts), None
+    if model is not None:
+        rows = own_nodes(cascade, model)
+        sizes |= model.tensor_bytes
+        facts = list(_facts(model, manifest.dims))
+        labels = list(part_labels(model.graph, rows))
+        last_nodes = [model.graph.nodes[row[-1]].name if row else "" for row in rows]
+        profile = build_profile(model.graph, rows, sizes, Analysis(model).key_nodes)
+    tensors = tuple(_boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes))
+    depths = _depths(cascade.wiring, len(parts))
+    replicas = replica_counts(cascade, model)
+    scene = Scene(
+        title=cascade.source.name,
+        sentence="",
+        facts=tuple(facts),
+        cards=tuple(map(partial(cascade_card, cascade), parts, replicas, labels, depths, last_nodes)),
+        tensors=tensors,
+        buses=buses_of(tensors),
+        profile=profile,
+        checks=checks(verification),
+        notes=(
+            *(unbound_sizes(model, manifest.dims) if model is not None else ()),
+            *separated_states(parts, manifest.states),
+        ),
+        next_command=_next_command(cascade, verification),
+        details=tuple(_storage(cascade)),
+        model="" if model is None else str(model.path),
+    )
+    return replace(scene, sentence=answer(scene, verdict(verification)))
+
+
+# Facts and details
+
+
+def _facts(model: Model, dims: Mapping[str, int], flops: int | None = None) -> Iterable[tuple[str, str]]:
+    flowing, all_nodes = len(model.graph.flow), len(model.graph.nodes)
+    yield "node" if flowing == 1 else "nodes", f"{flowing:,}"
+    if constants := all_nodes - flowing:
+        yield "constant" if constants == 1 else "constants", f"{constants:,}"
+    yield "weights", size(model.weight_bytes)
+    if flops is not None:
+        yield "per run", flop(flops)
+    if dims:
+        yield "dims", _dims(dims)
+
+
+def _dims(dims: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={number}" for name, number in dims.items())
+
+
+def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
+    model = analysis.model
+    yield "inputs", _tensor_list([model.tensors[name] for name in model.graph.reads])
+    yield "outputs", _tensor_list([model.tensors[name] for name in model.graph.writes])
+    if analysis.repeat is not None:
+        yield "repeats", str(analysis.repeat)
+    wiring = analysis.segments.wiring
+    residual = {tensor for row in wiring.residual.values() for tensors in row.values() for tensor in tensors}
+    keys, segments = count(len(analysis.key_nodes), "key node"), count(len(analysis.segments.blocks), "segment")
+    skipping = f"{count(len(residual), 'tensor')} {'skips' if len(residual) == 1 else 'skip'} over a segment"
+    yield "key nodes", f"{keys}, {segments}; {skipping}"
+    found = len(analysis.dominators)
+    cutting = "; a cut at one of them sends only its outputs" if found else ""
+    yield "dominators", f"{count(found, 'node') if found else 'no node is'} on every path{cutting}"
+
+
+def _tensor_list(tensors: Sequence[Tensor]) -> str:
+    text = ", ".join(f"{tensor.name} {tensor}" for tensor in tensors[:_MAX_TENSORS])
+    more = len(tensors) - _MAX_TENSORS
+    return f"{text}, and {more} more" if more > 0 else text
+
+
+def _storage(cascade: Cascade) -> Iterable[tuple[str, str]]:
+    if cascade.manifest.weights == "share":
+        yield "weights", "all parts refer to the model's weight files"
+
+
+def _limits(limits: Limits, names: Sequence[str]) -> Iterable[tuple[str, str]]:
+    pinned = [f"{node} in {names[part]}" for node, part in limits.pins]
+    if found := [*pinned, *(f"no tensor of {name} crosses a boundary" for name in limits.avoid)]:
+        yield "limits", ", ".join(found)
+
+
+def _other_plans(plan: Plan) -> Iterable[OtherPlan]:
+    """The plans of the front; the chosen one is marked."""
+    if len(plan.front) > 1:
+        chosen = _chosen(plan)
+        for i, (period, latency) in enumerate(plan.front):
+            yield OtherPlan(period, latency, i == chosen)
+
+
+def _chosen(plan: Plan) -> int | None:
+    """Index of the first plan of the front with the value of the chosen plan; None if there is none."""
+    if plan.outcome is None or not isinstance(plan.goal, Across):
+        return None
+    for i, (period_s, latency_s) in enumerate(plan.front):
+        value = _objective(plan.goal, period_s, latency_s)
+        if value is not None and abs(value - plan.outcome.value) <= _SAME * plan.outcome.value:
+            return i
+    return None
+
+
+def _objective(goal: Across, period_s: float, latency_s: float) -> float | None:
+    """The objective of a plan of the front; None if its two times do not determine it."""
+    match goal.objective:
+        case "throughput":
+            return period_s
+        case "latency":
+            return latency_s
+        case "decode":
+            return 1 / max(latency_s / goal.in_flight, period_s)
+        case "bytes" | "devices":
+            return None
+
+
+def _next_command(cascade: Cascade, verification: Verification | None) -> str:
+    """Verify the cascade; once it is verified, write its report."""
+    path = shlex.quote(str(cascade.path.parent if cascade.path.name == MANIFEST else cascade.path))
+    if verification is None:
+        return f"graphcut verify {path}"
+    return f"graphcut show {path} --to html -o report.html" if verification.same else ""
+
+
+def _split_command(model: Path, node: str) -> str:
+    """The command that cuts after a node. `--at-nodes` takes a list: a name with a comma is quoted inside it."""
+    name = f'"{node.replace(chr(34), chr(34) * 2)}"' if {",", '"'}.intersection(node) else node
+    option = f"--at-nodes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
+    return f"graphcut split {shlex.quote(str(model))} {option}"
+
+
+# Boundary tensors
+
+
+def _boundary_tensors(
+    units: Sequence[Unit], wiring: Wiring, tensors: Mapping[str, Tensor], sizes: TensorBytes
+) -> Iterable[BoundaryTensor]:
+    """The tensors between units, in the order they are made."""
+    for unit in units:
+        for name in unit.writes:
+            if name in wiring.boundary_tensors:
+                source, readers = wiring.boundary_tensors[name]
+                number, is_exact = sizes[name]
+                yield BoundaryTensor(
+                    tensor=name,
+                    type=str(tensors[name]),
+                    bytes=number,
+                    is_exact=is_exact,
+                    source=source,
+                    readers=tuple(sorted(readers)),
+                )
+
+
+def _depths(wiring: Wiring, parts: int) -> list[int]:
+    """For each part the length of the longest path to it; the parts are in topological order."""
+    sources: list[set[int]] = [set() for _ in range(parts)]
+    for source, readers in wiring.boundary_tensors.values():
+        for reader in readers:
+            sources[reader].add(source)
+    depths: list[int] = []
+    for found in sources:
+        depths.append(max((depths[source] + 1 for source in found), default=0))
+    return depths

@@ -1,0 +1,328 @@
+"""Sentences about an analysis, a plan or a cascade. They use Unicode signs; a terminal may have to replace them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ..core.states import StatePair, sent_states
+from ..core.units import count, duration, operations, size
+from ..core.wiring import Unit
+from ..costs.caches import find_caches
+from ..costs.matching import Coverage
+from ..loading.model import Model
+from ..planning.explanations import CandidateCut, Reason
+from ..planning.goals import Across, At, Goal, Heads, Into, Within
+from ..planning.plans import Plan
+from ..planning.results import MetricUnit, Optimality
+from ..planning.solver.recompute import Recomputed
+from .scene import Card, Check, CutOption, Scene, totals_of
+
+if TYPE_CHECKING:  # it loads ONNX Runtime
+    from ..verifying.verification import Verification
+
+_MAX_NAMES: Final = 6
+
+_LITTLE_GAIN: Final = 0.95
+"""If the slowest part takes this share of the time of the whole model, splitting brings little."""
+
+REJECTED: Final = "not run: the original model rejects the generated inputs"
+
+
+class Sized(Protocol):
+    """Anything with a size that may be a lower bound."""
+
+    @property
+    def bytes(self) -> int: ...  # noqa: D102
+    @property
+    def is_exact(self) -> bool: ...  # noqa: D102
+
+
+def size_text(amount: Sized) -> str:
+    """Its size, such as `4.75 MiB`, or `≥ 4.75 MiB` for a lower bound."""
+    return f"{'' if amount.is_exact else '≥ '}{size(amount.bytes)}"
+
+
+def flop(number: float) -> str:
+    """A number of floating-point operations, such as `386 MFLOP`."""
+    return f"{operations(number)}FLOP"
+
+
+def printable(text: str) -> str:
+    """`text` with escapes for control and format characters: line ends, terminal colours, text direction."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+# The answer
+
+
+def answer(scene: Scene, verdict: str = "") -> str:
+    """The number of parts, whether they fit their budgets, what crosses the boundaries, and the verdict."""
+    return " ".join(filter(None, (_parts(scene.cards), _crossing(scene), verdict)))
+
+
+def _parts(cards: Sequence[Card]) -> str:
+    if len(cards) == 1:
+        return f"One part holds the whole model. It {_needs(cards[0])}."
+    has_one_budget = len({card.budget_bytes for card in cards}) == 1
+    largest = max(cards, key=lambda card: card.need_bytes / (has_one_budget or card.budget_bytes or float("inf")))
+    name = f"{largest.name} on {largest.device}" if largest.device else largest.name
+    over = sum(card.is_over for card in cards)
+    more = f" {over} parts are over budget." if over > 1 else ""
+    which = "largest" if has_one_budget else "part closest to its budget"
+    return f"Cut into {len(cards)} parts. The {which}, {name}, {_needs(largest)}.{more}"
+
+
+def _needs(card: Card) -> str:
+    if card.budget_bytes is None and card.need_bytes == card.weight_bytes:
+        return f"reads {size(card.weight_bytes)} of weights"
+    if card.budget_bytes is None:
+        return f"needs {size(card.need_bytes)}"
+    return f"needs {size(card.need_bytes)}{', over' if card.is_over else ' of'} its {size(card.budget_bytes)} budget"
+
+
+def _crossing(scene: Scene) -> str:
+    boundaries = scene.boundaries
+    if not boundaries:
+        return ""
+    if not scene.tensors:
+        return "No tensor crosses a boundary."
+    largest = size(max(boundary.bytes for boundary in boundaries))
+    is_exact = all(boundary.is_exact for boundary in boundaries)
+    if not (is_exact or any(boundary.bytes for boundary in boundaries)):
+        text = "The sizes of the boundary tensors are unknown"
+    elif len(boundaries) == 1:
+        text = f"{largest} crosses the boundary in one run" if is_exact else f"At least {largest} crosses the boundary"
+    elif is_exact:
+        text = f"At most {largest} crosses a boundary in one run"
+    else:
+        text = f"At least {largest} crosses the busiest boundary"
+    residual = [tensor for tensor in scene.tensors if tensor.is_residual]
+    if not residual:
+        return f"{text}."
+    total = totals_of(residual)
+    skipped = "a part" if len(boundaries) <= 2 else "parts"  # of three parts, only one can be skipped
+    verb = "skips" if total.tensors == 1 else "skip"
+    return f"{text}; {count(total.tensors, 'tensor')} ({_at_least(total)}) {verb} over {skipped}."
+
+
+def _at_least(amount: Sized) -> str:
+    return f"{'' if amount.is_exact else 'at least '}{size(amount.bytes)}"
+
+
+def cut_points_answer(best: CutOption | None, number: int) -> str:
+    """The number of cut points, and what the most balanced of the best ones costs."""
+    if best is None:
+        return "No cut point: fewer than two nodes depend on an input."
+    sends = "crosses" if best.tensors == 1 else "cross"
+    return (
+        f"{count(number, 'cut point')}. The most balanced one is after {best.node}: {count(best.tensors, 'tensor')} "
+        f"({_at_least(best)}) {sends} there, with {size(best.weights_before)} of weights before it "
+        f"and {size(best.weights_after)} after it."
+    )
+
+
+# Verification
+
+
+def verdict(verification: Verification | None) -> str:
+    """The result of a verification in a few words; empty without one."""
+    if verification is None:
+        return ""
+    if not verification.same:
+        return "✗ does not match the original."
+    return "✓ same outputs as the original." if verification.runs else "✓ same structure as the original."
+
+
+def checks(verification: Verification | None) -> tuple[Check, ...]:
+    """The lines of the verification table."""
+    if verification is None:
+        return ()
+    proof, runs = verification.proof, verification.runs
+    structure = "; ".join((structure_result(verification), *proof.objections[:_MAX_NAMES]))
+    has_failed = bool(verification.failure) or verification.first_difference is not None
+    is_good = False if has_failed else True if runs else None
+    return Check("structure", structure, proof.holds), Check("numbers", _numbers(verification), is_good)
+
+
+def structure_result(verification: Verification) -> str:
+    """What the structural proof compared."""
+    proof = verification.proof
+    text = f"{count(proof.nodes, 'node')} matched, {size(proof.weight_bytes)} of large weights compared"
+    return f"{text}, {count(proof.replicas, 'replica')}" if proof.replicas else text
+
+
+def numbers_result(verification: Verification) -> str:
+    """How many tensors of the runs are bit-identical; empty if nothing was run."""
+    tensors = [tensor for run in verification.runs for tensor in run]
+    same = sum(tensor.is_identical for tensor in tensors)
+    text = f"{count(len(verification.runs), 'run')}, {same} of {count(len(tensors), 'tensor')} bit-identical"
+    return text if verification.runs else ""
+
+
+def _numbers(verification: Verification) -> str:
+    if not verification.runs:
+        return verification.failure or (REJECTED if verification.refusal else "not run")
+    worst = verification.first_difference
+    found = "" if worst is None else f"{worst.tensor!r} differs by {worst.max_abs:.3g}, allowed {worst.allowed:.3g}"
+    return "; ".join(filter(None, (numbers_result(verification), found, verification.failure, verification.reason)))
+
+
+# Plans
+
+
+def goal_text(goal: Goal) -> str:
+    """A goal in words."""
+    match goal:
+        case At():
+            return "cut at the given nodes"
+        case Into():
+            return f"into {goal.parts}, by {goal.by}"
+        case Within():
+            more = f", counting {', '.join(goal.counting)}" if goal.counting else ""
+            return f"at most {size(goal.memory_bytes)} per part{more}"
+        case Across():
+            return f"across {count(len(goal.cluster.devices), 'device')}, for {goal.objective}"
+        case Heads():
+            return "a trunk and one part per output head"
+
+
+def outcomes(plan: Plan) -> Iterable[tuple[str, str]]:
+    """How good a plan is: pairs of an objective and what was reached."""
+    if plan.outcome is None:
+        return
+    yield plan.outcome.objective, "; ".join(_outcome(plan.outcome, plan.reached))
+    if plan.unlimited is not None:
+        given = {"--pin": plan.limits.pins, "--avoid": plan.limits.avoid}
+        names = " and ".join(name for name, values in given.items() if values)
+        yield f"without {names}", quantity(plan.unlimited.value, plan.unlimited.unit)
+
+
+def _outcome(outcome: Optimality, reached: float | None) -> Iterable[str]:
+    yield quantity(outcome.value, outcome.unit)
+    if outcome.is_optimal:
+        yield "optimal (proven)"
+    else:
+        side = "upper" if outcome.unit == "tokens/s" else "lower"
+        has_gap = outcome.unit not in {"parts", "devices"} and outcome.gap != float("inf")
+        gap = f", gap {percent(outcome.gap)}" if has_gap else ""
+        yield f"{side} bound {quantity(outcome.bound, outcome.unit)}{gap}"
+    if reached is not None and abs(reached - outcome.value) > 1e-3 * abs(outcome.value):
+        yield f"{quantity(reached, outcome.unit)} with recomputation"
+
+
+def quantity(value: float, unit: MetricUnit) -> str:
+    """A number with its unit."""
+    match unit:
+        case "s":
+            return duration(value)
+        case "bytes":
+            return size(round(value))
+        case "parts" | "devices" | "layers":
+            return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
+        case "flops":
+            return flop(value)
+        case "tokens/s":
+            rounded = float(f"{value:.3g}")
+            return f"{rounded:,.0f} tokens/s" if rounded >= 100 else f"{rounded:g} tokens/s"
+
+
+def percent(share: float) -> str:
+    """A share with one decimal, such as `20.7 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def recomputations(found: Sequence[Recomputed], names: Sequence[str]) -> Iterable[str]:
+    """What the parts, called `names`, recompute; parts that recompute the same tensors share a sentence."""
+    alike: dict[tuple[object, ...], list[Recomputed]] = {}
+    for one in found:
+        alike.setdefault((one.nodes, one.tensors, one.saved_bytes, one.cost_s), []).append(one)
+    for rows in alike.values():
+        one, parts = rows[0], ", ".join(names[row.part] for row in rows)
+        yield (
+            f"{parts} {'recomputes' if len(rows) == 1 else 'each recompute'} {_listed(one.tensors)} instead of "
+            f"receiving {size(one.saved_bytes)}: {count(len(one.nodes), 'node')}, {duration(one.cost_s)}"
+        )
+
+
+def cut_reasons(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str]:
+    """Why each cut between the parts called `names` is where it is.
+
+    The first line of a text names the cut, the second gives the reason, and one line follows for each alternative.
+    """
+    for i, reason in enumerate(reasons):
+        chosen = reason.chosen
+        affects = "moving this cut does not help" if reason.bottleneck in {i, i + 1} else "this cut does not affect it"
+        yield "\n".join(
+            (
+                f"cut {i} after {printable(chosen.after)}",
+                f"{size(chosen.crossing_bytes)} cross here; {names[reason.bottleneck]} is the bottleneck; {affects}",
+                *(f"next best after {printable(o.after)}: {_compared(o, chosen)}" for o in reason.alternatives),
+            )
+        )
+
+
+def _compared(other: CandidateCut, chosen: CandidateCut) -> str:
+    change = f"{100 * (other.cost / chosen.cost - 1):+.1f} %" if chosen.cost > 0 else "worse"
+    return f"{change if other.cost != chosen.cost else 'equally good'}, {size(other.crossing_bytes)} cross there"
+
+
+def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
+    """What a reader should know about the numbers of a plan."""
+    if plan.metrics and not isinstance(plan.goal, Across):
+        device = plan.devices[0]
+        yield (
+            f"times assume devices with {flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory "
+            f"bandwidth and links of {operations(device.link_bytes_per_s)}B/s; describe yours with --cluster FILE"
+        )
+        whole_s = sum(metrics.run_s for metrics in plan.metrics)
+        slowest_s = max(metrics.busy_s for metrics in plan.metrics)
+        if len(plan.parts) > 1 and slowest_s >= _LITTLE_GAIN * whole_s:
+            yield (
+                f"splitting brings little here: the slowest part takes {duration(slowest_s)}, transfers included; "
+                f"one device takes {duration(whole_s)} for the whole model"
+            )
+    yield from unbound_sizes(model, plan.dims)
+    if plan.costs is not None:
+        yield from uncounted_operators(plan.costs.uncounted)
+    caches = plan.costs.caches if plan.costs is not None else find_caches(model)
+    yield from separated_states(plan.partition.blocks, caches)
+    if plan.coverage is not None:
+        yield "the values of the cost model are used as given, for the sizes it was made for"
+        yield from _coverage(plan.coverage)
+
+
+def uncounted_operators(uncounted: Mapping[str, int]) -> Iterable[str]:
+    """Which operators have no known FLOPs."""
+    if uncounted:
+        listed = ", ".join(f"{op} ({number})" for op, number in uncounted.items())
+        yield f"operators without known FLOPs count as 0: {listed}"
+
+
+def separated_states(parts: Sequence[Unit], states: Iterable[StatePair]) -> Iterable[str]:
+    """Which states of a decoder are sent between parts, because a cut separates the input from its next value."""
+    if sent := [f"{state.past} from {state.present}" for state in sent_states(parts, states)]:
+        what = "1 state is" if len(sent) == 1 else f"{count(len(sent), 'state')} are"
+        yield f"{what} sent between parts at every step, because a cut separates {_listed(sent)}"
+
+
+def unbound_sizes(model: Model, dims: Iterable[str]) -> Iterable[str]:
+    """Which symbolic dimensions of the model's inputs have no number."""
+    bound = frozenset(dims)
+    if unbound := [symbol for symbol in model.symbols if symbol not in bound]:
+        yield f"sizes count {', '.join(unbound)} as 1; set them with --dim NAME=N"
+
+
+def _coverage(coverage: Coverage) -> Iterable[str]:
+    if coverage.unmatched:
+        rows = count(len(coverage.unmatched), "row")
+        yield f"{rows} of the cost model matched no node: {_listed(coverage.unmatched)}"
+    if coverage.uncovered:
+        nodes = count(len(coverage.uncovered), "node")
+        yield f"the cost model does not cover {nodes}: {_listed(coverage.uncovered)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (", and others" if len(names) > _MAX_NAMES else "")

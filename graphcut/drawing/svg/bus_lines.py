@@ -1,0 +1,60 @@
+"""How the map draws a bus: its line width, its text, and how one line branches to several readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import log2
+from typing import Final
+
+from ...core.units import count
+from ..scene import Bus, Card, Flow
+from ..sentences import size_text
+from .primitives import Point, thing
+
+_THIN: Final = 1.5
+_THICK: Final = 4.0
+_RANGE: Final = 16.0
+"""Lines for less than 2 ** -16 of the largest bus are all thin."""
+
+
+def thickness(bus: Bus, buses: Iterable[Bus]) -> float:
+    """The width of its line, in user units: a logarithmic scale of its bytes."""
+    most = max(other.bytes for other in buses)
+    halvings = log2((most + 1) / (bus.bytes + 1))
+    return _THICK - (_THICK - _THIN) * min(halvings / _RANGE, 1)
+
+
+def css_of(flow: Flow) -> str:
+    """The class for its colour and dashes."""
+    return "far" if flow.is_residual else "near"
+
+
+def kind_text(flow: Flow) -> str:
+    """`sequential` or `residual`, with the definition."""
+    return "residual: skips a part" if flow.is_residual else "sequential: read by the next part only"
+
+
+def bus_group(index: int, bus: Bus, cards: Sequence[Card], marks: Iterable[str]) -> str:
+    """The lines and the text of a bus as one group."""
+    readers = ", ".join(cards[reader].name for reader in bus.readers)
+    what = f"{count(len(bus.tensors), 'tensor')}, {size_text(bus)}"
+    description = f"{cards[bus.source].name} sends {what}, to {readers}; {kind_text(bus)}"
+    return thing("bus", index, description, marks, css_of(bus))
+
+
+def branches(stem: Sequence[Point], arms: Sequence[Sequence[Point]]) -> list[list[Point]]:
+    """Lines from a stem along a rail to several ends. No two overlap: overlapping dashes would look solid.
+
+    Args:
+        stem: from the card to the rail; its last point is on the rail.
+        arms: from the rail to each reader; the first points are on the rail.
+    """
+    last = stem[-1]
+    first, *others = sorted(arms, key=lambda arm: arm[0])
+    farthest = others.pop() if others else first
+    if farthest[0] <= last:
+        return [[*stem, *first], *map(list, others), *([list(farthest)] if farthest is not first else [])]
+    lines = [[*stem, *farthest], *map(list, others)]
+    if farthest is not first:
+        lines.append([last, *first] if first[0] < last else list(first))
+    return lines

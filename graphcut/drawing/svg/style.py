@@ -1,0 +1,108 @@
+"""Colours, light and dark, and the style rules of the SVG; the HTML page uses the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from .primitives import FACES, number
+
+SANS: Final = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif'
+MONO: Final = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
+
+LIGHT: Final = {
+    "paper": "#ffffff",
+    "text": "#16181d",
+    "muted": "#59606c",
+    "card": "#f6f7f9",
+    "edge": "#c9ced6",
+    "track": "#e1e5ea",
+    "bar": "#5d7590",
+    "near": "#1f5fbf",
+    "far": "#b04a06",
+    "over": "#c22a22",
+    "good": "#17713a",
+    "stripe": "#f4f5f7",
+    "grid": "#e3e6ea",
+    "high": "#d3dbe4",
+    "low": "#5d7590",
+    "even": "#e3e9f0",
+    "odd": "#f1f3f6",
+    "page": "#f6f6f5",
+    "alive": "#a9bacd",
+    "pick": "#7a3fc0",
+    "on-near": "#ffffff",
+}
+"""The colours by the names of their classes; the last four are for the HTML page alone."""
+DARK: Final = {
+    "paper": "#111418",
+    "text": "#e8eaed",
+    "muted": "#a3abb7",
+    "card": "#1a1e24",
+    "edge": "#3c444f",
+    "track": "#2d343d",
+    "bar": "#8499b1",
+    "near": "#7fb0ff",
+    "far": "#ffa45c",
+    "over": "#ff8a80",
+    "good": "#6fd08c",
+    "stripe": "#171b20",
+    "grid": "#262c34",
+    "high": "#323b46",
+    "low": "#8499b1",
+    "even": "#28313c",
+    "odd": "#1c222a",
+    "page": "#0b0d10",
+    "alive": "#51637a",
+    "pick": "#bf97f7",
+    "on-near": "#0d1420",
+}
+
+
+def file_style() -> str:
+    """The style sheet of an SVG file. It has no variables, since not every program that reads SVG knows them."""
+    dark = "\n".join(f"  {rule}" for rule in _colour_rules(DARK))
+    return "\n".join([*_shape_rules(), *_colour_rules(LIGHT), "@media (prefers-color-scheme:dark){", dark, "}"])
+
+
+def page_style() -> str:
+    """The same rules for a page that defines each colour as a CSS variable."""
+    return "\n".join([*_shape_rules(), *_colour_rules({name: f"var(--{name})" for name in LIGHT})])
+
+
+def variables(colours: Mapping[str, str]) -> str:
+    """Definitions of the variables that `page_style` uses."""
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+
+
+def _shape_rules() -> Iterator[str]:
+    yield f"svg text{{font-family:{SANS}}}"
+    yield f"svg text.code{{font-family:{MONO}}}"
+    for face in FACES:
+        weight = ";font-weight:600" if face.is_bold else ""
+        yield f"svg text.{face.css}{{font-size:{number(face.size)}px{weight}}}"
+    yield "svg .wire{fill:none}"
+    yield "svg .far .wire{stroke-dasharray:6 4}"
+    yield "svg .made{stroke-width:2}"
+    yield "svg .card{stroke-width:1}"
+    yield "svg .lane{fill:none;pointer-events:all}"
+    yield "svg .tick{fill:none;stroke-width:2}"
+    yield "svg .grid,svg .key,svg .cut{fill:none;stroke-width:1}"
+
+
+def _colour_rules(colours: Mapping[str, str]) -> Iterator[str]:
+    yield f"svg text{{fill:{colours['text']}}}"
+    for name in ("muted", "near", "far", "over", "good"):
+        yield f"svg text.{name}{{fill:{colours[name]}}}"
+    for name in ("paper", "track", "bar", "stripe", "high", "low", "even", "odd"):
+        yield f"svg .{name}{{fill:{colours[name]}}}"
+    yield f"svg .bar.over{{fill:{colours['over']}}}"
+    yield f"svg .card{{fill:{colours['card']};stroke:{colours['edge']}}}"
+    yield f"svg .card.over{{stroke:{colours['over']}}}"
+    yield f"svg .tick,svg .key{{stroke:{colours['text']}}}"
+    yield f"svg .grid{{stroke:{colours['grid']}}}"
+    yield f"svg .cut{{stroke:{colours['near']}}}"
+    for name in ("near", "far"):
+        yield f"svg .{name} .wire{{stroke:{colours[name]}}}"
+        yield f"svg .{name} .tip{{fill:{colours[name]}}}"
+        yield f"svg .{name} .made{{fill:{colours['paper']};stroke:{colours[name]}}}"

@@ -1,0 +1,10 @@
+"""The terminal renderer: pictures made with rich, one file for each kind of picture.
+
+Names from a model become `Text`, never markup: a node called `[red]` is shown as it is. Characters that do not print,
+such as escapes and line ends, are shown as escape sequences.
+"""
+
+from .scene import draw_scene
+from .verification import draw_verification
+
+__all__ = ["draw_scene", "draw_verification"]

@@ -1,0 +1,205 @@
+"""What changed between two divisions of a model, on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from ...core.units import duration, size
+from ..changes.record import ChangeKind, Changes, ChangeSide, CutChange, PartPair, SentenceChange, TensorChange
+from ..changes.summary import relative_change
+from ..scene import BoundaryTensor, BoundaryTotals, Card
+from ..sentences import size_text
+from .lanes import MAX_ROWS, ends_text
+from .screen import Screen, Section, dims_text, picture, screen_on
+from .tables import Column
+
+_SIGNS: Final[dict[ChangeKind, str]] = {"stays": " ", "came": "+", "went": "-"}
+_STYLES: Final[dict[ChangeKind, str]] = {"stays": "dim", "came": "green", "went": "red"}
+_Row = TypeVar("_Row", CutChange, TensorChange)
+_ARROW: Final = " → "
+
+
+def draw_changes(changes: Changes, console: Console) -> RenderableType:
+    """The changes on one screen: numbers, parts, nodes that moved, cuts, boundary tensors."""
+    screen = screen_on(console)
+    dims = dims_text(changes.after.dims) if changes.after.dims == changes.before.dims else ""
+    details = [
+        line
+        for detail in changes.details
+        for line in (
+            screen.text(detail.what, "bold"),
+            *_sentences(SentenceChange((detail.before,), (detail.after,)), screen, "  "),
+        )
+    ]
+    return picture(
+        [screen.title(changes.model, dims=dims), screen.text(changes.sentence)],
+        [screen.table(_number_columns(changes))],
+        [screen.table(_part_columns(changes.parts))],
+        _moves(changes, screen),
+        _cuts(changes, screen),
+        _tensors(changes, screen),
+        details,
+        _sentences(changes.recomputed, screen),
+        notes=map(screen.note, changes.notes),
+    )
+
+
+# Numbers
+
+
+def _number_columns(changes: Changes) -> Iterable[Column]:
+    rows = list(_numbers(changes.before, changes.after))
+    yield Column("", [Text(word, style="dim") for word, *_ in rows])
+    for i, title in enumerate(("before", "now", "change"), 1):
+        yield Column(title, [row[i] for row in rows])
+
+
+def _numbers(before: ChangeSide, after: ChangeSide) -> Iterable[tuple[str, str, str, str]]:
+    """A word, its values before and now, and the change."""
+
+    def number(word: str, value: Callable[[ChangeSide], int]) -> tuple[str, str, str, str]:
+        old, new = value(before), value(after)
+        return word, f"{old:,}", f"{new:,}", f"{new - old:+,}" if new != old else ""
+
+    def total(word: str, value: Callable[[ChangeSide], BoundaryTotals]) -> tuple[str, str, str, str]:
+        old, new = value(before), value(after)
+        more = f"{'+' if new.bytes > old.bytes else '-'}{size(abs(new.bytes - old.bytes))}"
+        is_known = old.is_exact and new.is_exact and new.bytes != old.bytes
+        return word, size_text(old), size_text(new), more if is_known else ""
+
+    yield number("parts", lambda side: side.parts)
+    largest = [f"p{side.largest}, {size(side.largest_bytes)}" for side in (before, after)]
+    yield "largest part", largest[0], largest[1], relative_change(before.largest_bytes, after.largest_bytes)
+    if before.slowest_s is not None and after.slowest_s is not None:
+        slowest = [f"p{side.slowest}, {duration(side.slowest_s or 0)}" for side in (before, after)]
+        yield "slowest part", slowest[0], slowest[1], relative_change(before.slowest_s, after.slowest_s)
+    yield "largest load / mean", f"{before.balance:.0%}", f"{after.balance:.0%}", ""
+    if before.over or after.over:
+        yield number("parts over budget", lambda side: side.over)
+    yield total("sent in one run", lambda side: BoundaryTotals(side.sent_bytes, side.sent_exact, side.tensors))
+    yield total("busiest boundary", lambda side: BoundaryTotals(side.most_bytes, side.most_exact, 0))
+    yield number("boundary tensors", lambda side: side.tensors)
+    yield number("sequential edges", lambda side: side.sequential)
+    yield number("residual edges", lambda side: side.residual)
+
+
+# Parts
+
+
+def _part_columns(pairs: Sequence[PartPair]) -> Iterable[Column]:
+    cards = [card for pair in pairs for card in (pair.before, pair.after) if card is not None]
+
+    def both(title: str, say: Callable[[Card], str], *, min_width: int = 0, drop_order: int = 0) -> Column:
+        return Column(title, [_both(pair, say) for pair in pairs], min_width, drop_order)
+
+    yield Column("part", [_part_name(pair) for pair in pairs])
+    if any(card.device for card in cards):
+        yield both("device", lambda card: card.device, min_width=12)
+    if any(card.content for card in cards):
+        latest = (pair.after or pair.before for pair in pairs)
+        yield Column("contains", [Text(card.content if card else "") for card in latest], min_width=14)
+    yield both("nodes", lambda card: f"{card.nodes:,}", drop_order=1)
+    yield both("needs", lambda card: size(card.need_bytes))
+    if any(card.budget_bytes is not None for card in cards):
+        yield both("of", _budget, drop_order=2)
+    if all(card.busy_s is not None for card in cards):
+        yield both("time", lambda card: duration(card.busy_s or 0))
+
+
+def _part_name(pair: PartPair) -> Text:
+    if pair.old is None:
+        return Text(f"p{pair.new}, new", style="green")
+    if pair.new is None:
+        return Text(f"p{pair.old}, gone", style="red")
+    return Text(f"p{pair.new}" if pair.old == pair.new else f"p{pair.old}{_ARROW}p{pair.new}", style="bold")
+
+
+def _both(pair: PartPair, say: Callable[[Card], str]) -> Text:
+    """What is said of a part before and now; once if that is the same."""
+    found = [say(card) for card in (pair.before, pair.after) if card is not None]
+    style = "red" if pair.after is None else "green" if pair.before is None else ""
+    return Text(_ARROW.join(filter(None, dict.fromkeys(found))), style=style)
+
+
+def _budget(card: Card) -> str:
+    if card.budget_bytes is None:
+        return "no limit"
+    return f"{size(card.budget_bytes)}{', over' if card.is_over else ''}"
+
+
+# Nodes, cuts, tensors
+
+
+def _moves(changes: Changes, screen: Screen) -> Section:
+    moved = [move for move in changes.nodes or () if not move.stays]
+    if not moved:
+        return []
+    largest = sorted(moved, key=lambda move: -len(move.nodes))[:MAX_ROWS]
+    shown = sorted(largest, key=lambda move: (move.old, move.new))
+    columns = [
+        Column("moved", [Text(f"p{move.old}{_ARROW}p{move.new}", style="bold") for move in shown]),
+        Column("nodes", [f"{len(move.nodes):,}" for move in shown]),
+        Column("weights", [size(move.weight_bytes) for move in shown], drop_order=1),
+    ]
+    if any(move.content for move in shown):
+        columns.append(Column("contains", [Text(move.content) for move in shown], min_width=10))
+    columns += [
+        Column("from", [Text(move.nodes[0], style="dim") for move in shown], min_width=8, drop_order=3),
+        Column("up to", [Text(move.nodes[-1], style="dim") for move in shown], min_width=8, drop_order=2),
+    ]
+    return [screen.table(columns), *screen.hidden(len(moved) - len(shown), "move")]
+
+
+def _cuts(changes: Changes, screen: Screen) -> Section:
+    if not changes.cuts:
+        return []
+    shown = _first(changes.cuts)
+    columns = [
+        _sign_column(shown),
+        Column("cut after", [Text(cut.node, style=_STYLES[cut.kind]) for cut in shown], min_width=12),
+        Column("crosses", [size_text(cut) for cut in shown]),
+    ]
+    return [screen.table(columns), *screen.hidden(len(changes.cuts) - len(shown), "cut")]
+
+
+def _tensors(changes: Changes, screen: Screen) -> Section:
+    if not changes.tensors:
+        return []
+
+    def ends(tensor: BoundaryTensor | None) -> Text:
+        return Text("-", style="dim") if tensor is None else ends_text(tensor, screen.glyphs, is_short=True)
+
+    shown = _first(changes.tensors)
+    columns = [
+        _sign_column(shown),
+        Column("boundary tensor", [Text(one.tensor, style=_STYLES[one.kind]) for one in shown], min_width=15),
+        Column("bytes", [_sizes(one) for one in shown]),
+        Column("before", [ends(one.before) for one in shown]),
+        Column("now", [ends(one.after) for one in shown]),
+    ]
+    return [screen.table(columns), *screen.hidden(len(changes.tensors) - len(shown), "tensor")]
+
+
+def _sizes(one: TensorChange) -> str:
+    return _ARROW.join(dict.fromkeys(size_text(tensor) for tensor in (one.before, one.after) if tensor is not None))
+
+
+def _sign_column(rows: Sequence[CutChange] | Sequence[TensorChange]) -> Column:
+    return Column("", [Text(_SIGNS[row.kind], style=_STYLES[row.kind]) for row in rows])
+
+
+def _first(rows: Sequence[_Row]) -> list[_Row]:
+    """As many rows as fit, in their order; rows that stay are left out first."""
+    ranked = sorted(range(len(rows)), key=lambda i: (rows[i].kind == "stays", i))
+    return [rows[i] for i in sorted(ranked[:MAX_ROWS])]
+
+
+def _sentences(change: SentenceChange, screen: Screen, indent: str = "") -> Section:
+    """Sentences that no longer hold, then new ones."""
+    rows: list[tuple[ChangeKind, str]] = [("went", text) for text in change.before if text]
+    rows += [("came", text) for text in change.after if text]
+    return [screen.text(f"{indent}{_SIGNS[kind]} {text}", _STYLES[kind]) for kind, text in rows]

@@ -1,0 +1,45 @@
+"""A cost model on the terminal: its sums, and its most expensive modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from ...core.units import count, duration, size
+from ...costs.tables import CostRow, CostTable
+from ...costs.weighing import Costs
+from ..sentences import flop, uncounted_operators
+from .screen import dims_text, picture, screen_on
+from .tables import Column
+
+_MAX_ROWS: Final = 12
+
+
+def draw_cost_table(found: CostTable, costs: Costs, console: Console) -> RenderableType:
+    """The most expensive modules: by measured time if there is any, else by FLOPs and bytes."""
+    rows, screen = found.rows, screen_on(console)
+    how = "measured" if found.is_measured else "computed, not measured"
+    title = screen.title(costs.model.path.name, f"{count(len(rows), 'module')}, {how}", dims_text(costs.dims))
+    ranked = sorted(rows, key=lambda row: (row.time_s or 0.0, row.num_flops, row.num_bytes), reverse=True)
+    total = CostRow(
+        module=f"all {count(len(rows), 'module')}",
+        num_params=sum(row.num_params for row in rows),
+        num_bytes=sum(row.num_bytes for row in rows),
+        num_flops=sum(row.num_flops for row in rows),
+        time_s=sum(row.time_s or 0.0 for row in rows),
+    )
+    columns = _columns([*ranked[:_MAX_ROWS], total], is_measured=found.is_measured)
+    notes = map(screen.note, uncounted_operators(costs.uncounted))
+    return picture([title], [screen.table(columns)], notes=notes)
+
+
+def _columns(rows: Sequence[CostRow], *, is_measured: bool) -> Iterable[Column]:
+    yield Column("module", [Text(row.module) for row in rows], min_width=12)
+    yield Column("parameters", [f"{row.num_params:,}" for row in rows])
+    yield Column("weights", [size(row.num_bytes) for row in rows])
+    yield Column("compute", [flop(row.num_flops) for row in rows])
+    if is_measured:
+        yield Column("time", [duration(row.time_s or 0.0) for row in rows])

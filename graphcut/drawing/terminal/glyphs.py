@@ -1,0 +1,69 @@
+"""The signs that terminal pictures use, in Unicode and in ASCII."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from ..sentences import printable
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """A set of signs.
+
+    Attributes:
+        made: a part makes the tensor.
+        read: a part reads the tensor.
+        near: line of a sequential tensor.
+        far: line of a residual tensor.
+        cut: a cut or a cut point.
+        key: a key node.
+        bar: cell of a bar.
+        tick: a budget.
+        yes: passed.
+        no: failed.
+        levels: heights of a column, from empty to full.
+        more: something is left out.
+        least: before a lower bound.
+        replacements: for signs in sentences, by code point.
+    """
+
+    made: str
+    read: str
+    near: str
+    far: str
+    cut: str
+    key: str
+    bar: str
+    tick: str
+    yes: str
+    no: str
+    levels: str
+    more: str
+    least: str
+    replacements: Mapping[int, str] = field(default_factory=dict)
+
+    def plain(self, text: str) -> str:
+        """`text` with escapes for what does not print, and with these signs only."""
+        return printable(text).translate(self.replacements) if self.replacements else printable(text)
+
+    def text(self, text: str, style: str = "") -> Text:
+        """The same for rich, never read as markup."""
+        return Text(self.plain(text), style=style)
+
+
+UNICODE: Final = Glyphs("■", "●", "─", "╌", "▲", "·", "━", "│", "✓", "✗", " ▁▂▃▄▅▆▇█", "…", "≥ ")
+_ASCII_FOR: Final = {"≥": ">=", "…": "...", "✓": "ok", "✗": "NO", "µ": "u", "×": "x", "→": "->"}  # noqa: RUF001 - a sign
+ASCII: Final = Glyphs(
+    "#", "o", "-", ".", "^", ".", "=", "|", "ok", "NO", " .:-=+*#@", "...", ">= ", str.maketrans(_ASCII_FOR)
+)
+
+
+def glyphs_for(console: Console) -> Glyphs:
+    """Unicode if the terminal can show it."""
+    return UNICODE if (console.encoding or "").lower().replace("-", "") == "utf8" else ASCII

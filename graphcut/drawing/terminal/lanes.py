@@ -1,0 +1,98 @@
+"""The lane chart: a row for each boundary tensor, with a line from the part that makes it to the last that reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from rich.text import Text
+
+from ...core.units import count
+from ..lane_rows import LaneRow, lane_rows
+from ..scene import Flow, Scene
+from ..sentences import size_text
+from .glyphs import Glyphs
+from .screen import Screen, Section
+from .tables import Column
+
+MAX_ROWS: Final = 14
+_MAX_LINES: Final = 32
+"""For more parts, words instead of lines."""
+_FEW: Final = 8
+_STEP: Final = 3
+_MAX_RANGES: Final = 4
+_SHORT: Final = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u"}
+_LONG: Final = re.compile(r"^(float|bfloat|int|uint)(\d+\[)")
+
+
+def lanes(scene: Scene, screen: Screen) -> Section:
+    """The boundary tensors."""
+    if not scene.tensors:
+        return [Text("no tensor crosses a boundary", style="dim")]
+    rows, hidden = lane_rows(scene, MAX_ROWS)
+    glyphs, width, parts = screen.glyphs, screen.width, len(scene.cards)
+    names = Column("boundary tensor", [Text(row.name) for row in rows], min_width=24)
+    sizes = Column("bytes", [size_text(row) for row in rows])
+    step = _step(parts, width, width - names.least(15) - sizes.width - 4)
+    cells = [_line(row, step, glyphs) if step else ends_text(row, glyphs) for row in rows]
+    picture = Column(_titles(parts, step) if step else "from and to", cells)
+    types = Column("type", [Text(row.type, style="dim") for row in rows], drop_order=1)
+    if names.width + types.width + sizes.width + picture.width + 6 > width:
+        types = Column("type", [Text(_short(row.type), style="dim") for row in rows], drop_order=1)
+    legend = f"{glyphs.near * 2} sequential (next part only)   {glyphs.far * 2} residual (skips a part)"
+    if step:
+        legend += f"   made {glyphs.made}   read {glyphs.read}"
+    more = [screen.text(f"{glyphs.more} {hidden}", "dim")] if hidden else []
+    return [screen.table([names, types, sizes, picture]), *more, Text(legend, style="dim")]
+
+
+def ends_text(flow: Flow, glyphs: Glyphs, *, is_short: bool = False) -> Text:
+    """`p0 ──> p1-p63`: which part makes it, and which parts read it; if short, only how many."""
+    readers = list(ranges(flow.readers))
+    if is_short and len(readers) > 2:
+        readers = [count(len(flow.readers), "part")]
+    elif len(readers) > _MAX_RANGES:
+        readers = [*readers[:2], f"{len(flow.readers)} parts, up to {readers[-1]}"]
+    arrow = f"{(glyphs.far if flow.is_residual else glyphs.near) * 2}>"
+    return Text(f"p{flow.source} {arrow} {', '.join(readers)}", style=_style(flow))
+
+
+def ranges(parts: Sequence[int]) -> Iterable[str]:
+    """Indices of parts, ascending, as ranges: `p1-p3`, `p5`."""
+    for _, run in groupby(enumerate(parts), key=lambda pair: pair[1] - pair[0]):
+        found = [part for _, part in run]
+        yield f"p{found[0]}-p{found[-1]}" if len(found) > 1 else f"p{found[0]}"
+
+
+def _short(type: str) -> str:  # noqa: A002 - that is what it is
+    """A type with the short name of its elements: `f16[1,512,4096]`."""
+    return _LONG.sub(lambda found: _SHORT[found[1]] + found[2], type)
+
+
+def _step(parts: int, width: int, room: int) -> int:
+    """Columns from one part to the next; 0 if there is no room for lines."""
+    if parts <= _FEW:
+        for step in (6, 5, 4):
+            if step * parts <= width // 2 and step * (parts - 1) + 2 <= room:
+                return step
+    return _STEP if parts <= _MAX_LINES and _STEP * (parts - 1) + 2 <= room else 0
+
+
+def _titles(parts: int, step: int) -> str:
+    """The parts above the lines; the number alone where `p10` would touch the next."""
+    names = (f"p{i}" if len(f"p{i}") < step else f"{i}" for i in range(parts))
+    return "".join(name.ljust(step) for name in names).rstrip()
+
+
+def _line(row: LaneRow, step: int, glyphs: Glyphs) -> Text:
+    length = step * (row.readers[-1] - row.source)
+    cells = [" "] * (step * row.source) + [glyphs.made] + [glyphs.far if row.is_residual else glyphs.near] * length
+    for reader in row.readers:
+        cells[step * reader] = glyphs.read
+    return Text("".join(cells), style=_style(row))
+
+
+def _style(flow: Flow) -> str:
+    return "yellow" if flow.is_residual else "blue"

@@ -1,0 +1,96 @@
+"""The cut profile in block characters: bytes alive after each node, with cuts and key nodes marked below."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from rich.text import Text
+
+from ...core.units import size
+from ..scene import CutProfile
+from .glyphs import Glyphs
+from .screen import Screen
+
+_ROWS: Final = 4
+_MARGIN: Final = 12
+_MAX_WIDTH: Final = 120
+
+
+@dataclass(frozen=True)
+class _Bins:
+    """A bin of nodes for each column of the terminal; `edges` are the first nodes of the bins, and the end."""
+
+    profile: CutProfile
+    edges: Sequence[int]
+
+    @property
+    def number(self) -> int:
+        return len(self.edges) - 1
+
+    def bin_of(self, node: int) -> int:
+        return min(bisect_right(self.edges, node) - 1, self.number - 1)
+
+    def lowest(self) -> list[int]:
+        return [min(self.profile.alive[first:stop]) for first, stop in pairwise(self.edges)]
+
+
+def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, screen: Screen) -> list[Text]:
+    """The profile, four rows high: the lowest bytes alive in each column, which is its cheapest cut.
+
+    Args:
+        profile: of two nodes or more.
+        marks: indices of nodes that are marked.
+        meaning: what the marks are.
+        screen: what to draw with.
+    """
+    glyphs = screen.glyphs
+    nodes = len(profile.alive) - 1  # after the last node there is nothing to cut
+    columns = min(nodes, max(20, min(screen.width, _MAX_WIDTH) - _MARGIN))
+    bins = _Bins(profile, [nodes * i // columns for i in range(columns + 1)])
+    least = "" if all(profile.exact) else glyphs.least
+    legend = f"  {least}bytes alive, lowest per column   {glyphs.cut} {meaning}"
+    if profile.keys:
+        legend += f"   {glyphs.key} key node"
+    title = Text("cut profile", style="bold").append(legend, "not bold dim")
+    return [title, *_columns(bins, glyphs), _marks(bins, marks, glyphs), *_parts(bins)]
+
+
+def _columns(bins: _Bins, glyphs: Glyphs) -> list[Text]:
+    lowest = bins.lowest()
+    top, steps = max(lowest) or 1, len(glyphs.levels) - 1
+    # Anything above 0 is visible.
+    heights = [max(round(value / top * _ROWS * steps), int(value > 0)) for value in lowest]
+    labels = {_ROWS - 1: size(top), _ROWS // 2 - 1: size(top // 2), 0: "0 B"}
+    rows = []
+    for row in range(_ROWS - 1, -1, -1):
+        blocks = "".join(glyphs.levels[max(0, min(steps, height - row * steps))] for height in heights)
+        rows.append(Text(labels.get(row, "").rjust(_MARGIN - 2) + "  ", style="dim").append(blocks, "not dim blue"))
+    return rows
+
+
+def _marks(bins: _Bins, marks: Sequence[int], glyphs: Glyphs) -> Text:
+    cells = [(" ", "")] * bins.number
+    for node in bins.profile.keys:
+        cells[bins.bin_of(node)] = (glyphs.key, "dim")
+    for node in marks:
+        cells[bins.bin_of(node)] = (glyphs.cut, "yellow")
+    return Text(" " * _MARGIN).append_text(Text.assemble(*cells))
+
+
+def _parts(bins: _Bins) -> list[Text]:
+    """The number of each part; nothing if the model is not cut, or if a part is too narrow for its number."""
+    cuts = [bins.bin_of(node) for node in bins.profile.cuts]
+    if not cuts:
+        return []
+    line = [" "] * bins.number
+    for part, (start, stop) in enumerate(pairwise([-1, *cuts, bins.number])):
+        name = f"p{part}"
+        if stop - start - 1 < len(name):
+            return []
+        first = start + 1 + (stop - start - 1 - len(name)) // 2
+        line[first : first + len(name)] = name
+    return [Text((" " * _MARGIN + "".join(line)).rstrip(), style="dim")]

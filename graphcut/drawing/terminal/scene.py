@@ -1,0 +1,178 @@
+"""A scene on the terminal: title, sentence, parts, boundary tensors, cut profile, and what else there is to say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ...core.units import duration, size
+from ..profile_builder import best_options
+from ..scene import BoundaryTotals, Card, CutOption, Scene
+from ..sentences import flop, size_text
+from .lanes import lanes
+from .profile_strip import profile_strip
+from .screen import BAR_CELLS, Screen, Section, picture, screen_on
+from .tables import Column
+
+
+def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
+    """A scene on one screen; with `explain`, why each cut is where it is. The next command is not drawn."""
+    screen = screen_on(console)
+    return picture(
+        [_title(scene, screen), screen.text(scene.sentence)],
+        _details(scene, screen),
+        [screen.table(_part_columns(scene, screen))] if scene.cards else [],
+        [*lanes(scene, screen), *map(screen.text, scene.recomputed)] if scene.cards else [],
+        _profile(scene, screen),
+        _cut_points(scene, screen),
+        _other_plans(scene, screen),
+        _reasons(scene, screen) if explain else [],
+        _checks(scene, screen),
+        notes=map(screen.note, scene.notes),
+    )
+
+
+def _title(scene: Scene, screen: Screen) -> Text:
+    facts = dict(scene.facts)
+    dims = facts.pop("dims", "")
+    return screen.title(scene.title, ", ".join(f"{value} {word}" for word, value in facts.items()), dims)
+
+
+def _details(scene: Scene, screen: Screen) -> Section:
+    if not scene.details:
+        return []
+    grid = Table.grid(padding=(0, 2))
+    for word, value in scene.details:
+        grid.add_row(screen.text(word, "dim"), screen.text(value))
+    return [grid]
+
+
+# Parts
+
+
+def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
+    """What is known of the parts; where room is short, the least important columns are left out."""
+    cards = scene.cards
+    is_planned = all(card.busy_s is not None for card in cards)
+    yield Column("part", [Text(card.name, style="bold") for card in cards], min_width=12)
+    if any(card.device for card in cards):
+        yield Column("device", [Text(card.device, style="dim") for card in cards], min_width=16)
+    if any(card.content for card in cards):
+        yield Column("contains", [Text(card.content) for card in cards], min_width=22)
+    yield Column("nodes", [f"{card.nodes:,}" for card in cards], drop_order=1 if is_planned else 0)
+    if not is_planned:
+        yield Column("weights", [size(card.weight_bytes) for card in cards])
+    if any(card.need_bytes != card.weight_bytes for card in cards):
+        yield Column("needs", [size(card.need_bytes) for card in cards])
+    if any(card.budget_bytes for card in cards):
+        budgets = {card.budget_bytes for card in cards}
+        title = f"of {size(budget)}" if len(budgets) == 1 and (budget := budgets.pop()) else "of its budget"
+        yield Column(title, _budget_bars(cards, screen))
+    if is_planned:
+        yield from _predicted_columns(scene, screen)
+    else:
+        yield Column("reads", [str(len(card.reads)) for card in cards], drop_order=5)
+        yield Column("writes", [str(len(card.writes)) for card in cards], drop_order=4)
+        yield Column("sends", [_moved(scene.sent(i)) for i in range(len(cards))])
+    if any(card.last_node for card in cards):
+        lasts = [Text(card.last_node, style="dim") for card in cards]
+        yield Column("up to", lasts, min_width=10, drop_order=9 if all(card.content for card in cards) else 0)
+
+
+def _predicted_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
+    cards = scene.cards
+    if all(card.activation_bytes is not None for card in cards):
+        yield Column("activations", [size(card.activation_bytes or 0) for card in cards], drop_order=3)
+    if all(card.flops is not None for card in cards):
+        yield Column("compute", [flop(card.flops or 0) for card in cards], drop_order=4)
+    if all(card.intensity is not None for card in cards):
+        yield Column("FLOP/B", [f"{card.intensity or 0:.3g}" for card in cards], drop_order=8)
+    yield Column("receives", [_moved(scene.received(i)) for i in range(len(cards))], drop_order=2)
+    times = [card.busy_s or 0.0 for card in cards]
+    yield Column("time", [duration(time) for time in times])
+    if len(cards) > 1:
+        bars = [Text(screen.bar(time / (max(times) or 1.0)), style="cyan") for time in times]
+        yield Column("balance", bars, drop_order=7)
+
+
+def _moved(total: BoundaryTotals) -> str:
+    return size_text(total) if total.bytes or not total.is_exact else "-"
+
+
+def _budget_bars(cards: Sequence[Card], screen: Screen) -> list[Text]:
+    """The need of each part as a share of its budget. The tick is the budget; a part over it goes beyond the tick."""
+    shares = [card.need_bytes / card.budget_bytes if card.budget_bytes else 0.0 for card in cards]
+    tick = round(BAR_CELLS / max(1.0, *shares))
+    return [
+        _budget_bar(share, tick, screen) if card.budget_bytes else Text("no limit", style="dim")
+        for card, share in zip(cards, shares, strict=True)
+    ]
+
+
+def _budget_bar(share: float, tick: int, screen: Screen) -> Text:
+    bar = screen.bar(share, tick)
+    beyond = screen.glyphs.bar * max(1, len(bar) - tick) if share > 1 else ""
+    style = "red" if share > 1 else "cyan"
+    return Text.assemble((bar[:tick].ljust(tick), style), (screen.glyphs.tick, "bold"), (beyond, style))
+
+
+# The cut profile
+
+
+def _profile(scene: Scene, screen: Screen) -> Section:
+    profile = scene.profile
+    if profile is None or len(profile.alive) < 2:
+        return []
+    if scene.cards:
+        return list(profile_strip(profile, profile.cuts, "cut", screen))
+    marks = [option.nodes_before - 1 for option in best_options(profile)]
+    return list(profile_strip(profile, marks, "the cut points below", screen))
+
+
+def _cut_points(scene: Scene, screen: Screen) -> Section:
+    """The best cut points of a model that is not cut."""
+    options = [] if scene.cards or scene.profile is None else best_options(scene.profile)
+    return [screen.table(_cut_point_columns(options))] if options else []
+
+
+def _cut_point_columns(options: Sequence[CutOption]) -> Iterable[Column]:
+    yield Column("cut after", [Text(one.node, style="bold" if one.is_key else "") for one in options], min_width=12)
+    yield Column("crosses", [size_text(one) for one in options])
+    yield Column("tensors", [str(one.tensors) for one in options])
+    yield Column("weights before", [size(one.weights_before) for one in options])
+    yield Column("after", [size(one.weights_after) for one in options])
+    yield Column("module", [Text(one.module, style="dim") for one in options], min_width=6)
+
+
+# Sentences
+
+
+def _other_plans(scene: Scene, screen: Screen) -> Section:
+    if not scene.other_plans:
+        return []
+    lines = [
+        f"  {duration(plan.period_s):8}  {duration(plan.latency_s):8}{'  this plan' if plan.is_chosen else ''}".rstrip()
+        for plan in scene.other_plans
+    ]
+    title = Text("alternative plans: time between two requests, time of one request", "bold")
+    return [title, *map(screen.text, lines)]
+
+
+def _reasons(scene: Scene, screen: Screen) -> Section:
+    lines: Section = []
+    for reason in scene.reasons:
+        title, *rest = reason.split("\n")
+        lines += [screen.text(title, "bold"), *(screen.text(f"  {line}") for line in rest)]
+    return lines
+
+
+def _checks(scene: Scene, screen: Screen) -> Section:
+    return [
+        screen.text(
+            f"{screen.result_sign(check.is_good)} {check.what}: {check.result}", "red" if check.is_good is False else ""
+        )
+        for check in scene.checks
+    ]

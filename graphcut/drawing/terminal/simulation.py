@@ -1,0 +1,163 @@
+"""The result of a simulation on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from statistics import mean
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from ...core.units import count, duration, size
+from ...simulating.results import DeviceUse, SimulationResult
+from .lanes import MAX_ROWS
+from .screen import Screen, Section, picture, screen_on
+from .tables import Column
+
+_SATURATED: Final = 0.98
+"""A device that is busy for this share of the time can take no more requests."""
+
+
+def draw_simulation(result: SimulationResult, source: str, console: Console) -> RenderableType:
+    """The result of a simulation of `source`."""
+    screen = screen_on(console)
+    return picture(
+        [_title(result, source, screen), *_answer(result, screen)],
+        _latency(result, screen),
+        _devices(result, screen),
+        _links(result, screen),
+        _cost_of_failures(result, screen),
+    )
+
+
+def _title(result: SimulationResult, source: str, screen: Screen) -> Text:
+    in_flight = f"at most {result.window or 0:,} in flight"
+    how = in_flight if result.rate_per_s is None else f"{_rate(result.rate_per_s)} a second"
+    return screen.title(source, f"{count(result.requests, 'request')}, {how}, seed {result.seed}")
+
+
+def _answer(result: SimulationResult, screen: Screen) -> Iterable[RenderableType]:
+    busiest = max(result.devices, key=_busy)
+    if result.stopped:
+        when = f"stopped after {duration(result.total_s)}, {count(result.answered, 'request')} answered"
+        yield screen.text(f"{screen.glyphs.no} {when}: {result.stopped}", "bold red")
+    fetching = f" and fetches for {_share(busiest.fetching)}" if busiest.fetching else ""
+    yield screen.text(
+        f"{_rate(result.per_s)} answers a second. The busiest device, {busiest.name}, computes for "
+        f"{_share(busiest.computing)} of the time{fetching}."
+    )
+    if result.rate_per_s is not None and _busy(busiest) >= _SATURATED:
+        yield screen.note("requests arrive faster than they are answered: the longer the run, the higher the latency")
+    if result.failed:
+        yield screen.note(f"{count(result.failed, 'request')} failed: workers ended at every attempt")
+
+
+def _latency(result: SimulationResult, screen: Screen) -> Section:
+    latency = result.latency
+    if latency is None:
+        return []
+    facts = {"mean": latency.mean, "p50": latency.p50, "p90": latency.p90, "p99": latency.p99, "max": latency.max}
+    text = "   ".join(f"{word} {duration(seconds)}" for word, seconds in facts.items())
+    return [Text("latency  ", "bold").append_text(screen.text(text, "not bold"))]
+
+
+def _devices(result: SimulationResult, screen: Screen) -> Section:
+    """A row for each device, or for all devices with the same parts if there are too many."""
+    groups = [[device] for device in result.devices]
+    if len(groups) > MAX_ROWS:
+        ordered = sorted(result.devices, key=lambda device: (not device.parts, device.parts))
+        groups = [list(group) for _, group in groupby(ordered, key=lambda device: device.parts)]
+    is_grouped = len(groups) < len(result.devices)
+    names = [count(len(group), "device") if is_grouped else group[0].name for group in groups]
+    computing = _means(groups, lambda device: device.computing)
+    columns = [
+        Column("device", [Text(name, style="bold") for name in names], min_width=12),
+        Column("runs", [Text(_parts(group[0])) for group in groups], min_width=12),
+        Column("steps", [f"{sum(device.steps for device in group):,}" for group in groups], drop_order=2),
+        Column("computing", list(map(_share, computing))),
+        _bars(computing, screen, drop_order=3),
+    ]
+    if is_grouped:
+        most = [_share(max(device.computing for device in group)) for group in groups]
+        columns.append(Column("max", most, drop_order=1))
+    columns.append(Column("fetching", list(map(_share, _means(groups, lambda device: device.fetching)))))
+    if any(device.failures for device in result.devices):
+        columns.append(Column("failures", [f"{sum(device.failures for device in group):,}" for group in groups]))
+        columns.append(Column("down", list(map(_share, _means(groups, lambda device: device.down)))))
+    return [screen.table(columns)]
+
+
+def _means(groups: Sequence[Sequence[DeviceUse]], share: Callable[[DeviceUse], float]) -> list[float]:
+    return [mean(map(share, group)) for group in groups]
+
+
+def _parts(device: DeviceUse) -> str:
+    return ", ".join(f"part {i}" for i in device.parts) or "-"
+
+
+def _bars(shares: Iterable[float], screen: Screen, *, drop_order: int) -> Column:
+    return Column("", [Text(screen.bar(share), style="cyan") for share in shares], drop_order=drop_order)
+
+
+def _links(result: SimulationResult, screen: Screen) -> Section:
+    """The links that carried anything, the busiest first."""
+    links = sorted((link for link in result.links if link.bytes), key=lambda link: -link.used)
+    if not links:
+        return []
+    shown, rest = links[:MAX_ROWS], links[MAX_ROWS:]
+    names = [Text(f"{link.source or 'router'} → {link.target or 'router'}") for link in shown]
+    columns = [
+        Column("link", names, min_width=12),
+        Column("carried", [size(link.bytes) for link in shown]),
+        Column("used", [_share(link.used) for link in shown]),
+        _bars([link.used for link in shown], screen, drop_order=1),
+    ]
+    lines: Section = [screen.table(columns)]
+    if rest:
+        more = f"{count(len(rest), 'more link')}, used for at most {_share(rest[0].used)}"
+        lines.append(screen.text(f"{screen.glyphs.more} {more}", "dim"))
+    if result.lost:
+        lines.append(screen.text(f"{count(result.lost, 'message')} lost and sent again", "dim"))
+    return lines
+
+
+def _cost_of_failures(result: SimulationResult, screen: Screen) -> Section:
+    """The same run with and without failures."""
+    without = result.without_failures
+    if without is None:
+        return []
+    both = (result, without)
+    rows: dict[str, list[str]] = {
+        "answers a second": [_rate(one.per_s) for one in both],
+        "answered": [f"{one.answered:,}" for one in both],
+        "time": [duration(one.total_s) for one in both],
+    }
+    if result.latency and without.latency:
+        latencies = (result.latency, without.latency)
+        rows["mean latency"] = [duration(one.mean) for one in latencies]
+        rows["p99 latency"] = [duration(one.p99) for one in latencies]
+    columns = [
+        Column("cost of failures", list(map(Text, rows))),
+        Column("with", [values[0] for values in rows.values()]),
+        Column("without", [values[1] for values in rows.values()]),
+    ]
+    lines: Section = [screen.table(columns)]
+    if result.restarted:
+        text = f"{count(result.restarted, 'request')} restarted, because a device that failed had their tensors"
+        lines.append(screen.text(text, "dim"))
+    return lines
+
+
+def _busy(device: DeviceUse) -> float:
+    return device.computing + device.fetching + device.messaging
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 1000 else f"{per_s:.4g}"
+
+
+def _share(share: float) -> str:
+    """A percentage with at most three digits."""
+    return f"{100 * share:.3g} %" if share < 0.995 else f"{100 * share:.0f} %"

@@ -1,0 +1,120 @@
+"""Tables for the terminal. Numbers are never shortened: where room is short, names are, and columns are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from .glyphs import Glyphs
+
+_GAP: Final = 2
+_SHORTEST: Final = 6
+"""Letters that are left of a name at least."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        title: its title.
+        cells: one for each row. What comes from a model is `Text`, so that it is never read as markup. Strings are for
+            numbers, and right-aligned.
+        min_width: letters that a shortened cell keeps while other columns can be left out; 0: never shortened.
+        drop_order: columns with the highest number are left out first; those with 0 never.
+    """
+
+    title: str
+    cells: Sequence[Text | str]
+    min_width: int = 0
+    drop_order: int = 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its cells are words."""
+        return not self.cells or isinstance(self.cells[0], Text)
+
+    @property
+    def width(self) -> int:
+        """Its width if nothing is shortened."""
+        return max(map(_width, (self.title, *self.cells)))
+
+    def least(self, min_width: int) -> int:
+        """Its width if cells are shortened to `min_width`."""
+        return min(self.width, max(min_width, cell_len(self.title))) if self.min_width else self.width
+
+
+def table(columns: Iterable[Column], *, width: int, glyphs: Glyphs) -> Table:
+    """A table without lines, at most `width` wide unless its numbers alone are wider.
+
+    Args:
+        columns: of the same length. Of those that may be shortened, the last is shortened first.
+        width: of the terminal.
+        glyphs: what the terminal can show.
+    """
+    shown = _kept([_plain(column, glyphs) for column in columns], width)
+    widths = _widths(shown, width)
+    made = Table(box=None, padding=0, header_style="dim")
+    for column, room in zip(shown, widths, strict=True):
+        if made.columns:  # a column as gap: rich before 14.3 counts padding after the last column, too
+            made.add_column(width=_GAP)
+        made.add_column(Text(column.title), width=room, no_wrap=True, justify="left" if column.is_text else "right")
+    for row in zip(*(column.cells for column in shown), strict=True):
+        cells = [("", _shortened(cell, room)) for cell, room in zip(row, widths, strict=True)]
+        made.add_row(*[part for cell in cells for part in cell][1:])
+    return made
+
+
+def _plain(column: Column, glyphs: Glyphs) -> Column:
+    def plain(cell: Text | str) -> Text | str:
+        if isinstance(cell, str):
+            return glyphs.plain(cell)
+        return cell if cell.spans else glyphs.text(cell.plain, str(cell.style))
+
+    return replace(column, title=glyphs.plain(column.title), cells=[plain(cell) for cell in column.cells])
+
+
+def _kept(columns: list[Column], width: int) -> list[Column]:
+    """The columns that there is room for."""
+    while _total(column.least(column.min_width) for column in columns) > width:
+        first = max(columns, key=lambda column: column.drop_order)
+        if not first.drop_order:
+            break
+        columns = [column for column in columns if column is not first]
+    return columns
+
+
+def _widths(columns: Sequence[Column], width: int) -> list[int]:
+    """The width of each column: names are shortened to `min_width` first, and further only if that is not enough."""
+    widths = [column.width for column in columns]
+    for shortest in (None, _SHORTEST):
+        for i, column in reversed(list(enumerate(columns))):
+            excess = max(0, _total(widths) - width)
+            least = column.least(column.min_width if shortest is None else shortest)
+            widths[i] -= min(excess, max(0, widths[i] - least))
+    return widths
+
+
+def _total(widths: Iterable[int]) -> int:
+    found = list(widths)
+    return sum(found) + _GAP * (len(found) - 1)
+
+
+def _width(cell: Text | str) -> int:
+    return cell_len(cell if isinstance(cell, str) else cell.plain)
+
+
+def _shortened(cell: Text | str, width: int) -> Text:
+    text = cell if isinstance(cell, Text) else Text(cell)
+    if cell_len(text.plain) <= width:
+        return text
+    # Names differ most at their ends. Three dots, since not every terminal has the ellipsis.
+    tail = text.plain
+    while cell_len(tail) > max(1, width - 3):
+        tail = tail[1:]
+    return Text(f"...{tail}", style=text.style)

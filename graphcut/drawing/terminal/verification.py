@@ -1,0 +1,62 @@
+"""The result of a verification on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from ...core.manifest import Cascade
+from ..sentences import REJECTED, numbers_result, structure_result
+from .lanes import MAX_ROWS
+from .screen import Screen, screen_on
+
+if TYPE_CHECKING:  # these load ONNX Runtime
+    from ...verifying.numerical import TensorComparison
+    from ...verifying.verification import Verification
+
+
+def draw_verification(verification: Verification, cascade: Cascade, console: Console) -> RenderableType:
+    """The answer in the first line, then what was compared."""
+    screen = screen_on(console)
+    proof, worst = verification.proof, verification.first_difference
+    structure = f"{screen.result_sign(proof.holds)} structure: {structure_result(verification)}"
+    lines = [_answer(verification, screen), screen.text(structure)]
+    lines += [screen.text(f"  {sentence}", "red") for sentence in proof.objections[:MAX_ROWS]]
+    if verification.runs:
+        sign = screen.result_sign(worst is None and not verification.failure)
+        lines.append(screen.text(f"{sign} numbers: {numbers_result(verification)}"))
+    elif verification.refusal:
+        lines.append(Text(f"{screen.glyphs.more} {REJECTED}"))
+        lines.append(screen.text(f"  {verification.refusal}", "dim"))
+        lines.append(Text("  pass your own with --inputs FILE.npz", "dim"))
+    if verification.failure:
+        lines.append(screen.text(f"  the cascade rejects inputs that the model accepts: {verification.failure}", "red"))
+    if worst is not None:
+        lines += _difference(worst, cascade, screen)
+    if verification.is_random:
+        lines.append(Text("  some tensors depend on random nodes: for these, only the structure was compared", "dim"))
+    if verification.reason:
+        lines.append(screen.text(f"  {verification.reason}", "dim"))
+    return Group(*lines)
+
+
+def _answer(verification: Verification, screen: Screen) -> Text:
+    if not verification.same:
+        return Text(f"{screen.glyphs.no} the cascade does not match the model", style="bold red")
+    if verification.runs:
+        how = "bit-identical" if verification.is_identical else "equal within the tolerance"
+        return Text(f"{screen.glyphs.yes} the cascade matches the model: outputs are {how}", "bold green")
+    return Text(
+        f"{screen.glyphs.yes} the cascade matches the model: same structure, nothing was run", style="bold green"
+    )
+
+
+def _difference(worst: TensorComparison, cascade: Cascade, screen: Screen) -> list[Text]:
+    kind = "output" if worst.is_output else "boundary tensor"
+    absolute = f"max abs {worst.max_abs:.3g} (allowed {worst.allowed:.3g})"
+    return [
+        screen.text(f"  the first {kind} that differs: {worst.tensor!r}, from {cascade.parts[worst.part].file}", "red"),
+        screen.text(f"  {absolute}, max rel {worst.max_rel:.3g}, {worst.max_ulps:,} ulps", "red"),
+    ]
