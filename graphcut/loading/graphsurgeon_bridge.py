@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, Final
 
 import onnx_graphsurgeon as gs
 from google.protobuf.message import Message
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto
 from onnx.helper import find_min_ir_version_for, make_opsetid
 from onnx_graphsurgeon.logger import G_LOGGER
 
@@ -26,10 +26,10 @@ from .shape_inference import UNKNOWN, infer_values, tensors_of_values, without_v
 from .subgraphs import FIRST_IR_WITH_DEFAULTS, nodes_within, subgraphs
 
 _ANNOTATIONS: Final = re.compile(
-    "configuration|denotation|device_configurations|doc_string|metadata_props|model_version|overload|producer_name"
+    "configuration|denotation|device_configurations|doc_string|metadata_props|model_version|producer_name"
     "|producer_version|quantization_annotation|training_info|value_info"
 )
-"""Fields of any message that have no part in results; functions that differ in `overload` alone are refused."""
+"""Fields of any message that have no part in what a model computes."""
 
 _SILENT: Final = 99
 _FIRST_IR_WITH_INT4: Final = 10
@@ -37,14 +37,11 @@ _HINT: Final = "work on the ONNX file: graphcut needs no graph of onnx_graphsurg
 
 
 def message_of_graph(graph: gs.Graph) -> ModelProto:
-    """`graph` as a message, with its values.
-
-    A graph without an IR version gets the lowest that has its opset, and at least 10, the first with all common types.
+    """`graph` as a message, with its values. Without an IR version it gets the lowest for its opset, 10 or more.
 
     Raises:
         ModelError: onnx_graphsurgeon can't export the graph, or the message would compute something else: two tensors
-            have one name, two functions differ in their overload alone, values are exported as another type, or
-            `graph.opset` isn't the opset that is exported.
+            or functions have one name, values are exported as another type, or `graph.opset` is not what is exported.
     """
     with _errors_of("export"):
         graphs = [graph, *graph.subgraphs(recursive=True), *graph.functions]
@@ -53,9 +50,10 @@ def message_of_graph(graph: gs.Graph) -> ModelProto:
         for tensor in tensors:
             if isinstance(tensor, gs.Constant) and str(tensor.dtype) == "float8_e4m3fnuz":
                 raise ModelError(f"the float8e4m3fnuz values of {tensor.name!r} would become float8e4m3fn")
+        if len({function.unique_id for function in graph.functions}) < len(graph.functions):
+            raise ModelError("two functions have one domain and name: graphs have no overloads")
         message: ModelProto = gs.export_onnx(graph)
     _normalize(message)
-    _refuse_overloads(message.functions)
     versions = {entry.domain: entry.version for entry in message.opset_import}
     if versions.get("", graph.opset) != graph.opset:
         raise ModelError(
@@ -71,8 +69,8 @@ def refuse_shifted_outputs(message: ModelProto) -> None:
     """Refuse a node whose outputs are not of the types that the graph declares for them.
 
     When `tensor.inputs.clear()` makes an output of a node an input of the graph, onnx_graphsurgeon removes it from the
-    node. The outputs after it then take the place of the one before, so the node computes other values for them.
-    Declared types (value_info) tell; without them nothing does.
+    node. The outputs after it take the place of the one before, so the node computes other values for them. Declared
+    types (value_info) tell; without them nothing does.
 
     Raises:
         ModelError: a declared type contradicts what ONNX shape inference finds.
@@ -81,11 +79,10 @@ def refuse_shifted_outputs(message: ModelProto) -> None:
     declared = tensors_of_values([*message.graph.value_info, *message.graph.output])
     inferred = tensors_of_values(infer_values(without_value_info(message))) if several else {}
     for name in several.keys() & declared.keys() & inferred.keys():
-        said, found = declared[name], inferred[name]
+        node, said, found = several[name], declared[name], inferred[name]
         dims = zip(said.shape or (), found.shape or (), strict=False)
         differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in dims)
         if differ or (said.dtype != found.dtype and UNKNOWN not in {said.dtype, found.dtype}):
-            node = several[name]
             raise ModelError(
                 f"node {node.name or node.output[0]!r} ({node.op_type}) writes {name!r} as {found}, and the graph "
                 f"declares {said}: an output before it was removed from the node",
@@ -113,17 +110,16 @@ def lost_by_graph(message: ModelProto) -> Mapping[str, int]:
     Raises:
         ModelError: onnx_graphsurgeon can't import or export the message, or would change what the model computes.
     """
-    _refuse_overloads(message.functions)
     before, imported = ModelProto(), ModelProto()
     before.CopyFrom(message)
     imported.CopyFrom(message)
     graph = graph_of_message(imported)
     with _errors_of("export"):
         after = gs.export_onnx(graph)
+    _move_back(before.graph, after.graph)
     had, has = Counter[str](), Counter[str]()
     for proto, found in ((before, had), (after, has)):
         _normalize(proto)
-        _hoist(proto.graph)
         _strip(proto, found)
     if difference := next(_differences(before, after), ""):
         raise ModelError(f"onnx_graphsurgeon can't hold the model: it would change {difference}", hint=_HINT)
@@ -141,20 +137,11 @@ def _errors_of(action: str) -> Iterator[None]:
         raise ModelError(f"onnx_graphsurgeon can't {action} the graph: {reason}", hint=_HINT) from error
 
 
-def _refuse_overloads(functions: Iterable[FunctionProto]) -> None:
-    """A graph knows functions by domain and name alone: calls of two overloads would run one of them."""
-    for (domain, name), number in Counter((function.domain, function.name) for function in functions).items():
-        if number > 1:
-            raise ModelError(
-                f"onnx_graphsurgeon can't tell the {number} overloads of {domain}.{name} apart", hint=_HINT
-            )
-
-
 def _normalize(message: ModelProto) -> None:
     """Write what a graph can't say, or says in another way, as it does: the meaning stays."""
     weights = {tensor.name for tensor in message.graph.initializer}
     if message.ir_version < FIRST_IR_WITH_DEFAULTS:
-        _remove(message.graph.input, lambda value: value.name in weights)
+        _remove(message.graph.input, weights)
         message.ir_version = FIRST_IR_WITH_DEFAULTS
     owners: list[ModelProto | FunctionProto] = [message, *message.functions]
     for owner in owners:
@@ -169,36 +156,20 @@ def _normalize(message: ModelProto) -> None:
         owner.opset_import.extend(make_opsetid(domain, version) for domain, version in versions.items())
 
 
-def _hoist(graph: GraphProto) -> None:
-    """Move initializers of subgraphs to the main graph where nothing else has their name.
-
-    An export writes an outer initializer into each subgraph that reads it, and only there.
-    """
-    graphs = list(_graphs(graph))
-    defined: dict[str, list[TensorProto | None]] = {}
-    for each in graphs:
-        for tensor in each.initializer:
-            defined.setdefault(tensor.name, []).append(tensor)
-        weights = {tensor.name for tensor in each.initializer}
-        for name in (*(value.name for value in each.input), *(name for node in each.node for name in node.output)):
-            if name not in weights:
-                defined.setdefault(name, []).append(None)
-    movable = {name: found[0] for name, found in defined.items() if found[0] and all(t == found[0] for t in found)}
-    for each in graphs:
-        _remove(each.initializer, lambda tensor: tensor.name in movable)
-    graph.initializer.extend(tensor for tensor in movable.values() if tensor)
+def _move_back(before: GraphProto, after: GraphProto) -> None:
+    """Move outer initializers that the export wrote into subgraphs back to the outer graph."""
+    for node, exported in zip(before.node, after.node, strict=False):
+        for one, two in zip(subgraphs(node), subgraphs(exported), strict=False):
+            _move_back(one, two)
+            own, outer = {t.name for t in one.initializer}, {t.name: t for t in after.initializer}
+            moved = {t.name for t in two.initializer if t.name not in own and outer.get(t.name, t) == t}
+            after.initializer.extend(t for t in two.initializer if t.name in moved - outer.keys())
+            _remove(two.initializer, moved)
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
-    for node in graph.node:
-        for body in subgraphs(node):
-            yield from _graphs(body)
-
-
-def _remove(values: Any, is_unwanted: Callable[[Any], bool]) -> None:  # noqa: ANN401 - any repeated field
+def _remove(values: Any, names: Set[str]) -> None:  # noqa: ANN401 - any repeated field of named messages
     for i in reversed(range(len(values))):
-        if is_unwanted(values[i]):
+        if values[i].name in names:
             del values[i]
 
 
@@ -217,7 +188,7 @@ def _strip(message: Message, found: Counter[str]) -> None:
     if isinstance(message, GraphProto):
         message.initializer.sort(key=lambda tensor: tensor.name)
         message.sparse_initializer.sort(key=lambda sparse: sparse.values.name)
-    elif isinstance(message, (ModelProto, FunctionProto)):
+    elif isinstance(message, ModelProto | FunctionProto):
         message.opset_import.sort(key=lambda entry: entry.domain)
 
 
