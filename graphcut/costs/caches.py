@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 from ..core.errors import UsageError
 from ..core.graph import Graph
 from ..core.wiring import Dim, Tensor
+from ..loading.expressions import evaluate
 from ..loading.model import Model
 from .state_slots import routes_from
 
@@ -183,7 +184,7 @@ def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
 
     * the total of a decoder, if past and new tokens are bound: their sum;
     * the width of a cache, which onnxruntime-genai calls `kv_cache_dim`: that of a head of the attention that reads it;
-    * symbols that are sums and products of others, as torch's exporter writes them (`past + seq`).
+    * symbols that are expressions of others, as torch's exporter writes them (`past + seq`).
     """
     bound = {**head_sizes(model), **dims}
     sizes = decoder_sizes(model)
@@ -193,7 +194,7 @@ def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
             if isinstance(dim, str):
                 bound.setdefault(dim, total)
     for dim in dict.fromkeys(dim for tensor in model.boundary_types.values() for dim in tensor.shape or ()):
-        if isinstance(dim, str) and dim not in bound and (number := _evaluated(dim, bound)) is not None:
+        if isinstance(dim, str) and dim not in bound and (number := evaluate(dim, bound)) is not None:
             bound[dim] = number
     return bound
 
@@ -216,20 +217,6 @@ def head_sizes(model: Model) -> dict[str, int]:
             if node.domain == "com.microsoft" and written and isinstance(written[-1], int):
                 found[width] = written[-1] // heads
     return found
-
-
-def _evaluated(text: str, dims: Mapping[str, int]) -> int | None:
-    """The value of a sum of products of symbols and numbers; `None` for anything else."""
-    total = 0
-    for term in text.split("+"):
-        value = 1
-        for factor in (factor.strip() for factor in term.split("*")):
-            number = int(factor) if factor.isdecimal() else dims.get(factor)
-            if number is None:
-                return None
-            value *= number
-        total += value
-    return total
 
 
 def _by_key(names: Iterable[str], tensors: Mapping[str, Tensor]) -> dict[tuple[str, ...], list[str]]:

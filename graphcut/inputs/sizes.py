@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from .expressions import evaluate
+from ..loading.expressions import evaluate
 from .roles import Meaning
 from .survey import InputSurvey
 

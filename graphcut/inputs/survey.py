@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ..core.wiring import Tensor
+from ..loading.expressions import atoms
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type
 from .consumers import Consumer, consumers_of
-from .expressions import atoms
 from .flattening import FlatNodes, flatten
 from .roles import Meaning, Role, meaning_of_symbol, meanings_of_axes, role_of
 from .shape_hints import Shape, axis_meanings, required_channels, required_rank, required_sizes

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .expressions import evaluate
+from ..loading.expressions import evaluate
 from .parameters import index_bound, must_be_positive, parameter_values
 from .roles import INTEGERS, Role
 from .shape_hints import Shape

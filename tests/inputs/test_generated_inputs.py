@@ -15,12 +15,12 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from graphcut.core.errors import GraphcutError, ModelError, UsageError
 from graphcut.core.wiring import Tensor
-from graphcut.inputs.expressions import atoms, evaluate
 from graphcut.inputs.generating import Feeds, generate, make_feeds
 from graphcut.inputs.input_files import read_inputs
 from graphcut.inputs.searching import find_accepted_inputs
 from graphcut.inputs.sizes import Fallback, choose_sizes
 from graphcut.inputs.survey import survey_inputs
+from graphcut.loading.expressions import atoms, evaluate
 from graphcut.loading.model import Model, load
 from graphcut.running.values import to_value
 
