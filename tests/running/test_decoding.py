@@ -268,7 +268,7 @@ def test_a_state_between_two_parts_is_sent_and_reported(tmp_path: Path) -> None:
     path = written(tmp_path, style.draw())
     model = load(path)
     made = plan(analyze(model), At(("y0",)))  # between two layers, whose states are one tensor
-    note = "2 states are sent from part to part at each step, since a cut separates h0 from hn, c0 from cn"
+    note = "2 states are sent between parts at every step, because a cut separates h0 from hn, c0 from cn"
     assert note in scene_of_plan(made, analyze(model)).notes
     cascade = split(model, made, tmp_path / "parts")
     assert note in scene_of_cascade(cascade).notes
