@@ -18,19 +18,12 @@ _MAX_PERIODS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBlock:
-    """Equal blocks of a model.
+    """Equal blocks of a model."""
 
-    Attributes:
-        blocks: the nodes of each block, in topological order; first block first.
-        block: what to call a block: `layer` if it holds attention, else `block`.
-        before: what is before the blocks, in a word or two.
-        after: what is after them.
-    """
-
-    blocks: tuple[tuple[int, ...], ...]
-    block: str
-    before: str
-    after: str
+    blocks: tuple[tuple[int, ...], ...]  #: the nodes of each block, in topological order; first block first.
+    block: str  #: what to call a block: `layer` if it holds attention, else `block`.
+    before: str  #: what is before the blocks, in a word or two.
+    after: str  #: what is after them.
 
     def __str__(self) -> str:
         around = [f"{what} {where}" for what, where in ((self.before, "before"), (self.after, "after")) if what]

@@ -50,21 +50,13 @@ class Cache:
 
 
 class DecoderSizes(NamedTuple):
-    """The sizes of a decoder's inputs: symbols, or numbers where a size is fixed; `None` if unknown.
+    """The sizes of a decoder's inputs: symbols, or numbers where a size is fixed; `None` if unknown."""
 
-    Attributes:
-        batch: sequences in a batch.
-        seq: new tokens of each.
-        past: tokens in the cache before the step. For a buffer of past and present, its size.
-        present: tokens in the cache after the step.
-        total: past and new tokens together, as the attention mask has it.
-    """
-
-    batch: Dim
-    seq: Dim
-    past: Dim
-    present: Dim
-    total: Dim
+    batch: Dim  #: sequences in a batch.
+    seq: Dim  #: new tokens of each.
+    past: Dim  #: tokens in the cache before the step. For a buffer of past and present, its size.
+    present: Dim  #: tokens in the cache after the step.
+    total: Dim  #: past and new tokens together, as the attention mask has it.
 
 
 def find_caches(model: Model) -> tuple[Cache, ...]:

@@ -32,17 +32,11 @@ _PACKED_IN: Final = {member: packed for packed, members in _PACKED.items() for m
 
 @dataclass(frozen=True)
 class Coverage:
-    """How well a cost model and a model match.
+    """How well a cost model and a model match."""
 
-    Attributes:
-        unmatched: the modules whose rows match no node, except rows without costs, such as those of dropouts.
-        uncovered: the names of the flowing nodes without a row, except nodes that only move data.
-        matched: how many rows match a node.
-    """
-
-    unmatched: tuple[str, ...]
-    uncovered: tuple[str, ...]
-    matched: int
+    unmatched: tuple[str, ...]  #: the modules whose rows match no node, except rows without costs (dropouts).
+    uncovered: tuple[str, ...]  #: the names of the flowing nodes without a row, except nodes that only move data.
+    matched: int  #: how many rows match a node.
 
 
 def cover(table: CostTable, costs: Costs) -> tuple[tuple[Group, ...], Coverage]:

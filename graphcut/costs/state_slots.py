@@ -17,19 +17,12 @@ from ..loading.subgraphs import FunctionKey, callee_key, captures, subgraphs
 
 
 class StateSlot(NamedTuple):
-    """Where an operator reads a state and where it writes it.
+    """Where an operator reads a state and where it writes it."""
 
-    Attributes:
-        read: index of the input.
-        written: index of the output.
-        axis: the axis of the tokens; `None` if there is none, or an attribute has it.
-        is_sure: it is always a state; else only if other nodes read it after the operator, too.
-    """
-
-    read: int
-    written: int
-    axis: int | None = None
-    is_sure: bool = True
+    read: int  #: index of the input.
+    written: int  #: index of the output.
+    axis: int | None = None  #: the axis of the tokens; `None` if there is none, or an attribute has it.
+    is_sure: bool = True  #: it is always a state; else only if other nodes read it after the operator, too.
 
 
 def _keys_and_values(*slots: tuple[int, int]) -> tuple[StateSlot, ...]:
@@ -67,21 +60,13 @@ _PICKING: Final = frozenset({"Split", "Gather"})
 
 @dataclass(frozen=True, slots=True)
 class StateRoute:
-    """What is known of a state that was followed to a tensor.
+    """What is known of a state that was followed to a tensor."""
 
-    Attributes:
-        is_kept: it passed an operator with a state slot.
-        is_sure: one of these is always a state.
-        is_used: another node reads it after that.
-        axis: the axis of its tokens, if an operator has it.
-        is_reshaped: its axes changed before an operator had the axis of the tokens.
-    """
-
-    is_kept: bool = False
-    is_sure: bool = False
-    is_used: bool = False
-    axis: int | None = None
-    is_reshaped: bool = False
+    is_kept: bool = False  #: it passed an operator with a state slot.
+    is_sure: bool = False  #: one of these is always a state.
+    is_used: bool = False  #: another node reads it after that.
+    axis: int | None = None  #: the axis of its tokens, if an operator has it.
+    is_reshaped: bool = False  #: its axes changed before an operator had the axis of the tokens.
 
     @property
     def is_state(self) -> bool:

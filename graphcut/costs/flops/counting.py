@@ -32,36 +32,22 @@ _IR: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class FlopCount:
-    """The cost of a node.
+    """The cost of a node."""
 
-    Attributes:
-        flops: its floating-point operations.
-        uncounted: the operators without a rule in it, and how many nodes each; they count as 0.
-    """
-
-    flops: Formula
-    uncounted: Mapping[str, int] = field(default_factory=dict)
+    flops: Formula  #: its floating-point operations.
+    uncounted: Mapping[str, int] = field(default_factory=dict)  #: operators without a rule, and how many nodes each.
 
 
 @dataclass(frozen=True)
 class Context:
-    """What is known where a node is.
+    """What is known where a node is."""
 
-    Attributes:
-        tensors: types of tensors, by name.
-        values: small tensors with known values, by name.
-        opsets: the operator sets of the nodes.
-        functions: the model-local functions.
-        dims: numbers for symbols, by which the more expensive branch of an If is chosen.
-        called: the costs of functions for types of inputs; a cache.
-    """
-
-    tensors: Mapping[str, Tensor]
-    values: Mapping[str, TensorProto]
-    opsets: Sequence[OperatorSetIdProto]
-    functions: Mapping[FunctionKey, FunctionProto]
-    dims: Mapping[str, int]
-    called: dict[object, FlopCount] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor]  #: types of tensors, by name.
+    values: Mapping[str, TensorProto]  #: small tensors with known values, by name.
+    opsets: Sequence[OperatorSetIdProto]  #: the operator sets of the nodes.
+    functions: Mapping[FunctionKey, FunctionProto]  #: the model-local functions.
+    dims: Mapping[str, int]  #: numbers for symbols, by which the more expensive branch of an If is chosen.
+    called: dict[object, FlopCount] = field(default_factory=dict)  #: a cache: the costs of functions.
 
     def number(self, name: str) -> int | None:
         """The value of a tensor with one element; `None` if it is unknown."""

@@ -17,15 +17,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A node and the types of its tensors. An unknown size counts as 1 and makes a formula inexact.
+    """A node and the types of its tensors. An unknown size counts as 1 and makes a formula inexact."""
 
-    Attributes:
-        proto: the node.
-        tensors: the known types of activations, weights and constants, by name.
-    """
-
-    proto: NodeProto
-    tensors: Mapping[str, Tensor]
+    proto: NodeProto  #: the node.
+    tensors: Mapping[str, Tensor]  #: the known types of activations, weights and constants, by name.
 
     def has(self, index: int) -> bool:
         """Whether the node has this input."""
