@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -13,6 +14,7 @@ from graphcut import Model, load
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
+ORT_VERSION = tuple(int(number) for number in ort.__version__.split(".")[:2])
 
 Draw = Callable[..., Model]
 

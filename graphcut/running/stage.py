@@ -22,7 +22,7 @@ _CPU: Final = "CPUExecutionProvider"
 
 _MOST_FOLDED_BYTES: Final = "65536"
 """With mapped weights, constants up to this size are folded. A larger one, such as a transposed weight, would be
-computed at load time and held in memory as well."""
+computed at load time and held in memory as well (as it is by ONNX Runtime before 1.27, which lacks the option)."""
 
 _NO_BUFFERS: Final[Values] = MappingProxyType({})
 

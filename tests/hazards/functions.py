@@ -44,7 +44,7 @@ def functions_in_branch() -> Hazard:
 def _scale() -> FunctionProto:
     """Scale(a) = alpha * a, where alpha has no default."""
     alpha = make_node("Constant", [], ["s"])
-    alpha.attribute.append(make_attribute_ref("value_float", AttributeProto.FLOAT, ref_attr_name="alpha"))
+    alpha.attribute.append(AttributeProto(name="value_float", ref_attr_name="alpha", type=AttributeProto.FLOAT))
     nodes = [alpha, make_node("Mul", ["a", "s"], ["b"])]
     return make_function("local", "Scale", ["a"], ["b"], nodes, [make_opsetid("", OPSET)], attributes=["alpha"])
 

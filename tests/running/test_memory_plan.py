@@ -40,7 +40,7 @@ from graphcut.running.npz_files import save_outputs
 from graphcut.running.stage import Stage
 from graphcut.running.values import NON_NUMPY_TYPES, to_array, to_value
 
-from conftest import floats, model_of
+from conftest import ORT_VERSION, floats, model_of
 from heavy import WEIGHT_BYTES, WIDTH, in_a_process, write_heavy
 
 MIB = 1 << 20
@@ -696,6 +696,8 @@ said["above"] = peak.bytes - before
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak memory")
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_mapped_weight_is_not_read_on_loading_even_if_it_is_transposed(tmp_path: Path, *, transposed: bool) -> None:
+    if transposed and ORT_VERSION < (1, 27):
+        pytest.skip("ONNX Runtime can leave large constants unfolded since 1.27")
     write_heavy(tmp_path / "heavy.onnx", 2, transposed=transposed)
     cascade = cut(tmp_path / "heavy.onnx", "add0", weights="share")
     assert in_a_process(LOADED, cascade.path)["above"] < 4 * MIB < WEIGHT_BYTES / 8
