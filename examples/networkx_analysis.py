@@ -11,19 +11,12 @@ import graphcut
 
 
 def main(path: str) -> None:
-    """Print the longest path, and the nodes that every path from the first node passes: cuts of a single node."""
-    model = graphcut.load(path)
-    view = graphcut.to_networkx(model.graph)
-    names = nx.get_node_attributes(view, "name")
-    print(f"{view.number_of_nodes()} nodes, {view.number_of_edges()} edges")
-    print("longest path:", len(nx.dag_longest_path(view)), "nodes")
-    order = list(nx.topological_sort(view))
-    above = nx.immediate_dominators(view, order[0])
-    node, chain = order[-1], []
-    while above.get(node) not in {None, node}:
-        node = above[node]
-        chain.append(names[node])
-    print("every path to the last node passes:", ", ".join(reversed(chain)))
+    """Print the longest path, and the nodes that every path passes: cuts of a single node."""
+    analysis = graphcut.analyze(path)
+    digraph = analysis.digraph
+    print(f"{digraph.number_of_nodes()} nodes, {digraph.number_of_edges()} edges")
+    print("longest path:", len(nx.dag_longest_path(digraph)), "nodes")
+    print("every path passes:", ", ".join(digraph.nodes[node]["name"] for node in analysis.dominators))
 
 
 if __name__ == "__main__":
