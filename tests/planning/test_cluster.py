@@ -152,7 +152,7 @@ def test_a_device_that_can_not_be_is_refused_by_field_and_name(
     refusal: Callable[[str], str], field: str, value: str
 ) -> None:
     said = refusal(f"{PAIR}{field} = {value}")
-    assert said.startswith(f": devices[1]: {field} of device 'b' can't be {value}: it is ")
+    assert said.startswith(f": devices[1]: {field} of device 'b' can't be {value}: expected ")
 
 
 @pytest.mark.parametrize("words", ["lots", "", "4 G", "1e9"])
