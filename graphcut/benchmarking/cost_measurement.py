@@ -20,7 +20,7 @@ from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model
 from ..running.process_memory import available_bytes
 from ..running.values import Value, symbol_sizes, to_value
-from ..surgery.splitting import part_model
+from ..surgery.part_models import part_model
 from .ort_profile import ProfiledPiece, is_half, profile
 
 

@@ -1,1 +1,1 @@
-"""From a model to its parts, and back."""
+"""Write ONNX models: parts of a model, and a model from its parts."""

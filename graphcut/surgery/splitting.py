@@ -1,4 +1,4 @@
-"""The only door ONNX goes out by: part models from a plan, written beside and renamed when all is done."""
+"""`split`: write the parts of a model to a folder, all or none."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto
 
 from ..core.atomic_files import replace_files, replace_folder, scratch_folder
-from ..core.errors import GraphcutError, ModelError, PlanError, UsageError
+from ..core.errors import GraphcutError, PlanError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
     FORMAT,
@@ -35,18 +35,17 @@ from ..costs.caches import find_caches, head_sizes, token_axis
 from ..costs.device import Device
 from ..costs.weighing import peak_bytes
 from ..loading.external_data import FileLayout, lay_out, refer_to_file, write_data
-from ..loading.fingerprint import copy_fields, graph_digest
+from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
-from ..loading.shape_inference import tensor_of_type as describe_type
-from ..loading.shape_inference import type_proto
-from ..loading.subgraphs import all_tensors, functions_called, is_external
+from ..loading.subgraphs import all_tensors, is_external
 from ..planning import plans
 from ..planning.goals import Across, Goal, Within
 from ..planning.plans import Plan
+from .part_models import part_model
 
 Storage = Literal["copy", "share"]
 Progress = Callable[[str, int, int], None]
-"""Called with the file that grows, the bytes that have just been written to it, and the bytes that all files get."""
+"""Called with the name of a file, the bytes just written to it, and the bytes of all files together."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,10 +54,10 @@ class PartFile(Product):
 
     Attributes:
         name: the file name of the model.
-        model: its message, as it will stand in the file.
-        block: the nodes it holds.
-        layout: how its own data file is made; None where it has none.
-        data: the files that its weights lie in once all is written, and their sizes in bytes.
+        model: its message, as it will be in the file.
+        block: its nodes.
+        layout: its own data file; None if it has none.
+        data: the files with its weights and their sizes in bytes, once all files are written.
     """
 
     name: str
@@ -69,12 +68,12 @@ class PartFile(Product):
 
     @cached_property
     def raw(self) -> bytes:
-        """The message as it will stand in the file: the same bytes for the same content."""
+        """The bytes of the model file; equal for equal content."""
         return self.model.SerializeToString(deterministic=True)
 
     @property
     def bytes(self) -> int:
-        """What its own files take: the model, and its data file where it has one."""
+        """Size of its own files: the model, and its data file if it has one."""
         return self.model.ByteSize() + (self.layout.file_bytes if self.layout else 0)
 
 
@@ -83,10 +82,10 @@ class PreparedFiles(Product):
     """All files that a split will write.
 
     Attributes:
-        source: the model that is cut.
-        plan: how it is cut.
-        weights: what happens to the weights.
-        folder: where the files go.
+        source: the model.
+        plan: the plan.
+        weights: whether weights are copied or shared.
+        folder: the output folder.
         manifest_name: the file name of the manifest.
         parts: the parts.
     """
@@ -100,70 +99,8 @@ class PreparedFiles(Product):
 
     @property
     def bytes_to_write(self) -> int:
-        """What all files together take on disk, the manifest left out."""
+        """Size of all files together, without the manifest."""
         return sum(part.bytes for part in self.parts)
-
-
-def prepare(
-    model: ModelLike, plan: Plan | Goal, output: str | Path | None = None, *, weights: Storage = "copy"
-) -> PreparedFiles:
-    """Everything that `split` would write, without writing it.
-
-    Raises:
-        ModelError: a tensor that crosses has a type that nothing knows.
-        UsageError: the plan is for another model, or shared weights can't be reached from `output`.
-    """
-    if not isinstance(plan, Plan):
-        plan = plans.plan(model, plan)
-    if not isinstance(model, Model):
-        model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
-    if plan.graph is not model.graph and plan.graph != model.graph:
-        raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
-    folder, stem = _place(model, output, weights)
-    blocks = enumerate(plan.partition.blocks)
-    if weights == "share":
-        parts = tuple(_sharing_part(model, f"{stem}.part-{i}.onnx", block) for i, block in blocks)
-        return PreparedFiles(model, plan, weights, folder, f"{stem}.{MANIFEST}", parts)
-    parts = tuple(_copying_part(model, f"part-{i}.onnx", block) for i, block in blocks)
-    _check_budget(plan, parts)
-    return PreparedFiles(model, plan, weights, folder, MANIFEST, parts)
-
-
-def _check_budget(plan: Plan, parts: Sequence[PartFile]) -> None:
-    """What a plan promised holds for the files as they will be written."""
-    if not isinstance(plan.goal, Within):
-        return
-    for part in parts:
-        if part.bytes > plan.goal.memory_bytes:
-            raise PlanError(
-                f"{part.name} takes {part.bytes:,} bytes, and the plan allows {plan.goal.memory_bytes:,}",
-                hint="plan again: an edited plan must keep its own budget",
-            )
-
-
-def _sharing_part(model: Model, name: str, block: Block) -> PartFile:
-    proto = part_model(model, block)
-    sizes = dict(model.data.values())
-    data = {}
-    for tensor in all_tensors(proto):
-        if is_external(tensor):
-            span = model.range_of(tensor)
-            location = span.file.relative_to(model.path.parent).as_posix()
-            data[location] = sizes[span.file]
-            refer_to_file(tensor, location, span.offset, span.length)
-    return PartFile(name, proto, block, None, data)
-
-
-def _copying_part(model: Model, name: str, block: Block) -> PartFile:
-    proto = part_model(model, block)
-    spans = [(tensor, model.range_of(tensor)) for tensor in all_tensors(proto) if is_external(tensor)]
-    if not spans:
-        return PartFile(name, proto, block, None, {})
-    layout = lay_out(span for _, span in spans)
-    data_name = f"{name}.data"
-    for tensor, span in spans:
-        refer_to_file(tensor, data_name, layout.offset_of(span), span.length)
-    return PartFile(name, proto, block, layout, {data_name: layout.file_bytes})
 
 
 def split(
@@ -175,106 +112,83 @@ def split(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Cascade:
-    """Cut `model` as `plan` says.
+    """Split `model` into the parts of a plan, and write them.
+
+    The files are written to a scratch folder and renamed at the end, so that a reader sees either the old cascade or
+    the new one. The same model, plan and options give the same bytes.
 
     Args:
         model: the model or its path.
-        plan: a plan for this model, or a goal, for which the model is planned.
-        output: the folder that is made. Without it `STEM.parts` beside the model, or for shared weights the folder of
-            the model itself.
-        weights: `copy`: each part gets a data file with what it reads and nothing else. `share`: the parts refer to
-            the weights where they lie, and no weight is copied.
-        force: replace a cascade that already exists; only files that its manifest lists are deleted.
-        progress: told of the bytes written.
-
-    The parts are written beside the goal and renamed when all stand: whoever looks sees the old cascade or the new
-    one. Same model, plan and options give the same bytes.
+        plan: a plan for this model, or a goal to plan for.
+        output: the folder to make; by default `STEM.parts` beside the model, and the model's folder for shared weights.
+        weights: `copy`: each part gets a data file with exactly the weights that it reads. `share`: the parts refer to
+            the files of the model.
+        force: replace an existing cascade; only files that its manifest lists are deleted.
+        progress: called for the bytes written.
 
     Raises:
-        UsageError: something else is in the way, or the plan is for another model.
-        ModelError: a tensor that crosses has a type that nothing knows.
-        GraphcutError: the disk is too small, or refuses.
+        UsageError: another file is in the way, or the plan is for another model.
+        ModelError: a boundary tensor has an unknown type.
+        PlanError: a part is larger than the memory budget of the plan.
+        GraphcutError: there is too little disk space, or writing failed.
     """
     return write(prepare(model, plan, output, weights=weights), force=force, progress=progress)
 
 
-def write(cut: PreparedFiles, *, force: bool = False, progress: Progress | None = None) -> Cascade:
-    """Write the files of `cut`; see `split`."""
-    goal = cut.folder.resolve()
-    old = _listed_files(cut, goal / cut.manifest_name, force=force)
-    _check_way(cut, goal, old)
-    _check_space(cut, goal)
-    is_new = cut.weights == "copy" and not goal.exists()
-    try:
-        with scratch_folder(goal.parent if cut.weights == "copy" else goal, goal.name) as scratch:
-            new = scratch / "new"
-            new.mkdir()
-            _write_files(cut, new, progress)
-            # Whoever stands in a folder keeps it: then, and for parts beside their model, only the files move.
-            if is_new or (old and cut.weights == "copy" and goal != Path.cwd()):
-                replace_folder(new, goal, scratch / "old")
-            else:
-                replace_files(new, goal, last=cut.manifest_name, old=old, backup=scratch / "old")
-    except OSError as error:
-        raise GraphcutError(
-            f"writing {cut.folder} failed: {error.strerror or error}",
-            hint=f"it needs {size(cut.bytes_to_write)} on a disk that can be written; nothing was changed",
-        ) from error
-    return open_cascade(cut.folder / cut.manifest_name)
+def prepare(
+    model: ModelLike, plan: Plan | Goal, output: str | Path | None = None, *, weights: Storage = "copy"
+) -> PreparedFiles:
+    """The files that `split` would write.
+
+    Raises:
+        ModelError: a boundary tensor has an unknown type.
+        PlanError: a part is larger than the memory budget of the plan.
+        UsageError: the plan is for another model, or shared weights can't be reached from `output`.
+    """
+    if not isinstance(plan, Plan):
+        plan = plans.plan(model, plan)
+    if not isinstance(model, Model):
+        model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
+    if plan.graph is not model.graph and plan.graph != model.graph:
+        raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
+    folder, stem = _output_folder(model, output, weights)
+    prefix = f"{stem}." if weights == "share" else ""
+    blocks = enumerate(plan.partition.blocks)
+    parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights) for i, block in blocks)
+    if isinstance(plan.goal, Within) and weights == "copy":
+        _check_budget(plan.goal, parts)
+    return PreparedFiles(model, plan, weights, folder, f"{prefix}{MANIFEST}", parts)
 
 
-def part_model(model: Model, block: Block) -> ModelProto:
-    """The part that holds `block`: its messages copied as they are, its borders made inputs and outputs."""
-    source = model.proto
-    places = sorted((*block.replicas, *block.nodes))
-    made = ModelProto()
-    # training_info binds initializers of the whole graph: it has no meaning in a part.
-    copy_fields(source, made, but={"graph", "functions", "training_info"})
-    graph = made.graph
-    graph.name = source.graph.name
-    graph.doc_string = source.graph.doc_string
-    graph.metadata_props.extend(source.graph.metadata_props)
-    graph.node.extend(source.graph.node[i] for i in places)
-    needed = functions_called(graph.node, model.functions)
-    made.functions.extend(function for key, function in model.functions.items() if key in needed)
-
-    weights = set(block.weights)
-    graph.initializer.extend(t for t in source.graph.initializer if t.name in weights)
-    graph.sparse_initializer.extend(t for t in source.graph.sparse_initializer if t.values.name in weights)
-    inputs = {value.name: value for value in source.graph.input}
-    outputs = {value.name: value for value in source.graph.output}
-    inner = {value.name: value for value in source.graph.value_info}
-    graph.input.extend(inputs.get(name) or _border(model, name, inner) for name in block.reads)
-    # In IR 3 every initializer is listed among the inputs as well.
-    graph.input.extend(value for name, value in inputs.items() if name in weights and name not in block.reads)
-    graph.output.extend(outputs.get(name) or _border(model, name, inner) for name in block.writes)
-
-    inside = {name for i in places for name in model.graph.nodes[i].writes} - set(block.writes)
-    graph.value_info.extend(value for value in source.graph.value_info if value.name in inside)
-    known = inside | weights | {*block.reads, *block.writes}
-    graph.quantization_annotation.extend(n for n in source.graph.quantization_annotation if n.tensor_name in known)
-    return made
+def _check_budget(goal: Within, parts: Sequence[PartFile]) -> None:
+    for part in parts:
+        if part.bytes > goal.memory_bytes:
+            raise PlanError(
+                f"{part.name} has {part.bytes:,} bytes, but the plan allows {goal.memory_bytes:,}",
+                hint="plan again: an edited plan must keep its own budget",
+            )
 
 
-def _border(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
-    """How a tensor that was inside the model is declared at the border of a part."""
-    tensor = model.boundary_types[name]
-    if tensor.dtype == "undefined":
-        raise ModelError(
-            f"the type of {name!r} is not known: neither the model says it, nor ONNX shape inference, nor ONNX Runtime",
-            hint="cut somewhere else, or add a value_info for it to the model",
-        )
-    made = ValueInfoProto(name=name)
-    if name in inner:
-        made.CopyFrom(inner[name])
-    if not made.HasField("type") or (tensor.is_plain and describe_type(name, made.type) != tensor):
-        made.type.CopyFrom(type_proto(tensor))
-    return made
+def _part_file(model: Model, name: str, block: Block, weights: Storage) -> PartFile:
+    proto = part_model(model, block)
+    spans = [(tensor, model.range_of(tensor)) for tensor in all_tensors(proto) if is_external(tensor)]
+    if weights == "share":
+        locations = {path: path.relative_to(model.path.parent).as_posix() for path, _ in model.data.values()}
+        for tensor, span in spans:
+            refer_to_file(tensor, locations[span.file], span.offset, span.length)
+        sizes, used = dict(model.data.values()), dict.fromkeys(span.file for _, span in spans)
+        return PartFile(name, proto, block, None, {locations[file]: sizes[file] for file in used})
+    if not spans:
+        return PartFile(name, proto, block, None, {})
+    layout = lay_out(span for _, span in spans)
+    for tensor, span in spans:
+        refer_to_file(tensor, f"{name}.data", layout.offset_of(span), span.length)
+    return PartFile(name, proto, block, layout, {f"{name}.data": layout.file_bytes})
 
 
-def _place(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
-    """The folder the files go to, and what shared parts are called after."""
-    beside = model.path.parent
+def _output_folder(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
+    """The output folder, and the prefix of file names in the model's own folder."""
+    home = model.path.parent
     stem = model.path.name.removesuffix(".onnx")
     if model.temporary_folder is not None and (output is None or weights == "share"):
         raise UsageError(
@@ -282,113 +196,137 @@ def _place(model: Model, output: str | Path | None, weights: Storage) -> tuple[P
             hint="name a folder for parts with copied weights, or save the model and load it by its path",
         )
     if weights == "copy":
-        return (beside / f"{stem}.parts" if output is None else Path(output)), stem
-    folder = beside if output is None else Path(output)
+        return (home / f"{stem}.parts" if output is None else Path(output)), stem
+    folder = home if output is None else Path(output)
     copying = f"--weights copy{'' if output is None else f' -o {output}'}"
-    if folder.resolve() != beside.resolve():
+    if folder.resolve() != home.resolve():
         raise UsageError(
-            f"parts that share weights must lie beside {model.path.name}, so they can't go to {folder}",
-            hint=f"leave -o out (the parts then go to {beside}), or copy the weights with {copying}",
+            f"parts that share weights must be in the folder of {model.path.name}, not in {folder}",
+            hint=f"leave -o out (the parts then go to {home}), or copy the weights with {copying}",
         )
     for file, _ in model.data.values():
-        if not file.resolve().is_relative_to(beside.resolve()):
+        if not file.resolve().is_relative_to(home.resolve()):
             raise UsageError(
-                f"the weights in {file} lie behind a symbolic link, and parts may not refer to them there",
+                f"the weights in {file} are behind a symbolic link, so parts may not refer to them",
                 hint=f"copy the weights with {copying}",
             )
     return folder, stem
 
 
-def _listed_files(cut: PreparedFiles, manifest: Path, *, force: bool) -> list[Path]:
-    """The files of the cascade that stands in the way, once we may replace it."""
+def write(files: PreparedFiles, *, force: bool = False, progress: Progress | None = None) -> Cascade:
+    """Write the files of a split; see `split`."""
+    target = files.folder.resolve()
+    old = _existing_files(files, target / files.manifest_name, force=force)
+    _check_target(files, target, old)
+    _check_space(files, target)
+    is_new = files.weights == "copy" and not target.exists()
+    try:
+        with scratch_folder(target.parent if files.weights == "copy" else target, target.name) as scratch:
+            new = scratch / "new"
+            new.mkdir()
+            _write_files(files, new, progress)
+            # The current directory must stay, and so must the folder of a model: there only the files are replaced.
+            if is_new or (old and files.weights == "copy" and target != Path.cwd()):
+                replace_folder(new, target, scratch / "old")
+            else:
+                replace_files(new, target, last=files.manifest_name, old=old, backup=scratch / "old")
+    except OSError as error:
+        raise GraphcutError(
+            f"writing {files.folder} failed: {error.strerror or error}",
+            hint=f"it needs {size(files.bytes_to_write)} on a writable disk; nothing was changed",
+        ) from error
+    return open_cascade(files.folder / files.manifest_name)
+
+
+def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> list[Path]:
+    """The files of an existing cascade that is to be replaced."""
     if not manifest.exists():
         return []
     if not force:
-        other = "choose another folder with -o, or " if cut.weights == "copy" else ""
+        other = "choose another folder with -o, or " if files.weights == "copy" else ""
         raise UsageError(
-            f"{cut.folder if cut.weights == 'copy' else manifest} already exists",
+            f"{files.folder if files.weights == 'copy' else manifest} already exists",
             hint=f"{other}add --force to replace it",
         )
     found = read_manifest(manifest)
     names = [part.file for part in found.parts]
     if found.weights == "copy":
         names += [name for part in found.parts for name in part.data]
-    files = [manifest.parent / name for name in names]
-    return [manifest, *(file for file in files if file.resolve().is_relative_to(manifest.parent))]
+    paths = [manifest.parent / name for name in names]
+    return [manifest, *(path for path in paths if path.resolve().is_relative_to(manifest.parent))]
 
 
-def _check_way(cut: PreparedFiles, goal: Path, old: Sequence[Path]) -> None:
-    """Nothing that is not ours stands where files will go; and for a folder of its own, nothing at all."""
-    if goal.exists() and not goal.is_dir():
-        raise UsageError(f"{cut.folder} is a file", hint="choose another folder with -o")
-    if not goal.parent.is_dir():
-        raise UsageError(f"there is no folder {goal.parent}", hint="make it first, or choose another with -o")
-    standing = set(goal.iterdir()) if goal.exists() else set()
-    if cut.weights == "share":
-        standing &= {goal / name for name in (cut.manifest_name, *(part.name for part in cut.parts))}
-    if foreign := standing - set(old):
+def _check_target(files: PreparedFiles, target: Path, old: Sequence[Path]) -> None:
+    """Check that the output folder is empty except for `old`; in the model's folder, that no other file is replaced."""
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{files.folder} is a file", hint="choose another folder with -o")
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {target.parent}", hint="make it first, or choose another with -o")
+    existing = set(target.iterdir()) if target.exists() else set()
+    if files.weights == "share":
+        existing &= {target / name for name in (files.manifest_name, *(part.name for part in files.parts))}
+    if foreign := existing - set(old):
+        action = "move it away" if files.weights == "share" else "choose another folder with -o"
         raise UsageError(
-            f"{cut.folder} holds {min(foreign).name!r}, which no cascade there lists",
-            hint="move it away; graphcut deletes only what it made"
-            if cut.weights == "share"
-            else "choose another folder with -o; graphcut deletes only what it made",
+            f"{files.folder} contains {min(foreign).name!r}, which belongs to no cascade there",
+            hint=f"{action}; graphcut deletes only what it made",
         )
 
 
-def _check_space(cut: PreparedFiles, goal: Path) -> None:
-    place = goal if goal.exists() else goal.parent
-    free = shutil.disk_usage(place).free
-    if cut.bytes_to_write > free:
+def _check_space(files: PreparedFiles, target: Path) -> None:
+    folder = target if target.exists() else target.parent
+    free = shutil.disk_usage(folder).free
+    if files.bytes_to_write > free:
         raise GraphcutError(
-            f"the parts need {size(cut.bytes_to_write)}, and {place} has {size(free)} free",
-            hint="choose another disk with -o, or keep the weights where they are with --weights share",
+            f"the parts need {size(files.bytes_to_write)}, but {folder} has {size(free)} free",
+            hint="choose another disk with -o, or don't copy the weights: --weights share",
         )
 
 
-def _write_files(cut: PreparedFiles, folder: Path, progress: Progress | None) -> None:
-    total = cut.bytes_to_write
-    for part in cut.parts:
+def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:
+    total = files.bytes_to_write
+    for part in files.parts:
         if part.layout is not None:
             (data_name,) = part.data
 
-            def report(moved: int, name: str = data_name) -> None:
+            def report(written: int, name: str = data_name) -> None:
                 if progress is not None:
-                    progress(name, moved, total)
+                    progress(name, written, total)
 
             write_data(part.layout, folder / data_name, progress=report)
         (folder / part.name).write_bytes(part.raw)
         if progress is not None:
             progress(part.name, len(part.raw), total)
-    save_manifest(_manifest(cut), folder / cut.manifest_name)
+    save_manifest(_manifest(files), folder / files.manifest_name)
 
 
-def _manifest(cut: PreparedFiles) -> Manifest:
-    model, wiring = cut.source, cut.plan.partition.wiring
-    border = dict.fromkeys((*model.graph.reads, *(link.tensor for link in wiring.edges), *model.graph.writes))
+def _manifest(files: PreparedFiles) -> Manifest:
+    model, wiring = files.source, files.plan.partition.wiring
+    names = dict.fromkeys((*model.graph.reads, *(edge.tensor for edge in wiring.edges), *model.graph.writes))
     return Manifest(
         format=FORMAT,
         source=Source(
-            file=model.path_from(cut.folder),
+            file=model.path_from(files.folder),
             graph=graph_digest(model.proto),
             data={location: file_bytes for location, (_, file_bytes) in model.data.items()},
         ),
-        weights=cut.weights,
+        weights=files.weights,
         dims=dict(model.dims),
         reads=model.graph.reads,
         optional=tuple(name for name in model.graph.reads if name in model.graph.weights),
         writes=model.graph.writes,
-        tensors=tuple(model.boundary_types[name] for name in border),
+        tensors=tuple(model.boundary_types[name] for name in names),
         states=tuple(_states(model)),
         devices=tuple(
             Host(name=device.name, memory_bytes=device.memory_bytes, provider=device.provider)
-            for device in dict.fromkeys(_devices(cut.plan))
+            for device in dict.fromkeys(_devices(files.plan))
         ),
-        parts=tuple(_part(cut, i) for i in range(len(cut.parts))),
+        parts=tuple(_part(files, i) for i in range(len(files.parts))),
     )
 
 
 def _devices(plan: Plan) -> Sequence[Device]:
-    """The device of each part; none where the plan only imagined one to count times on."""
+    """The device of each part; empty if no cluster was given."""
     return plan.devices if isinstance(plan.goal, Across) else ()
 
 
@@ -399,35 +337,32 @@ def _states(model: Model) -> Iterator[State]:
         yield State(past=cache.past, present=cache.present, axis=axis, start=start)
 
 
-def _part(cut: PreparedFiles, place: int) -> Part:
-    model, part = cut.source, cut.parts[place]
-    devices = _devices(cut.plan)
-    weights = [model.graph.weights[name].bytes for name in part.block.weights]
-    flow = set(model.graph.flow)
-    nodes = sorted({*part.block.nodes, *(i for i in part.block.replicas if i in flow)})
+def _part(files: PreparedFiles, index: int) -> Part:
+    graph, part, devices = files.source.graph, files.parts[index], _devices(files.plan)
+    weights = [graph.weights[name].bytes for name in part.block.weights]
+    nodes = sorted({*part.block.nodes, *set(part.block.replicas).intersection(graph.flow)})
     return Part(
         file=part.name,
         reads=part.block.reads,
         writes=part.block.writes,
         nodes=len(part.model.graph.node),
-        replicas=tuple(model.graph.nodes[i].name for i in part.block.replicas),
+        replicas=tuple(graph.nodes[i].name for i in part.block.replicas),
         weight_bytes=sum(weights),
         largest_weight_bytes=max(weights, default=0),
-        activation_bytes=peak_bytes(model.graph, nodes, model.tensor_bytes, writes=part.block.writes),
-        device=devices[place].name if devices else None,
+        activation_bytes=peak_bytes(graph, nodes, files.source.tensor_bytes, writes=part.block.writes),
+        device=devices[index].name if devices else None,
         graph=graph_digest(part.model),
         sha256=digest_of(part.raw),
         data=dict(part.data),
     )
 
 
-def describe(cut: PreparedFiles) -> list[str]:
-    """What `write` would write, one line a file, for `--dry-run`."""
+def describe(files: PreparedFiles) -> list[str]:
+    """The files that `write` would write, one line each, for `--dry-run`."""
     lines = []
-    for part in cut.parts:
+    for part in files.parts:
         nodes = count(len(part.model.graph.node), "node")
-        lines.append(f"{cut.folder / part.name}  {size(part.model.ByteSize())}, {nodes}")
+        lines.append(f"{files.folder / part.name}  {size(part.model.ByteSize())}, {nodes}")
         if part.layout is not None:
-            lines += [f"{cut.folder / name}  {size(number)}" for name, number in part.data.items()]
-    lines.append(f"{cut.folder / cut.manifest_name}")
-    return lines
+            lines += [f"{files.folder / name}  {size(number)}" for name, number in part.data.items()]
+    return [*lines, f"{files.folder / files.manifest_name}"]

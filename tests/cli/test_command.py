@@ -500,7 +500,7 @@ def test_every_verb_takes_a_folder_or_a_manifest(say: Say, own_parts: Path, tmp_
         ),
         (
             ("split", "MODEL", "--at-nodes", MIDDLE, "--weights", "share", "-o", "FOLDER/x"),
-            "parts that share weights must lie beside llm.onnx, so they can't go to FOLDER/x",
+            "parts that share weights must be in the folder of llm.onnx, not in FOLDER/x",
             "leave -o out (the parts then go to FOLDER), or copy the weights with --weights copy -o FOLDER/x",
         ),
     ],

@@ -67,7 +67,7 @@ def test_a_report_in_a_folder_stays_where_a_split_fails(say: Say, house: House, 
     (parts / "mine.txt").touch()
     before = {name: (tmp_path / name).read_bytes() for name in holdings(tmp_path) if (tmp_path / name).is_file()}
     said = say(*words, "--force")
-    assert (said.code, said.complaint[0]) == (2, f"{parts} holds 'mine.txt', which no cascade there lists")
+    assert (said.code, said.complaint[0]) == (2, f"{parts} contains 'mine.txt', which belongs to no cascade there")
     assert {
         name: (tmp_path / name).read_bytes() for name in holdings(tmp_path) if (tmp_path / name).is_file()
     } == before

@@ -35,8 +35,8 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         if not folder.exists():
             unfinished = folder.with_suffix(".unfinished")
             unfinished.mkdir(exist_ok=True)
-            for name, proto in models():
-                (unfinished / f"{name}.onnx").write_bytes(proto.SerializeToString())
+            for i, (name, proto) in enumerate(models()):
+                (unfinished / f"{name}-{i}.onnx").write_bytes(proto.SerializeToString())
             unfinished.rename(folder)
     return sorted(folder.iterdir())
 

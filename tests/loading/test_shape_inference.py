@@ -374,9 +374,7 @@ def test_what_nobody_knows_is_undefined_and_what_follows_is_as_declared(opened: 
 def test_a_cut_at_what_nobody_knows_is_refused_with_a_way_out(opened: Draw, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         cut(opened(custom_then_neg()), "a", tmp_path / "parts")
-    assert str(caught.value) == (
-        "the type of 'a' is not known: neither the model says it, nor ONNX shape inference, nor ONNX Runtime"
-    )
+    assert str(caught.value) == ("the type of 'a' is unknown to the model, to ONNX shape inference and to ONNX Runtime")
     assert caught.value.hint == "cut somewhere else, or add a value_info for it to the model"
     assert not (tmp_path / "parts").exists()
 

@@ -134,7 +134,7 @@ def test_a_tensor_needed_two_parts_later_is_written_once_and_read_by_each(inline
     ]
 
 
-def test_the_manifest_says_what_was_cut_and_how(external: Path) -> None:
+def test_the_manifest_describes_the_model_and_the_split(external: Path) -> None:
     cascade = cut(external, "m0")
     model = graphcut.load(external)
     manifest = cascade.manifest
@@ -178,7 +178,7 @@ def test_parts_load_anywhere_without_graphcut_and_give_the_same_answers(
     np.testing.assert_array_equal(held["y"], answers(path, {"x": held["x"]})["y"])
 
 
-def test_each_part_has_the_weights_it_reads_and_no_others(inline: Path) -> None:
+def test_each_part_has_exactly_the_weights_it_reads(inline: Path) -> None:
     cascade = cut(inline, "m0", "m1")
     originals = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(inline).graph.initializer}
     for i, part in enumerate(cascade.parts):
@@ -188,7 +188,7 @@ def test_each_part_has_the_weights_it_reads_and_no_others(inline: Path) -> None:
         assert (cascade.root / f"part-{i}.onnx.data").read_bytes() == originals[held.name].tobytes()
 
 
-def test_a_data_file_holds_each_byte_once(tmp_path: Path) -> None:
+def test_a_data_file_has_each_byte_once(tmp_path: Path) -> None:
     """Two names for one place in the file, and one weight that three nodes read."""
     proto = products("w0", "tied", "w0", "tied", "w0", "w3")
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
@@ -222,7 +222,7 @@ def test_a_part_without_large_weights_has_no_data_file(chain: Path) -> None:
     assert sorted(holdings(cascade.root)) == ["cascade.json", "part-0.onnx", "part-1.onnx"]
 
 
-def test_shared_parts_copy_no_weight(external: Path) -> None:
+def test_shared_weights_are_not_copied(external: Path) -> None:
     before = external.stat(), (external.parent / "net.bin").read_bytes()
     cascade = cut(external, "m0", weights="share")
     names = ["net.bin", "net.cascade.json", "net.onnx", "net.part-0.onnx", "net.part-1.onnx"]
@@ -246,9 +246,9 @@ def test_shared_inline_weights_refer_into_the_model_itself(inline: Path) -> None
     assert inline.read_bytes() == raw
 
 
-def test_shared_weights_elsewhere_are_refused_with_what_works(inline: Path, tmp_path: Path) -> None:
+def test_another_folder_is_refused_for_shared_weights(inline: Path, tmp_path: Path) -> None:
     goal = tmp_path / "elsewhere"
-    with pytest.raises(UsageError, match=r"parts that share weights must lie beside net\.onnx") as caught:
+    with pytest.raises(UsageError, match=r"parts that share weights must be in the folder of net\.onnx") as caught:
         cut(inline, "m0", output=goal, weights="share")
     assert caught.value.hint == (
         f"leave -o out (the parts then go to {tmp_path}), or copy the weights with --weights copy -o {goal}"
@@ -256,14 +256,14 @@ def test_shared_weights_elsewhere_are_refused_with_what_works(inline: Path, tmp_
     assert list(holdings(tmp_path)) == ["net.onnx"]
 
 
-def test_shared_weights_may_go_to_their_own_folder_by_any_name(inline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_folder_may_be_named_in_any_way(inline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (inline.parent / "sub").mkdir()
     monkeypatch.chdir(inline.parent)
     cascade = cut(Path("net.onnx"), "m0", output=Path("sub/.."), weights="share")
     assert prove(graphcut.load(inline), cascade).objections == ()
 
 
-def test_shared_weights_behind_a_link_are_refused_beforehand(inline: Path, tmp_path: Path) -> None:
+def test_shared_weights_behind_a_link_are_refused(inline: Path, tmp_path: Path) -> None:
     """As in the Hugging Face cache: nobody opens data that a symbolic link leads out of the folder for."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "snapshot").mkdir()
@@ -302,7 +302,7 @@ def test_a_plan_of_another_model_is_refused(inline: Path, tmp_path: Path) -> Non
 # What is in the way
 
 
-def test_an_existing_cascade_is_not_replaced_unasked(inline: Path) -> None:
+def test_an_existing_cascade_is_not_replaced_without_force(inline: Path) -> None:
     root = cut(inline, "m0").root
     before = holdings(root)
     with pytest.raises(UsageError, match="already exists") as caught:
@@ -314,7 +314,7 @@ def test_an_existing_cascade_is_not_replaced_unasked(inline: Path) -> None:
     assert holdings(root) == before
 
 
-def test_shared_parts_are_not_replaced_unasked_and_the_hint_can_be_followed(inline: Path) -> None:
+def test_shared_parts_are_not_replaced_without_force(inline: Path) -> None:
     cut(inline, "m0", weights="share")
     before = holdings(inline.parent)
     with pytest.raises(UsageError, match="already exists") as caught:
@@ -347,13 +347,13 @@ def test_a_foreign_file_in_the_folder_is_never_deleted(inline: Path, *, force: b
     if not force:
         (root / "cascade.json").unlink()
     before = holdings(root)
-    with pytest.raises(UsageError, match="which no cascade there lists") as caught:
+    with pytest.raises(UsageError, match="which belongs to no cascade there") as caught:
         cut(inline, "m1", force=force)
     assert "deletes only what it made" in caught.value.hint
     assert holdings(root) == before
 
 
-def test_a_foreign_file_called_like_a_shared_part_is_not_overwritten(inline: Path) -> None:
+def test_another_file_with_the_name_of_a_shared_part_is_not_overwritten(inline: Path) -> None:
     """There is no manifest yet, so that file is none of ours."""
     (inline.parent / "net.part-0.onnx").write_text("mine")
     with pytest.raises(UsageError, match=r"net\.part-0\.onnx"):
@@ -361,7 +361,7 @@ def test_a_foreign_file_called_like_a_shared_part_is_not_overwritten(inline: Pat
     assert (inline.parent / "net.part-0.onnx").read_text() == "mine"
 
 
-def test_a_foreign_file_called_like_a_new_shared_part_is_not_overwritten_by_force(inline: Path) -> None:
+def test_another_file_with_the_name_of_a_new_shared_part_is_not_overwritten_by_force(inline: Path) -> None:
     cut(inline, "m0", weights="share")
     (inline.parent / "net.part-2.onnx").write_text("mine")
     with pytest.raises(UsageError, match=r"net\.part-2\.onnx"):
@@ -370,7 +370,7 @@ def test_a_foreign_file_called_like_a_new_shared_part_is_not_overwritten_by_forc
 
 
 @pytest.mark.parametrize("content", [b"{}", b"not JSON", b'{"format": "graphcut.cascade/9"}', b"\xff\xfe"])
-def test_force_over_a_manifest_that_is_not_ours_is_refused(inline: Path, content: bytes) -> None:
+def test_force_refuses_to_replace_another_manifest(inline: Path, content: bytes) -> None:
     root = inline.parent / "net.parts"
     root.mkdir()
     (root / "cascade.json").write_bytes(content)
@@ -390,7 +390,7 @@ def test_force_deletes_nothing_outside_the_folder(inline: Path) -> None:
     assert (inline.parent.parent / "precious.txt").read_text() == "mine"
 
 
-def test_an_empty_folder_is_taken(inline: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_is_accepted(inline: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     assert cut(inline, "m0", output=tmp_path / "out").root == tmp_path / "out"
 
@@ -403,7 +403,9 @@ def test_a_link_to_an_empty_folder_stays_a_link(inline: Path, tmp_path: Path) ->
     assert sorted(holdings(tmp_path / "large-disk")) == sorted(holdings(cascade.root))
 
 
-def test_the_empty_folder_one_stands_in_is_taken(inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_is_accepted_if_it_is_empty(
+    inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert len(cut(inline, "m0", output=Path()).parts) == 2
@@ -416,7 +418,7 @@ def test_a_file_in_the_way_is_refused(inline: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_a_folder_above_that_is_not_there_is_named(inline: Path, tmp_path: Path) -> None:
+def test_a_missing_parent_folder_is_named(inline: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"there is no folder {tmp_path / 'a' / 'b'}") as caught:
         cut(inline, "m0", output=tmp_path / "a" / "b" / "out")
     assert "make it first" in caught.value.hint
@@ -438,13 +440,13 @@ Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - what shutil.dis
 def test_too_little_disk_is_refused_before_anything_is_written(inline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 3000, 3000))
     monkeypatch.setattr(splitting, "scratch_folder", lambda *_: pytest.fail("something is written"))
-    with pytest.raises(GraphcutError, match=r"the parts need 3\.\d+ KiB, and .* has 2\.93 KiB free") as caught:
+    with pytest.raises(GraphcutError, match=r"the parts need 3\.\d+ KiB, but .* has 2\.93 KiB free") as caught:
         cut(inline, "m0")
     assert "--weights share" in caught.value.hint
     assert list(holdings(inline.parent)) == ["net.onnx"]
 
 
-def test_a_full_disk_does_not_matter_to_shared_parts_that_fit(inline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_weights_need_no_disk_space(inline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 3000, 3000))
     assert len(cut(inline, "m0", weights="share").parts) == 2
 
@@ -503,7 +505,7 @@ def test_an_interruption_while_writing_leaves_everything_as_it_was(
 
 @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("call", [1, 2])
-def test_dying_between_the_two_renames_keeps_the_old_cascade(
+def test_a_failure_between_the_two_renames_keeps_the_old_cascade(
     inline: Path, call: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut(inline, "m0")
@@ -516,7 +518,7 @@ def test_dying_between_the_two_renames_keeps_the_old_cascade(
 
 @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_dying_while_shared_parts_are_moved_leaves_no_new_files(
+def test_a_failure_while_shared_parts_are_moved_leaves_no_new_files(
     inline: Path, call: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dying(monkeypatch, "os.replace", call, error)
@@ -527,7 +529,7 @@ def test_dying_while_shared_parts_are_moved_leaves_no_new_files(
 
 @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_dying_while_shared_parts_replace_old_ones_keeps_the_old_cascade(
+def test_a_failure_while_shared_parts_are_replaced_keeps_the_old_cascade(
     inline: Path, call: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut(inline, "m0", weights="share")
@@ -538,7 +540,7 @@ def test_dying_while_shared_parts_replace_old_ones_keeps_the_old_cascade(
     assert holdings(inline.parent) == before
 
 
-def test_a_model_that_changes_under_us_is_not_cut(external: Path) -> None:
+def test_weights_that_change_during_a_split_are_an_error(external: Path) -> None:
     model, plan = planned(external, "m0")
     (external.parent / "net.bin").write_bytes(b"short")
     with pytest.raises(GraphcutError, match=r"writing .* failed"):
@@ -546,7 +548,7 @@ def test_a_model_that_changes_under_us_is_not_cut(external: Path) -> None:
     assert sorted(holdings(external.parent)) == ["net.bin", "net.onnx"]
 
 
-def test_files_and_folders_have_the_rights_that_the_user_gives(inline: Path) -> None:
+def test_files_and_folders_have_the_permissions_of_the_umask(inline: Path) -> None:
     old = os.umask(0o027)
     try:
         copied, shared = cut(inline, "m0"), cut(inline, "m0", weights="share")
@@ -584,7 +586,7 @@ def test_the_bytes_do_not_depend_on_the_hashes_of_strings(tmp_path: Path) -> Non
     assert holdings(tmp_path / "1") == holdings(tmp_path / "2")
 
 
-def test_a_dry_run_names_what_is_written_then_and_writes_nothing(inline: Path) -> None:
+def test_a_dry_run_lists_the_files_and_writes_nothing(inline: Path) -> None:
     model, plan = planned(inline, "m0")
     prepared = prepare(model, plan)
     lines = describe(prepared)
@@ -596,14 +598,14 @@ def test_a_dry_run_names_what_is_written_then_and_writes_nothing(inline: Path) -
     assert "1 KiB" in next(line for line in lines if "part-0.onnx.data" in line)
 
 
-def test_the_disk_that_is_asked_for_is_the_disk_that_is_needed(external: Path) -> None:
+def test_the_disk_space_that_is_checked_is_what_is_written(external: Path) -> None:
     model, plan = planned(external, "m0")
     cascade = graphcut.split(model, plan)
     files = [file for file in cascade.root.iterdir() if file != cascade.path]
     assert sum(file.stat().st_size for file in files) <= prepare(model, plan).bytes_to_write
 
 
-def test_progress_tells_of_every_byte_that_is_written(inline: Path) -> None:
+def test_progress_reports_every_byte(inline: Path) -> None:
     model, plan = planned(inline, "m0")
     told: dict[str, int] = {}
     totals = set()
@@ -623,7 +625,7 @@ def test_progress_tells_of_every_byte_that_is_written(inline: Path) -> None:
 
 @pytest.mark.parametrize("place", ["inline", "external"])
 @pytest.mark.parametrize("weights", ["copy", "share"])
-def test_merging_brings_back_the_graph_and_the_answers(
+def test_merging_restores_the_graph_and_the_outputs(
     place: str, weights: Storage, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     path: Path = request.getfixturevalue(place)
@@ -634,13 +636,13 @@ def test_merging_brings_back_the_graph_and_the_answers(
     assert_same(answers(whole.path, x), answers(path, x))
 
 
-def test_weights_of_a_few_bytes_are_merged_into_the_model(inline: Path, tmp_path: Path) -> None:
+def test_small_weights_are_merged_into_the_model_file(inline: Path, tmp_path: Path) -> None:
     graphcut.merge(cut(inline, "m0"), tmp_path / "whole.onnx")
     assert not (tmp_path / "whole.onnx.data").exists()
     assert (tmp_path / "whole.onnx").stat().st_size > 3072
 
 
-def test_weights_of_many_bytes_are_merged_into_a_data_file(
+def test_large_weights_are_merged_into_a_data_file(
     inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 3071)
@@ -651,7 +653,7 @@ def test_weights_of_many_bytes_are_merged_into_a_data_file(
     assert_same(answers(whole.path, x), answers(inline, x))
 
 
-def test_a_weight_of_two_parts_is_merged_into_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_in_two_parts_is_merged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
     onnx.save(products("w", "w"), tmp_path / "m.onnx")
     cascade = cut(tmp_path / "m.onnx", "m0")
@@ -661,7 +663,7 @@ def test_a_weight_of_two_parts_is_merged_into_one(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", ["whole.onnx", "whole.onnx.data"])
-def test_merging_overwrites_nothing_unasked(
+def test_merging_overwrites_nothing_without_force(
     inline: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
@@ -691,7 +693,7 @@ def test_merging_over_the_model_that_shared_parts_refer_to_is_refused(inline: Pa
     assert holdings(inline.parent) == before
 
 
-def test_merging_into_a_folder_that_is_not_there_changes_nothing(inline: Path, tmp_path: Path) -> None:
+def test_merging_into_a_missing_folder_changes_nothing(inline: Path, tmp_path: Path) -> None:
     cascade = cut(inline, "m0")
     before = holdings(tmp_path)
     with pytest.raises(GraphcutError, match=r"whole\.onnx"):
@@ -699,7 +701,7 @@ def test_merging_into_a_folder_that_is_not_there_changes_nothing(inline: Path, t
     assert holdings(tmp_path) == before
 
 
-def test_a_merge_that_dies_changes_nothing(inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_that_fails_changes_nothing(inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
     cascade = cut(inline, "m0")
     graphcut.merge(cascade, tmp_path / "whole.onnx")
@@ -711,7 +713,7 @@ def test_a_merge_that_dies_changes_nothing(inline: Path, tmp_path: Path, monkeyp
     assert {name: raw for name, raw in holdings(tmp_path).items() if not name.startswith("other")} == before
 
 
-def test_parts_keep_what_the_model_says_of_itself(tmp_path: Path) -> None:
+def test_parts_keep_the_metadata_of_the_model(tmp_path: Path) -> None:
     proto = products("w0", "w1")
     proto.producer_name, proto.producer_version, proto.domain, proto.model_version = "maker", "7", "org.example", 3
     proto.doc_string = "what it does"

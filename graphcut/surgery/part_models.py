@@ -1,0 +1,67 @@
+"""`part_model`: the ModelProto of one part, made of copies of the model's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import ModelProto, ValueInfoProto
+
+from ..core.errors import ModelError
+from ..core.graph import Block
+from ..loading.fingerprint import copy_fields
+from ..loading.model import Model
+from ..loading.shape_inference import UNKNOWN, tensor_of_type, type_proto
+from ..loading.subgraphs import functions_called
+
+
+def part_model(model: Model, block: Block) -> ModelProto:
+    """The part with the nodes of `block`: copies of the model's messages, with boundary tensors as inputs and outputs.
+
+    Raises:
+        ModelError: a boundary tensor has an unknown type.
+    """
+    source = model.proto
+    nodes = sorted((*block.replicas, *block.nodes))
+    part = ModelProto()
+    # training_info refers to initializers of the whole graph, so it has no meaning in a part.
+    copy_fields(source, part, but={"graph", "functions", "training_info"})
+    graph = part.graph
+    graph.name = source.graph.name
+    graph.doc_string = source.graph.doc_string
+    graph.metadata_props.extend(source.graph.metadata_props)
+    graph.node.extend(source.graph.node[i] for i in nodes)
+    needed = functions_called(graph.node, model.functions)
+    part.functions.extend(function for key, function in model.functions.items() if key in needed)
+
+    weights = set(block.weights)
+    graph.initializer.extend(t for t in source.graph.initializer if t.name in weights)
+    graph.sparse_initializer.extend(t for t in source.graph.sparse_initializer if t.values.name in weights)
+    inputs = {value.name: value for value in source.graph.input}
+    outputs = {value.name: value for value in source.graph.output}
+    inner = {value.name: value for value in source.graph.value_info}
+    graph.input.extend(inputs.get(name) or _boundary_value(model, name, inner) for name in block.reads)
+    # In IR 3 every initializer is an input as well.
+    graph.input.extend(value for name, value in inputs.items() if name in weights and name not in block.reads)
+    graph.output.extend(outputs.get(name) or _boundary_value(model, name, inner) for name in block.writes)
+
+    inside = {name for i in nodes for name in model.graph.nodes[i].writes} - set(block.writes)
+    graph.value_info.extend(value for value in source.graph.value_info if value.name in inside)
+    known = inside | weights | {*block.reads, *block.writes}
+    graph.quantization_annotation.extend(n for n in source.graph.quantization_annotation if n.tensor_name in known)
+    return part
+
+
+def _boundary_value(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
+    """The declaration of a boundary tensor; from value_info, unless its type is known better."""
+    tensor = model.boundary_types[name]
+    if tensor.dtype == UNKNOWN:
+        raise ModelError(
+            f"the type of {name!r} is unknown to the model, to ONNX shape inference and to ONNX Runtime",
+            hint="cut somewhere else, or add a value_info for it to the model",
+        )
+    value = ValueInfoProto(name=name)
+    if name in inner:
+        value.CopyFrom(inner[name])
+    if not value.HasField("type") or (tensor.is_plain and tensor_of_type(name, value.type) != tensor):
+        value.type.CopyFrom(type_proto(tensor))
+    return value
