@@ -18,16 +18,7 @@ from .scene import Card
 
 
 def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holders: Mapping[int, int]) -> Card:
-    """The card of a planned part.
-
-    Args:
-        plan: the plan.
-        index: of the part.
-        name: see `Card.name`.
-        content: see `Card.content`.
-        depth: see `Card.depth`.
-        holders: for each replicated node the number of parts that recompute it.
-    """
+    """The card of the part with that index; `holders` is the number of parts that recompute each replicated node."""
     block, graph = plan.partition.blocks[index], plan.graph
     device = plan.devices[index] if isinstance(plan.goal, Across) else None
     metrics = plan.metrics[index] if plan.metrics else None
@@ -93,10 +84,6 @@ def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, dept
         replicas=replicas,
         weight_bytes=part.weight_bytes,
         need_bytes=file_bytes(cascade, part),
-        budget_bytes=None,
-        activation_bytes=None,
-        flops=None,
-        busy_s=None,
         reads=part.reads,
         writes=part.writes,
         depth=depth,

@@ -116,24 +116,6 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
 # Plan
 
 
-class OutcomeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How good a plan is; a gap of 0.02 means at most 2 % worse than the best plan."""
-
-    objective: str
-    value: float
-    bound: float
-    unit: str
-    is_optimal: bool
-    gap: float | None
-
-
-class TimesRecord(msgspec.Struct, frozen=True):
-    """Seconds between two requests, and seconds of one request."""
-
-    period_s: float
-    latency_s: float
-
-
 class PlannedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A planned part; `device` and `predicted` are null if the goal only names nodes."""
 
@@ -158,17 +140,19 @@ class RecomputedRecord(msgspec.Struct, frozen=True):
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.planned/1"):
     """A plan: its parts and the tensors between them, how good it is, and why.
 
-    `without_limits` is the outcome without pins and tensors to avoid, `front` are plans that trade period for latency,
-    `uncounted` are operators without known FLOPs, `coverage` is what of a cost model was used.
+    A `gap` of 0.02 means at most 2 % worse than the best plan. `without_limits` is the outcome without pins and tensors
+    to avoid, `front` are plans that trade period for latency (seconds of each), `uncounted` are operators without known
+    FLOPs, `coverage` is what of a cost model was used.
     """
 
     model: str
     goal: Goal
     limits: Limits
     dims: dict[str, int]
-    outcome: OutcomeRecord | None
+    outcome: Optimality | None
+    gap: float | None
     without_limits: Optimality | None
-    front: tuple[TimesRecord, ...]
+    front: tuple[tuple[float, float], ...]
     parts: tuple[PlannedPartRecord, ...]
     sequential: DependencyMap
     residual: DependencyMap
@@ -197,9 +181,10 @@ def plan_record(plan: Plan, model: Model) -> PlanRecord:
         goal=plan.goal,
         limits=plan.limits,
         dims=dict(plan.dims),
-        outcome=msgspec.convert(plan.outcome, OutcomeRecord | None, from_attributes=True),
+        outcome=plan.outcome,
+        gap=None if plan.outcome is None else plan.outcome.gap,
         without_limits=plan.unlimited,
-        front=tuple(TimesRecord(*times) for times in plan.front),
+        front=plan.front,
         parts=tuple(part(index, block) for index, block in enumerate(plan.partition.blocks)),
         sequential=wiring.sequential,
         residual=wiring.residual,

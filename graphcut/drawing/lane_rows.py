@@ -13,19 +13,12 @@ from .sentences import size_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneRow(Flow):
-    """One row.
+    """One row."""
 
-    Attributes:
-        kind: whether the row is one tensor or all tensors of a bus.
-        index: in `Scene.tensors` or `Scene.buses`.
-        name: of the tensor, or of the first and how many more.
-        type: of the tensors; empty if they differ.
-    """
-
-    kind: Literal["tensor", "bus"]
-    index: int
-    name: str
-    type: str
+    kind: Literal["tensor", "bus"]  #: whether the row is one tensor or all tensors of a bus.
+    index: int  #: in `Scene.tensors` or `Scene.buses`.
+    name: str  #: of the tensor, or of the first and how many more.
+    type: str  #: of the tensors; empty if they differ.
 
 
 def lane_rows(scene: Scene, most: int) -> tuple[list[LaneRow], str]:

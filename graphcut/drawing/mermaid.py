@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..core.units import count, size
-from .scene import Bus, Card, Scene, totals_of
+from .scene import Bus, Card, Scene, bus_of
+from .sentences import size_text
 from .svg.style import LIGHT
 
 MAX_EDGES: Final = 500
@@ -97,13 +98,12 @@ def _folded(scene: Scene, fold: int) -> Iterator[Bus]:
         if readers:
             found.setdefault((source, readers), []).append(bus)
     for (source, readers), own in found.items():
-        total, tensors = totals_of(own), tuple(tensor for bus in own for tensor in bus.tensors)
-        yield Bus(source=source, readers=readers, bytes=total.bytes, is_exact=total.is_exact, tensors=tensors)
+        yield bus_of(source, readers, own, (tensor for bus in own for tensor in bus.tensors))
 
 
 def _bus(index: int, bus: Bus) -> Iterator[tuple[str, bool]]:
     """Its lines, and whether each is an edge."""
-    text = _text(f"{'' if bus.is_exact else 'at least '}{size(bus.bytes)}, {count(len(bus.tensors), 'tensor')}")
+    text = _text(f"{size_text(bus, least='at least ')}, {count(len(bus.tensors), 'tensor')}")
     arrow, plain = ("-.->", "-.-") if bus.is_residual else ("-->", "---")
     if len(bus.readers) == 1:
         yield f'  p{bus.source} {arrow}|"{text}"| p{bus.readers[0]}', True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -16,9 +16,13 @@ from ..core.manifest import Cascade, open_cascade
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, load
 from ..planning.plan_files import read_plan, replay
+from .dot import dot_of
+from .html import html_of
+from .mermaid import mermaid_of
 from .path_kinds import is_model, is_plan
 from .scene import Scene
 from .scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
+from .svg import svg_of
 
 if TYPE_CHECKING:
     from ..planning.cluster import SimulatedCluster
@@ -26,6 +30,13 @@ if TYPE_CHECKING:
 
 OutputFormat = Literal["html", "svg", "dot", "mermaid"]
 """The formats that a scene is drawn in as text."""
+
+_RENDERERS: Final[dict[OutputFormat, Callable[[Scene], str]]] = {
+    "html": html_of,
+    "svg": svg_of,
+    "dot": dot_of,
+    "mermaid": mermaid_of,
+}
 
 
 def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] | None = None) -> Scene:
@@ -67,24 +78,7 @@ def rendered_at(
     scene = scene_at(path, model=model, dims=dims)
     if output_format in {"dot", "mermaid"} and not scene.cards:
         raise UsageError(f"{path} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
-    match output_format:
-        case "html":
-            from .html import html_of
-
-            return html_of(scene)
-        case "svg":
-            from .svg import svg_of
-
-            return svg_of(scene)
-        case "dot":
-            from .dot import dot_of
-
-            return dot_of(scene)
-        case "mermaid":
-            from .mermaid import mermaid_of
-
-            return mermaid_of(scene)
-    assert_never(output_format)
+    return _RENDERERS[output_format](scene)
 
 
 def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.Struct:

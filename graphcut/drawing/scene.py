@@ -11,45 +11,27 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One part.
+    """One part."""
 
-    Attributes:
-        name: the file name of a cascade's part, such as `part-0.onnx`; `p0` for a plan.
-        device: the device it runs on; empty if unknown.
-        content: the modules in it, such as `embedding, layers 0-7`; empty if unknown.
-        nodes: number of nodes, replicas included.
-        replicas: how many of them other parts compute as well, as far as that is known.
-        weight_bytes: bytes of the weights it reads.
-        need_bytes: the memory that is compared with the budget: its files, plus what the plan's goal counts besides.
-        budget_bytes: the memory limit; None if there is none.
-        activation_bytes: peak bytes of activations while it runs; None if unknown.
-        flops: floating-point operations of one run; None if unknown.
-        busy_s: seconds that one run keeps its device busy; None if unknown.
-        reads: names of its input tensors.
-        writes: names of its output tensors.
-        depth: number of parts on the longest path to it; parts of the same depth do not depend on each other.
-        intensity: FLOPs per byte of weights and activations; None if unknown.
-        last_node: the name of its last node; empty if unknown.
-    """
-
-    name: str
-    device: str
-    content: str
-    nodes: int
-    replicas: int
-    weight_bytes: int
+    name: str  #: the file name of a cascade's part, such as `part-0.onnx`; `p0` for a plan.
+    device: str = ""  #: the device it runs on; empty if unknown.
+    content: str = ""  #: the modules in it, such as `embedding, layers 0-7`; empty if unknown.
+    nodes: int  #: number of nodes, replicas included.
+    replicas: int  #: how many of them other parts compute as well, as far as that is known.
+    weight_bytes: int  #: bytes of the weights it reads.
+    #: the memory that is compared with the budget: its files, plus what the plan's goal counts besides.
     need_bytes: int
-    budget_bytes: int | None
-    activation_bytes: int | None
-    flops: int | None
-    busy_s: float | None
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    depth: int
-    intensity: float | None = None
-    last_node: str = ""
+    budget_bytes: int | None = None  #: the memory limit; None if there is none.
+    activation_bytes: int | None = None  #: peak bytes of activations while it runs; None if unknown.
+    flops: int | None = None  #: floating-point operations of one run; None if unknown.
+    busy_s: float | None = None  #: seconds that one run keeps its device busy; None if unknown.
+    reads: tuple[str, ...]  #: names of its input tensors.
+    writes: tuple[str, ...]  #: names of its output tensors.
+    depth: int  #: number of parts on the longest path to it; parts of the same depth do not depend on each other.
+    intensity: float | None = None  #: FLOPs per byte of weights and activations; None if unknown.
+    last_node: str = ""  #: the name of its last node; empty if unknown.
 
     @property
     def short_name(self) -> str:
@@ -64,19 +46,12 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """Data that one part sends to others.
+    """Data that one part sends to others."""
 
-    Attributes:
-        source: index of the part that makes it.
-        readers: indices of the parts that read it, ascending.
-        bytes: its size, for the bound dims.
-        is_exact: whether all sizes are known; otherwise `bytes` is a lower bound.
-    """
-
-    source: int
-    readers: tuple[int, ...]
-    bytes: int
-    is_exact: bool
+    source: int  #: index of the part that makes it.
+    readers: tuple[int, ...]  #: indices of the parts that read it, ascending.
+    bytes: int  #: its size, for the bound dims.
+    is_exact: bool  #: whether all sizes are known; otherwise `bytes` is a lower bound.
 
     @property
     def is_residual(self) -> bool:
@@ -86,68 +61,41 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryTensor(Flow):
-    """One tensor that a part sends to others.
+    """One tensor that a part sends to others."""
 
-    Attributes:
-        tensor: its name.
-        type: element type and shape, such as `float16[batch,seq,3072]`.
-    """
-
-    tensor: str
-    type: str
+    tensor: str  #: its name.
+    type: str  #: element type and shape, such as `float16[batch,seq,3072]`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bus(Flow):
-    """All boundary tensors with the same source and the same readers; the map draws them as one line.
+    """All boundary tensors with the same source and the same readers; the map draws them as one line."""
 
-    Attributes:
-        tensors: their indices in `Scene.tensors`.
-    """
-
-    tensors: tuple[int, ...]
+    tensors: tuple[int, ...]  #: their indices in `Scene.tensors`.
 
 
 @dataclass(frozen=True, slots=True)
 class BoundaryTotals:
-    """What is alive between one part and the next: every tensor once, whichever later part reads it.
+    """What is alive between one part and the next: every tensor once, whichever later part reads it."""
 
-    Attributes:
-        bytes: the size of these tensors.
-        is_exact: whether all sizes are known; otherwise `bytes` is a lower bound.
-        tensors: their number.
-    """
-
-    bytes: int
-    is_exact: bool
-    tensors: int
+    bytes: int  #: the size of these tensors.
+    is_exact: bool  #: whether all sizes are known; otherwise `bytes` is a lower bound.
+    tensors: int  #: their number.
 
 
 @dataclass(frozen=True, slots=True)
 class CutOption:
-    """A cheap cut point: a local minimum of the cut profile.
+    """A cheap cut point: a local minimum of the cut profile."""
 
-    Attributes:
-        node: the node before the cut; naming it in `--at-nodes` cuts there.
-        nodes_before: number of nodes before the cut.
-        bytes: size of the tensors that cross there.
-        is_exact: whether all sizes are known; otherwise `bytes` is a lower bound.
-        tensors: number of tensors that cross there.
-        weights_before: bytes of weights that the nodes before the cut read.
-        weights_after: bytes of weights that the nodes after the cut read.
-        is_key: whether the node is a key node.
-        module: the module of the node.
-    """
-
-    node: str
-    nodes_before: int
-    bytes: int
-    is_exact: bool
-    tensors: int
-    weights_before: int
-    weights_after: int
-    is_key: bool
-    module: str
+    node: str  #: the node before the cut; naming it in `--at-nodes` cuts there.
+    nodes_before: int  #: number of nodes before the cut.
+    bytes: int  #: size of the tensors that cross there.
+    is_exact: bool  #: whether all sizes are known; otherwise `bytes` is a lower bound.
+    tensors: int  #: number of tensors that cross there.
+    weights_before: int  #: bytes of weights that the nodes before the cut read.
+    weights_after: int  #: bytes of weights that the nodes after the cut read.
+    is_key: bool  #: whether the node is a key node.
+    module: str  #: the module of the node.
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,35 +103,22 @@ class CutProfile:
     """Bytes alive after each node, in a topological order: part by part if the model is cut, else that of the graph.
 
     The tuples are parallel: one entry per node.
-
-    Attributes:
-        nodes: names.
-        ops: operators.
-        modules: module paths; empty strings if unknown.
-        alive: bytes alive after each node: what a cut there would send, without recomputation.
-        near: the same without long-lived tensors. A tensor is long-lived if it is residual; in a model that is not cut,
-            if it skips a repeated block, or without such a block more than an eighth of the nodes.
-        exact: whether all sizes in `alive` are known; otherwise it is a lower bound.
-        near_exact: the same for `near`.
-        tensors: number of tensors alive after each node.
-        weights: bytes of weights that the nodes up to each one read, each weight once.
-        keys: indices of the key nodes, ascending.
-        parts: index of each node's part, ascending; empty if the model is not cut.
-        cut_options: the cheap cut points, in order.
     """
 
-    nodes: tuple[str, ...]
-    ops: tuple[str, ...]
-    modules: tuple[str, ...]
-    alive: tuple[int, ...]
+    nodes: tuple[str, ...]  #: names.
+    ops: tuple[str, ...]  #: operators.
+    modules: tuple[str, ...]  #: module paths; empty strings if unknown.
+    alive: tuple[int, ...]  #: bytes alive after each node: what a cut there would send, without recomputation.
+    #: the same without long-lived tensors. A tensor is long-lived if it is residual; in a model that is not cut, if it
+    #: skips a repeated block, or without such a block more than an eighth of the nodes.
     near: tuple[int, ...]
-    exact: tuple[bool, ...]
-    near_exact: tuple[bool, ...]
-    tensors: tuple[int, ...]
-    weights: tuple[int, ...]
-    keys: tuple[int, ...]
-    parts: tuple[int, ...]
-    cut_options: tuple[CutOption, ...]
+    exact: tuple[bool, ...]  #: whether all sizes in `alive` are known; otherwise it is a lower bound.
+    near_exact: tuple[bool, ...]  #: the same for `near`.
+    tensors: tuple[int, ...]  #: number of tensors alive after each node.
+    weights: tuple[int, ...]  #: bytes of weights that the nodes up to each one read, each weight once.
+    keys: tuple[int, ...]  #: indices of the key nodes, ascending.
+    parts: tuple[int, ...]  #: index of each node's part, ascending; empty if the model is not cut.
+    cut_options: tuple[CutOption, ...]  #: the cheap cut points, in order.
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -193,72 +128,43 @@ class CutProfile:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the verification table.
+    """One line of the verification table."""
 
-    Attributes:
-        what: what was checked: `structure` or `numbers`.
-        result: the result, in words.
-        is_good: whether it passed; None if it was not run.
-    """
-
-    what: str
-    result: str
-    is_good: bool | None
+    what: str  #: what was checked: `structure` or `numbers`.
+    result: str  #: the result, in words.
+    is_good: bool | None  #: whether it passed; None if it was not run.
 
 
 @dataclass(frozen=True, slots=True)
 class OtherPlan:
-    """An alternative plan: none of the others is better in both times.
+    """An alternative plan: none of the others is better in both times."""
 
-    Attributes:
-        period_s: seconds between two requests.
-        latency_s: seconds of one request.
-        is_chosen: whether it is the plan that is shown.
-    """
-
-    period_s: float
-    latency_s: float
-    is_chosen: bool
+    period_s: float  #: seconds between two requests.
+    latency_s: float  #: seconds of one request.
+    is_chosen: bool  #: whether it is the plan that is shown.
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that a picture shows.
+    """Everything that a picture shows."""
 
-    Attributes:
-        title: the name of the model.
-        sentence: the result in one or two sentences.
-        facts: pairs of a word and a short value for the header: `nodes`, `constants`, `weights`, `per run` (FLOPs),
-            `dims`.
-        cards: the parts, in the order they run; empty if the model is not cut.
-        tensors: the boundary tensors, in the order they are made.
-        buses: the same, grouped by source and readers.
-        profile: the cut profile; None if the model is not at hand.
-        checks: what was verified.
-        recomputed: one sentence for each group of tensors that parts recompute.
-        reasons: one text for each cut: why it is where it is.
-        notes: what else a reader should know, one sentence each.
-        next_command: the command to try next; empty if there is none.
-        details: pairs of a word and a value that may be long.
-        other_plans: plans that trade one time for the other, the shortest period first; the shown plan is one of them.
-        model: path of the model, as a command line names it; empty if unknown.
-    """
-
-    title: str
-    sentence: str
+    title: str  #: the name of the model.
+    sentence: str  #: the result in one or two sentences.
+    #: pairs of a word and a short value for the header: `nodes`, `constants`, `weights`, `per run` (FLOPs), `dims`.
     facts: tuple[tuple[str, str], ...] = ()
-    cards: tuple[Card, ...] = ()
-    tensors: tuple[BoundaryTensor, ...] = ()
-    buses: tuple[Bus, ...] = ()
-    profile: CutProfile | None = None
-    checks: tuple[Check, ...] = ()
-    recomputed: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    next_command: str = ""
-    details: tuple[tuple[str, str], ...] = ()
+    cards: tuple[Card, ...] = ()  #: the parts, in the order they run; empty if the model is not cut.
+    tensors: tuple[BoundaryTensor, ...] = ()  #: the boundary tensors, in the order they are made.
+    buses: tuple[Bus, ...] = ()  #: the same, grouped by source and readers.
+    profile: CutProfile | None = None  #: the cut profile; None if the model is not at hand.
+    checks: tuple[Check, ...] = ()  #: what was verified.
+    recomputed: tuple[str, ...] = ()  #: one sentence for each group of tensors that parts recompute.
+    reasons: tuple[str, ...] = ()  #: one text for each cut: why it is where it is.
+    notes: tuple[str, ...] = ()  #: what else a reader should know, one sentence each.
+    next_command: str = ""  #: the command to try next; empty if there is none.
+    details: tuple[tuple[str, str], ...] = ()  #: pairs of a word and a value that may be long.
+    #: plans that trade one time for the other, the shortest period first; the shown plan is one of them.
     other_plans: tuple[OtherPlan, ...] = ()
-    model: str = ""
+    model: str = ""  #: path of the model, as a command line names it; empty if unknown.
 
     @property
     def boundaries(self) -> tuple[BoundaryTotals, ...]:
@@ -285,12 +191,13 @@ def buses_of(tensors: Iterable[BoundaryTensor]) -> tuple[Bus, ...]:
     groups: dict[tuple[int, tuple[int, ...]], dict[int, BoundaryTensor]] = {}
     for i, tensor in enumerate(tensors):
         groups.setdefault((tensor.source, tensor.readers), {})[i] = tensor
-    return tuple(_bus(source, readers, group) for (source, readers), group in groups.items())
+    return tuple(bus_of(source, readers, group.values(), group) for (source, readers), group in groups.items())
 
 
-def _bus(source: int, readers: tuple[int, ...], group: dict[int, BoundaryTensor]) -> Bus:
-    total = totals_of(group.values())
-    return Bus(source=source, readers=readers, bytes=total.bytes, is_exact=total.is_exact, tensors=tuple(group))
+def bus_of(source: int, readers: tuple[int, ...], flows: Iterable[Flow], tensors: Iterable[int]) -> Bus:
+    """A bus of the size of `flows`, which carries the boundary tensors with the indices `tensors`."""
+    total = totals_of(flows)
+    return Bus(source=source, readers=readers, bytes=total.bytes, is_exact=total.is_exact, tensors=tuple(tensors))
 
 
 def totals_of(flows: Iterable[Flow]) -> BoundaryTotals:

@@ -17,24 +17,11 @@ from ..core.wiring import Tensor, Unit, Wiring
 from ..loading.model import Model, TensorBytes
 from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
+from . import sentences
 from .card_builders import cascade_card, counted_bytes, file_bytes, own_nodes, plan_card, replica_counts
 from .part_labels import part_labels
 from .profile_builder import best_options, build_profile, most_balanced
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
-from .sentences import (
-    answer,
-    checks,
-    cut_points_answer,
-    cut_reasons,
-    flop,
-    goal_text,
-    outcomes,
-    plan_notes,
-    recomputations,
-    separated_states,
-    unbound_sizes,
-    verdict,
-)
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..verifying.verification import Verification
@@ -52,10 +39,10 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     best = most_balanced(best_options(profile))
     return Scene(
         title=model.path.name,
-        sentence=cut_points_answer(best, len(profile.cut_options)),
+        sentence=sentences.cut_points_answer(best, len(profile.cut_options)),
         facts=tuple(_facts(model, model.dims)),
         profile=profile,
-        notes=(*model.notes, *unbound_sizes(model, model.dims)),
+        notes=(*model.notes, *sentences.unbound_sizes(model, model.dims)),
         next_command="" if best is None else _split_command(model.path, best.node),
         details=tuple(_analysis_details(analysis)),
         model=str(model.path),
@@ -91,7 +78,7 @@ def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
         next_command=_next_command(cascade, None),
         details=(*details, *_storage(cascade)),
     )
-    return replace(scene, sentence=answer(scene))
+    return replace(scene, sentence=sentences.answer(scene))
 
 
 def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Scene:
@@ -109,14 +96,14 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
         tensors=tensors,
         buses=buses_of(tensors),
         profile=build_profile(model.graph, rows, sizes, analysis.key_nodes),
-        recomputed=tuple(recomputations(plan.recomputed, names)),
-        reasons=tuple(cut_reasons(plan.reasons, names)),
-        notes=tuple(plan_notes(plan, model)),
-        details=(("goal", goal_text(plan.goal)), *_limits(plan.limits, names), *outcomes(plan)),
+        recomputed=tuple(sentences.recomputations(plan.recomputed, names)),
+        reasons=tuple(sentences.cut_reasons(plan.reasons, names)),
+        notes=tuple(sentences.plan_notes(plan, model)),
+        details=(("goal", sentences.goal_text(plan.goal)), *_limits(plan.limits, names), *sentences.outcomes(plan)),
         other_plans=tuple(_other_plans(plan)),
         model=str(model.path),
     )
-    return replace(scene, sentence=answer(scene))
+    return replace(scene, sentence=sentences.answer(scene))
 
 
 def _planned_bytes(plan: Plan, model: Model) -> TensorBytes:
@@ -162,16 +149,16 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None, verification:
         tensors=tensors,
         buses=buses_of(tensors),
         profile=profile,
-        checks=checks(verification),
+        checks=sentences.checks(verification),
         notes=(
-            *(unbound_sizes(model, manifest.dims) if model is not None else ()),
-            *separated_states(parts, manifest.states),
+            *(sentences.unbound_sizes(model, manifest.dims) if model is not None else ()),
+            *sentences.separated_states(parts, manifest.states),
         ),
         next_command=_next_command(cascade, verification),
         details=tuple(_storage(cascade)),
         model="" if model is None else str(model.path),
     )
-    return replace(scene, sentence=answer(scene, verdict(verification)))
+    return replace(scene, sentence=sentences.answer(scene, sentences.verdict(verification)))
 
 
 # Facts and details
@@ -184,7 +171,7 @@ def _facts(model: Model, dims: Mapping[str, int], flops: int | None = None) -> I
         yield "constant" if constants == 1 else "constants", f"{constants:,}"
     yield "weights", size(model.weight_bytes)
     if flops is not None:
-        yield "per run", flop(flops)
+        yield "per run", sentences.flop(flops)
     if dims:
         yield "dims", _dims(dims)
 

@@ -38,9 +38,9 @@ class Sized(Protocol):
     def is_exact(self) -> bool: ...  # noqa: D102
 
 
-def size_text(amount: Sized) -> str:
+def size_text(amount: Sized, *, least: str = "≥ ") -> str:
     """Its size, such as `4.75 MiB`, or `≥ 4.75 MiB` for a lower bound."""
-    return f"{'' if amount.is_exact else '≥ '}{size(amount.bytes)}"
+    return f"{'' if amount.is_exact else least}{size(amount.bytes)}"
 
 
 def flop(number: float) -> str:
@@ -105,11 +105,7 @@ def _crossing(scene: Scene) -> str:
     total = totals_of(residual)
     skipped = "a part" if len(boundaries) <= 2 else "parts"  # of three parts, only one can be skipped
     verb = "skips" if total.tensors == 1 else "skip"
-    return f"{text}; {count(total.tensors, 'tensor')} ({_at_least(total)}) {verb} over {skipped}."
-
-
-def _at_least(amount: Sized) -> str:
-    return f"{'' if amount.is_exact else 'at least '}{size(amount.bytes)}"
+    return f"{text}; {count(total.tensors, 'tensor')} ({size_text(total, least='at least ')}) {verb} over {skipped}."
 
 
 def cut_points_answer(best: CutOption | None, number: int) -> str:
@@ -119,7 +115,7 @@ def cut_points_answer(best: CutOption | None, number: int) -> str:
     sends = "crosses" if best.tensors == 1 else "cross"
     return (
         f"{count(number, 'cut point')}. The most balanced one is after {best.node}: {count(best.tensors, 'tensor')} "
-        f"({_at_least(best)}) {sends} there, with {size(best.weights_before)} of weights before it "
+        f"({size_text(best, least='at least ')}) {sends} there, with {size(best.weights_before)} of weights before it "
         f"and {size(best.weights_after)} after it."
     )
 

@@ -422,4 +422,4 @@ def test_the_title_of_a_profile_tells_if_it_is_a_lower_bound() -> None:
 
 def test_readers_of_a_bus_are_a_range() -> None:
     said = words_of(wide(8))
-    assert any(text.endswith("part-1 to part-6") for text in said)
+    assert any(text.endswith("part-1 to part-6 (6 parts)") for text in said)

@@ -12,17 +12,8 @@ from ...core.errors import UsageError
 from ..part_labels import ModuleUse, labels
 from ..scene import Card, CutProfile, Scene, totals_of
 from ..sentences import printable
-from .record import (
-    ChangeKind,
-    Changes,
-    ChangeSide,
-    CutChange,
-    DetailChange,
-    NodeMove,
-    PartPair,
-    SentenceChange,
-    TensorChange,
-)
+from .record import ChangeKind as Kind
+from .record import Changes, ChangeSide, CutChange, DetailChange, NodeMove, PartPair, SentenceChange, TensorChange
 from .summary import summary
 
 _Overlap = Mapping[tuple[int, int], int]
@@ -163,14 +154,14 @@ def _cuts(old: tuple[Scene, CutProfile], new: tuple[Scene, CutProfile], overlap:
     """The boundaries of both, in topological order."""
     kept = dict(_kept_boundaries(len(old[0].cards), overlap))
     found: list[tuple[int, CutChange]] = []
-    sides: Iterable[tuple[tuple[Scene, CutProfile], Collection[int], ChangeKind]]
+    sides: Iterable[tuple[tuple[Scene, CutProfile], Collection[int], Kind]]
     sides = ((old, kept.keys(), "went"), (new, kept.values(), "came"))
     for (scene, profile), staying, kind in sides:
         for boundary, total in enumerate(scene.boundaries):
             if boundary in staying and kind == "went":
                 continue
             nodes = bisect_right(profile.parts, boundary)
-            change: ChangeKind = "stays" if boundary in staying else kind
+            change: Kind = "stays" if boundary in staying else kind
             found.append((nodes, CutChange(profile.nodes[nodes - 1], change, total.bytes, total.is_exact)))
     return (cut for _, cut in sorted(found, key=itemgetter(0)))
 
@@ -201,7 +192,7 @@ def _tensors(old: Scene, new: Scene) -> Iterable[TensorChange]:
     before = {tensor.tensor: tensor for tensor in old.tensors}
     after = {tensor.tensor: tensor for tensor in new.tensors}
     for name in dict.fromkeys((*before, *after)):
-        kind: ChangeKind = "stays" if name in before and name in after else "went" if name in before else "came"
+        kind: Kind = "stays" if name in before and name in after else "went" if name in before else "came"
         yield TensorChange(name, kind, before.get(name), after.get(name))
 
 

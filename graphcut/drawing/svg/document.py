@@ -7,6 +7,7 @@ from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
 from ..scene import Check, Scene
+from . import primitives
 from .chain_map import draw_chain, is_short_chain
 from .lane_chart import draw_lanes
 from .primitives import (
@@ -17,9 +18,7 @@ from .primitives import (
     SMALL,
     TITLE,
     Panel,
-    arrow_head,
     label,
-    line,
     number,
     plain,
     stacked,
@@ -135,8 +134,8 @@ def _legend_entries(scene: Scene) -> Iterator[tuple[str, str]]:
 
 def _sample(css: str, x: float, y: float) -> str:
     if css == "tick":
-        return line(((x + 2, y - 6), (x + 2, y + 6)), "tick")
-    sample = line(((x, y), (x + 22, y)), "wire", width=3) + arrow_head(x + 28, y, "right")
+        return primitives.line(((x + 2, y - 6), (x + 2, y + 6)), "tick")
+    sample = primitives.line(((x, y), (x + 22, y)), "wire", width=3) + primitives.arrow_head(x + 28, y, "right")
     return f'<g class="{css}">{sample}</g>' if css else ""
 
 

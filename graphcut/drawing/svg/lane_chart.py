@@ -21,21 +21,13 @@ _MIN_STEP: Final = 9.0
 
 @dataclass(frozen=True)
 class _Columns:
-    """Right edges of the text columns, and the positions of the parts.
+    """Right edges of the text columns, and the positions of the parts."""
 
-    Attributes:
-        name: end of the names.
-        type: end of the types; the same as `name` if there is no room for them.
-        bytes: end of the sizes.
-        parts: the x of each part.
-        titles: the text above each part: its name if all names fit, otherwise its index.
-    """
-
-    name: float
-    type: float
-    bytes: float
-    parts: Sequence[float]
-    titles: Sequence[str]
+    name: float  #: end of the names.
+    type: float  #: end of the types; the same as `name` if there is no room for them.
+    bytes: float  #: end of the sizes.
+    parts: Sequence[float]  #: the x of each part.
+    titles: Sequence[str]  #: the text above each part: its name if all names fit, otherwise its index.
 
     @property
     def step(self) -> float:

@@ -20,17 +20,11 @@ _CONTENT: Final = 17
 
 @dataclass(frozen=True)
 class Scales:
-    """The scales of the bars, over all parts.
+    """The scales of the bars, over all parts."""
 
-    Attributes:
-        need_bytes: the largest need or budget of a part.
-        flops: the largest number of FLOPs of a part; 0 if none is known.
-        has_content: whether the content of any part is known.
-    """
-
-    need_bytes: int
-    flops: int
-    has_content: bool
+    need_bytes: int  #: the largest need or budget of a part.
+    flops: int  #: the largest number of FLOPs of a part; 0 if none is known.
+    has_content: bool  #: whether the content of any part is known.
 
     @property
     def card_height(self) -> float:

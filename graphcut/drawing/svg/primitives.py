@@ -20,19 +20,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """A type face.
+    """A type face."""
 
-    Attributes:
-        css: its class in the style sheet.
-        size: font size in user units.
-        is_bold: whether it is bold.
-        is_mono: whether all letters have the same width.
-    """
-
-    css: str
-    size: float
-    is_bold: bool = False
-    is_mono: bool = False
+    css: str  #: its class in the style sheet.
+    size: float  #: font size in user units.
+    is_bold: bool = False  #: whether it is bold.
+    is_mono: bool = False  #: whether all letters have the same width.
 
 
 TITLE: Final = Face("title", 19, is_bold=True)
@@ -65,17 +58,11 @@ ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 @dataclass(frozen=True)
 class Panel:
-    """A piece of a picture, drawn from its own upper left corner.
+    """A piece of a picture, drawn from its own upper left corner."""
 
-    Attributes:
-        width: in user units.
-        height: in user units.
-        marks: its elements, from back to front.
-    """
-
-    width: float
-    height: float
-    marks: tuple[str, ...]
+    width: float  #: in user units.
+    height: float  #: in user units.
+    marks: tuple[str, ...]  #: its elements, from back to front.
 
 
 def stacked(panels: Sequence[Panel], *, gap: float = 0.0) -> Panel:

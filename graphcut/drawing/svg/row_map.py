@@ -16,20 +16,10 @@ from typing import Final
 from ...core.units import count
 from ..scene import Bus, Card, Scene, totals_of
 from ..sentences import size_text
+from . import part_cards
 from .bus_lines import branches, bus_group, css_of, thickness
 from .chain_map import MAX_CARDS
-from .part_cards import (
-    SMALL_HEIGHT,
-    RowColumns,
-    Scales,
-    card_group,
-    full_card,
-    row_card,
-    row_columns,
-    row_titles,
-    scales_of,
-    small_card,
-)
+from .part_cards import RowColumns, Scales, scales_of
 from .primitives import BODY, SMALL, Panel, Point, arrow_head, dot, label, line
 
 MAX_TRACKS: Final = 20
@@ -53,7 +43,7 @@ _TITLES: Final = 22
 def draw_rows(scene: Scene, width: float) -> Panel:
     """The map as rows, `width` wide including the gutter."""
     layout = _RowLayout(scene.cards, scene.buses, width)
-    marks = row_titles(layout.columns, layout.scales) if layout.columns is not None else []
+    marks = part_cards.row_titles(layout.columns, layout.scales) if layout.columns is not None else []
     marks += [layout.drawn_card(index) for index in range(len(scene.cards))]
     marks += [layout.drawn_bus(index) for index in layout.shown]
     if any(bus.is_residual for bus in scene.buses):
@@ -165,7 +155,7 @@ class _RowLayout:
     @cached_property
     def columns(self) -> RowColumns | None:
         """The columns of cards that are alone in their row; None if there is no room for columns."""
-        return row_columns(self.left, self.inner, self.scales) if self.width >= _NARROW else None
+        return part_cards.row_columns(self.left, self.inner, self.scales) if self.width >= _NARROW else None
 
     def _track_x(self, bus: int) -> float:
         return self.left - 18 - _TRACK * (self.tracks[bus] or 0)
@@ -173,17 +163,13 @@ class _RowLayout:
     # What leaves and enters
 
     @cached_property
-    def _leaving(self) -> dict[int, list[int]]:
-        """The buses that leave each card, direct ones first."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for bus in sorted(self.shown, key=lambda b: (not self.is_direct(b), b)):
-            found[self.buses[bus].source].append(bus)
-        return found
-
-    @cached_property
     def _leaving_rows(self) -> list[list[int]]:
-        """The buses that leave each row; each has a line of text in the gap below."""
-        return [[bus for card in row for bus in self._leaving.get(card, [])] for row in self.rows]
+        """The buses that leave each row, card by card, direct ones first; each has a line of text in the gap below."""
+        order = sorted(self.shown, key=lambda b: (self.buses[b].source, not self.is_direct(b), b))
+        return [[bus for bus in order if self.buses[bus].source in row] for row in self.rows]
+
+    def _leaving(self, card: int) -> list[int]:
+        return [bus for bus in self._leaving_rows[self.row[card]] if self.buses[bus].source == card]
 
     def _is_on_rail(self, bus: int, row: int) -> bool:
         """Whether it reaches that row from a rail above it."""
@@ -216,7 +202,7 @@ class _RowLayout:
     def _row_height(self, row: int) -> float:
         first, *others = self.rows[row]
         if others or self.columns is None:
-            least = self.scales.card_height if len(self.cards) <= MAX_CARDS else SMALL_HEIGHT
+            least = self.scales.card_height if len(self.cards) <= MAX_CARDS else part_cards.SMALL_HEIGHT
         else:
             least = _ROW
         return max(least, 10.0 * len(self._sideways.get(first, ())) + 8)
@@ -255,7 +241,7 @@ class _RowLayout:
     def _port_x(self, bus: int) -> float:
         """Where it leaves its card."""
         source = self.buses[bus].source
-        return self.cells[source][0] + 16 + _PORT * self._leaving[source].index(bus)
+        return self.cells[source][0] + 16 + _PORT * self._leaving(source).index(bus)
 
     def _text_y(self, bus: int) -> float:
         """The height of its text, and of its way to the gutter."""
@@ -283,9 +269,9 @@ class _RowLayout:
         """A part: as a row if it is alone and there is room, else as a card."""
         card, cell = self.cards[index], self.cells[index]
         if self.is_alone(index) and self.columns is not None:
-            return card_group(index, card, row_card(card, self.scales, *cell))
-        draw = full_card if len(self.cards) <= MAX_CARDS else small_card
-        return card_group(index, card, draw(card, self.scales, *cell))
+            return part_cards.card_group(index, card, part_cards.row_card(card, self.scales, *cell))
+        draw = part_cards.full_card if len(self.cards) <= MAX_CARDS else part_cards.small_card
+        return part_cards.card_group(index, card, draw(card, self.scales, *cell))
 
     def drawn_bus(self, index: int) -> str:
         """The lines, arrow heads and text of a bus."""
@@ -331,7 +317,7 @@ class _RowLayout:
         """What it carries and, if that is not the next row, to where; a dot on its line shows whose text it is."""
         bus = self.buses[index]
         x, _, width, _ = self.cells[bus.source]
-        start, y = x + 16 + _PORT * len(self._leaving[bus.source]) + 2, self._text_y(index)
+        start, y = x + 16 + _PORT * len(self._leaving(bus.source)) + 2, self._text_y(index)
         text = f"{size_text(bus)} \N{MIDDLE DOT} {count(len(bus.tensors), 'tensor')}"
         if not self.is_direct(index):
             text += f" \N{RIGHTWARDS ARROW} {self._names(bus.readers)}"
@@ -341,7 +327,4 @@ class _RowLayout:
 
     def _names(self, readers: Sequence[int]) -> str:
         names = [self.cards[reader].short_name for reader in readers]
-        if len(names) <= 3:
-            return ", ".join(names)
-        is_range = readers[-1] - readers[0] == len(readers) - 1
-        return f"{names[0]} to {names[-1]}" if is_range else f"{len(names)} parts, {names[0]} to {names[-1]}"
+        return ", ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]} ({len(names)} parts)"

@@ -10,53 +10,32 @@ from .primitives import FACES, number
 SANS: Final = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif'
 MONO: Final = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
-LIGHT: Final = {
-    "paper": "#ffffff",
-    "text": "#16181d",
-    "muted": "#59606c",
-    "card": "#f6f7f9",
-    "edge": "#c9ced6",
-    "track": "#e1e5ea",
-    "bar": "#5d7590",
-    "near": "#1f5fbf",
-    "far": "#b04a06",
-    "over": "#c22a22",
-    "good": "#17713a",
-    "stripe": "#f4f5f7",
-    "grid": "#e3e6ea",
-    "high": "#d3dbe4",
-    "low": "#5d7590",
-    "even": "#e3e9f0",
-    "odd": "#f1f3f6",
-    "page": "#f6f6f5",
-    "alive": "#a9bacd",
-    "pick": "#7a3fc0",
-    "on-near": "#ffffff",
+_COLOURS: Final = {  # light and dark
+    "paper": ("#ffffff", "#111418"),
+    "text": ("#16181d", "#e8eaed"),
+    "muted": ("#59606c", "#a3abb7"),
+    "card": ("#f6f7f9", "#1a1e24"),
+    "edge": ("#c9ced6", "#3c444f"),
+    "track": ("#e1e5ea", "#2d343d"),
+    "bar": ("#5d7590", "#8499b1"),
+    "near": ("#1f5fbf", "#7fb0ff"),
+    "far": ("#b04a06", "#ffa45c"),
+    "over": ("#c22a22", "#ff8a80"),
+    "good": ("#17713a", "#6fd08c"),
+    "stripe": ("#f4f5f7", "#171b20"),
+    "grid": ("#e3e6ea", "#262c34"),
+    "high": ("#d3dbe4", "#323b46"),
+    "low": ("#5d7590", "#8499b1"),
+    "even": ("#e3e9f0", "#28313c"),
+    "odd": ("#f1f3f6", "#1c222a"),
+    # for the HTML page alone
+    "page": ("#f6f6f5", "#0b0d10"),
+    "alive": ("#a9bacd", "#51637a"),
+    "pick": ("#7a3fc0", "#bf97f7"),
+    "on-near": ("#ffffff", "#0d1420"),
 }
-"""The colours by the names of their classes; the last four are for the HTML page alone."""
-DARK: Final = {
-    "paper": "#111418",
-    "text": "#e8eaed",
-    "muted": "#a3abb7",
-    "card": "#1a1e24",
-    "edge": "#3c444f",
-    "track": "#2d343d",
-    "bar": "#8499b1",
-    "near": "#7fb0ff",
-    "far": "#ffa45c",
-    "over": "#ff8a80",
-    "good": "#6fd08c",
-    "stripe": "#171b20",
-    "grid": "#262c34",
-    "high": "#323b46",
-    "low": "#8499b1",
-    "even": "#28313c",
-    "odd": "#1c222a",
-    "page": "#0b0d10",
-    "alive": "#51637a",
-    "pick": "#bf97f7",
-    "on-near": "#0d1420",
-}
+LIGHT: Final = {name: light for name, (light, _) in _COLOURS.items()}
+DARK: Final = {name: dark for name, (_, dark) in _COLOURS.items()}
 
 
 def file_style() -> str:

@@ -37,7 +37,7 @@ def draw_changes(changes: Changes, console: Console) -> RenderableType:
     ]
     return picture(
         [screen.title(changes.model, dims=dims), screen.text(changes.sentence)],
-        [screen.table(_number_columns(changes))],
+        [_numbers_table(changes, screen)],
         [screen.table(_part_columns(changes.parts))],
         _moves(changes, screen),
         _cuts(changes, screen),
@@ -51,11 +51,10 @@ def draw_changes(changes: Changes, console: Console) -> RenderableType:
 # Numbers
 
 
-def _number_columns(changes: Changes) -> Iterable[Column]:
-    rows = list(_numbers(changes.before, changes.after))
-    yield Column("", [Text(word, style="dim") for word, *_ in rows])
-    for i, title in enumerate(("before", "now", "change"), 1):
-        yield Column(title, [row[i] for row in rows])
+def _numbers_table(changes: Changes, screen: Screen) -> RenderableType:
+    words, *values = zip(*_numbers(changes.before, changes.after), strict=True)
+    columns = (Column(title, list(cells)) for title, cells in zip(("before", "now", "change"), values, strict=True))
+    return screen.table([Column("", [Text(word, style="dim") for word in words]), *columns])
 
 
 def _numbers(before: ChangeSide, after: ChangeSide) -> Iterable[tuple[str, str, str, str]]:

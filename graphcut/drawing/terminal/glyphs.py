@@ -14,39 +14,22 @@ from ..sentences import printable
 
 @dataclass(frozen=True)
 class Glyphs:
-    """A set of signs.
+    """A set of signs."""
 
-    Attributes:
-        made: a part makes the tensor.
-        read: a part reads the tensor.
-        near: line of a sequential tensor.
-        far: line of a residual tensor.
-        cut: a cut or a cut point.
-        key: a key node.
-        bar: cell of a bar.
-        tick: a budget.
-        yes: passed.
-        no: failed.
-        levels: heights of a column, from empty to full.
-        more: something is left out.
-        least: before a lower bound.
-        replacements: for signs in sentences, by code point.
-    """
-
-    made: str
-    read: str
-    near: str
-    far: str
-    cut: str
-    key: str
-    bar: str
-    tick: str
-    yes: str
-    no: str
-    levels: str
-    more: str
-    least: str
-    replacements: Mapping[int, str] = field(default_factory=dict)
+    made: str  #: a part makes the tensor.
+    read: str  #: a part reads the tensor.
+    near: str  #: line of a sequential tensor.
+    far: str  #: line of a residual tensor.
+    cut: str  #: a cut or a cut point.
+    key: str  #: a key node.
+    bar: str  #: cell of a bar.
+    tick: str  #: a budget.
+    yes: str  #: passed.
+    no: str  #: failed.
+    levels: str  #: heights of a column, from empty to full.
+    more: str  #: something is left out.
+    least: str  #: before a lower bound.
+    replacements: Mapping[int, str] = field(default_factory=dict)  #: for signs in sentences, by code point.
 
     def plain(self, text: str) -> str:
         """`text` with escapes for what does not print, and with these signs only."""

@@ -19,20 +19,14 @@ _SHORTEST: Final = 6
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
+    """One column of a table."""
 
-    Attributes:
-        title: its title.
-        cells: one for each row. What comes from a model is `Text`, so that it is never read as markup. Strings are for
-            numbers, and right-aligned.
-        min_width: letters that a shortened cell keeps while other columns can be left out; 0: never shortened.
-        drop_order: columns with the highest number are left out first; those with 0 never.
-    """
-
-    title: str
+    title: str  #: its title.
+    #: one for each row. What comes from a model is `Text`, so that it is never read as markup. Strings are for numbers,
+    #: and right-aligned.
     cells: Sequence[Text | str]
-    min_width: int = 0
-    drop_order: int = 0
+    min_width: int = 0  #: letters that a shortened cell keeps while other columns can be left out; 0: never shortened.
+    drop_order: int = 0  #: columns with the highest number are left out first; those with 0 never.
 
     @property
     def is_text(self) -> bool:
