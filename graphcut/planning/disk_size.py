@@ -1,4 +1,4 @@
-"""What a part takes on disk, before it is written: never less than it will be, and hardly more."""
+"""The size of a part's files before they are written: never too small, and hardly too large."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import NodeProto, TensorProto
 
-_REFERENCE: Final = 96
-"""More than the words that say in which data file of a part, and where in it, a tensor lies."""
+_REFERENCE_BYTES: Final = 96
+"""At least the bytes that say in which data file of a part, and where in it, a tensor is."""
 
-_HEAD: Final = 64
-"""More than the fields around a graph take, lengths included."""
+_HEAD_BYTES: Final = 64
+"""At least the bytes of the fields around a graph, lengths included."""
 
 
 @dataclass(frozen=True)
 class SerializedSizes:
-    """Bytes on disk, by what brings them into a part.
+    """Bytes on disk, by what adds them to a part.
 
     Attributes:
-        nodes: of each flowing node, by its place in `graph.nodes`.
-        shared: of what a part holds once, however many of its nodes need it (weights, constants, functions), and
-            which flowing nodes these are.
-        border: of declaring each tensor as an input or an output of a part.
+        nodes: of each flowing node, by its index in `graph.nodes`.
+        shared: of what a part holds once, however many of its nodes need it (weights, constants, functions), with the
+            flowing nodes that need it.
+        declarations: of declaring each tensor as an input or an output of a part.
         part: of every part.
     """
 
     nodes: Mapping[int, int]
     shared: tuple[tuple[int, tuple[int, ...]], ...]
-    border: Mapping[str, int]
+    declarations: Mapping[str, int]
     part: int
 
 
 def serialized_sizes(model: Model) -> SerializedSizes:
-    """What the things of `model` take once they are written into parts. Linear in the model's messages."""
+    """What everything in `model` takes once it is written into parts. Linear in the messages of the model."""
     graph, proto = model.graph, model.proto
-    declared = {value.name: _entry(value) for value in proto.graph.value_info}
+    typed = {value.name: _entry(value) for value in proto.graph.value_info}
     notes = {note.tensor_name: _entry(note) for note in proto.graph.quantization_annotation}
     nodes = {
         i: _node_bytes(model, proto.graph.node[i])
-        + sum(declared.get(name, 0) + notes.get(name, 0) for name in graph.nodes[i].writes)
+        + sum(typed.get(name, 0) + notes.get(name, 0) for name in graph.nodes[i].writes)
         for i in graph.flow
     }
     inputs = {value.name: _entry(value) for value in proto.graph.input}
     outputs = {value.name: _entry(value) for value in proto.graph.output}
-    border = {name: _border_bytes(tensor) + notes.get(name, 0) for name, tensor in model.tensors.items()}
-    border.update({name: number + notes.get(name, 0) for name, number in {**inputs, **outputs}.items()})
-    shared = [*_weights(model, inputs, notes), *_constants(model, declared), *_functions(model)]
-    head = proto.ByteSize() - sum(map(_entry, (proto.graph, *proto.functions, *proto.training_info)))
-    around = len(proto.graph.name) + len(proto.graph.doc_string) + sum(map(_entry, proto.graph.metadata_props))
-    return SerializedSizes(nodes, tuple(shared), border, head + around + _HEAD)
+    declared = {name: _declaration_bytes(tensor) for name, tensor in model.tensors.items()} | inputs | outputs
+    declarations = {name: number + notes.get(name, 0) for name, number in declared.items()}
+    shared = (*_weights(model, inputs, notes), *_constants(model, typed), *_functions(model))
+    outside = proto.ByteSize() - sum(map(_entry, (proto.graph, *proto.functions, *proto.training_info)))
+    inside = len(proto.graph.name) + len(proto.graph.doc_string) + sum(map(_entry, proto.graph.metadata_props))
+    return SerializedSizes(nodes, shared, declarations, outside + inside + _HEAD_BYTES)
 
 
 def _entry(message: Message) -> int:
-    """What a message takes inside another: itself, its field number, its length."""
+    """The size of a message inside another: itself, its field number, its length."""
     number = message.ByteSize()
     return number + 2 + max(1, (number.bit_length() + 6) // 7)
 
@@ -71,12 +71,12 @@ def _node_bytes(model: Model, node: NodeProto) -> int:
 
 
 def _data_bytes(model: Model, tensor: TensorProto) -> int:
-    """What a tensor takes in the data file of its part, and what naming the place there may add."""
-    return _padded(model, model.range_of(tensor).length) + _REFERENCE if is_external(tensor) else 0
+    """What a tensor takes in the data file of its part, and the reference to it."""
+    return _padded(model, model.range_of(tensor).length) + _REFERENCE_BYTES if is_external(tensor) else 0
 
 
 def _padded(model: Model, length: int) -> int:
-    """With its share of the holes in a data file, which stand before runs of a MiB or more only."""
+    """A length with its share of the holes in a data file, which are only before runs of a MiB or more."""
     has_holes = any(number >= ALIGNED_BYTES for _, number in model.data.values())
     return length + -(-length // PADDING_SHARE) * has_holes
 
@@ -84,43 +84,38 @@ def _padded(model: Model, length: int) -> int:
 def _weights(
     model: Model, inputs: Mapping[str, int], notes: Mapping[str, int]
 ) -> Iterable[tuple[int, tuple[int, ...]]]:
-    """Messages and values of the initializers; values that several share lie in a part once."""
+    """Messages and values of the initializers; values that several initializers share are in a part once."""
     graph = model.graph
     readers: dict[str, list[int]] = {}
     for i in graph.flow:
-        node = graph.nodes[i]
-        replicas = graph.constants_for(node.constants) if node.constants else ()
-        for name in dict.fromkeys((*node.weights, *(w for r in replicas for w in graph.nodes[r].weights), *node.reads)):
+        for name in dict.fromkeys((*graph.weights_of(i), *graph.nodes[i].reads)):
             if name in graph.weights:
                 readers.setdefault(name, []).append(i)
     values: dict[object, tuple[int, dict[int, None]]] = {}
     for tensor in model.proto.graph.initializer:
-        needed = readers.get(tensor.name, [])
+        users = readers.get(tensor.name, [])
         message = _entry(tensor) + inputs.get(tensor.name, 0) + notes.get(tensor.name, 0)
         if is_external(tensor):
             span = model.range_of(tensor)
-            values.setdefault(span, (_padded(model, span.length), {}))[1].update(dict.fromkeys(needed))
-            message += _REFERENCE
-        yield message, tuple(needed)
-    for number, users in values.values():
-        yield number, tuple(users)
+            values.setdefault(span, (_padded(model, span.length), {}))[1].update(dict.fromkeys(users))
+            message += _REFERENCE_BYTES
+        yield message, tuple(users)
+    for number, span_users in values.values():
+        yield number, tuple(span_users)
     for sparse in model.proto.graph.sparse_initializer:
         data = _data_bytes(model, sparse.values) + _data_bytes(model, sparse.indices)
         yield _entry(sparse) + data, tuple(readers.get(sparse.values.name, ()))
 
 
-def _constants(model: Model, declared: Mapping[str, int]) -> Iterable[tuple[int, tuple[int, ...]]]:
+def _constants(model: Model, typed: Mapping[str, int]) -> Iterable[tuple[int, tuple[int, ...]]]:
     graph = model.graph
     users: dict[int, list[int]] = {}
     for i in graph.flow:
         for constant in graph.constants_for(graph.nodes[i].constants) if graph.nodes[i].constants else ():
             users.setdefault(constant, []).append(i)
     for constant, nodes in users.items():
-        names = graph.nodes[constant].writes
-        yield (
-            _node_bytes(model, model.proto.graph.node[constant]) + sum(declared.get(n, 0) for n in names),
-            tuple(nodes),
-        )
+        declared = sum(typed.get(name, 0) for name in graph.nodes[constant].writes)
+        yield _node_bytes(model, model.proto.graph.node[constant]) + declared, tuple(nodes)
 
 
 def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
@@ -135,7 +130,7 @@ def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
         yield _entry(function) + data, tuple(users.get(key, ()))
 
 
-def _border_bytes(tensor: Tensor) -> int:
-    """No less than the value_info of a tensor takes; what names its sizes stands in it too."""
+def _declaration_bytes(tensor: Tensor) -> int:
+    """No less than the value_info of a tensor takes, names of dimensions included."""
     sizes = sum(len(dim.encode()) + 8 if isinstance(dim, str) else 14 for dim in tensor.shape or ())
     return len(tensor.name.encode()) + len(tensor.dtype) + sizes + 32

@@ -1,8 +1,7 @@
-"""Why each cut of a plan is where it is: what crosses there, and what the next best places would cost."""
+"""Why each cut of a plan is where it is: what crosses there, and what the next best cuts would cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -13,17 +12,17 @@ from .instance import Floats
 from .problem import PlanningProblem
 from .results import Solution
 
-_MOST: Final = 2
+_MOST_ALTERNATIVES: Final = 2
 
 
 class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place for a cut, all other cuts of the plan left where they are.
+    """A cut, all other cuts of the plan left where they are.
 
     Attributes:
         after: the last node before it.
-        cost: what the objective would come to: its unit is that of the outcome, but for `devices` and parts within a
-            budget, where it is seconds and received bytes, and for tokens, where it is seconds between two.
-        crossing_bytes: bytes that cross there, each tensor once.
+        cost: the objective with this cut, in the unit of the outcome; but for parts within a budget it is bytes
+            received, for the fewest devices seconds of one request, and for tokens seconds between two.
+        crossing_bytes: bytes that cross, each tensor once.
     """
 
     after: str
@@ -32,12 +31,12 @@ class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One cut.
+    """The explanation of one cut.
 
     Attributes:
-        chosen: where it is.
-        bottleneck: the part that decides the objective.
-        alternatives: the next best places, the best first.
+        chosen: the cut of the plan.
+        bottleneck: the part with the greatest cost.
+        alternatives: the next best cuts, the best first.
     """
 
     chosen: CandidateCut
@@ -45,34 +44,30 @@ class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alternatives: tuple[CandidateCut, ...]
 
 
-def reasons(choice: Solution, task: PlanningProblem) -> tuple[Reason, ...]:
+def reasons(solution: Solution, problem: PlanningProblem) -> tuple[Reason, ...]:
     """One reason for each cut, in order."""
-    climb = choice.found.climb
-    steps = zip(choice.costs, pairwise(climb.rungs), strict=True)
-    own = np.array([float(table[high, low]) for table, (low, high) in steps])
-    return tuple(_reason(choice, task, own, bar) for bar in range(len(own) - 1))
+    steps = zip(solution.costs, pairwise(solution.found.chain.boundaries), strict=True)
+    costs = np.array([float(table[j, i]) for table, (i, j) in steps])
+    return tuple(_reason(solution, problem, costs, cut) for cut in range(len(costs) - 1))
 
 
-def _reason(choice: Solution, task: PlanningProblem, own: Floats, bar: int) -> Reason:
-    climb, ladder = choice.found.climb, choice.found.ladder
-    low, here, high = climb.rungs[bar : bar + 3]
-    join = np.add if choice.joined == "sum" else np.maximum
-    both = join(choice.costs[bar][:, low], choice.costs[bar + 1][high, :])
-    rest = np.delete(own, [bar, bar + 1])
+def _reason(solution: Solution, problem: PlanningProblem, costs: Floats, cut: int) -> Reason:
+    """The cost of each boundary between those before and after the cut, from the tables of the parts on both sides."""
+    tables = solution.found.tables
+    before, here, after = solution.found.chain.boundaries[cut : cut + 3]
+    combine = np.add if solution.aggregation == "sum" else np.maximum
+    total = combine(solution.costs[cut][:, before], solution.costs[cut + 1][after, :])
+    rest = np.delete(costs, [cut, cut + 1])
     if len(rest):
-        both = join(both, rest.sum() if choice.joined == "sum" else rest.max())
-    order = [int(rung) for rung in np.argsort(both, kind="stable") if np.isfinite(both[rung]) and rung != here]
-    crossing = ladder.sent[:, 0]
+        total = combine(total, rest.sum() if solution.aggregation == "sum" else rest.max())
 
-    def place(rung: int) -> CandidateCut:
-        last = ladder.members(0, rung)[-1]
-        node = task.groups[last][-1]
-        return CandidateCut(task.graph.nodes[node].name, float(both[rung]), int(crossing[rung]))
+    def candidate(boundary: int) -> CandidateCut:
+        node = problem.groups[tables.groups_between(0, boundary)[-1]][-1]
+        return CandidateCut(problem.graph.nodes[node].name, float(total[boundary]), int(tables.sent[boundary, 0]))
 
-    return Reason(place(here), int(own.argmax()), _apart([place(rung) for rung in order[: 4 * _MOST]], place(here)))
-
-
-def _apart(places: Sequence[CandidateCut], own: CandidateCut) -> tuple[CandidateCut, ...]:
-    """The best places of different names."""
-    named = {place.after: place for place in reversed(places) if place.after != own.after}
-    return tuple(sorted(named.values(), key=lambda place: place.cost)[:_MOST])
+    chosen = candidate(here)
+    ascending = [int(i) for i in np.argsort(total, kind="stable") if np.isfinite(total[i]) and i != here]
+    others = [candidate(i) for i in reversed(ascending[: 4 * _MOST_ALTERNATIVES])]
+    by_node = {other.after: other for other in others if other.after != chosen.after}
+    alternatives = sorted(by_node.values(), key=lambda other: other.cost)[:_MOST_ALTERNATIVES]
+    return Reason(chosen, int(costs.argmax()), tuple(alternatives))

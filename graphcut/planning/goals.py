@@ -1,85 +1,130 @@
-"""What a user can want of a cut. Goals are records and prepositions."""
+"""Goals: what a plan is for. And limits: the constraints of any goal."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
+from msgspec.structs import fields, force_setattr
 
-from ..core.product import Product
+from ..core.product import Product, short_repr
+from ..core.units import parse_bytes
 from .cluster import Cluster
 
 Measure = Literal["time", "layers", "bytes", "flops"]
 """What parts are balanced by."""
 
 Counted = Literal["activations", "inputs", "cache"]
-"""What counts as memory of a part besides its files: what it writes while it runs, what it is fed, its KV cache."""
+"""What counts as memory of a part besides its files: activations, inputs, KV cache."""
 
 Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]
-"""What a plan for a cluster is best in."""
+"""What a plan for a cluster optimizes."""
 
 
-class At(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Cut after these places.
+class _Checked(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record whose values have the types of its fields; lists become tuples."""
+
+    usage: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check the types.
+
+        Raises:
+            TypeError: a value has another type.
+        """
+        for field in fields(type(self)):
+            value = getattr(self, field.name)
+            try:
+                force_setattr(self, field.name, msgspec.convert(value, field.type))
+            except msgspec.ValidationError as error:
+                where = f"{type(self).__name__}({field.name}={value!r})"
+                raise TypeError(f"{where}: {error}; did you mean {self.usage}?") from None
+
+
+class At(_Checked, frozen=True, tag=True):
+    """Cut after given nodes.
 
     Attributes:
-        nodes: node names, tensor names, or globs of either (`/model/layers.*/add_1`). A cut after a tensor is a cut
-            after the node that writes it.
+        nodes: node names, tensor names, or globs of either (`/model/layers.*/add_1`); one or several. A cut after a
+            tensor is a cut after the node that writes it.
     """
 
+    usage = 'At("a") or At(("a", "b"))'
     nodes: tuple[str, ...]
 
+    if TYPE_CHECKING:
 
-class Into(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Into so many parts, the heaviest as light as can be; of equal ones the fewest bytes cross.
+        def __init__(self, nodes: str | Sequence[str]) -> None: ...
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nodes, str):
+            force_setattr(self, "nodes", (self.nodes,))
+        super().__post_init__()
+
+
+class Into(_Checked, frozen=True, tag=True):
+    """A number of parts, with the most expensive part as cheap as possible; of equal plans the fewest bytes sent.
 
     Attributes:
-        parts: how many.
-        by: what is balanced. `time`: seconds on one device, what must be received and sent included. `layers`: the
-            layers that the model repeats. `bytes`: the written parts. `flops`: floating-point operations.
+        parts: the number of parts.
+        by: what is balanced. `time`: seconds on one device, receiving and sending included. `layers`: the layers that
+            the model repeats. `bytes`: file sizes. `flops`: floating-point operations.
     """
 
+    usage = 'Into(3) or Into(3, "bytes")'
     parts: int
     by: Measure = "time"
 
 
-class Within(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """No part over this; the fewest parts, of these the fewest bytes received, of these the lightest heaviest part.
+class Within(_Checked, frozen=True, tag=True):
+    """No part over a budget, in the fewest parts; of these the fewest bytes sent, of these the smallest largest part.
 
     Attributes:
-        memory_bytes: what a part may take.
-        counting: what counts besides the files of a part, which always count: its model, and the weights that it
-            reads.
+        memory_bytes: the most bytes of a part; also as text (`Within("2GB")`).
+        counting: what counts besides the files of a part (its model, and the weights that it reads).
     """
 
+    usage = 'Within(2_000_000_000) or Within("2GB")'
     memory_bytes: int
     counting: tuple[Counted, ...] = ()
 
+    if TYPE_CHECKING:
 
-class Across(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """One part on each device of a cluster, or none.
+        def __init__(self, memory_bytes: int | str, counting: Sequence[Counted] = ()) -> None: ...
+
+    def __post_init__(self) -> None:
+        if isinstance(self.memory_bytes, str):
+            force_setattr(self, "memory_bytes", parse_bytes(self.memory_bytes))
+        super().__post_init__()
+
+
+class Across(_Checked, frozen=True, tag=True):
+    """At most one part on each device of a cluster.
 
     Attributes:
         cluster: the devices and the links between them.
-        objective: `throughput`: the busiest device is busy as short as can be. `latency`: one request takes as short
-            as can be. `decode`: most tokens a second with `in_flight` sequences. `bytes`: the fewest bytes are
-            received. `devices`: the fewest devices, of these the least latency.
+        objective: `throughput`: the shortest time between two requests. `latency`: the shortest time of one request.
+            `decode`: the most tokens a second with `in_flight` sequences. `bytes`: the fewest bytes sent. `devices`:
+            the fewest devices, of these the least latency.
         in_flight: how many sequences are decoded at the same time, for `decode`.
     """
 
+    usage = 'Across(read_cluster("cluster.toml"), "latency")'
     cluster: Cluster
     objective: Objective = "throughput"
     in_flight: int = 1
 
 
-class Heads(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """One part for each group of outputs, and one for what several of them need, the trunk.
+class Heads(_Checked, frozen=True, tag=True):
+    """One part for each group of outputs, and one for the trunk that several of them need.
 
     Attributes:
         groups: names of outputs that stay together; outputs that no group names stay with the trunk. Empty: each
             output is a group of its own.
     """
 
+    usage = 'Heads() or Heads((("logits",), ("boxes", "scores")))'
     groups: tuple[tuple[str, ...], ...] = ()
 
 
@@ -87,17 +132,34 @@ Goal = At | Into | Within | Across | Heads
 """All kinds of goals."""
 
 
-class Limits(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Limits(_Checked, frozen=True):
     """What constrains any goal.
 
     Attributes:
-        pins: nodes, named as in `At`, and the part that each must stand in, from 0.
-        avoid: nothing that these nodes or tensors write may cross.
-        inside_layers: a layer that the model repeats may be cut, too.
-        recompute: `auto`: a part computes cheap values for itself where that is cheaper than having them sent.
+        pins: nodes, named as in `At`, and the part that each must be in, from 0.
+        avoid: nodes, named as in `At`, whose outputs must not cross a boundary.
+        inside_layers: a layer that the model repeats may be cut.
+        recompute: `auto`: a part recomputes tensors where that is cheaper than receiving them.
     """
 
+    usage = 'Limits(pins=(("node", 0),), avoid=("tensor",))'
     pins: tuple[tuple[str, int], ...] = ()
     avoid: tuple[str, ...] = ()
     inside_layers: bool = False
     recompute: Literal["auto", "never"] = "auto"
+
+
+def check_goal(goal: object) -> None:
+    """Refuse what is not a goal.
+
+    Raises:
+        TypeError: with the goal that was probably meant.
+    """
+    if isinstance(goal, Goal):
+        return
+    advice = "use At, Into, Within, Across or Heads"
+    if isinstance(goal, str) or type(goal) is int:
+        advice = f"did you mean {'At' if isinstance(goal, str) else 'Into'}({goal!r})?"
+    elif isinstance(goal, Cluster):
+        advice = "did you mean Across(cluster)?"
+    raise TypeError(f"{short_repr(goal)} is not a goal: {advice}")

@@ -1,6 +1,6 @@
-"""What is planned: groups of work that stay whole, and what flows between them. No names, no ONNX, arrays only.
+"""The input of the solver: groups of nodes, their costs, and the tensors between them. Arrays only, no ONNX.
 
-Every goal but `At` and `Heads` is planned on this record, and so are the published instances of other people's papers.
+Every goal but `At` and `Heads` is planned on a `Workload`, and so are published instances of other authors.
 """
 
 from __future__ import annotations
@@ -11,109 +11,145 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _EXACT_BITS: Final = 50
-"""Sums of so many bits are exact in float64, whatever the order of addition; two bits are left for sums of sums."""
+"""Integers of so many bits add up exactly in float64, in any order; two bits are left for sums of sums."""
 
 
 @dataclass(frozen=True)
 class Hyperedges:
-    """Things that several groups touch: a tensor and its readers, a weight and the groups that read it.
+    """Items that several groups touch: a tensor and its readers, a weight and the groups that read it.
 
     Attributes:
-        number: how many things there are.
-        thing: for each touch the thing, ascending.
-        group: for each touch the group; each pair once.
+        count: the number of items.
+        item: the item of each (item, group) pair, ascending.
+        group: the group of each pair; each pair occurs once.
     """
 
-    number: int
-    thing: Ints
+    count: int
+    item: Ints
     group: Ints
 
     @classmethod
     def of(cls, touches: Sequence[Iterable[int]]) -> Hyperedges:
-        """One thing for each entry, touched by the groups it lists."""
+        """One item for each entry of `touches`, which lists its groups."""
         rows = [sorted(set(groups)) for groups in touches]
-        thing = np.repeat(np.arange(len(rows), dtype=np.int64), [len(row) for row in rows])
-        group = np.array([group for row in rows for group in row], dtype=np.int64)
-        return cls(len(rows), thing, group)
+        item = np.repeat(np.arange(len(rows), dtype=np.int64), [len(row) for row in rows])
+        return cls(len(rows), item, np.array([group for row in rows for group in row], dtype=np.int64))
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """The number of groups of each item."""
+        return np.bincount(self.item, minlength=self.count)
+
+    def groups_of(self) -> list[list[int]]:
+        """The groups of each item."""
+        found: list[list[int]] = [[] for _ in range(self.count)]
+        for item, group in zip(self.item.tolist(), self.group.tolist(), strict=True):
+            found[item].append(group)
+        return found
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Groups in a topological order, and what flows between them.
+    """Groups in a topological order, and the tensors between them.
 
     Attributes:
-        work: seconds (or what else is balanced) of each group on each kind of device, one row a kind; `inf` where it
-            can't run there.
-        held: bytes that each group takes in the part that holds it, whatever else stands there.
-        inner: bytes that a group takes while it runs, beyond what it hands to other groups.
-        writer: the group that writes each tensor that other groups read, or that is given out.
+        work: seconds (or another measure to balance) of each group, one row for each device class; `inf` where the
+            group can't run.
+        own_bytes: bytes that each group adds to the part that holds it, whatever else the part holds.
+        inner_bytes: bytes that a group needs while it runs, beyond what it passes to other groups.
+        writer: the group that writes each tensor that other groups read or that is an output of the model.
         readers: the other groups that read each tensor.
         tensor_bytes: bytes of each tensor.
-        declared: bytes that it takes to declare each tensor at a border.
-        is_output: whether the model gives it out.
-        sharers: for each thing that a part needs once however many of its groups do (a weight, a constant, an input
-            of the model): the groups that do.
-        shared: bytes of each of these.
-        shared_work: seconds that each of these takes in each part that needs it, one row for each kind of device.
-        part_bytes: bytes that every part takes, whatever stands in it.
-        before, after: pairs of groups that must stand in this order though nothing flows between them.
+        declared_bytes: bytes that it takes to declare each tensor as an input or an output of a part.
+        is_output: whether each tensor is an output of the model.
+        sharers: items that a part holds once, however many of its groups need them (weights, constants, inputs of
+            the model), and the groups that do.
+        shared_bytes: bytes of each of these items.
+        shared_work: seconds that each item takes in each part that needs it, one row for each device class.
+        part_bytes: bytes that every part takes, whatever it holds.
+        before, after: pairs of groups that must be in this order although no tensor flows between them.
     """
 
     work: Floats
-    held: Ints
-    inner: Ints
+    own_bytes: Ints
+    inner_bytes: Ints
     writer: Ints
     readers: Hyperedges
     tensor_bytes: Ints
-    declared: Ints
+    declared_bytes: Ints
     is_output: Bools
     sharers: Hyperedges
-    shared: Ints
+    shared_bytes: Ints
     shared_work: Floats
     part_bytes: int = 0
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
+    @classmethod
+    def of(
+        cls, work: ArrayLike, tensors: Sequence[tuple[int, Iterable[int], int]], own_bytes: Sequence[int] | None = None
+    ) -> Workload:
+        """A workload without shared items: rows of seconds, tensors (writer, readers, bytes), bytes of groups."""
+        seconds = np.array(work, dtype=np.float64)
+        groups, none = np.zeros(seconds.shape[1], dtype=np.int64), np.zeros(len(tensors), dtype=np.int64)
+        return cls(
+            work=seconds,
+            own_bytes=groups if own_bytes is None else np.array(own_bytes, dtype=np.int64),
+            inner_bytes=groups,
+            writer=np.array([writer for writer, _, _ in tensors], dtype=np.int64),
+            readers=Hyperedges.of([readers for _, readers, _ in tensors]),
+            tensor_bytes=np.array([number for _, _, number in tensors], dtype=np.int64),
+            declared_bytes=none,
+            is_output=none.astype(bool),
+            sharers=Hyperedges.of([]),
+            shared_bytes=none[:0],
+            shared_work=np.zeros((len(seconds), 0)),
+        )
+
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return int(self.work.shape[1])
 
+    @property
+    def total_bytes(self) -> float:
+        """Bytes of one part that holds everything, without `part_bytes`."""
+        return float(self.own_bytes.sum() + self.shared_bytes.sum())
+
     @cached_property
-    def alone(self) -> Ints:
-        """Bytes that each group takes with all that it shares with others; what it does while it runs left out."""
-        found = self.held.copy()
-        np.add.at(found, self.sharers.group, self.shared[self.sharers.thing])
+    def single_bytes(self) -> Ints:
+        """Bytes of a part that holds this group alone, without `part_bytes` and what it needs while it runs."""
+        found = self.own_bytes.copy()
+        np.add.at(found, self.sharers.group, self.shared_bytes[self.sharers.item])
         return found
 
     @cached_property
     def edges(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-        """For each group the groups it depends on, and the groups that depend on it."""
-        source = np.concatenate([self.writer[self.readers.thing], np.array(self.before, dtype=np.int64)])
+        """For each group its predecessors, and for each group its successors."""
+        source = np.concatenate([self.writer[self.readers.item], np.array(self.before, dtype=np.int64)])
         target = np.concatenate([self.readers.group, np.array(self.after, dtype=np.int64)])
-        found = np.unique(np.stack([source, target]), axis=1)
-        below: list[list[int]] = [[] for _ in range(self.groups)]
-        above: list[list[int]] = [[] for _ in range(self.groups)]
-        for a, b in found.T.tolist():
-            above[a].append(b)
-            below[b].append(a)
-        return tuple(map(tuple, below)), tuple(map(tuple, above))
+        predecessors: list[list[int]] = [[] for _ in range(self.groups)]
+        successors: list[list[int]] = [[] for _ in range(self.groups)]
+        for a, b in np.unique(np.stack([source, target]), axis=1).T.tolist():
+            successors[a].append(b)
+            predecessors[b].append(a)
+        return tuple(map(tuple, predecessors)), tuple(map(tuple, successors))
 
 
 def exact(numbers: Floats, quantum: float) -> Floats:
-    """`numbers` as whole multiples of `quantum`; `inf` stays."""
+    """`numbers` rounded to whole multiples of `quantum`; `inf` stays."""
     return np.asarray(np.round(numbers / quantum) * quantum)
 
 
 def quantum_for(total: float) -> float:
-    """The power of two by which sums up to `total` are exact in float64, so that no order of addition matters."""
+    """The quantum (a power of two) to which numbers are rounded so that float64 sums up to `total` are exact."""
     if not np.isfinite(total) or total <= 0:
         return 2.0**-_EXACT_BITS
     return float(2.0 ** (np.ceil(np.log2(total)) - _EXACT_BITS))

@@ -1,10 +1,10 @@
-"""Plans on disk: `plan.json`, to be looked at, edited and replayed."""
+"""Plan files: `plan.json`, to be read, edited and replayed."""
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
@@ -31,13 +31,16 @@ from .solver.recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
 
+_PLANNED: Final = ("outcome", "unlimited", "front", "reasons", "coverage")
+"""What a plan says that no longer holds once its file is edited; fields of `Plan` and of `PlanFile`."""
 
-class Again(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a part computes instead of receiving it: see `Recomputed`.
+
+class RecomputedNodes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a part computes instead of receiving it: `Recomputed` with names of nodes.
 
     Attributes:
         nodes: the names of the nodes that it runs for that. One that no other part needs is its own, not repeated.
-        tensors: what need not be sent to it.
+        tensors: what it need not receive.
         saved_bytes: bytes that it receives less.
         cost_s: seconds that it runs longer.
     """
@@ -53,36 +56,36 @@ class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         nodes: the names of its nodes.
-        repeats: the names of nodes of other parts that it computes for itself as well.
-        device: what runs it; None where the plan is for no devices.
-        predicted: what it takes, as it was planned; of parts that were edited a replay computes it anew.
-        recomputed: what is saved by nodes that other parts run, too; the same holds of it.
+        repeats: the names of nodes of other parts that it runs as well.
+        device: the device that runs it; None if the plan is for no devices.
+        predicted: its predicted metrics; a replay computes them anew if the file was edited.
+        recomputed: what it saves by nodes that other parts run as well; computed anew likewise.
     """
 
     nodes: tuple[str, ...]
     repeats: tuple[str, ...] = ()
     device: Device | None = None
     predicted: PartMetrics | None = None
-    recomputed: Again | None = None
+    recomputed: RecomputedNodes | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands in a plan file.
+    """The content of a plan file.
 
     Attributes:
         format: `graphcut.plan/1`.
         model: the path of the model, relative to the folder of the plan file.
-        graph: digest of its graph, weights left out.
-        goal: what was wanted.
-        limits: what constrained it.
-        dims: the numbers that sizes were evaluated for, in the order in which they are told.
-        planned: digest of all of the above and of what stands in the parts, as they were planned. Where it no longer
-            fits, somebody has edited the file, and what follows does not hold of this plan.
+        graph: digest of its graph, without weights.
+        goal: what the plan is for.
+        limits: its constraints.
+        dims: the sizes of symbolic dimensions that it was made for, in the order in which they are reported.
+        planned: digest of all of the above and of the parts as planned. If it no longer matches, the file was edited,
+            and the following fields do not hold.
         outcome: how good the plan is.
-        unlimited: the same without pins and what to avoid.
-        front: other plans worth having: seconds between two requests, and of one.
+        unlimited: the same without pins and nodes to avoid.
+        front: the Pareto front: seconds between two requests, and of one.
         reasons: why each cut is where it is.
-        coverage: what of a cost model fitted the model, where one was given.
+        coverage: how many nodes a cost model matched, if one was given.
         parts: in an order in which they can run. To move a node, move its name.
     """
 
@@ -102,17 +105,17 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def digest(self) -> str:
-        """What `planned` is for a plan that nobody edited. In which order a part names its nodes means nothing."""
+        """What `planned` is if nobody edited the file. The order in which a part names its nodes means nothing."""
         parts = [(sorted(part.nodes), sorted(part.repeats), part.device) for part in self.parts]
-        said = (self.model, self.graph, self.goal, self.limits, self.dims, parts)
-        return f"sha256:{hashlib.sha256(msgspec.json.encode(said, order='deterministic')).hexdigest()}"
+        content = (self.model, self.graph, self.goal, self.limits, self.dims, parts)
+        return f"sha256:{hashlib.sha256(msgspec.json.encode(content, order='deterministic')).hexdigest()}"
 
 
 def save_plan(made: Plan, model: Model, path: str | Path) -> None:
-    """Write a plan for `model` to `path`; the same bytes for the same plan. A file that stands there is replaced.
+    """Write a plan for `model` to `path`; the same bytes for the same plan. An existing file is replaced.
 
     Raises:
-        GraphcutError: the disk refuses.
+        GraphcutError: the file can't be written.
     """
     path = Path(path)
     record = PlanFile(
@@ -122,12 +125,8 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
         goal=made.goal,
         limits=made.limits,
         dims=dict(made.dims),
-        outcome=made.outcome,
-        unlimited=made.unlimited,
-        front=made.front,
-        reasons=made.reasons,
-        coverage=made.coverage,
         parts=tuple(_parts(made)),
+        **{name: getattr(made, name) for name in _PLANNED},
     )
     record = changed(record, planned=record.digest)
     text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"  # dims stay in their order
@@ -138,35 +137,34 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
         raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint="nothing was changed") from error
 
 
-def _parts(made: Plan) -> Iterator[PlannedPart]:
-    nodes = made.graph.nodes
-    again = {
-        one.part: Again(
-            nodes=tuple(nodes[node].name for node in one.nodes),
-            tensors=one.tensors,
-            saved_bytes=one.saved_bytes,
-            cost_s=one.cost_s,
+def _parts(made: Plan) -> Iterable[PlannedPart]:
+    def names(nodes: Iterable[int]) -> tuple[str, ...]:
+        return tuple(made.graph.nodes[node].name for node in nodes)
+
+    recomputed = {
+        one.part: RecomputedNodes(
+            nodes=names(one.nodes), tensors=one.tensors, saved_bytes=one.saved_bytes, cost_s=one.cost_s
         )
         for one in made.recomputed
     }
     seen: set[int] = set()
-    for i, row in enumerate(made.parts):
+    for i, nodes in enumerate(made.parts):
         yield PlannedPart(
-            nodes=tuple(nodes[node].name for node in row if node not in seen),
-            repeats=tuple(nodes[node].name for node in row if node in seen),
+            nodes=names(node for node in nodes if node not in seen),
+            repeats=names(node for node in nodes if node in seen),
             device=made.devices[i] if made.devices else None,
             predicted=made.metrics[i] if made.metrics else None,
-            recomputed=again.get(i),
+            recomputed=recomputed.get(i),
         )
-        seen.update(row)
+        seen.update(nodes)
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    """What stands in a plan file, read strictly.
+    """The content of a plan file.
 
     Raises:
         UsageError: it can't be read.
-        RecordError: it does not fit the format.
+        RecordError: it does not have the format of a plan file.
     """
     path = Path(path)
     try:
@@ -185,19 +183,19 @@ def read_plan(path: str | Path) -> PlanFile:
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{path} is no plan: {error}", hint=hint) from None
+        raise RecordError(f"{path} is not a plan: {error}", hint=hint) from None
 
 
 def replay(analysis: Analysis, path: str | Path) -> Plan:
-    """The plan that stands in a file, for the model it was made for.
+    """The plan in a file, for the model that it was made for.
 
-    How good it is, and why, was found when it was planned, and is said again. Where somebody has edited the file that
-    does not hold any more: what the parts take is computed anew then, and the rest is not known.
+    Its metrics, optimality and reasons are those of the file. If somebody edited the file they no longer hold: metrics
+    are then computed anew, and the rest is unknown.
 
     Raises:
-        UsageError: it is for another model, or what was edited can't be.
+        UsageError: it is for another model, or an edit is not possible.
         PlanError: it does not keep its own limits.
-        RecordError: it does not fit the format.
+        RecordError: it does not have the format of a plan file.
     """
     record, model = read_plan(path), analysis.model
     if record.graph != graph_digest(model.proto):
@@ -205,17 +203,14 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
             f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.path.name}: the graphs differ",
             hint=f"plan again: `graphcut plan {shlex.quote(str(model.path))} --num-splits {len(record.parts)}`",
         )
-    rows = [
-        sorted({*_places(model.graph, part.nodes, path), *_places(model.graph, part.repeats, path)})
-        for part in record.parts
-    ]
-    _check(model.graph, record.parts, rows, path)
+    parts = tuple(tuple(sorted({*_indices(model.graph, (*part.nodes, *part.repeats), path)})) for part in record.parts)
+    _check(model.graph, record.parts, parts, path)
     devices = tuple(part.device for part in record.parts if part.device is not None)
     made = Plan(
         record.goal,
         model.graph,
-        tuple(map(tuple, rows)),
-        devices=devices if len(devices) == len(rows) else (),
+        parts,
+        devices=devices if len(devices) == len(parts) else (),
         limits=record.limits,
         dims=record.dims,
         model=model,
@@ -228,63 +223,56 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
 
 
 def _as_planned(made: Plan, record: PlanFile, path: str | Path) -> Plan:
-    """A plan with what its file says of it."""
-    figures = tuple(part.predicted for part in record.parts if part.predicted is not None)
+    """A plan with what its file says about it."""
+    metrics = tuple(part.predicted for part in record.parts if part.predicted is not None)
+    recomputed = (
+        Recomputed(i, tuple(_indices(made.graph, one.nodes, path)), one.tensors, one.saved_bytes, one.cost_s)
+        for i, one in enumerate(part.recomputed for part in record.parts)
+        if one is not None
+    )
     return replace(
         made,
-        metrics=figures if len(figures) == len(record.parts) else made.metrics,
-        outcome=record.outcome,
-        unlimited=record.unlimited,
-        front=record.front,
-        reasons=record.reasons,
-        coverage=record.coverage,
-        recomputed=tuple(
-            Recomputed(
-                part=i,
-                nodes=tuple(_places(made.graph, again.nodes, path)),
-                tensors=again.tensors,
-                saved_bytes=again.saved_bytes,
-                cost_s=again.cost_s,
-            )
-            for i, part in enumerate(record.parts)
-            if (again := part.recomputed) is not None
-        ),
+        metrics=metrics if len(metrics) == len(record.parts) else made.metrics,
+        recomputed=tuple(recomputed),
+        **{name: getattr(record, name) for name in _PLANNED},
     )
 
 
-def _places(graph: Graph, names: Sequence[str], path: str | Path) -> list[int]:
+def _indices(graph: Graph, names: Iterable[str], path: str | Path) -> list[int]:
+    found = []
     for name in names:
         if name not in graph.node_index:
             raise UsageError(
                 f"{path} names the node {name!r}, which the model does not have",
-                hint=f"{guess(graph, name)}names stand in the model as they are written",
+                hint=f"{guess(graph, name)}names are those of the model",
             )
-    return [graph.node_index[name] for name in names]
+        found.append(graph.node_index[name])
+    return found
 
 
-def _check(graph: Graph, parts: Sequence[PlannedPart], rows: Sequence[Sequence[int]], path: str | Path) -> None:
-    """Every flowing node has one home, and its part stands before those that repeat it."""
+def _check(graph: Graph, planned: Sequence[PlannedPart], parts: Sequence[Sequence[int]], path: str | Path) -> None:
+    """Every flowing node has one home, which is before the parts that repeat it, and the parts can run in order."""
     homes: dict[str, int] = {}
-    for i, part in enumerate(parts):
+    for i, part in enumerate(planned):
         for name in part.nodes:
             if name in homes:
                 where = f"twice in part {i}" if homes[name] == i else f"in parts {homes[name]} and {i}"
-                raise UsageError(f"{path}: node {name!r} stands {where}", hint="name it once")
+                raise UsageError(f"{path}: node {name!r} is {where}", hint="name it once")
             homes[name] = i
-        strange = next((name for name in part.repeats if homes.get(name, i) >= i), None)
-        if strange is not None:
+        unknown = next((name for name in part.repeats if homes.get(name, i) >= i), None)
+        if unknown is not None:
             raise UsageError(
-                f"{path}: part {i} repeats {strange!r}, which no part before it holds", hint="move it to `nodes`"
+                f"{path}: part {i} repeats {unknown!r}, which no part before it holds", hint="move it to `nodes`"
             )
         if not part.nodes:
             raise UsageError(f"{path}: part {i} has no nodes", hint="take the part out")
     missing = next((graph.nodes[i].name for i in graph.flow if graph.nodes[i].name not in homes), None)
     if missing is not None:
-        raise UsageError(f"{path}: node {missing!r} stands in no part", hint="put its name among the nodes of one")
+        raise UsageError(f"{path}: node {missing!r} is in no part", hint="put its name among the nodes of one")
     constant = next((name for name in homes if graph.nodes[graph.node_index[name]].is_constant), None)
     if constant is not None:
         raise UsageError(f"{path}: {constant!r} is a constant, which every part has", hint="take its name out")
     try:
-        partition(graph, rows)
+        partition(graph, parts)
     except GraphcutError as error:
         raise UsageError(f"{path}: these parts can't run in this order: {error}", hint="move a node back") from None

@@ -1,4 +1,4 @@
-"""From a model to what is planned: groups of nodes that stay whole, and what they weigh."""
+"""The planning problem of a model: groups of nodes that stay in one part, and what they cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph
 from ..core.units import count
 from ..costs.weighing import Costs
-from .contraction import contract
+from .contraction import contract, successors
 from .disk_size import SerializedSizes
 from .goals import Counted, Limits
 from .instance import Hyperedges, Ints, Workload, exact, quantum_for
@@ -23,24 +23,24 @@ from .node_names import find_nodes
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """What is planned of a model.
+    """The groups of a model that parts are made of.
 
     Attributes:
         analysis: the analysed model.
-        costs: what its nodes weigh.
-        limits: what constrains the plan.
-        groups: the flowing nodes, in groups that stay whole; a node is its place in `graph.nodes`.
-        cheap: flowing nodes that stand in no group: each part that needs one computes it for itself.
-        written: what the things of the model take on disk.
-        pins: for a group the part that it must stand in.
+        costs: FLOPs and bytes of its nodes.
+        limits: the constraints of the plan.
+        groups: the flowing nodes (indices in `graph.nodes`) in groups that stay in one part.
+        replicable: flowing nodes that are in no group: each part that needs one runs it.
+        sizes: bytes on disk.
+        pins: for a group the part that it must be in.
     """
 
     analysis: Analysis
     costs: Costs
     limits: Limits
     groups: tuple[tuple[int, ...], ...]
-    cheap: tuple[int, ...]
-    written: SerializedSizes
+    replicable: tuple[int, ...]
+    sizes: SerializedSizes
     pins: Mapping[int, int]
 
     @property
@@ -48,135 +48,155 @@ class PlanningProblem:
         """The graph of the model."""
         return self.analysis.model.graph
 
+    @property
+    def keeps_layers(self) -> bool:
+        """Whether the model repeats a layer, and layers are not to be cut."""
+        return self.analysis.repeat is not None and not self.limits.inside_layers
+
     @cached_property
     def home(self) -> Mapping[int, int]:
-        """The group of each flowing node, but for the cheap ones."""
+        """The group of each flowing node that is not replicable."""
         return {node: i for i, group in enumerate(self.groups) for node in group}
 
     @cached_property
     def users(self) -> Mapping[int, frozenset[int]]:
-        """For each flowing node the groups in whose parts it must run: its own, or all that need a cheap node."""
+        """For each flowing node the groups whose parts run it: its own, or all that need a replicable node."""
         found = {node: frozenset((group,)) for node, group in self.home.items()}
-        for node in reversed(self.cheap):
-            found[node] = frozenset[int]().union(*(found[reader] for reader in _readers(self.graph, node)))
+        for node in reversed(self.replicable):
+            found[node] = self._union(found, successors(self.graph, node))
         return found
 
-    def called(self, group: int) -> str:
-        """A group, as a person would speak of it."""
+    @staticmethod
+    def _union(users: Mapping[int, frozenset[int]], nodes: Iterable[int]) -> frozenset[int]:
+        return frozenset[int]().union(*(users[node] for node in nodes))
+
+    def check_pins(self, parts: int) -> None:
+        """Refuse pins to parts that can't exist.
+
+        Raises:
+            UsageError: a group is pinned to a part beyond the number of parts.
+        """
+        if unknown := next((part for part in self.pins.values() if part >= parts), None):
+            raise UsageError(f"there is no part {unknown}", hint=f"parts are counted from 0, up to {parts - 1}")
+
+    def describe(self, group: int) -> str:
+        """A group in words."""
         nodes = self.groups[group]
         name = self.graph.nodes[nodes[-1]].name
         return f"node {name!r}" if len(nodes) == 1 else f"the segment of {count(len(nodes), 'node')} up to {name!r}"
 
-    def parts(self, parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        """The nodes of each part, from its groups; a cheap node stands in the first part that needs it."""
-        place = {group: i for i, part in enumerate(parts) for group in part}
-        rows: list[list[int]] = [[] for _ in range(max(place.values()) + 1)]
+    def nodes_of(self, parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        """The nodes of each part, from its groups; a replicable node is in the first part that needs it."""
+        part_of = {group: i for i, part in enumerate(parts) for group in part}
+        nodes: list[list[int]] = [[] for _ in range(max(part_of.values()) + 1)]
         for node in self.graph.flow:
-            rows[min(place[group] for group in self.users[node])].append(node)
-        return tuple(map(tuple, rows))
+            nodes[min(part_of[group] for group in self.users[node])].append(node)
+        return tuple(map(tuple, nodes))
 
-    def per_group(self, per_node: Sequence[float]) -> list[float]:
-        """Sums over the nodes of each group, of numbers that stand in the order of `graph.flow`."""
-        at = dict(zip(self.graph.flow, per_node, strict=True))
-        return [sum(at[node] for node in group) for group in self.groups]
-
-    def load(self, work: Sequence[Sequence[float]], counting: Collection[Counted] = ()) -> Workload:
+    def workload(self, work: Sequence[Sequence[float]], counting: Collection[Counted] = ()) -> Workload:
         """The workload of the groups.
 
         Args:
-            work: for each kind of device what each flowing node takes, in the order of `graph.flow`.
-            counting: what is held in memory besides what is written.
+            work: for each device class the seconds (or another measure) of each flowing node.
+            counting: what counts as memory besides files.
         """
-        own = np.array([self.per_group(row) for row in work], dtype=np.float64).reshape(len(work), len(self.groups))
-        at = [dict(zip(self.graph.flow, row, strict=True)) for row in work]
-        cheap = np.array([[row[node] for node in self.cheap] for row in at], dtype=np.float64)
-        cheap = cheap.reshape(len(work), len(self.cheap))
-        grain = quantum_for(float(own[np.isfinite(own)].sum() + cheap.sum()) * 4)
-        touches, shared = self._shared(counting)
+        per_node = [dict(zip(self.graph.flow, row, strict=True)) for row in work]
+        own = np.array([[sum(row[node] for node in group) for group in self.groups] for row in per_node], dtype=float)
+        own = own.reshape(len(work), len(self.groups))
+        shared = np.array([[row[node] for node in self.replicable] for row in per_node], dtype=float)
+        shared = shared.reshape(len(work), len(self.replicable))
+        quantum = quantum_for(float(own[np.isfinite(own)].sum() + shared.sum()) * 4)
+        sharers, shared_bytes = self._shared(counting)
+        groups = len(self.groups)
+        home = [(self.home[a], self.home[b]) for a, b in _ordered(self.graph, self.limits)]
+        ordered = [(a, b) for a, b in home if a != b]
         return Workload(
-            work=exact(own, grain),
-            held=self._held(counting),
-            inner=self._inner if "activations" in counting else np.zeros(len(self.groups), dtype=np.int64),
+            work=exact(own, quantum),
+            own_bytes=self._own_bytes(counting),
+            inner_bytes=self._inner_bytes if "activations" in counting else np.zeros(groups, dtype=np.int64),
             writer=np.array([writer for _, writer, _, _ in self._crossing], dtype=np.int64),
             readers=Hyperedges.of([readers for _, _, readers, _ in self._crossing]),
             tensor_bytes=np.array([self.costs.tensor_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
-            declared=np.array([self.written.border[name] for name, *_ in self._crossing], dtype=np.int64),
-            is_output=np.array([is_given for *_, is_given in self._crossing], dtype=bool),
-            # The cheap nodes first: what they take stands in the columns of `shared_work`, and the rest takes nothing.
-            sharers=Hyperedges.of(touches),
-            shared=np.array(shared, dtype=np.int64),
-            shared_work=np.pad(exact(cheap, grain), ((0, 0), (0, len(touches) - len(self.cheap)))),
-            part_bytes=self.written.part,
-            **_pairs([(self.home[a], self.home[b]) for a, b in _ordered(self.graph, self.limits)]),
+            declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._crossing], dtype=np.int64),
+            is_output=np.array([is_output for *_, is_output in self._crossing], dtype=bool),
+            sharers=Hyperedges.of(sharers),
+            shared_bytes=np.array(shared_bytes, dtype=np.int64),
+            # Replicable nodes are the first of the shared items; the others take no time.
+            shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(sharers) - len(self.replicable)))),
+            part_bytes=self.sizes.part,
+            before=tuple(a for a, _ in ordered),
+            after=tuple(b for _, b in ordered),
         )
 
     @cached_property
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
-        """Tensors that leave their group: name, group that writes, other groups that read, is it given out."""
-        graph, given = self.graph, set(self.graph.writes)
-        pasts = {cache.present for cache in self.costs.caches}
+        """Tensors that leave their group: name, group that writes it, other groups that read it, is it an output."""
+        graph, outputs = self.graph, set(self.graph.writes)
+        presents = {cache.present for cache in self.costs.caches}
         found = []
         for node, home in sorted(self.home.items()):
             for tensor in graph.nodes[node].writes:
                 readers = tuple(sorted({self.home[reader] for reader in graph.readers.get(tensor, ())} - {home}))
-                is_given = tensor in given and tensor not in pasts
-                if readers or is_given:
-                    found.append((tensor, home, readers, is_given))
+                is_output = tensor in outputs and tensor not in presents
+                if readers or is_output:
+                    found.append((tensor, home, readers, is_output))
         return found
 
-    def _held(self, counting: Collection[Counted]) -> Ints:
-        """Bytes of the nodes' messages, of declaring the model's outputs, and of caches that grow."""
-        graph = self.graph
-        held = [sum(self.written.nodes[node] for node in group) for group in self.groups]
-        for name in dict.fromkeys(graph.writes):
-            if graph.producer.get(name) in self.home:
-                held[self.home[graph.producer[name]]] += self.written.border[name]
+    def _own_bytes(self, counting: Collection[Counted]) -> Ints:
+        """For each group the bytes of its nodes, of declaring outputs of the model, and of caches after the run."""
+        producer, tensor_bytes = self.graph.producer, self.costs.tensor_bytes
+        found = [sum(self.sizes.nodes[node] for node in group) for group in self.groups]
+        added = [(name, self.sizes.declarations[name]) for name in dict.fromkeys(self.graph.writes)]
         if "cache" in counting:
-            for cache in self.costs.caches:
-                if graph.producer.get(cache.present) in self.home:
-                    held[self.home[graph.producer[cache.present]]] += self.costs.tensor_bytes[cache.present][0]
-        return np.array(held, dtype=np.int64)
+            added += [(cache.present, tensor_bytes[cache.present][0]) for cache in self.costs.caches]
+        for name, number in added:
+            if producer.get(name) in self.home:
+                found[self.home[producer[name]]] += number
+        return np.array(found, dtype=np.int64)
 
     def _shared(self, counting: Collection[Counted]) -> tuple[list[frozenset[int]], list[int]]:
-        """What parts need once (cheap nodes, weights, constants, functions, inputs): the groups that do, and bytes."""
-        items = [(self._cheap_bytes(node, counting), self.users[node]) for node in self.cheap]
+        """What a part holds once (replicable nodes, weights, constants, functions, inputs): groups that need it, bytes.
+
+        The inputs of a KV cache count as "cache", all other inputs as "inputs".
+        """
         fixed: dict[frozenset[int], int] = {}
 
         def add(number: int, nodes: Iterable[int]) -> None:
-            groups = frozenset[int]().union(*(self.users[node] for node in nodes))
+            groups = self._union(self.users, nodes)
             fixed[groups] = fixed.get(groups, 0) + number
 
-        for number, nodes in self.written.shared:
+        for number, nodes in self.sizes.shared:
             add(number, nodes)
         pasts = {cache.past for cache in self.costs.caches}
         for name in self.graph.reads:
             is_counted = ("cache" if name in pasts else "inputs") in counting
-            number = self.written.border[name] + is_counted * self.costs.tensor_bytes[name][0]
+            number = self.sizes.declarations[name] + is_counted * self.costs.tensor_bytes[name][0]
             add(number, self.graph.readers.get(name, ()))
         fixed.pop(frozenset(), None)
-        items += [(number, groups) for groups, number in fixed.items()]
-        return [groups for _, groups in items], [number for number, _ in items]
+        replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable]
+        return [*(self.users[node] for node in self.replicable), *fixed], [*replica_bytes, *fixed.values()]
 
-    def _cheap_bytes(self, node: int, counting: Collection[Counted]) -> int:
+    def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes
-        given = sum(self.written.border[name] for name in names if name in self.graph.writes)
-        kept = [name for name in names if any(reader in self.home for reader in self.graph.readers.get(name, ()))]
-        held = sum(self.costs.tensor_bytes[name][0] for name in kept) if "activations" in counting else 0
-        return self.written.nodes[node] + given + held
+        declared = sum(self.sizes.declarations[name] for name in names if name in self.graph.writes)
+        alive = sum(self.costs.tensor_bytes[name][0] for name in names if self._is_read_by_group(name))
+        return self.sizes.nodes[node] + declared + (alive if "activations" in counting else 0)
+
+    def _is_read_by_group(self, name: str) -> bool:
+        return any(reader in self.home for reader in self.graph.readers.get(name, ()))
 
     @cached_property
-    def _inner(self) -> Ints:
+    def _inner_bytes(self) -> Ints:
         leaving = {name for name, *_ in self._crossing}
-        found = [self._inner_of(group, leaving) for group in self.groups]
-        # What the cheap nodes take while they run, beyond what they hand on: it can't be more than this before a group.
-        kept = {name for node in self.cheap for name in self.graph.nodes[node].writes}
-        kept = {name for name in kept if any(reader in self.home for reader in self.graph.readers.get(name, ()))}
-        least = self._inner_of(self.cheap, kept)
-        users = frozenset[int]().union(*(self.users[node] for node in self.cheap))
+        found = [self._peak_within(group, leaving) for group in self.groups]
+        # Replicable nodes of a part run before the groups that need them, and need no more than this meanwhile.
+        written = {name for node in self.replicable for name in self.graph.nodes[node].writes}
+        least = self._peak_within(self.replicable, {name for name in written if self._is_read_by_group(name)})
+        users = self._union(self.users, self.replicable)
         return np.array([max(n, least) if i in users else n for i, n in enumerate(found)], dtype=np.int64)
 
-    def _inner_of(self, group: Sequence[int], leaving: Collection[str]) -> int:
-        """Most bytes alive, while a group runs, of what it writes and no other group reads."""
+    def _peak_within(self, group: Sequence[int], leaving: Collection[str]) -> int:
+        """The most bytes alive while a group runs of the tensors that it writes and that do not leave it."""
         graph, alive, most = self.graph, 0, 0
         inside = set(group)
         last = {t: node for node in group for t in (*graph.nodes[node].writes, *graph.nodes[node].reads)}
@@ -193,26 +213,26 @@ def problem_of(
     analysis: Analysis,
     costs: Costs,
     limits: Limits,
-    written: SerializedSizes,
+    sizes: SerializedSizes,
     *,
     whole_layers: bool,
-    cheap: Collection[int] = (),
+    replicable: Collection[int] = (),
 ) -> PlanningProblem:
-    """What is planned of `analysis.model`.
+    """The planning problem of `analysis.model`.
 
-    Nodes share a group where a tensor between them has no type that can be declared or is no plain tensor, where they
-    touch both ends of a KV cache, where `limits.avoid` says so, and where they are of one layer (`whole_layers`). The
-    `cheap` ones, which must be closed under "depends on", stand in no group.
+    Nodes share a group if a tensor between them has an unknown type or is not a plain tensor, if they touch both ends
+    of a KV cache, if `limits.avoid` says so, or if they are of one layer (`whole_layers`). The `replicable` ones, which
+    must contain their predecessors, are in no group.
 
     Raises:
         UsageError: a pin or a glob names nothing.
-        PlanError: two pins can't both hold.
+        PlanError: two pins contradict each other.
     """
     graph = analysis.model.graph
-    together = [*_awkward(analysis), *_caches(graph, costs), *_avoided(graph, limits, cheap)]
+    together = [*_not_sendable(analysis), *_caches(graph, costs), *_avoided(graph, limits, replicable)]
     if whole_layers and analysis.repeat is not None:
         together += analysis.repeat.blocks
-    kept = [node for node in graph.flow if node not in cheap]
+    kept = [node for node in graph.flow if node not in replicable]
     groups = contract(graph, kept, together, _ordered(graph, limits))
     home = {node: i for i, group in enumerate(groups) for node in group}
     pins: dict[int, int] = {}
@@ -220,15 +240,15 @@ def problem_of(
         for node in sorted(find_nodes(graph, [pattern])):
             if pins.setdefault(home[node], part) != part:
                 raise PlanError(
-                    f"{graph.nodes[node].name!r} is pinned to part {part}, and what it can't be parted from to part "
+                    f"{graph.nodes[node].name!r} is pinned to part {part}, and nodes that must stay with it to part "
                     f"{pins[home[node]]}",
                     hint="pin one of them elsewhere, or leave one pin out",
                 )
-    return PlanningProblem(analysis, costs, limits, groups, tuple(sorted(cheap)), written, pins)
+    return PlanningProblem(analysis, costs, limits, groups, tuple(sorted(replicable)), sizes, pins)
 
 
-def _awkward(analysis: Analysis) -> Iterable[Sequence[int]]:
-    """Writers and readers of what can't cross a border well: a type nobody knows, a sequence, a map, an optional."""
+def _not_sendable(analysis: Analysis) -> Iterable[Sequence[int]]:
+    """Writers and readers of tensors that can't cross a boundary: unknown types, sequences, maps, optionals."""
     graph = analysis.model.graph
     for node in graph.flow:
         for name in graph.nodes[node].writes:
@@ -244,27 +264,18 @@ def _caches(graph: Graph, costs: Costs) -> Iterable[Sequence[int]]:
             yield writer, *graph.readers.get(cache.past, ())
 
 
-def _avoided(graph: Graph, limits: Limits, cheap: Collection[int]) -> Iterable[Sequence[int]]:
-    """Writers and readers of what must not cross; what each part computes for itself does not."""
-    for node in sorted(find_nodes(graph, limits.avoid).difference(cheap)) if limits.avoid else ():
-        yield node, *(reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ()))
+def _avoided(graph: Graph, limits: Limits, replicable: Collection[int]) -> Iterable[Sequence[int]]:
+    """Writers and readers of tensors that must not cross; outputs of replicable nodes do not."""
+    for node in sorted(find_nodes(graph, limits.avoid).difference(replicable)):
+        yield node, *sorted(successors(graph, node))
 
 
 def _ordered(graph: Graph, limits: Limits) -> list[tuple[int, int]]:
-    """Pairs of nodes that pins put into this order: each of a part before each of the next part that has pins."""
+    """Pairs of nodes in the order that pins demand: those of a part before those of the next part that has pins."""
     by_part: dict[int, list[int]] = {}
     for pattern, part in limits.pins:
         if part < 0:
             raise UsageError(f"there is no part {part}", hint="parts are counted from 0")
         by_part.setdefault(part, []).extend(sorted(find_nodes(graph, [pattern])))
-    rows = [by_part[part] for part in sorted(by_part)]
-    return [(a, b) for first, second in pairwise(rows) for a in first for b in second]
-
-
-def _pairs(pairs: Sequence[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
-    apart = [(a, b) for a, b in pairs if a != b]
-    return {"before": tuple(a for a, _ in apart), "after": tuple(b for _, b in apart)}
-
-
-def _readers(graph: Graph, node: int) -> set[int]:
-    return {reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ())}
+    pinned = [by_part[part] for part in sorted(by_part)]
+    return [(a, b) for first, second in pairwise(pinned) for a in first for b in second]

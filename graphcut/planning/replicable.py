@@ -1,7 +1,7 @@
-"""Values that are so cheap to compute that every part which needs one computes it: masks, positions, rotary tables.
+"""Replicable nodes: cheaper to run in every part that needs them than to send (masks, positions, rotary tables).
 
-They are left out of what is planned, so that a cut is not shunned for the sake of a tensor that nobody has to send.
-Whether a part of the finished plan then computes them or has them sent is decided exactly (see recompute.py).
+They are left out of the planning problem, so that no cut is avoided because of a tensor that nobody has to send.
+Whether a part of the finished plan runs them or receives their outputs is then decided exactly (solver/recompute.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Final
 
 from ..core.graph import Graph
 from ..costs.weighing import Costs
+from .contraction import predecessors, successors
+from .solver.recompute import MOST_WEIGHT_BYTES
 
 _MOST_SHARE: Final = 0.1
-"""Of the time of the whole model: more is not cheap."""
+"""Of the run time of the model: more is not cheap."""
 
 _MOST_NODES: Final = 256
-_MOST_WEIGHTS: Final = 1 << 20
 
 
 def replicable_nodes(
@@ -28,51 +29,38 @@ def replicable_nodes(
     kept: Collection[int],
     avoided: Collection[int],
 ) -> frozenset[int]:
-    """Nodes that are cheaper to run, with all that they depend on, than to send what they write.
+    """Nodes that, together with all nodes they depend on, take less time to run than their outputs take to send.
 
-    Closed under "depends on"; each is needed by a node that is not among them. Linear in nodes and edges, for cones of
-    at most 256 nodes.
+    The set contains the predecessors of its nodes, and some node outside it needs each of them. A node with more than
+    256 ancestors is not replicable, so this takes O(256 * nodes).
 
     Args:
         graph: the graph.
-        costs: what nodes weigh.
+        costs: FLOPs and bytes of the nodes.
         run_s: seconds that each flowing node takes.
-        s_per_byte: seconds that a byte takes from one part to another.
-        kept: nodes that must stand in one part alone.
-        avoided: nodes that must not send what they write: worth it at any price.
+        s_per_byte: seconds to send a byte from one part to another.
+        kept: nodes that must be in one part only.
+        avoided: nodes whose outputs must not be sent: replicable at any price.
     """
-    most = _MOST_SHARE * sum(run_s.values())
-    cones: dict[int, frozenset[int]] = {}
+    most_s = _MOST_SHARE * sum(run_s.values())
+    cones: dict[int, frozenset[int]] = {}  # for each candidate: the node and all its ancestors
     for node in graph.flow:
         own = graph.nodes[node]
-        makers = {graph.producer[name] for name in own.reads if name in graph.producer}
-        if node in kept or own.is_stateful or not makers <= cones.keys() or not _is_sendable(costs, own.writes):
+        writers = predecessors(graph, node)
+        if node in kept or own.is_stateful or not writers <= cones.keys() or not _is_sendable(costs, own.writes):
             continue
-        cone = frozenset((node,)).union(*(cones[maker] for maker in makers))
+        cone = frozenset((node,)).union(*(cones[writer] for writer in writers))
         weights = {name for n in cone for name in graph.nodes[n].weights}
-        is_light = sum(graph.weights[name].bytes for name in weights) <= _MOST_WEIGHTS
-        if len(cone) <= _MOST_NODES and is_light and sum(run_s[n] for n in cone) <= most:
+        is_light = sum(graph.weights[name].bytes for name in weights) <= MOST_WEIGHT_BYTES
+        if len(cone) <= _MOST_NODES and is_light and sum(run_s[n] for n in cone) <= most_s:
             cones[node] = cone
-    return _worth_it(graph, costs, run_s, s_per_byte, cones, avoided)
-
-
-def _worth_it(
-    graph: Graph,
-    costs: Costs,
-    run_s: Mapping[int, float],
-    s_per_byte: float,
-    cones: dict[int, frozenset[int]],
-    avoided: Collection[int],
-) -> frozenset[int]:
-    """The cones of those nodes whose output other nodes read, where that is dearer to send than the cone is to run."""
-    chosen: frozenset[int] = frozenset()
+    chosen: set[int] = set()
     for node, cone in cones.items():
-        readers = {reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ())}
+        is_needed_outside = not successors(graph, node) <= cones.keys()
         sent = sum(costs.tensor_bytes[name][0] for name in graph.nodes[node].writes)
-        is_dear = node in avoided or sum(run_s[n] for n in cone) < sent * s_per_byte
-        if readers - cones.keys() and is_dear:
+        if is_needed_outside and (node in avoided or sum(run_s[n] for n in cone) < sent * s_per_byte):
             chosen |= cone
-    return chosen
+    return frozenset(chosen)
 
 
 def _is_sendable(costs: Costs, names: Collection[str]) -> bool:

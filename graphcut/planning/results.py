@@ -1,4 +1,4 @@
-"""What a planner hands to `plans`: who runs which groups, how good that is, and how good it could be at best."""
+"""What a planner returns: the parts and their devices, the value that was reached, and a bound of what is possible."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .instance import Floats
 from .solver.chain_dp import Aggregation
 from .solver.search import SearchResult
 
-_SAME: Final = 1e-6
-"""Shares of a value by which it may differ from a bound and yet be it: the exact solver knows no better."""
+_TOLERANCE: Final = 1e-6
+"""A value that exceeds its bound by this share is equal to it: the tolerance of the exact solver."""
 
 MetricUnit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s"]
 
 
 class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How good a plan is, by what it was planned for.
+    """How good a plan is, by its objective.
 
     Attributes:
-        objective: what was made as small (or, of tokens a second, as large) as can be, in words.
+        objective: what was minimized (or, for tokens a second, maximized), in words.
         value: what was reached.
-        bound: no plan whatever does better; proven.
+        bound: a proven bound: no plan has a better value.
         unit: of both.
-        is_optimal: it is proven that no plan reaches a better value.
+        is_optimal: it is proven that no plan has a better value than this one.
     """
 
     objective: str
@@ -35,9 +35,17 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: MetricUnit
     is_optimal: bool
 
+    def __str__(self) -> str:
+        """Value, bound and gap in one line."""
+        value = f"{self.objective}: {self.value:.4g} {self.unit}"
+        if self.is_optimal:
+            return f"{value}, optimal (proven)"
+        side = "upper" if self.unit == "tokens/s" else "lower"
+        return f"{value}, {side} bound {self.bound:.4g} {self.unit}, gap {self.gap:.1%}"
+
     @property
     def gap(self) -> float:
-        """How far the value may be from the best there is: 0 for optimal, 0.02 for at most 2 % worse."""
+        """The optimality gap: 0 for optimal, 0.02 if the value is at most 2 % worse than the best possible."""
         worse, better = (self.bound, self.value) if self.unit == "tokens/s" else (self.value, self.bound)
         if worse <= better or self.is_optimal:
             return 0.0
@@ -46,33 +54,33 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Solution:
-    """The plan that a planner chose.
+    """The result of a planner.
 
     Attributes:
         found: the groups of each part.
-        devices: the device that runs each part.
+        devices: the device of each part.
         outcome: how good it is.
-        costs: for each part the table, over the rungs of the ladder it was found on, of what a part costs its device.
-        joined: whether the sum of the parts' costs counts, or the greatest.
-        front: for a cluster, other plans worth having: seconds between two requests, and seconds of one request; the
-            shortest time between two first. None of them is as good as another in both.
+        costs: for each part the table, over the boundaries it was found on, of what a part costs its device.
+        aggregation: whether the objective is the sum or the maximum of the parts' costs.
+        front: for a cluster, the Pareto front: seconds between two requests and seconds of one request, ascending in
+            the first. No plan on it is as good as another in both.
     """
 
     found: SearchResult
     devices: tuple[Device, ...]
     outcome: Optimality
     costs: tuple[Floats, ...]
-    joined: Aggregation
+    aggregation: Aggregation
     front: tuple[tuple[float, float], ...] = ()
 
 
 def is_same(value: float, bound: float) -> bool:
-    """Is a value no worse than a bound, as far as numbers can tell?"""
-    return value <= bound * (1 + _SAME)
+    """Whether a value is no worse than a lower bound, within the tolerance of the exact solver."""
+    return value <= bound * (1 + _TOLERANCE)
 
 
-def optimality_of(objective: str, found: SearchResult, bound: float, unit: MetricUnit) -> Optimality:
-    """The outcome of a search whose first rank is the objective; what comes of a complete ladder is its own bound."""
-    value = found.ranks[0]
-    is_optimal = found.is_optimal or is_same(value, bound)
-    return Optimality(objective, value, value if is_optimal else bound, unit, is_optimal)
+def optimality_of(objective: str, found: SearchResult, lower_bound: float, unit: MetricUnit) -> Optimality:
+    """The optimality of a search result whose first value is the objective."""
+    value = found.chain.values[0]
+    is_optimal = found.is_optimal or is_same(value, lower_bound)
+    return Optimality(objective, value, value if is_optimal else lower_bound, unit, is_optimal)

@@ -467,12 +467,12 @@ def test_every_verb_takes_a_folder_or_a_manifest(say: Say, own_parts: Path, tmp_
         (
             ("split", "MODEL", "--at-nodes", "/model/layers.1/ad_1"),
             "no node or tensor is called '/model/layers.1/ad_1'",
-            f"did you mean '{MIDDLE}'? `graphcut analyze MODEL --cuts` lists the places to cut",
+            f"did you mean '{MIDDLE}'? `graphcut analyze MODEL --cuts` lists the cut points",
         ),
         (
             ("split", "MODEL", "--at-nodes", "*nothing*"),
             "no node or tensor matches '*nothing*'",
-            "`graphcut analyze MODEL --cuts` lists the places to cut",
+            "`graphcut analyze MODEL --cuts` lists the cut points",
         ),
         *(
             (

@@ -174,13 +174,13 @@ ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --
         ("--num-splits 0", ("a model can't be cut into 0 parts", "ask for 1 or more")),
         ("--num-splits -1", ("a model can't be cut into -1 parts", "ask for 1 or more")),
         ("--memory lots", ("'lots' is not a size", "write it like 512MiB, 2GB or 1.5GiB")),
-        ("--memory 0", ("a part can't be of 0 bytes", "allow something with --memory 512MiB")),
+        ("--memory 0", ("a part can't have 0 bytes", "allow more, such as --memory 512MiB")),
         (
             "--memory 1MB --count disk",
             ("--count disk: not one of activations, inputs, cache", "for example --count activations"),
         ),
         ("--heads logit", ("the model has no output 'logit'", r"did you mean 'logits'\? its outputs: logits, .*")),
-        ("--heads logits,logits", ("output 'logits' stands in two heads", "name each output once")),
+        ("--heads logits,logits", ("output 'logits' is in two heads", "name each output once")),
         ("--num-splits 2 --pin x", ("--pin x: expected NODE=PART", "for example --pin .*=1")),
         ("--num-splits 2 --pin x=1", ("no node or tensor is called 'x'", ".*")),
         ("--num-splits 2 --avoid x", ("no node or tensor is called 'x'", ".*")),
@@ -278,7 +278,7 @@ def test_what_is_said_to_need_too_much_needs_more_than_is_allowed(say: Say, llm:
     needed = int(re.findall(r"--memory (\d+) \(", said.complaint[1])[0])
     again = say("plan", llm, "--memory", int(needed * 0.999), *count)
     assert again.code == 4
-    if numbers := re.search(r"alone needs ([\d.]+ \w+), and a part may take ([\d.]+ \w+)", again.complaint[0]):
+    if numbers := re.search(r"alone needs ([\d.]+ \w+), more than the budget of ([\d.]+ \w+)", again.complaint[0]):
         units = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20}
         wanted, allowed = (float(text.split()[0]) * units[text.split()[1]] for text in numbers.groups())
         assert wanted > allowed

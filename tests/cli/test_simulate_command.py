@@ -180,7 +180,10 @@ def test_a_narrow_terminal_and_plain_letters_do(say: Say, house: Path, monkeypat
         (("--fail", "pi"), "--fail pi: expected NAME@SECONDS"),
         (("--fail", "pi@soon"), "--fail pi@soon: expected NAME@SECONDS"),
         (("--fail", "pi@1+2+3"), "--fail pi@1+2+3: expected NAME@SECONDS"),
-        (("--fail", "pi@-1"), "--fail pi@-1: 'pi' can't fail at -1 s: that is 0 or more, and finite"),
+        (
+            ("--fail", "pi@-1"),
+            "--fail pi@-1: at_s of a failure of 'pi' can't be -1: expected a finite number of 0 or more",
+        ),
         (("--fail", "mac@1"), "there is no device 'mac' to fail"),
         (("--rate", "fast"), "--rate fast: expected requests per second"),
         (("--rate", "2/h"), "--rate 2/h: expected requests per second"),

@@ -23,7 +23,7 @@ import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"onnx", "onnx_graphsurgeon", "networkx", "scipy", "highspy", "ml_dtypes",
+        if name.partition(".")[0] in {"onnx", "onnx_graphsurgeon", "networkx", "highspy", "ml_dtypes",
                                       "typer", "click", "rich", "ray"} or name == "google.protobuf":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 

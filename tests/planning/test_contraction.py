@@ -71,7 +71,7 @@ def circle(groups: Sequence[set[int]], edges: Sequence[tuple[int, int]]) -> tupl
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 20))
-def test_groups_are_the_finest_that_do_not_wait_for_each_other_and_stand_in_order(seed: int) -> None:
+def test_groups_are_the_finest_without_a_cycle_and_in_topological_order(seed: int) -> None:
     for number in range(seed, seed + 20):
         draw = random.Random(number)
         total = draw.randint(1, 9)
@@ -87,28 +87,28 @@ def test_groups_are_the_finest_that_do_not_wait_for_each_other_and_stand_in_orde
         assert all(home[a] <= home[b] for a, b in edges if a in home and b in home)
 
 
-def test_what_lies_between_two_nodes_of_a_group_joins_it() -> None:
+def test_a_node_between_two_nodes_of_a_group_joins_it() -> None:
     graph = graph_of([], [0], [1], [2])
     assert contract(graph, range(4), [(0, 2)]) == ((0, 1, 2), (3,))
 
 
-def test_groups_that_would_wait_for_each_other_become_one() -> None:
+def test_groups_that_depend_on_each_other_become_one() -> None:
     """0 → 2 and 1 → 3 are two rows; joining 0 with 3 and 1 with 2 makes a circle of the groups."""
     graph = graph_of([], [], [0], [1])
     assert contract(graph, range(4), [(0, 3), (1, 2)]) == ((0, 1, 2, 3),)
 
 
-def test_a_wish_for_an_order_that_goes_backwards_joins_all_between() -> None:
+def test_a_demanded_order_against_the_edges_joins_all_nodes_between() -> None:
     graph = graph_of([], [0], [1], [2])
     assert contract(graph, range(4), [], [(2, 1)]) == ((0,), (1, 2), (3,))
 
 
-def test_nodes_that_are_not_grouped_hold_nothing_together() -> None:
+def test_nodes_that_are_not_grouped_join_nothing() -> None:
     graph = graph_of([], [0], [1], [2])
     assert contract(graph, (0, 2, 3), [(0, 3), (1, 2)]) == ((2,), (0, 3))
 
 
-def test_of_groups_that_can_come_next_the_one_that_begins_first_does() -> None:
+def test_of_ready_groups_the_one_with_the_first_node_comes_next() -> None:
     graph = graph_of([], [], [0], [1], [2, 3])
     assert contract(graph, range(5), [(1, 3)]) == ((0,), (1, 3), (2,), (4,))
 

@@ -1,4 +1,4 @@
-"""Planning: the cheapest cut, cuts at named places, and what they refuse. Nodes are called like their first tensor."""
+"""The cheapest cut, cuts at given nodes, and what is refused. A node has the name of its first tensor in capitals."""
 
 # ruff: noqa: S311 - seeds make the same graphs each time, and keep no secrets
 
@@ -157,11 +157,11 @@ def wrong_answers(price: Price, questions: int) -> list[str]:
     return found
 
 
-def test_the_cheapest_cut_is_the_best_of_all_and_of_equal_ones_the_largest() -> None:
+def test_the_cheapest_cut_is_the_minimum_of_all_cuts_and_of_equal_ones_the_largest() -> None:
     assert wrong_answers(one_of(1, 2, 3, 4), 600) == []
 
 
-def test_prices_that_differ_by_little_are_told_apart() -> None:
+def test_prices_that_differ_by_little_are_distinguished() -> None:
     assert wrong_answers(one_of(1000, 1001, 1002, 999), 200) == []
 
 
@@ -172,7 +172,7 @@ def test_prices_above_int32_with_a_common_divisor_are_exact(unit: int) -> None:
 
 
 @pytest.mark.parametrize("unit", [2**31, 2**33, 2**40], ids=["2^31", "2^33", "2^40"])
-def test_a_price_far_above_the_others_does_not_blur_them(unit: int) -> None:
+def test_a_price_far_above_the_others_leaves_the_result_exact(unit: int) -> None:
     assert wrong_answers(one_of(unit, unit, 2 * unit, 3 * unit, 1000 * unit), 200) == []
 
 
@@ -186,7 +186,7 @@ def test_a_price_far_above_the_others_does_not_blur_them(unit: int) -> None:
     ],
     ids=["near 2^31", "one far above", "near 2^40 and small", "any"],
 )
-def test_above_int32_a_cut_costs_the_least_but_for_rounding(price: Price) -> None:
+def test_prices_above_int32_are_exact(price: Price) -> None:
     """Prices are rounded up to a 2⁻²⁹ of the whole: the cut may miss the best by that for each tensor."""
     for seed in range(400):
         question = random_question(seed, price)
@@ -197,13 +197,13 @@ def test_above_int32_a_cut_costs_the_least_but_for_rounding(price: Price) -> Non
         assert least <= question.price(got) <= least + slack, f"seed {seed}"
 
 
-def test_of_two_huge_tensors_and_one_enormous_the_huge_ones_cross() -> None:
+def test_two_huge_tensors_cross_rather_than_one_enormous_tensor() -> None:
     graph = drawn("a b: x", "c: a b", "y: c")
     prices = {"a": 2**31 + 2, "b": 2**31 + 2, "c": 2**50, "y": 1}
     assert Question(graph, prices, {0}, {2}).answer() == set()
 
 
-def test_nothing_goes_before_what_it_reads_however_huge_the_prices() -> None:
+def test_no_node_goes_before_what_it_reads_however_large_the_prices() -> None:
     """F reads b of A. A must not go before, so F can't either."""
     graph = drawn("a b: x", "c d: x", "e: a b", "f g: c b", "h: g x")
     prices = dict.fromkeys(graph.producer, 2**31 + 2) | dict.fromkeys("ace", 2**45)
@@ -212,18 +212,18 @@ def test_nothing_goes_before_what_it_reads_however_huge_the_prices() -> None:
     assert question.answer() == set()
 
 
-def test_a_tensor_is_paid_once_however_many_read_it() -> None:
+def test_a_tensor_is_paid_once_however_many_nodes_read_it() -> None:
     graph = drawn("a: x", "b c: a", "p: b", "q: b", "r: b", "y: p q r c")
     prices = {"a": 9, "b": 5, "c": 1, "p": 3, "q": 3, "r": 3, "y": 1}
     assert Question(graph, prices, {0}, {2, 3, 4, 5}).answer() == {1}
 
 
-def test_what_reads_inputs_alone_goes_early() -> None:
+def test_a_node_that_reads_only_inputs_goes_before_the_cut() -> None:
     graph = drawn("a: x", "y: a", "z: x")
     assert Question(graph, {"a": 1, "y": 1, "z": 1}, {0}, {1}).answer() == {2}
 
 
-def test_where_nothing_is_free_nothing_is_chosen() -> None:
+def test_without_free_nodes_the_result_is_empty() -> None:
     graph = drawn("a: x", "y: a")
     assert Question(graph, {"a": 1, "y": 1}, {0}, {1}).answer() == set()
 
@@ -287,7 +287,7 @@ def bytes_over_boundaries(graph: Graph, sizes: Mapping[str, int], row: Sequence[
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_rows_are_the_cheapest_of_all_that_mean_the_same_and_the_earliest(number: int) -> None:
+def test_parts_are_the_cheapest_of_all_with_these_cuts_and_the_earliest(number: int) -> None:
     for seed in range(300):
         draw = random.Random(seed)
         graph = random_graph(draw, 7)
@@ -324,7 +324,7 @@ def test_a_tensor_means_the_node_that_writes_it() -> None:
     assert rows(graph, "b") == [["A"], ["Y"]]
 
 
-def test_the_name_of_a_node_goes_before_that_of_a_tensor() -> None:
+def test_a_node_name_takes_precedence_over_a_tensor_name() -> None:
     graph = Graph(
         tuple(
             Node(name, "Op", reads, writes, (), (), is_constant=False, is_stateful=False, module="")
@@ -344,7 +344,7 @@ def test_a_glob_cuts_after_every_node_it_matches() -> None:
     assert rows(graph, "?0", "l1") == [["L0"], ["M0"], ["L1"], ["M1", "Y"]]
 
 
-def test_a_name_with_the_signs_of_a_glob_is_taken_as_it_is_first() -> None:
+def test_a_name_that_looks_like_a_glob_is_first_taken_literally() -> None:
     graph = drawn("a[0]: x", "a0: a[0]", "y: a0")
     assert find_nodes(graph, ["a[0]"]) == {0}
     assert find_nodes(graph, ["A[[]0]"]) == {0}
@@ -355,7 +355,7 @@ def test_a_glob_skips_constants_and_takes_the_rest() -> None:
     assert find_nodes(graph, ["*1"]) == {1}
 
 
-def test_free_nodes_go_where_fewer_bytes_cross_and_early_where_that_is_equal() -> None:
+def test_free_nodes_go_where_fewer_bytes_cross_and_early_if_equal() -> None:
     graph = drawn("b: x", "a: b", "c: b", "y: a c")
     assert rows(graph, "A", sizes={"b": 8, "c": 4}) == [["B", "A", "C"], ["Y"]]
     assert rows(graph, "A", sizes={"b": 4, "c": 8}) == [["B", "A"], ["C", "Y"]]
@@ -367,7 +367,7 @@ def test_free_nodes_go_where_fewer_bytes_cross_and_early_where_that_is_equal() -
 @pytest.mark.parametrize(
     "dtype", ["sequence(float32)", "optional(float32)", "map(int64, float32)", "int4", "uint2", "undefined"]
 )
-def test_a_type_that_should_not_cross_does_not_where_there_is_a_choice(dtype: str) -> None:
+def test_a_type_that_should_not_cross_does_not_if_there_is_a_choice(dtype: str) -> None:
     graph = drawn("b: x", "a: b", "c: b", "y: a c")
     assert rows(graph, "A", sizes={"b": 1, "c": 2**30}, dtypes={"b": dtype}) == [["B", "A", "C"], ["Y"]]
     assert rows(graph, "A", sizes={"b": 2**30, "c": 1}, dtypes={"c": dtype}) == [["B", "A"], ["C", "Y"]]
@@ -379,14 +379,14 @@ def test_two_tensors_that_should_not_cross_are_better_than_three() -> None:
     assert rows(graph, "A", dtypes=awkward, sizes={"b": 9, "c": 9}) == [["B", "A"], ["D", "Y"]]
 
 
-def test_bytes_count_where_something_that_should_not_cross_must() -> None:
+def test_bytes_count_if_a_type_that_should_not_cross_must() -> None:
     graph = drawn("b s: x", "a: b", "c: b s", "y: a c s")
     sequence = {"s": "sequence(float32)"}
     assert rows(graph, "A", sizes={"b": 8, "c": 4}, dtypes=sequence) == [["B", "A", "C"], ["Y"]]
     assert rows(graph, "A", sizes={"b": 4, "c": 8}, dtypes=sequence) == [["B", "A"], ["C", "Y"]]
 
 
-def test_bytes_count_where_two_that_should_not_cross_must() -> None:
+def test_bytes_count_if_two_types_that_should_not_cross_must() -> None:
     """Either b and c cross, or c and d: 1 MB or 100 MB of sequences."""
     graph = drawn("b c: x", "a: b c", "d: b", "y: c d a")
     awkward = dict.fromkeys(("b", "c", "d"), "sequence(float32)")
@@ -402,19 +402,19 @@ def test_independent_branches_become_parts_that_do_not_depend_on_each_other() ->
     assert (wiring.sequential, wiring.residual) == ({1: {2: ("q",)}}, {0: {2: ("b",)}})
 
 
-def test_a_cut_at_the_end_of_a_head_leaves_the_other_heads_for_after_it() -> None:
+def test_a_cut_at_the_end_of_a_head_puts_the_other_heads_after_it() -> None:
     graph = drawn("a: x", "b: a", "p: b", "q: b", "r: a")
     assert rows(graph, "P") == [["A", "B", "P"], ["Q", "R"]]
     assert rows(graph, "R", sizes={"a": 1}) == [["A", "R"], ["B", "P", "Q"]]
     assert rows(graph, "R") == [["A", "B", "R"], ["P", "Q"]]
 
 
-def test_a_cut_at_the_ends_of_two_heads_leaves_the_third() -> None:
+def test_a_cut_at_the_ends_of_two_heads_puts_the_third_last() -> None:
     graph = drawn("a: x", "p: a", "q: a", "r: a")
     assert rows(graph, "P", "Q") == [["A", "P"], ["Q"], ["R"]]
 
 
-def test_a_last_cut_that_leaves_nothing_is_refused() -> None:
+def test_a_cut_that_leaves_the_last_part_empty_is_refused() -> None:
     graph = drawn("a: x", "b: a", "y: b", gives=["a"])
     with pytest.raises(UsageError, match="nothing is left after 'Y': the last part would be empty") as caught:
         rows(graph, "A", "Y")
@@ -426,7 +426,7 @@ def test_no_name_at_all_is_refused() -> None:
         rows(drawn("a: x", "y: a"))
 
 
-LISTING = "`graphcut analyze MODEL --cuts` lists the places to cut"
+LISTING = "`graphcut analyze MODEL --cuts` lists the cut points"
 
 
 @pytest.mark.parametrize(
@@ -436,15 +436,15 @@ LISTING = "`graphcut analyze MODEL --cuts` lists the places to cut"
         ("layer_7", "no node or tensor is called 'layer_7'", f"did you mean 'layer7'? {LISTING}"),
         ("zzz", "no node or tensor is called 'zzz'", LISTING),
         ("zz*", "no node or tensor matches 'zz*'", LISTING),
-        ("C", "'C' is a constant: nothing flows across it, so there is nothing to cut", LISTING),
-        ("c", "'C' is a constant: nothing flows across it, so there is nothing to cut", LISTING),
-        ("[cC]", "'C' is a constant: nothing flows across it, so there is nothing to cut", LISTING),
-        ("w", "'w' is a weight: nothing flows across it, so there is nothing to cut", LISTING),
-        ("x", "'x' is an input of the model: nothing stands before it", LISTING),
+        ("C", "'C' is a constant: no data flows through it, so it can't be cut", LISTING),
+        ("c", "'C' is a constant: no data flows through it, so it can't be cut", LISTING),
+        ("[cC]", "'C' is a constant: no data flows through it, so it can't be cut", LISTING),
+        ("w", "'w' is a weight: no data flows through it, so it can't be cut", LISTING),
+        ("x", "'x' is an input of the model: there is nothing before it", LISTING),
         ("", "no node or tensor is called ''", LISTING),
     ],
 )
-def test_a_name_that_is_no_place_to_cut_is_refused_and_says_why(name: str, message: str, hint: str) -> None:
+def test_a_name_that_is_not_a_cut_point_is_refused_with_the_reason(name: str, message: str, hint: str) -> None:
     graph = drawn("c: w", "layer7: x c", "y: layer7", weights=["w"])
     with pytest.raises(UsageError) as caught:
         rows(graph, "LAYER7", name)
@@ -481,7 +481,7 @@ def test_plans_are_values(chain: Path) -> None:
     assert graphcut.plan(analysis, At(("exp",))) == graphcut.plan(analysis, At(("exp",)))
 
 
-def test_bytes_for_the_bound_dims_decide(opened: Draw) -> None:
+def test_bytes_are_those_for_the_given_dims(opened: Draw) -> None:
     """What `square` reads has n rows of 32 bytes, and what it writes has 8."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
@@ -498,7 +498,7 @@ def test_bytes_for_the_bound_dims_decide(opened: Draw) -> None:
     assert rows_for(8) == rows_for(9) == ((0, 1, 2), (3,))
 
 
-def test_nothing_to_cut_is_a_plan_error(opened: Draw) -> None:
+def test_a_model_without_data_flow_is_a_plan_error(opened: Draw) -> None:
     nodes = [helper.make_node("Neg", ["w"], ["y"], name="neg")]
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0])
     model = opened(model_of(nodes, [floats("x", 1)], [floats("y", 1)], [weight]))

@@ -1,4 +1,4 @@
-"""`plan` on models: what it promises of the files, of the limits, and of itself when it is asked again."""
+"""`plan` on models: file sizes, memory, limits, and the same plan in every process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def smallest_in(error: PlanError) -> list[int]:
 
 @pytest.mark.parametrize("layers", ["whole", "cut"])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_part_fits_the_budget_on_disk_and_no_smaller_budget_than_the_one_named_works(
+def test_every_part_fits_the_budget_on_disk_and_no_budget_below_the_reported_one_works(
     name: str, layers: str, named: Named
 ) -> None:
     analysis, limits = named(name), Limits(inside_layers=layers == "cut")
@@ -103,7 +103,7 @@ def assert_predictions_are_close(made: Plan, written: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("recompute", ["auto", "never"])
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_written_is_what_was_predicted_or_hardly_less(name: str, recompute: str, named: Named) -> None:
+def test_files_are_as_large_as_predicted_or_slightly_smaller(name: str, recompute: str, named: Named) -> None:
     analysis = named(name)
     limits = Limits(inside_layers=True, recompute="auto" if recompute == "auto" else "never")
     for goal in (Into(2), Into(4, "bytes"), Into(3, "flops")):
@@ -127,7 +127,7 @@ def test_files_are_as_large_as_prepared(name: str, named: Named, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["llm-half", "multitask", "control-flow", "unet.onnx", "tiny-llama-int4/model.onnx"])
-def test_a_device_holds_what_its_part_takes(name: str, named: Named) -> None:
+def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     """Memory is so scarce that no device holds the model."""
     analysis = named(name)
     alone = plan(analysis, Into(1)).metrics[0]
@@ -150,9 +150,7 @@ def test_a_device_holds_what_its_part_takes(name: str, named: Named) -> None:
 
 
 @pytest.mark.parametrize("by", ["layers", "time"])
-def test_a_decoder_in_two_has_as_many_layers_in_each_the_embedding_first_and_the_head_last(
-    by: str, named: Named
-) -> None:
+def test_a_decoder_in_two_parts_has_half_of_the_layers_in_each(by: str, named: Named) -> None:
     analysis = named("llm")
     made = plan(analysis, Into(2, by))  # type: ignore[arg-type]
     modules = [{analysis.model.graph.nodes[n].module for n in row} for row in made.parts]
@@ -165,7 +163,7 @@ def test_a_decoder_in_two_has_as_many_layers_in_each_the_embedding_first_and_the
 
 
 @pytest.mark.parametrize("parts", [2, 3, 6])
-def test_layers_are_dealt_out_evenly(parts: int, named: Named) -> None:
+def test_layers_are_divided_evenly(parts: int, named: Named) -> None:
     made = plan(named("llm"), Into(parts, "layers"))
     assert made.outcome is not None
     assert (made.outcome.value, made.outcome.unit) == (6 / parts, "layers")
@@ -192,7 +190,7 @@ def test_tied_embeddings_count_in_both_parts(named: Named) -> None:
 
 
 @pytest.mark.parametrize("name", ["llm", "tiny-llama-fp32/model.onnx", "tiny-llama-int4/model.onnx"])
-def test_both_ends_of_a_cache_stand_in_one_part(name: str, named: Named) -> None:
+def test_both_ends_of_a_cache_are_in_one_part(name: str, named: Named) -> None:
     analysis = named(name)
     graph = analysis.model.graph
     caches = find_caches(analysis.model)
@@ -214,7 +212,7 @@ GOALS = (
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=["bytes", "time", "within", "across"])
-def test_pins_and_what_to_avoid_are_kept(goal: Into | Within | Across, named: Named) -> None:
+def test_pins_and_nodes_to_avoid_are_respected(goal: Into | Within | Across, named: Named) -> None:
     analysis = named("llm")
     graph = analysis.model.graph
     pins = (("/model/layers.1/add_1", 0), ("/model/layers.2/input_layernorm/*", 1), ("/model/layers.4/add_1", 2))
@@ -237,7 +235,7 @@ def test_pins_and_what_to_avoid_are_kept(goal: Into | Within | Across, named: Na
     [
         ((("/model/layers.1/add_1", 1), ("/model/layers.4/add_1", 0)), "pinned"),
         ((("/model/layers.1/add_1", 0), ("/model/layers.1/add_1", 1)), "pinned to part 1, and"),
-        ((("/model/layers.1/add_1", 0), ("/model/layers.1/self_attn/q_proj/MatMul", 1)), "can't be parted from"),
+        ((("/model/layers.1/add_1", 0), ("/model/layers.1/self_attn/q_proj/MatMul", 1)), "must stay with it"),
     ],
     ids=["backwards", "two parts", "one layer"],
 )
@@ -264,7 +262,7 @@ def test_avoiding_everything_leaves_nothing_to_cut(named: Named) -> None:
 
 
 @pytest.mark.parametrize("groups", [(), (("logits",), ("boxes",), ("depth",)), (("logits", "boxes"), ("depth",))])
-def test_heads_stand_apart_from_the_trunk(groups: tuple[tuple[str, ...], ...], named: Named, tmp_path: Path) -> None:
+def test_each_head_is_a_part_of_its_own(groups: tuple[tuple[str, ...], ...], named: Named, tmp_path: Path) -> None:
     analysis = named("multitask")
     graph = analysis.model.graph
     made = plan(analysis, Heads(groups), limits=Limits(recompute="never"))
@@ -291,19 +289,19 @@ def ancestors(analysis: Analysis, outputs: Sequence[str]) -> set[int]:
 
 @pytest.mark.parametrize(
     ("groups", "message"),
-    [((("logit",),), "no output 'logit'"), ((("logits",), ("logits", "boxes")), "stands in two heads")],
+    [((("logit",),), "no output 'logit'"), ((("logits",), ("logits", "boxes")), "is in two heads")],
 )
-def test_heads_that_are_none_are_refused(groups: tuple[tuple[str, ...], ...], message: str, named: Named) -> None:
+def test_names_that_are_no_heads_are_refused(groups: tuple[tuple[str, ...], ...], message: str, named: Named) -> None:
     with pytest.raises(UsageError, match=message):
         plan(named("multitask"), Heads(groups))
 
 
-def test_one_head_has_nothing_to_be_parted_from(named: Named) -> None:
+def test_a_model_with_one_head_is_refused(named: Named) -> None:
     with pytest.raises(PlanError, match="share all their nodes"):
         plan(named("resnet"), Heads())
 
 
-DEAR_LINES = Cluster(
+SLOW_LINKS = Cluster(
     devices=(
         Device(name="a", flops_per_s=2e10, link_bytes_per_s=1e7),
         Device(name="b", flops_per_s=3e10, link_bytes_per_s=3e7),
@@ -314,9 +312,9 @@ DEAR_LINES = Cluster(
 
 @pytest.mark.parametrize("objective", ["throughput", "latency", "decode", "bytes", "devices"])
 @pytest.mark.parametrize("name", ["llm", "multitask", "clip.onnx"])
-def test_what_a_plan_says_it_takes_is_what_its_figures_add_up_to(name: str, objective: Objective, named: Named) -> None:
+def test_the_value_of_a_plan_is_what_its_metrics_add_up_to(name: str, objective: Objective, named: Named) -> None:
     """Without recomputing, what the search counted and what the finished parts take is the same."""
-    made = plan(named(name), Across(DEAR_LINES, objective, 2), limits=Limits(recompute="never"))
+    made = plan(named(name), Across(SLOW_LINKS, objective, 2), limits=Limits(recompute="never"))
     busy = [figures.busy_s for figures in made.metrics]
     outcome = made.outcome
     assert outcome is not None
@@ -331,7 +329,7 @@ def test_what_a_plan_says_it_takes_is_what_its_figures_add_up_to(name: str, obje
     assert outcome.bound >= outcome.value if outcome.unit == "tokens/s" else outcome.bound <= outcome.value
 
 
-def test_sequences_never_cross_a_border(named: Named) -> None:
+def test_sequences_never_cross_a_boundary(named: Named) -> None:
     analysis = named("control-flow")
     tensors = analysis.model.tensors
     assert any(not tensors[name].is_plain for name in analysis.model.graph.producer if name in tensors)
@@ -354,16 +352,16 @@ def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
     assert len(plan(analysis, Within(smallest)).parts) >= 1
 
 
-def test_what_the_workload_holds_is_what_nodes_weigh(named: Named) -> None:
+def test_the_workload_sums_are_those_of_all_nodes(named: Named) -> None:
     """The sums over all groups are the sums over all nodes: nothing is lost, and nothing is counted twice."""
     for name in MODELS:
         analysis = named(name)
         costs = weigh(analysis.model)
-        task = problem_of(analysis, costs, Limits(), serialized_sizes(analysis.model), whole_layers=False)
-        assert sorted(n for group in task.groups for n in group) == sorted(analysis.model.graph.flow)
-        load = task.load([costs.flops])
+        problem = problem_of(analysis, costs, Limits(), serialized_sizes(analysis.model), whole_layers=False)
+        assert sorted(n for group in problem.groups for n in group) == sorted(analysis.model.graph.flow)
+        load = problem.workload([costs.flops])
         assert load.work.sum() == pytest.approx(sum(costs.flops), rel=1e-12)
-        one = int(load.held.sum() + load.shared.sum()) + load.part_bytes
+        one = int(load.total_bytes) + load.part_bytes
         real = whole_bytes(analysis)
         assert real <= one <= real * 1.02 + 2048
 
@@ -373,7 +371,7 @@ def chain_of(nodes: int) -> list[object]:
     return [helper.make_node(ops[i % 3], [f"t{i - 1}" if i else "x"], [f"t{i}"], name=f"n{i}") for i in range(nodes)]
 
 
-def test_long_chains_are_cut_where_they_should_be(opened: Draw) -> None:
+def test_long_chains_are_cut_evenly_and_at_pins(opened: Draw) -> None:
     """More groups than a complete ladder holds: pins that lie close still have a rung between them."""
     analysis = graphcut.analyze(opened(model_of(chain_of(2400), [floats("x", 8)], [floats("t2399", 8)])))  # type: ignore[arg-type]
     free = Limits(inside_layers=True)
@@ -384,7 +382,7 @@ def test_long_chains_are_cut_where_they_should_be(opened: Draw) -> None:
 
 
 @pytest.mark.parametrize("tensor_type", [TensorProto.UNDEFINED, TensorProto.FLOAT])
-def test_nothing_of_an_unknown_type_crosses(tensor_type: int, opened: Draw) -> None:
+def test_a_tensor_of_unknown_type_never_crosses(tensor_type: int, opened: Draw) -> None:
     """An operator that nobody knows writes what nobody can declare, unless the model says what it is."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
@@ -427,7 +425,7 @@ for path in sys.argv[1:]:
 """
 
 
-def test_the_same_is_planned_again_in_another_process(tmp_path: Path) -> None:
+def test_plans_are_the_same_in_another_process(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.onnx" for name in ("llm", "multitask")]
     for path in paths:
         demos.write(path.stem, path, **SMALLER.get(path.stem, {}))

@@ -119,7 +119,7 @@ def test_a_saved_plan_is_replayed_part_by_part(decoder: Analysis, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_a_replayed_plan_says_all_that_the_plan_said(decoder: Analysis, tmp_path: Path, name: str) -> None:
+def test_a_replayed_plan_equals_the_saved_plan(decoder: Analysis, tmp_path: Path, name: str) -> None:
     limits = Limits(inside_layers=True, pins=(("/lm_head/MatMul", 1),)) if name == "across" else Limits()
     made = graphcut.plan(decoder, GOALS[name], limits=limits)
     assert made.unlimited is None or name == "across"
@@ -130,7 +130,7 @@ def test_a_replayed_plan_says_all_that_the_plan_said(decoder: Analysis, tmp_path
     assert scene_of_plan(again, decoder) == scene_of_plan(made, decoder)
 
 
-def test_a_plan_from_a_cost_model_is_replayed_with_its_figures(decoder: Analysis, tmp_path: Path) -> None:
+def test_a_plan_from_a_cost_model_is_replayed_with_its_metrics(decoder: Analysis, tmp_path: Path) -> None:
     """The table is not at hand any more, and its times still hold."""
     costs = graphcut.weigh(decoder.model, graphcut.plan(decoder, Into(3)).dims)
     rows = [replace(row, time_s=7.0) for row in graphcut.table_of(costs).rows]
@@ -150,13 +150,13 @@ def test_the_same_plan_is_saved_as_the_same_bytes(decoder: Analysis, tmp_path: P
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_what_is_replayed_is_saved_as_it_was(decoder: Analysis, tmp_path: Path, name: str) -> None:
+def test_a_replayed_plan_is_saved_as_the_same_bytes(decoder: Analysis, tmp_path: Path, name: str) -> None:
     save_plan(graphcut.plan(decoder, GOALS[name]), decoder.model, tmp_path / "first.json")
     save_plan(replay(decoder, tmp_path / "first.json"), decoder.model, tmp_path / "second.json")
     assert (tmp_path / "second.json").read_bytes() == (tmp_path / "first.json").read_bytes()
 
 
-def test_what_was_proven_of_a_plan_holds_until_it_is_edited(decoder: Analysis, tmp_path: Path) -> None:
+def test_a_proof_holds_until_the_plan_is_edited(decoder: Analysis, tmp_path: Path) -> None:
     made = graphcut.plan(decoder, Into(3))
     save_plan(made, decoder.model, tmp_path / "plan.json")
 
@@ -171,7 +171,7 @@ def test_what_was_proven_of_a_plan_holds_until_it_is_edited(decoder: Analysis, t
     assert [part.nodes for part in changed.metrics] == [len(row) for row in changed.parts]
 
 
-def test_what_was_said_holds_whatever_the_order_of_names_in_a_part(decoder: Analysis, tmp_path: Path) -> None:
+def test_the_order_of_names_in_a_part_means_nothing(decoder: Analysis, tmp_path: Path) -> None:
     made = graphcut.plan(decoder, Into(3))
     save_plan(made, decoder.model, tmp_path / "plan.json")
     edited(tmp_path / "plan.json", lambda plan: plan["parts"][1]["nodes"].reverse())
@@ -189,7 +189,7 @@ def test_what_was_said_holds_whatever_the_order_of_names_in_a_part(decoder: Anal
     ],
     ids=["dims", "goal", "limits", "device", "digest"],
 )
-def test_nothing_is_said_of_a_plan_that_is_another_now(
+def test_an_edited_plan_has_no_outcome_and_no_reasons(
     decoder: Analysis, tmp_path: Path, change: Callable[[Any], object]
 ) -> None:
     save_plan(graphcut.plan(decoder, Into(3)), decoder.model, tmp_path / "plan.json")
@@ -197,7 +197,7 @@ def test_nothing_is_said_of_a_plan_that_is_another_now(
     assert (again.outcome, again.reasons) == (None, ())
 
 
-def test_an_edited_plan_tells_what_it_repeats(decoder: Analysis, tmp_path: Path) -> None:
+def test_an_edited_plan_reports_what_it_recomputes(decoder: Analysis, tmp_path: Path) -> None:
     """A node of part 0 whose result part 1 reads is repeated there: the result need not be sent."""
     made = graphcut.plan(decoder, Into(2), limits=Limits(recompute="never"))
     assert made.recomputed == ()
@@ -210,7 +210,7 @@ def test_an_edited_plan_tells_what_it_repeats(decoder: Analysis, tmp_path: Path)
     assert (found.part, found.nodes, found.tensors) == (1, (graph.producer[name],), (name,))
 
 
-def test_a_name_among_what_is_recomputed_is_a_node_of_the_model(decoder: Analysis, tmp_path: Path) -> None:
+def test_an_unknown_node_among_the_recomputed_is_refused(decoder: Analysis, tmp_path: Path) -> None:
     save_plan(graphcut.plan(decoder, Into(3, "layers")), decoder.model, tmp_path / "plan.json")
 
     def rename(plan: Any) -> None:  # noqa: ANN401 - JSON
@@ -220,7 +220,7 @@ def test_a_name_among_what_is_recomputed_is_a_node_of_the_model(decoder: Analysi
         replay(decoder, edited(tmp_path / "plan.json", rename))
 
 
-def test_a_plan_file_says_what_it_is_for(saved: Path, analysis: Analysis) -> None:
+def test_a_plan_file_names_its_model_goal_and_parts(saved: Path, analysis: Analysis) -> None:
     record = json.loads(saved.read_text())
     assert record["format"] == "graphcut.plan/1"
     assert record["model"] == "model.onnx"
@@ -229,7 +229,7 @@ def test_a_plan_file_says_what_it_is_for(saved: Path, analysis: Analysis) -> Non
     assert names(replay(analysis, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
 
 
-def test_a_part_lists_what_it_repeats_apart_from_what_is_its_own(decoder: Analysis, tmp_path: Path) -> None:
+def test_a_part_lists_repeated_nodes_separately(decoder: Analysis, tmp_path: Path) -> None:
     made = graphcut.plan(decoder, Into(3, "layers"))
     assert made.recomputed, "the rotary table is cheaper to compute than to send"
     save_plan(made, decoder.model, tmp_path / "plan.json")
@@ -269,12 +269,12 @@ def test_a_replayed_plan_cuts_to_the_same_bytes(decoder: Analysis, tmp_path: Pat
 # What is edited is done
 
 
-def test_a_node_that_is_moved_goes_there(saved: Path, analysis: Analysis) -> None:
+def test_a_moved_node_is_in_its_new_part(saved: Path, analysis: Analysis) -> None:
     edited(saved, lambda plan: plan["parts"][1]["nodes"].append(plan["parts"][0]["nodes"].pop()))
     assert names(replay(analysis, saved)) == [["mul"], ["relu", "neg", "sub", "add"]]
 
 
-def test_the_names_of_a_part_may_stand_in_any_order(saved: Path, analysis: Analysis) -> None:
+def test_the_names_of_a_part_may_be_in_any_order(saved: Path, analysis: Analysis) -> None:
     edited(saved, lambda plan: plan["parts"][1]["nodes"].reverse())
     assert names(replay(analysis, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
 
@@ -287,13 +287,13 @@ def test_a_part_may_be_divided(saved: Path, analysis: Analysis) -> None:
     assert names(replay(analysis, edited(saved, divide))) == [["mul", "relu"], ["neg", "sub"], ["add"]]
 
 
-def test_a_part_may_be_told_to_repeat_a_node(saved: Path, analysis: Analysis) -> None:
+def test_a_part_may_be_edited_to_repeat_a_node(saved: Path, analysis: Analysis) -> None:
     made = replay(analysis, edited(saved, lambda plan: plan["parts"][1].update(repeats=["mul", "mul"])))
     assert names(made) == [["mul", "relu"], ["mul", "neg", "sub", "add"]]
     assert set(made.partition.wiring.boundary_tensors) == {"b"}
 
 
-def test_what_a_plan_predicts_need_not_stand_in_it(saved: Path, analysis: Analysis) -> None:
+def test_predictions_are_optional_in_a_plan_file(saved: Path, analysis: Analysis) -> None:
     for part in (0, 1):
         edited(saved, lambda plan, part=part: plan["parts"][part].pop("predicted"))  # type: ignore[misc]
     assert names(replay(analysis, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
@@ -305,10 +305,10 @@ def test_what_a_plan_predicts_need_not_stand_in_it(saved: Path, analysis: Analys
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda parts: parts[1]["nodes"].append("mul"), r"node 'mul' stands in parts 0 and 1"),
-        (lambda parts: parts[0]["nodes"].append("mul"), r"node 'mul' stands twice in part 0"),
-        (lambda parts: parts[0]["nodes"].remove("relu"), r"node 'relu' stands in no part"),
-        (lambda parts: parts.clear(), r"node 'mul' stands in no part"),
+        (lambda parts: parts[1]["nodes"].append("mul"), r"node 'mul' is in parts 0 and 1"),
+        (lambda parts: parts[0]["nodes"].append("mul"), r"node 'mul' is twice in part 0"),
+        (lambda parts: parts[0]["nodes"].remove("relu"), r"node 'relu' is in no part"),
+        (lambda parts: parts.clear(), r"node 'mul' is in no part"),
         (lambda parts: parts[0]["nodes"].append("constant"), r"'constant' is a constant, which every part has"),
         (lambda parts: parts.append({"nodes": []}), r"part 2 has no nodes"),
         (lambda parts: parts[0].update(repeats=["neg"]), r"part 0 repeats 'neg', which no part before it holds"),
@@ -320,7 +320,7 @@ def test_what_a_plan_predicts_need_not_stand_in_it(saved: Path, analysis: Analys
     ],
     ids=["twice", "twice in one", "missing", "no parts", "constant", "empty", "repeats later", "own", "order"],
 )
-def test_an_edit_that_can_not_be_is_refused_by_name(
+def test_an_impossible_edit_is_refused_by_name(
     saved: Path, analysis: Analysis, change: Callable[[Any], object], said: str
 ) -> None:
     edited(saved, lambda plan: change(plan["parts"]))
@@ -331,9 +331,7 @@ def test_an_edit_that_can_not_be_is_refused_by_name(
 
 
 @pytest.mark.parametrize("field", ["nodes", "repeats"])
-def test_a_name_that_no_node_bears_is_refused_with_the_one_that_was_meant(
-    saved: Path, analysis: Analysis, field: str
-) -> None:
+def test_an_unknown_name_is_refused_with_the_most_similar_one(saved: Path, analysis: Analysis, field: str) -> None:
     edited(saved, lambda plan: plan["parts"][1][field].append("rleu"))
     with pytest.raises(UsageError) as caught:
         replay(analysis, saved)
@@ -341,14 +339,14 @@ def test_a_name_that_no_node_bears_is_refused_with_the_one_that_was_meant(
     assert "'relu'" in caught.value.hint
 
 
-def test_a_node_in_an_impossible_place_is_told_with_the_tensor(saved: Path, analysis: Analysis) -> None:
+def test_a_node_in_an_impossible_part_is_refused_with_the_tensor(saved: Path, analysis: Analysis) -> None:
     edited(saved, lambda plan: plan["parts"][0]["nodes"].append(plan["parts"][1]["nodes"].pop()))
     with pytest.raises(UsageError) as caught:
         replay(analysis, saved)
     assert "part 0 reads 'd'" in str(caught.value)
 
 
-def test_an_edit_that_breaks_the_budget_is_refused_when_it_is_cut(decoder: Analysis, tmp_path: Path) -> None:
+def test_an_edit_over_the_budget_is_refused_by_split(decoder: Analysis, tmp_path: Path) -> None:
     save_plan(graphcut.plan(decoder, Within(30_000)), decoder.model, tmp_path / "plan.json")
 
     def together(plan: Any) -> None:  # noqa: ANN401 - JSON
@@ -376,14 +374,14 @@ def test_an_edit_that_breaks_a_pin_is_refused(decoder: Analysis, tmp_path: Path)
 # What is no plan, or another's
 
 
-def test_a_plan_for_another_model_is_refused_by_its_name(saved: Path, decoder: Analysis) -> None:
+def test_a_plan_for_another_model_is_refused_with_its_name(saved: Path, decoder: Analysis) -> None:
     with pytest.raises(UsageError) as caught:
         replay(decoder, saved)
     assert str(caught.value) == f"{saved} is a plan for model.onnx, not for llm.onnx: the graphs differ"
     assert caught.value.hint
 
 
-def test_a_plan_holds_for_a_model_of_the_same_graph(saved: Path, tmp_path: Path) -> None:
+def test_a_plan_is_valid_for_a_model_of_the_same_graph(saved: Path, tmp_path: Path) -> None:
     """Other weights, another name."""
     proto = weighing()
     proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((1, 1000), np.float32), "w"))
@@ -392,7 +390,7 @@ def test_a_plan_holds_for_a_model_of_the_same_graph(saved: Path, tmp_path: Path)
     assert names(replay(tuned, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
 
 
-def test_a_plan_that_is_not_there_is_the_users_slip(analysis: Analysis, tmp_path: Path) -> None:
+def test_a_missing_plan_file_is_a_usage_error(analysis: Analysis, tmp_path: Path) -> None:
     for place, why in ((tmp_path / "no.json", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(UsageError) as caught:
             replay(analysis, place)
@@ -405,9 +403,9 @@ def test_a_plan_that_is_not_there_is_the_users_slip(analysis: Analysis, tmp_path
     [b"", b"hello", b'{"format": "graphcut.plan/1", ', b"\xff\xfe"],
     ids=lambda raw: repr(raw[:9]),
 )
-def test_what_is_not_json_is_no_plan(analysis: Analysis, tmp_path: Path, raw: bytes) -> None:
+def test_a_file_that_is_not_json_is_not_a_plan(analysis: Analysis, tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "plan.json").write_bytes(raw)
-    with pytest.raises(RecordError, match=r"plan\.json is no plan: "):
+    with pytest.raises(RecordError, match=r"plan\.json is not a plan: "):
         replay(analysis, tmp_path / "plan.json")
 
 
@@ -424,7 +422,7 @@ def test_what_is_not_json_is_no_plan(analysis: Analysis, tmp_path: Path, raw: by
     ],
     ids=["field", "field of a part", "type", "type inside", "goal", "no parts", "no format"],
 )
-def test_what_does_not_fit_is_told_with_its_place(
+def test_a_wrong_record_is_refused_with_its_location(
     saved: Path, analysis: Analysis, change: Callable[[Any], object], said: str
 ) -> None:
     edited(saved, change)
@@ -434,7 +432,7 @@ def test_what_does_not_fit_is_told_with_its_place(
     assert caught.value.hint == "plan again, or use the graphcut that wrote it"
 
 
-def test_a_later_format_is_refused_in_words(saved: Path, analysis: Analysis) -> None:
+def test_a_later_format_is_refused(saved: Path, analysis: Analysis) -> None:
     edited(saved, lambda plan: plan.update(format="graphcut.plan/2"))
     with pytest.raises(RecordError, match=r"'graphcut\.plan/2'.*graphcut\.plan/1|newer"):
         replay(analysis, saved)

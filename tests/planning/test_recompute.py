@@ -149,7 +149,7 @@ def emptied_by(case: Case, repeated: Mapping[int, frozenset[int]]) -> frozenset[
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 10))
-def test_what_a_part_repeats_is_the_cheapest_of_all_choices_and_of_equal_ones_the_least(seed: int) -> None:
+def test_a_part_repeats_the_cheapest_set_of_nodes_and_of_equal_ones_the_smallest(seed: int) -> None:
     for case in (Case.of(random.Random(number)) for number in range(seed, seed + 10)):
         _, found = recompute(case.graph, case.rows, lambda _, case=case: case.prices, case.kept)  # type: ignore[misc]
         assert {entry.part: frozenset(entry.nodes) for entry in found} == least_sets(case)
@@ -163,7 +163,7 @@ def test_what_a_part_repeats_is_the_cheapest_of_all_choices_and_of_equal_ones_th
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 20))
-def test_the_rows_still_make_every_output_and_repeat_nothing_that_must_not_be(seed: int) -> None:
+def test_the_parts_still_compute_every_output_and_repeat_no_forbidden_node(seed: int) -> None:
     for case in (Case.of(random.Random(number)) for number in range(seed, seed + 20)):
         rows, found = recompute(case.graph, case.rows, lambda _, case=case: case.prices, case.kept)  # type: ignore[misc]
         made = partition(case.graph, rows)
@@ -179,7 +179,7 @@ def test_the_rows_still_make_every_output_and_repeat_nothing_that_must_not_be(se
             assert kept_tensors.isdisjoint(entry.tensors)
 
 
-def test_a_mask_that_is_cheap_to_make_is_made_where_it_is_read() -> None:
+def test_a_mask_that_is_cheap_to_compute_is_recomputed() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m"))
     prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     rows, found = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
@@ -187,27 +187,27 @@ def test_a_mask_that_is_cheap_to_make_is_made_where_it_is_read() -> None:
     assert found == (Recomputed(part=1, nodes=(0,), tensors=("m",), saved_bytes=6, cost_s=1.0),)
 
 
-def test_what_costs_as_much_as_sending_is_sent() -> None:
+def test_a_tensor_that_costs_as_much_to_compute_as_to_send_is_sent() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m"))
     prices = TransferPrices({0: 6.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     assert recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset()) == (((0, 1), (2,)), ())
 
 
-def test_an_input_that_the_part_is_fed_anyway_costs_nothing_more() -> None:
+def test_an_input_that_the_part_receives_anyway_costs_nothing_more() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m", "mask"))
     prices = TransferPrices({0: 7.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
     assert rows == ((0, 1), (0, 2))
 
 
-def test_a_view_is_made_again_rather_than_sent() -> None:
+def test_a_view_is_recomputed_rather_than_sent() -> None:
     graph = graph_of(node("v", "mask"), node("a", "x", "v"), node("b", "a", "v", "mask"))
     prices = TransferPrices({0: 0.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "v": 2, "x": 8, "a": 8, "b": 8})
     rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
     assert rows == ((0, 1), (0, 2))
 
 
-def test_a_node_that_only_its_copy_was_needed_of_moves() -> None:
+def test_a_node_of_which_only_the_replica_is_needed_moves() -> None:
     """The first part made the mask for the second alone."""
     graph = graph_of(node("m", "mask"), node("a", "x"), node("b", "a", "m"))
     rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: flat(graph, run_s=1.0, size=10), frozenset({1}))
@@ -218,7 +218,7 @@ def test_a_node_that_only_its_copy_was_needed_of_moves() -> None:
     assert [entry.nodes for entry in found] == [(0,)]
 
 
-def test_what_rows_repeat_already_is_told_with_what_it_saves() -> None:
+def test_repeated_nodes_of_given_parts_are_reported_with_what_they_save() -> None:
     """The last part makes `a` and `b` again, of an input that it is not fed else: two tensors of 10 for one."""
     graph = graph_of(node("a", "x"), node("b", "a"), node("c", "a"), node("d", "b", "a", "c"))
     prices = flat(graph, run_s=3.0)
@@ -235,7 +235,7 @@ def test_a_part_that_would_be_left_empty_keeps_its_nodes() -> None:
 
 
 @pytest.mark.parametrize("reason", ["stateful", "kept", "heavy"])
-def test_what_must_stand_once_is_sent(reason: str) -> None:
+def test_the_output_of_a_node_that_must_run_once_is_sent(reason: str) -> None:
     weights = ("heavy",) if reason == "heavy" else ()
     first = node("m", "mask", weights=weights, is_stateful=reason == "stateful")
     graph = graph_of(first, node("a", "x", "m"), node("b", "a", "m"), weights={"heavy": HEAVY})
@@ -244,7 +244,7 @@ def test_what_must_stand_once_is_sent(reason: str) -> None:
     assert recompute(graph, [(0, 1), (2,)], lambda _: prices, kept) == (((0, 1), (2,)), ())
 
 
-def test_a_deep_chain_needs_no_recursion_and_is_repeated_as_far_as_that_is_cheaper() -> None:
+def test_a_deep_chain_needs_no_recursion_and_is_repeated_as_far_as_it_pays() -> None:
     """A chain of 300 nodes beside the stream; its last tensor takes 100 s to send, its first 1 s, a node 0.1 s."""
     chain = [node("t0", "mask"), *(node(f"t{i}", f"t{i - 1}") for i in range(1, 300))]
     graph = graph_of(*chain, node("a", "x", "t299"), node("b", "a", "t299"))
@@ -294,7 +294,7 @@ def test_parts_that_recompute_are_bit_identical(seed: int, opened: Draw, tmp_pat
         assert report.is_identical, report.first_difference
 
 
-def test_a_decoder_makes_mask_and_angles_in_every_part(tmp_path: Path) -> None:
+def test_a_decoder_recomputes_mask_and_rotary_angles_in_every_part(tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "llm.onnx")
     model = graphcut.load(tmp_path / "llm.onnx")
     made = plan(graphcut.analyze(model), Into(3, "layers"))
@@ -310,7 +310,7 @@ def test_a_decoder_makes_mask_and_angles_in_every_part(tmp_path: Path) -> None:
     assert verify(model, graphcut.split(model, made, tmp_path / "parts")).is_identical
 
 
-def test_a_decoder_that_may_not_recompute_sends_them(tmp_path: Path) -> None:
+def test_a_decoder_that_must_not_recompute_sends_them(tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "llm.onnx")
     model = graphcut.load(tmp_path / "llm.onnx")
     made = plan(graphcut.analyze(model), Into(3, "layers"), limits=Limits(recompute="never"))
@@ -321,7 +321,7 @@ def test_a_decoder_that_may_not_recompute_sends_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
-def test_cheap_nodes_are_closed_under_what_they_need_and_cost_hardly_anything(name: str, tmp_path: Path) -> None:
+def test_replicable_nodes_contain_their_predecessors_and_are_cheap(name: str, tmp_path: Path) -> None:
     demos.write(name, tmp_path / "model.onnx")
     model = graphcut.load(tmp_path / "model.onnx")
     graph, costs = model.graph, weigh(model)
@@ -339,7 +339,7 @@ def test_cheap_nodes_are_closed_under_what_they_need_and_cost_hardly_anything(na
     assert replicable_nodes(graph, costs, run_s, 0.0, kept=(), avoided=()) == frozenset()
 
 
-def test_random_nodes_are_never_cheap(opened: Draw) -> None:
+def test_random_nodes_are_never_replicable(opened: Draw) -> None:
     nodes = [
         helper.make_node("RandomUniformLike", ["x"], ["noise"], name="noise"),
         helper.make_node("Neg", ["noise"], ["less"], name="less"),
@@ -358,7 +358,7 @@ def test_random_nodes_are_never_cheap(opened: Draw) -> None:
 
 @pytest.mark.parametrize("parts", [2, 3, 4])
 @pytest.mark.parametrize("name", ["llm", "unet", "resnet", "light_densenet121"])
-def test_recomputing_makes_no_part_slower_than_the_slowest_was_planned(name: str, parts: int, tmp_path: Path) -> None:
+def test_recomputing_makes_no_part_slower_than_the_slowest_part_planned(name: str, parts: int, tmp_path: Path) -> None:
     """What is cheaper for both sides together may be dearer for the part that everybody waits for."""
     path = tmp_path / "model.onnx"
     if name.startswith("light"):

@@ -1,6 +1,6 @@
 """The planner on workloads, against brute force: all labellings of the groups, all devices for the parts.
 
-The brute force knows no ideals, no ladders and no orders: it writes down what a part costs as the docstrings say it,
+The brute force knows no ideals, no tables and no orders: it writes down what a part costs as the docstrings say it,
 and looks at every way to number the groups that runs forward along every edge.
 """
 
@@ -37,7 +37,7 @@ from graphcut.planning.problem import PlanningProblem
 from graphcut.planning.results import Solution
 from graphcut.planning.solver import search as search_module
 from graphcut.planning.solver.boundaries import BoundaryTables
-from graphcut.planning.solver.chain_dp import ChainPartition, Criterion, chain_dp_table, min_max_cost
+from graphcut.planning.solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
 from graphcut.planning.solver.order_ideals import ideal_tables
 from graphcut.planning.solver.order_prefixes import prefix_tables
 from graphcut.planning.solver.search import search
@@ -85,15 +85,15 @@ def random_load(
     tensors = len(writer)
     return Workload(
         work=np.array([[seconds() for _ in range(groups)] for _ in range(kinds)]),
-        held=np.array([bytes_of() for _ in range(groups)], dtype=np.int64),
-        inner=np.array([draw.randint(0, 5) for _ in range(groups)], dtype=np.int64),
+        own_bytes=np.array([bytes_of() for _ in range(groups)], dtype=np.int64),
+        inner_bytes=np.array([draw.randint(0, 5) for _ in range(groups)], dtype=np.int64),
         writer=np.array(writer, dtype=np.int64),
         readers=Hyperedges.of(readers),
         tensor_bytes=np.array([bytes_of() for _ in range(tensors)], dtype=np.int64),
-        declared=np.array([draw.randint(1, 3) for _ in range(tensors)], dtype=np.int64),
+        declared_bytes=np.array([draw.randint(1, 3) for _ in range(tensors)], dtype=np.int64),
         is_output=np.array([not reading or draw.random() < 0.2 for reading in readers], dtype=bool),
         sharers=Hyperedges.of(things),
-        shared=np.array([bytes_of() for _ in things], dtype=np.int64),
+        shared_bytes=np.array([bytes_of() for _ in things], dtype=np.int64),
         shared_work=np.array([[seconds() * is_shared_dear for _ in things] for _ in range(kinds)]).reshape(kinds, -1),
         part_bytes=draw.randint(0, 3),
         before=tuple(min(pair) for pair in pairs),
@@ -103,8 +103,8 @@ def random_load(
 
 def touches(edges: Hyperedges) -> list[list[int]]:
     """The groups that touch each thing."""
-    found: list[list[int]] = [[] for _ in range(edges.number)]
-    for thing, group in zip(edges.thing.tolist(), edges.group.tolist(), strict=True):
+    found: list[list[int]] = [[] for _ in range(edges.count)]
+    for thing, group in zip(edges.item.tolist(), edges.group.tolist(), strict=True):
         found[thing].append(group)
     return found
 
@@ -120,7 +120,7 @@ class Brute:
                 load.writer.tolist(),
                 touches(load.readers),
                 load.tensor_bytes.tolist(),
-                load.declared.tolist(),
+                load.declared_bytes.tolist(),
                 strict=True,
             )
         )
@@ -158,12 +158,12 @@ class Brute:
         return found
 
     def held(self, part: int) -> int:
-        return sum(int(self.load.held[group]) for group in self.members(part))
+        return sum(int(self.load.own_bytes[group]) for group in self.members(part))
 
     def shared(self, part: int) -> int:
         """Each thing once, however many groups here need it."""
         needed = [any(part >> group & 1 for group in groups) for groups in self.things]
-        return sum(int(number) for number, is_needed in zip(self.load.shared, needed, strict=True) if is_needed)
+        return sum(int(number) for number, is_needed in zip(self.load.shared_bytes, needed, strict=True) if is_needed)
 
     def work(self, part: int, kind: int = 0) -> float:
         needed = [any(part >> group & 1 for group in groups) for groups in self.things]
@@ -180,7 +180,7 @@ class Brute:
             for tensor, (w, reading, number, _) in enumerate(self.tensors):
                 is_dead = set(reading) <= set(row[:place]) and w != group and not self.load.is_output[tensor]
                 alive += number * (w in done and not is_dead)
-            most = max(most, alive + int(self.load.inner[group]))
+            most = max(most, alive + int(self.load.inner_bytes[group]))
         return most
 
     def _memory(self, part: int, counting: Collection[Counted] = ()) -> int:
@@ -232,20 +232,20 @@ def keeps(division: Division, pins: Mapping[int, int]) -> bool:
 
 @dataclass(frozen=True)
 class Given(PlanningProblem):
-    """A task whose workload is given, but for the seconds that the groups take, and then the things they share."""
+    """A problem whose workload is given, but for the seconds that the groups take, and then the things they share."""
 
     given: Workload = dataclasses.field(kw_only=True)
 
-    def load(self, work: Sequence[Sequence[float]], counting: Collection[Counted] = ()) -> Workload:
+    def workload(self, work: Sequence[Sequence[float]], counting: Collection[Counted] = ()) -> Workload:
         del counting  # the given workload counts everything
-        groups, things = self.given.groups, self.given.sharers.number
+        groups, things = self.given.groups, self.given.sharers.count
         rows = np.array([[*row, *[0.0] * things][: groups + things] for row in work])
         return dataclasses.replace(self.given, work=rows[:, :groups], shared_work=rows[:, groups:])
 
 
 @pytest.fixture(scope="module")
-def task_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PlanningProblem]:
-    """A task with a given workload, and the names of a model of as many nodes."""
+def problem_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PlanningProblem]:
+    """A problem with a given workload, and the names of a model of as many nodes."""
     operators = ("Relu", "Exp", "Neg", "Abs", "Tanh", "Sin", "Cos", "Erf", "Sqrt", "Floor", "Ceil", "Sign")
     names = ["x", *(f"t{i}" for i in range(len(operators)))]
     nodes = [helper.make_node(op, [names[i]], [names[i + 1]], name=f"n{i}") for i, op in enumerate(operators)]
@@ -260,9 +260,9 @@ def task_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Planning
             analysis=analysis,
             costs=costs,
             limits=Limits(inside_layers=True),
-            written=written,
+            sizes=written,
             groups=groups,
-            cheap=(),
+            replicable=(),
             pins=pins or {},
             given=load,
         )
@@ -283,16 +283,16 @@ def seconds_of(load: Workload, kind: int = 0) -> list[float]:
     return [*load.work[kind].tolist(), *load.shared_work[kind].tolist()]
 
 
-def divided(choice: Solution) -> Division:
-    return tuple(bits(part) for part in choice.found.parts)
+def divided(solution: Solution) -> Division:
+    return tuple(bits(part) for part in solution.found.parts)
 
 
-def checked(choice: Solution, brute: Brute, pins: Mapping[int, int]) -> Division:
+def checked(solution: Solution, brute: Brute, pins: Mapping[int, int]) -> Division:
     """The parts of a plan, which run and keep the pins."""
-    assert brute.runs(choice.found.parts)
-    assert keeps(divided(choice), pins)
-    assert len(choice.devices) == len(choice.found.parts)
-    return divided(choice)
+    assert brute.runs(solution.found.parts)
+    assert keeps(divided(solution), pins)
+    assert len(solution.devices) == len(solution.found.parts)
+    return divided(solution)
 
 
 LINKS = (2.0**10, 2.0**13, 2.0**16)
@@ -302,11 +302,11 @@ LATE = (0.0, 0.25, 8.0)
 
 
 @pytest.mark.parametrize("seed", GRAPHS)
-def test_into_is_the_best_of_all_divisions(seed: int, task_for: Callable[..., PlanningProblem]) -> None:
+def test_into_is_the_best_of_all_divisions(seed: int, problem_for: Callable[..., PlanningProblem]) -> None:
     draw = random.Random(seed)
     load = random_load(draw)
     brute, pins = Brute(load), random_pins(draw, load)
-    task = task_for(load, pins)
+    problem = problem_for(load, pins)
     device = Device(name="d", link_bytes_per_s=draw.choice(LINKS), latency_s=draw.choice(LATE))
 
     def seconds(part: int) -> float:
@@ -319,18 +319,18 @@ def test_into_is_the_best_of_all_divisions(seed: int, task_for: Callable[..., Pl
         costs = [(max(map(price, d)), sum(map(brute.received, d))) for d in known if len(d) == number]
         if not costs:
             with pytest.raises((PlanError, UsageError), match=r"pinned node|there is no part"):
-                plan_into(task, goal, device, seconds_of(load))
+                plan_into(problem, goal, device, seconds_of(load))
             continue
-        choice = plan_into(task, goal, device, seconds_of(load))
-        found = checked(choice, brute, pins)
+        solution = plan_into(problem, goal, device, seconds_of(load))
+        found = checked(solution, brute, pins)
         assert (max(map(price, found)), sum(map(brute.received, found))) == min(costs)
-        assert choice.outcome.value == choice.outcome.bound == min(costs)[0]
-        assert choice.outcome.is_optimal
+        assert solution.outcome.value == solution.outcome.bound == min(costs)[0]
+        assert solution.outcome.is_optimal
 
 
 @pytest.mark.parametrize("seed", GRAPHS)
 def test_within_is_the_best_of_all_divisions_and_names_the_smallest_budget(
-    seed: int, task_for: Callable[..., PlanningProblem]
+    seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:
     draw = random.Random(1000 + seed)
     load = random_load(draw)
@@ -343,26 +343,26 @@ def test_within_is_the_best_of_all_divisions_and_names_the_smallest_budget(
     everything = brute.divisions()
     heaviest = sorted({needed(division) for division in everything})
     smallest = heaviest[0]
-    task, device = task_for(load, pins), Device(name="d")
+    problem, device = problem_for(load, pins), Device(name="d")
     for budget in {smallest - 1, smallest, heaviest[len(heaviest) // 2], heaviest[-1] - 1, heaviest[-1] + 7} - {-1, 0}:
         fitting = [division for division in everything if needed(division) <= budget and keeps(division, pins)]
         goal = Within(budget, counting)
         if not fitting:
             with pytest.raises(PlanError) as caught:
-                plan_within(task, goal, device)
+                plan_within(problem, goal, device)
             words = caught.value.hint if budget < smallest else str(caught.value)
             assert f"--memory {smallest} " in words if budget < smallest else "not with these pins" in words
             continue
-        choice = plan_within(task, goal, device)
-        found = checked(choice, brute, pins)
+        solution = plan_within(problem, goal, device)
+        found = checked(solution, brute, pins)
         wanted = min((len(d), sum(map(brute.received, d)), needed(d)) for d in fitting)
         assert (len(found), sum(map(brute.received, found)), needed(found)) == wanted
-        assert choice.outcome.value == choice.outcome.bound == wanted[0]
+        assert solution.outcome.value == solution.outcome.bound == wanted[0]
 
 
-def test_a_budget_that_is_none_is_refused(task_for: Callable[..., PlanningProblem]) -> None:
-    with pytest.raises(UsageError, match="can't be of 0 bytes"):
-        plan_within(task_for(random_load(random.Random(1))), Within(0), Device(name="d"))
+def test_a_budget_of_no_bytes_is_refused(problem_for: Callable[..., PlanningProblem]) -> None:
+    with pytest.raises(UsageError, match="can't have 0 bytes"):
+        plan_within(problem_for(random_load(random.Random(1))), Within(0), Device(name="d"))
 
 
 @dataclass(frozen=True)
@@ -408,7 +408,7 @@ class Setting:
         return found if all(map(math.isfinite, found)) else None
 
     def plans(self, pins: Mapping[int, int]) -> Iterator[tuple[Division, list[float]]]:
-        """Every division on every choice of devices that can be."""
+        """Every division on every solution of devices that can be."""
         for division in self.brute.divisions(len(self.cluster.devices)):
             if keeps(division, pins):
                 for devices in itertools.permutations(self.cluster.devices, len(division)):
@@ -446,14 +446,23 @@ OBJECTIVES: tuple[tuple[Objective, int], ...] = (
 )
 
 
-def reached(choice: Solution, objective: Objective) -> float:
+def reached(solution: Solution, objective: Objective) -> float:
     """The value of a plan, less is better."""
-    return 1 / choice.outcome.value if objective == "decode" and choice.outcome.value else choice.outcome.value
+    return less_is_better(solution.outcome.value, objective)
+
+
+def bound_of(solution: Solution, objective: Objective) -> float:
+    """The bound of a plan, less is better."""
+    return less_is_better(solution.outcome.bound, objective)
+
+
+def less_is_better(value: float, objective: Objective) -> float:
+    return 1 / value if objective == "decode" and value else value
 
 
 @pytest.mark.parametrize("seed", GRAPHS)
 def test_across_is_the_best_of_all_divisions_on_all_devices(
-    seed: int, task_for: Callable[..., PlanningProblem]
+    seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:
     draw = random.Random(2000 + seed)
     kinds = draw.randint(1, 3)
@@ -462,48 +471,46 @@ def test_across_is_the_best_of_all_divisions_on_all_devices(
         load.work[draw.randrange(kinds), draw.randrange(load.groups)] = np.inf
     brute, pins = Brute(load), random_pins(draw, load)
     setting = Setting.of(draw, brute, 3)
-    task = task_for(load, pins)
+    problem = problem_for(load, pins)
     known = list(setting.plans(pins))
     pairs = {(max(busy), sum(busy)) for _, busy in known}
     for objective, in_flight in OBJECTIVES:
         goal = Across(setting.cluster, objective, in_flight)
         if not known:
             with pytest.raises((PlanError, UsageError), match=r"fits the devices|keeps all pins|can run it|no part"):
-                plan_across(task, goal, setting.seconds)
+                plan_across(problem, goal, setting.seconds)
             continue
-        choice = plan_across(task, goal, setting.seconds)
-        found = checked(choice, brute, pins)
-        assert len({device.name for device in choice.devices}) == len(found)
-        busy = setting.busy(found, choice.devices)
+        solution = plan_across(problem, goal, setting.seconds)
+        found = checked(solution, brute, pins)
+        assert len({device.name for device in solution.devices}) == len(found)
+        busy = setting.busy(found, solution.devices)
         assert busy is not None
         wanted = min(worth(objective, in_flight, brute, *plan) for plan in known)
         assert worth(objective, in_flight, brute, found, busy) == wanted
-        assert reached(choice, objective) == pytest.approx(wanted[0], rel=1e-12)
-        assert choice.outcome.is_optimal
-        assert choice.front[0] == min(pairs)
-        assert choice.front[-1][1] == pytest.approx(min(latency for _, latency in pairs), rel=0.011)  # 1 % is notable
-        assert set(choice.front) <= pairs
-        assert all(a[0] < b[0] and a[1] > b[1] for a, b in itertools.pairwise(choice.front))
+        assert reached(solution, objective) == pytest.approx(wanted[0], rel=1e-12)
+        assert solution.outcome.is_optimal
+        assert solution.front[0] == min(pairs)
+        assert solution.front[-1][1] == pytest.approx(min(latency for _, latency in pairs), rel=0.011)  # 1 % is notable
+        assert set(solution.front) <= pairs
+        assert all(a[0] < b[0] and a[1] > b[1] for a, b in itertools.pairwise(solution.front))
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_times_that_are_no_round_numbers_are_balanced_as_well(
-    seed: int, task_for: Callable[..., PlanningProblem]
-) -> None:
+def test_times_with_fractions_are_balanced_as_well(seed: int, problem_for: Callable[..., PlanningProblem]) -> None:
     draw = random.Random(3000 + seed)
     load = random_load(draw, most=6, kinds=2, exact=False)
     brute = Brute(load)
     setting = Setting.of(draw, brute, 3)
     known = list(setting.plans({}))
     for objective, in_flight in OBJECTIVES if known else ():
-        choice = plan_across(task_for(load), Across(setting.cluster, objective, in_flight), setting.seconds)
-        busy = setting.busy(divided(choice), choice.devices)
+        solution = plan_across(problem_for(load), Across(setting.cluster, objective, in_flight), setting.seconds)
+        busy = setting.busy(divided(solution), solution.devices)
         assert busy is not None
         wanted = min(worth(objective, in_flight, brute, *plan) for plan in known)
-        assert worth(objective, in_flight, brute, divided(choice), busy) == pytest.approx(wanted, rel=1e-9)
+        assert worth(objective, in_flight, brute, divided(solution), busy) == pytest.approx(wanted, rel=1e-9)
 
 
-def on_lines(setting: Setting, division: Division, devices: Sequence[Device]) -> list[float] | None:
+def with_links(setting: Setting, division: Division, devices: Sequence[Device]) -> list[float] | None:
     """Seconds of each part with direct links: a tensor goes over the router once, and over each link once."""
     brute, cluster = setting.brute, setting.cluster
     if setting.busy(division, devices) is None:
@@ -529,8 +536,8 @@ def on_lines(setting: Setting, division: Division, devices: Sequence[Device]) ->
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_plan_over_direct_lines_says_what_it_takes_and_promises_nothing_too_good(
-    seed: int, task_for: Callable[..., PlanningProblem]
+def test_a_plan_over_direct_links_has_its_true_value_and_a_valid_bound(
+    seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:
     draw = random.Random(4000 + seed)
     load = random_load(draw, most=6, kinds=2, huge=2**36)
@@ -546,89 +553,93 @@ def test_a_plan_over_direct_lines_says_what_it_takes_and_promises_nothing_too_go
         (division, busy)
         for division in brute.divisions(len(names))
         for devices in itertools.permutations(setting.cluster.devices, len(division))
-        if (busy := on_lines(setting, division, devices)) is not None
+        if (busy := with_links(setting, division, devices)) is not None
     ]
     for objective, in_flight in OBJECTIVES if known else ():
-        choice = plan_across(task_for(load), Across(setting.cluster, objective, in_flight), setting.seconds)
-        busy = on_lines(setting, checked(choice, brute, {}), choice.devices)
+        solution = plan_across(problem_for(load), Across(setting.cluster, objective, in_flight), setting.seconds)
+        busy = with_links(setting, checked(solution, brute, {}), solution.devices)
         assert busy is not None
         wanted = min(worth(objective, in_flight, brute, *plan)[0] for plan in known)
-        value = worth(objective, in_flight, brute, divided(choice), busy)[0]
-        bound = 1 / choice.outcome.bound if objective == "decode" and choice.outcome.bound else choice.outcome.bound
-        assert value == pytest.approx(reached(choice, objective), rel=1e-12)
+        value = worth(objective, in_flight, brute, divided(solution), busy)[0]
+        bound = (
+            1 / solution.outcome.bound if objective == "decode" and solution.outcome.bound else solution.outcome.bound
+        )
+        assert value == pytest.approx(reached(solution, objective), rel=1e-12)
         assert bound * (1 - 1e-12) <= wanted <= value
-        assert choice.outcome.is_optimal <= (value == wanted)
+        assert solution.outcome.is_optimal <= (value == wanted)
 
 
 @pytest.fixture
-def no_complete_ladders(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_ideals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
 
 
-@pytest.mark.usefixtures("no_complete_ladders")
-@pytest.mark.parametrize("most", [1500, 5], ids=["all rungs", "few rungs"])
+@pytest.mark.usefixtures("no_ideals")
+@pytest.mark.parametrize("most", [1500, 5], ids=["all boundaries", "few boundaries"])
 @pytest.mark.parametrize("seed", range(20))
-def test_along_orders_plans_are_possible_and_never_better_than_the_best(
-    seed: int, most: int, task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
+def test_along_orders_plans_are_feasible_and_bounds_are_valid(
+    seed: int, most: int, problem_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_module, "_MOST_IDEALS", most)
+    monkeypatch.setattr(search_module, "MOST_BOUNDARIES", most)
     draw = random.Random(5000 + seed)
     load = random_load(draw, most=6, kinds=2, huge=2**36)
     brute, pins = Brute(load), random_pins(draw, load)
-    setting, task = Setting.of(draw, brute, 3), task_for(load, pins)
+    setting, problem = Setting.of(draw, brute, 3), problem_for(load, pins)
     known = list(setting.plans(pins))
     for objective, in_flight in (("throughput", 1), ("latency", 1), ("decode", 2), ("devices", 1)):
         try:
-            choice = plan_across(task, Across(setting.cluster, objective, in_flight), setting.seconds)  # type: ignore[arg-type]
-        except (PlanError, UsageError):  # there is no such part, or along few orders and rungs no plan
+            solution = plan_across(problem, Across(setting.cluster, objective, in_flight), setting.seconds)  # type: ignore[arg-type]
+        except (PlanError, UsageError):  # there is no such part, or along few orders and boundaries no plan
             continue
-        busy = setting.busy(checked(choice, brute, pins), choice.devices)
+        busy = setting.busy(checked(solution, brute, pins), solution.devices)
         assert busy is not None
         wanted = min(worth(objective, in_flight, brute, *plan)[0] for plan in known)  # type: ignore[arg-type]
-        value = worth(objective, in_flight, brute, divided(choice), busy)[0]  # type: ignore[arg-type]
-        bound = 1 / choice.outcome.bound if objective == "decode" and choice.outcome.bound else choice.outcome.bound
+        value = worth(objective, in_flight, brute, divided(solution), busy)[0]  # type: ignore[arg-type]
+        bound = (
+            1 / solution.outcome.bound if objective == "decode" and solution.outcome.bound else solution.outcome.bound
+        )
         assert bound * (1 - 1e-12) <= wanted <= value
-        assert choice.outcome.is_optimal <= (wanted == value)
+        assert solution.outcome.is_optimal <= (wanted == value)
 
 
-@pytest.mark.usefixtures("no_complete_ladders")
+@pytest.mark.usefixtures("no_ideals")
 @pytest.mark.parametrize("seed", range(40))
-def test_along_orders_parts_are_even_and_fit_as_far_as_orders_go(
-    seed: int, task_for: Callable[..., PlanningProblem]
+def test_along_orders_bounds_of_parts_and_budgets_are_valid(
+    seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:
     draw = random.Random(5500 + seed)
     load = random_load(draw, most=6)
-    brute, task = Brute(load), task_for(load)
+    brute, problem = Brute(load), problem_for(load)
     alone = brute.divisions()
     for number in range(1, load.groups + 1):
-        choice = plan_into(task, Into(number, "bytes"), Device(name="d"), seconds_of(load))
+        solution = plan_into(problem, Into(number, "bytes"), Device(name="d"), seconds_of(load))
         wanted = min(max(map(brute.memory, division)) for division in alone if len(division) == number)
-        assert choice.outcome.bound <= wanted <= max(map(brute.memory, checked(choice, brute, {})))
+        assert solution.outcome.bound <= wanted <= max(map(brute.memory, checked(solution, brute, {})))
     for budget in sorted({max(map(brute.memory, division)) for division in alone} - {0})[:4]:
         try:
-            choice = plan_within(task, Within(budget), Device(name="d"))
+            solution = plan_within(problem, Within(budget), Device(name="d"))
         except PlanError:  # along few orders there may be none
             continue
-        assert max(map(brute.memory, checked(choice, brute, {}))) <= budget
+        assert max(map(brute.memory, checked(solution, brute, {}))) <= budget
         wanted = min(len(division) for division in alone if max(map(brute.memory, division)) <= budget)
-        assert choice.outcome.bound <= wanted <= len(choice.found.parts)
+        assert solution.outcome.bound <= wanted <= len(solution.found.parts)
 
 
-def rungs_of(ladder: BoundaryTables) -> list[int]:
-    return [bits(np.flatnonzero(ladder.below(rung)).tolist()) for rung in range(ladder.height)]
+def boundaries_of(tables: BoundaryTables) -> list[int]:
+    return [bits(np.flatnonzero(tables.inside(boundary)).tolist()) for boundary in range(tables.boundary_count)]
 
 
-def assert_tables_are_right(ladder: BoundaryTables, brute: Brute, order: Sequence[int]) -> None:
-    rungs = rungs_of(ladder)
-    for (i, high), (j, low) in itertools.product(enumerate(rungs), repeat=2):
+def assert_tables_are_right(tables: BoundaryTables, brute: Brute, order: Sequence[int]) -> None:
+    boundaries = boundaries_of(tables)
+    for (i, high), (j, low) in itertools.product(enumerate(boundaries), repeat=2):
         is_part = low != high and low & ~high == 0
-        assert bool(ladder.fits[i, j]) == is_part
+        assert bool(tables.nested[i, j]) == is_part
         if is_part:
             part = high & ~low
             found = (
-                *(ladder.work(kind)[i, j] for kind in range(len(brute.load.work))),
-                *(table[i, j] for table in (ladder.received, ladder.sent, ladder.declared, ladder.held)),
-                *(table[i, j] for table in (ladder.shared, ladder.peak)),
+                *(tables.work(kind)[i, j] for kind in range(len(brute.load.work))),
+                *(table[i, j] for table in (tables.received, tables.sent, tables.declared, tables.own_bytes)),
+                *(table[i, j] for table in (tables.shared_bytes, tables.peak)),
             )
             wanted = (
                 *(brute.work(part, kind) for kind in range(len(brute.load.work))),
@@ -636,26 +647,26 @@ def assert_tables_are_right(ladder: BoundaryTables, brute: Brute, order: Sequenc
                 *(brute.shared(part), brute.peak(part, order)),
             )
             assert found == wanted
-            assert list(ladder.members(j, i)) == [group for group in order if part >> group & 1]
+            assert list(tables.groups_between(j, i)) == [group for group in order if part >> group & 1]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_complete_ladder_has_all_ideals_and_what_lies_between_them(seed: int) -> None:
+def test_ideal_tables_have_all_order_ideals_and_the_costs_of_all_parts(seed: int) -> None:
     load = random_load(random.Random(6000 + seed), most=6, kinds=2)
     brute = Brute(load)
-    ladder = ideal_tables(load, ALL)
-    assert ladder is not None
+    tables = ideal_tables(load, ALL)
+    assert tables is not None
     ideals = [s for s in range(1 << load.groups) if all(s >> a & 1 for a, b in brute.edges if s >> b & 1)]
-    assert sorted(rungs_of(ladder)) == ideals
-    sizes = [rung.bit_count() for rung in rungs_of(ladder)]
+    assert sorted(boundaries_of(tables)) == ideals
+    sizes = [boundary.bit_count() for boundary in boundaries_of(tables)]
     assert sizes == sorted(sizes)
-    assert_tables_are_right(ladder, brute, range(load.groups))
+    assert_tables_are_right(tables, brute, range(load.groups))
     assert ideal_tables(load, len(ideals)) is not None
     assert ideal_tables(load, len(ideals) - 1) is None
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_ladder_along_an_order_has_the_same_tables(seed: int) -> None:
+def test_prefix_tables_have_the_same_costs(seed: int) -> None:
     draw = random.Random(7000 + seed)
     load = random_load(draw, kinds=2)
     brute = Brute(load)
@@ -665,7 +676,7 @@ def test_a_ladder_along_an_order_has_the_same_tables(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_orders_are_topological_and_each_comes_once(seed: int) -> None:
+def test_orders_are_topological_and_differ(seed: int) -> None:
     load = random_load(random.Random(8000 + seed))
     edges = Brute(load).edges
     found = list(itertools.islice(orders(load), 8))
@@ -681,20 +692,20 @@ def chain_load(groups: int) -> Workload:
     """A chain: each group writes 4 bytes for the next, and works a second."""
     return Workload(
         work=np.ones((1, groups)),
-        held=np.ones(groups, dtype=np.int64),
-        inner=np.zeros(groups, dtype=np.int64),
+        own_bytes=np.ones(groups, dtype=np.int64),
+        inner_bytes=np.zeros(groups, dtype=np.int64),
         writer=np.arange(groups - 1),
         readers=Hyperedges.of([(i,) for i in range(1, groups)]),
         tensor_bytes=np.full(groups - 1, 4),
-        declared=np.zeros(groups - 1, dtype=np.int64),
+        declared_bytes=np.zeros(groups - 1, dtype=np.int64),
         is_output=np.zeros(groups - 1, dtype=bool),
         sharers=Hyperedges.of([]),
-        shared=np.array([], dtype=np.int64),
+        shared_bytes=np.array([], dtype=np.int64),
         shared_work=np.zeros((1, 0)),
     )
 
 
-def test_a_chain_has_one_order_and_looking_for_more_ends_soon() -> None:
+def test_a_chain_has_one_order_and_the_search_for_more_ends() -> None:
     load = chain_load(3000)
     asked = itertools.count()
     walks = itertools.islice(orders(load), 24)
@@ -702,73 +713,73 @@ def test_a_chain_has_one_order_and_looking_for_more_ends_soon() -> None:
     assert found == [tuple(range(3000))]
 
 
-def test_the_least_dearest_part_of_any_climb_is_found() -> None:
+def test_the_min_max_cost_is_that_of_the_best_of_all_partitions() -> None:
     draw = random.Random(9)
     for _ in range(50):
         load = random_load(draw)
         brute = Brute(load)
-        ladder = ideal_tables(load, ALL)
-        assert ladder is not None
-        costs = np.where(ladder.fits, ladder.held + ladder.received, np.inf)
+        tables = ideal_tables(load, ALL)
+        assert tables is not None
+        costs = np.where(tables.nested, tables.own_bytes + tables.received, np.inf)
         wanted = min(max(brute.held(part) + brute.received(part) for part in d) for d in brute.divisions())
         assert min_max_cost(costs) == wanted
 
 
-def test_of_equal_climbs_the_one_with_fewer_parts_is_taken() -> None:
-    ladder = ideal_tables(chain_load(4), ALL)
-    assert ladder is not None
-    free = np.where(ladder.fits, 0.0, np.inf)
-    assert chain_dp_table([Criterion([free], "sum")], (4,)).best() == ChainPartition((0, 4), (0,), (0.0,))
+def test_of_equal_partitions_the_one_with_fewer_parts_is_chosen() -> None:
+    tables = ideal_tables(chain_load(4), ALL)
+    assert tables is not None
+    free = np.where(tables.nested, 0.0, np.inf)
+    assert chain_dp([Criterion([free], "sum")], (4,)).best() == ChainPartition((0, 4), (0,), (0.0,))
 
 
-def test_a_search_that_meets_no_goal_finds_nothing() -> None:
+def test_a_search_without_a_feasible_partition_returns_none() -> None:
     assert search(chain_load(4), lambda _: None) is None
 
 
-def test_many_parts_are_possible_along_few_rungs(
-    task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
+def test_many_parts_are_possible_with_few_boundaries(
+    problem_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ladder gets shorter the more steps a goal takes; it must not get shorter than the parts that are asked for."""
+    """A tables gets shorter the more steps a goal takes; it must not get shorter than the parts that are asked for."""
     monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
-    monkeypatch.setattr(search_module, "_MOST_IDEALS", 6)
+    monkeypatch.setattr(search_module, "MOST_BOUNDARIES", 6)
     load = chain_load(12)
-    choice = plan_into(task_for(load), Into(12, "bytes"), Device(name="d"), [1.0] * 12)
-    assert choice.found.parts == tuple((i,) for i in range(12))
+    solution = plan_into(problem_for(load), Into(12, "bytes"), Device(name="d"), [1.0] * 12)
+    assert solution.found.parts == tuple((i,) for i in range(12))
 
 
-def test_a_budget_that_works_is_found_along_few_rungs(
-    task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
+def test_a_feasible_budget_is_met_with_few_boundaries(
+    problem_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
-    monkeypatch.setattr(search_module, "_MOST_IDEALS", 6)
-    choice = plan_within(task_for(chain_load(12)), Within(1), Device(name="d"))
-    assert len(choice.found.parts) == 12
+    monkeypatch.setattr(search_module, "MOST_BOUNDARIES", 6)
+    solution = plan_within(problem_for(chain_load(12)), Within(1), Device(name="d"))
+    assert len(solution.found.parts) == 12
 
 
-def test_pins_that_lie_close_are_kept_along_few_rungs(
-    task_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
+def test_adjacent_pins_are_kept_with_few_boundaries(
+    problem_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
-    monkeypatch.setattr(search_module, "_MOST_IDEALS", 6)
+    monkeypatch.setattr(search_module, "MOST_BOUNDARIES", 6)
     for place in range(11):
-        task = task_for(chain_load(12), {place: 0, place + 1: 1})
-        choice = plan_into(task, Into(2, "bytes"), Device(name="d"), [1.0] * 12)
-        assert choice.found.parts == (tuple(range(place + 1)), tuple(range(place + 1, 12)))
+        problem = problem_for(chain_load(12), {place: 0, place + 1: 1})
+        solution = plan_into(problem, Into(2, "bytes"), Device(name="d"), [1.0] * 12)
+        assert solution.found.parts == (tuple(range(place + 1)), tuple(range(place + 1, 12)))
 
 
-def test_more_parts_than_groups_are_refused(task_for: Callable[..., PlanningProblem]) -> None:
+def test_more_parts_than_groups_are_refused(problem_for: Callable[..., PlanningProblem]) -> None:
     with pytest.raises(PlanError, match=re.escape("can be cut into 4 parts at most, not into 5")) as caught:
-        plan_into(task_for(chain_load(4)), Into(5), Device(name="d"), [1.0] * 4)
+        plan_into(problem_for(chain_load(4)), Into(5), Device(name="d"), [1.0] * 4)
     assert caught.value.hint == "ask for fewer parts"
 
 
 @pytest.mark.parametrize("parts", [0, -1])
-def test_no_parts_at_all_are_refused(parts: int, task_for: Callable[..., PlanningProblem]) -> None:
+def test_no_parts_at_all_are_refused(parts: int, problem_for: Callable[..., PlanningProblem]) -> None:
     with pytest.raises(UsageError, match=f"into {parts} parts"):
-        plan_into(task_for(chain_load(4)), Into(parts), Device(name="d"), [1.0] * 4)
+        plan_into(problem_for(chain_load(4)), Into(parts), Device(name="d"), [1.0] * 4)
 
 
-def test_no_sequence_in_flight_is_refused(task_for: Callable[..., PlanningProblem]) -> None:
+def test_no_sequence_in_flight_is_refused(problem_for: Callable[..., PlanningProblem]) -> None:
     cluster = Cluster(devices=(Device(name="d"),))
     with pytest.raises(UsageError, match="0 sequences can't be in flight"):
-        plan_across(task_for(chain_load(4)), Across(cluster, "decode", 0), lambda _: [1.0] * 4)
+        plan_across(problem_for(chain_load(4)), Across(cluster, "decode", 0), lambda _: [1.0] * 4)

@@ -771,7 +771,7 @@ def test_parts_run_exactly_where_the_whole_model_runs_out_of_memory(heavy: Casca
 
 BARE = """
 import importlib.util, sys
-wanted = ("onnx", "networkx", "scipy", "typer", "rich", "google", "flatbuffers", "click", "ray")
+wanted = ("onnx", "networkx", "highspy", "typer", "rich", "google", "flatbuffers", "click", "ray")
 found = [name for name in wanted if importlib.util.find_spec(name)]
 import numpy as np
 import graphcut

@@ -1,7 +1,7 @@
-"""Direct links between devices: what a plan costs on them, and which device should run which part.
+"""Direct links between devices: the cost of a plan on them, and the assignment of devices to its parts.
 
-The dynamic programs know what a device sends and receives, not to whom. They count with its best link, which gives a
-lower bound; here the plan gets its true figures, and devices change places while that makes it better.
+The chain DP knows how much a device sends and receives, but not to and from whom. It counts with the best link of each
+device, which gives a lower bound. Here the plan gets its true cost, and devices are exchanged while that improves it.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from ..results import Optimality, Solution, is_same
 from ..solver.cost_tables import DeviceClass, memory_bytes
 from ..solver.order_prefixes import prefix_tables
 
-Moved = tuple[int, int, Sequence[int]]
-"""A tensor that crosses: its bytes, the part that writes it, the other parts that read it."""
+Transfer = tuple[int, int, Sequence[int]]
+"""A boundary tensor: its bytes, the part that writes it, the other parts that read it."""
 
 
-def settle(choice: Solution, load: Workload, kinds: Sequence[DeviceClass], goal: Across) -> Solution:
-    """`choice` with its true figures on the links of the cluster, its devices where they serve best.
+def assign_devices(solution: Solution, load: Workload, classes: Sequence[DeviceClass], goal: Across) -> Solution:
+    """`solution` with its true cost on the links of the cluster, and devices exchanged while the objective improves.
 
-    Devices change places, or with one that is idle, as long as the objective gets better: a local optimum.
+    Two parts exchange their devices, or one part moves to an idle device: a local optimum.
     """
-    parts, found = choice.found.parts, choice.found
+    parts = solution.found.parts
     order = tuple(group for part in parts for group in part)
-    ladder = prefix_tables(load, order, [0, *accumulate(len(part) for part in parts)])
-    table = memory_bytes(ladder, ("activations", "inputs", "cache"))
-    needed = [float(table[i + 1, i]) for i in range(len(parts))]
-    steps = range(len(parts))
-    crossing = list(moved(load, parts))
-    tables = {d.name: ladder.work(number) for number, kind in enumerate(kinds) for d in kind.devices}
-    work = {name: [float(table[i + 1, i]) for i in steps] for name, table in tables.items()}
+    tables = prefix_tables(load, order, [0, *accumulate(map(len, parts))])
+    indices = range(len(parts))
+    memory = memory_bytes(tables, ("activations", "inputs", "cache"))
+    needed = [float(memory[i + 1, i]) for i in indices]
+    transfers = list(_transfers(load, parts))
+    work = [(device_class, tables.work(c)) for c, device_class in enumerate(classes)]
+    work_s = {d.name: [float(table[i + 1, i]) for i in indices] for c, table in work for d in c.devices}
 
     def value(devices: Sequence[Device]) -> float:
         if any(d.memory_bytes is not None and d.memory_bytes < need for d, need in zip(devices, needed, strict=True)):
             return np.inf
-        busy = moving_s(crossing, devices, goal.cluster)
-        return _value(goal, [busy[i] + work[devices[i].name][i] for i in steps])
+        moving_s = transfer_s(transfers, devices, goal.cluster)
+        return _objective(goal, [moving_s[i] + work_s[devices[i].name][i] for i in indices])
 
-    best, least = choice.devices, value(choice.devices)
+    best, least = solution.devices, value(solution.devices)
     improved = True
     while improved:
         improved = False
@@ -53,68 +53,71 @@ def settle(choice: Solution, load: Workload, kinds: Sequence[DeviceClass], goal:
             if (number := value(devices)) < least:
                 best, least, improved = devices, number, True
                 break
-    outcome = choice.outcome
-    if goal.objective in {"throughput", "latency", "decode"}:
-        bound = outcome.value if found.is_optimal else outcome.bound
-        if goal.objective == "decode":
-            reached = 1 / least if least else np.inf
-            is_optimal = is_same(1 / reached if reached else np.inf, 1 / bound if bound else np.inf)
-        else:
-            reached, is_optimal = least, is_same(least, bound)
-        outcome = Optimality(outcome.objective, reached, reached if is_optimal else bound, outcome.unit, is_optimal)
-    return replace(choice, devices=best, outcome=outcome)
+    return replace(solution, devices=best, outcome=_true_outcome(solution, goal, least))
 
 
-def moving_s(tensors: Iterable[Moved], devices: Sequence[Device], cluster: Cluster | None) -> list[float]:
-    """Seconds that each part's device sends and receives.
+def _true_outcome(solution: Solution, goal: Across, value: float) -> Optimality:
+    """The optimality of a plan of this value; bytes and devices do not depend on links."""
+    outcome = solution.outcome
+    bound = outcome.value if solution.found.is_optimal else outcome.bound
+    match goal.objective:
+        case "throughput" | "latency":
+            is_optimal = is_same(value, bound)
+        case "decode":
+            is_optimal = is_same(value, 1 / bound if bound else np.inf)
+            value = 1 / value if value else np.inf
+        case "bytes" | "devices":
+            return outcome
+    return Optimality(outcome.objective, value, value if is_optimal else bound, outcome.unit, is_optimal)
 
-    A tensor is sent once over the router, however many devices there read it, and once over each direct link; each
-    reader receives it once. The latency counts once for a part that receives anything: the worst of its ways.
+
+def transfer_s(transfers: Iterable[Transfer], devices: Sequence[Device], cluster: Cluster | None) -> list[float]:
+    """Seconds that the device of each part sends and receives.
+
+    A tensor is sent once over the router, however many devices read it there, and once over each direct link; each
+    reader receives it once. The greatest latency of a part's links counts once if it receives anything.
 
     Args:
-        tensors: what crosses.
+        transfers: the boundary tensors.
         devices: the device of each part.
-        cluster: what links there are besides those to the router.
+        cluster: its direct links count; None where there are only links to the router.
     """
     links = {} if cluster is None else cluster.link_between
-    busy = [0.0] * len(devices)
-    late = [0.0] * len(devices)
-    for number, source, readers in tensors:
+    busy_s = [0.0] * len(devices)
+    latency_s = [0.0] * len(devices)
+    for number, source, readers in transfers:
         over_router = False
         for target in readers:
             link = links.get(frozenset((devices[source].name, devices[target].name)))
             over_router = over_router or link is None
-            busy[target] += number / (devices[target].link_bytes_per_s if link is None else link.bytes_per_s)
-            busy[source] += 0.0 if link is None else number / link.bytes_per_s
-            latency = devices[target].latency_s if link is None else link.latency_s
-            late[target] = max(late[target], latency if number else 0.0)
-        busy[source] += number / devices[source].link_bytes_per_s * over_router
-    return [seconds + latency for seconds, latency in zip(busy, late, strict=True)]
+            busy_s[target] += number / (devices[target].link_bytes_per_s if link is None else link.bytes_per_s)
+            busy_s[source] += 0.0 if link is None else number / link.bytes_per_s
+            first_byte_s = devices[target].latency_s if link is None else link.latency_s
+            latency_s[target] = max(latency_s[target], first_byte_s if number else 0.0)
+        busy_s[source] += number / devices[source].link_bytes_per_s * over_router
+    return [busy + latency for busy, latency in zip(busy_s, latency_s, strict=True)]
 
 
-def moved(load: Workload, parts: Sequence[Sequence[int]]) -> Iterator[Moved]:
-    """The tensors of a workload that cross between parts."""
+def _transfers(load: Workload, parts: Sequence[Sequence[int]]) -> Iterator[Transfer]:
+    """The boundary tensors of a workload in parts."""
     home = {group: i for i, part in enumerate(parts) for group in part}
-    readers: list[set[int]] = [set() for _ in range(load.readers.number)]
-    for tensor, group in zip(load.readers.thing.tolist(), load.readers.group.tolist(), strict=True):
-        readers[tensor].add(home[group])
-    for tensor, writer in enumerate(load.writer.tolist()):
-        if others := readers[tensor] - {home[writer]}:
+    for tensor, (writer, groups) in enumerate(zip(load.writer.tolist(), load.readers.groups_of(), strict=True)):
+        if others := {home[group] for group in groups} - {home[writer]}:
             yield int(load.tensor_bytes[tensor]), home[writer], sorted(others)
 
 
-def _value(goal: Across, busy: Sequence[float]) -> float:
+def _objective(goal: Across, busy_s: Sequence[float]) -> float:
     match goal.objective:
         case "latency" | "devices":
-            return sum(busy)
+            return sum(busy_s)
         case "decode":
-            return max(sum(busy) / goal.in_flight, *busy)
+            return max(sum(busy_s) / goal.in_flight, *busy_s)
         case "throughput" | "bytes":
-            return max(busy)
+            return max(busy_s)
 
 
 def _neighbours(devices: tuple[Device, ...], cluster: Cluster) -> Iterator[tuple[Device, ...]]:
-    """Two parts change devices, or one part moves to an idle one."""
+    """Assignments in which two parts exchange devices, or one part moves to an idle device."""
     for i, j in combinations(range(len(devices)), 2):
         changed = list(devices)
         changed[i], changed[j] = changed[j], changed[i]

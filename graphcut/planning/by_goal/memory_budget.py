@@ -1,4 +1,4 @@
-"""No part over a budget: the fewest parts, of these the fewest bytes, of these the most even."""
+"""`Within`: no part over a memory budget, in the fewest parts; of these the fewest bytes, of these the most even."""
 
 from __future__ import annotations
 
@@ -14,91 +14,87 @@ from ..instance import Workload
 from ..problem import PlanningProblem
 from ..results import Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import ChainPartition, Criterion, chain_dp_table, min_max_cost
+from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
 from ..solver.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
 from ..solver.milp import MilpProblem
 from ..solver.optimality import prove
 from ..solver.search import search
 
 
-def plan_within(task: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:
+def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:
     """The division into the fewest parts none of which takes more than `goal.memory_bytes`.
 
     Of these the one whose parts receive the fewest bytes, and of these the one whose largest part is smallest.
 
     Raises:
-        UsageError: the budget is no size.
+        UsageError: the budget is not a size.
         PlanError: no division fits. The hint names the smallest budget that does.
     """
     if goal.memory_bytes < 1:
-        raise UsageError(f"a part can't be of {goal.memory_bytes} bytes", hint="allow something with --memory 512MiB")
-    load = _load(task, goal)
-    judge = _Judge(task, goal)
-    found = search(load, judge, marked=task.pins, good_enough=_bound(load, goal))
+        raise UsageError(f"a part can't have {goal.memory_bytes} bytes", hint="allow more, such as --memory 512MiB")
+    load = _workload(problem, goal)
+    evaluator = _BudgetEvaluator(problem, goal)
+    found = search(load, evaluator, marked=problem.pins, lower_bound=_lower_bound(load, goal))
     if found is None:
-        raise _impossible(task, goal, load, judge.smallest)
-    kind = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
-    question = MilpProblem(load, (kind,), (len(found.parts),), "parts", pins=task.pins)
-    found, bound = prove(found, _bound(load, goal), question, judge, time_limit_s=prove_s)
-    outcome = optimality_of("parts", found, bound, "parts")
-    number = len(found.parts)
-    fits = memory_bytes(found.ladder, goal.counting) <= goal.memory_bytes
-    costs = np.where(fits, received_bytes(found.ladder), np.inf)
-    return Solution(found, (device,) * number, outcome, (costs,) * number, "sum")
+        raise _impossible(problem, goal, load, evaluator.smallest)
+    device_class = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
+    milp = MilpProblem(load, (device_class,), (len(found.parts),), "parts", pins=problem.pins)
+    found, bound = prove(found, _lower_bound(load, goal), milp, evaluator, time_limit_s=prove_s)
+    parts = len(found.parts)
+    fits = memory_bytes(found.tables, goal.counting) <= goal.memory_bytes
+    costs = np.where(fits, received_bytes(found.tables), np.inf)
+    return Solution(found, (device,) * parts, optimality_of("parts", found, bound, "parts"), (costs,) * parts, "sum")
 
 
 @dataclass
-class _Judge:
-    """Ranks the climbs of a ladder, and remembers the smallest budget that some ladder would have met."""
+class _BudgetEvaluator:
+    """Finds the best partition, and remembers the smallest budget that some boundaries would have met."""
 
-    task: PlanningProblem
+    problem: PlanningProblem
     goal: Within
     smallest: float = np.inf
 
-    def __call__(self, ladder: BoundaryTables) -> ChainPartition | None:
-        needed = memory_bytes(ladder, self.goal.counting)
+    def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
+        needed = memory_bytes(tables, self.goal.counting)
         self.smallest = min(self.smallest, min_max_cost(needed))
         if self.smallest > self.goal.memory_bytes:
             return None
         fits = needed <= self.goal.memory_bytes
-        terms = [
-            Criterion([np.where(fits, received_bytes(ladder), np.inf)], "sum"),
+        criteria = [
+            Criterion([np.where(fits, received_bytes(tables), np.inf)], "sum"),
             Criterion([np.where(fits, needed, np.inf)], "max"),
         ]
-        allowed = allowed_by(ladder, self.task.pins)
-        climb = chain_dp_table(terms, (ladder.load.groups,), allowed=allowed, enough=True).best()
-        return (
-            None if climb is None else ChainPartition(climb.rungs, climb.kinds, (float(len(climb.kinds)), *climb.ranks))
-        )
+        allowed = allowed_by(tables, self.problem.pins)
+        chain = chain_dp(criteria, (tables.load.groups,), allowed=allowed, fewest_parts=True).best()
+        return chain and chain.ranked_by(len(chain.classes))
 
 
-def _load(task: PlanningProblem, goal: Within) -> Workload:
-    return task.load([[0.0] * len(task.graph.flow)], goal.counting)
+def fewest_parts(problem: PlanningProblem, goal: Within) -> float:
+    """A lower bound of the number of parts: all bytes, divided by what one part has room for."""
+    return _lower_bound(_workload(problem, goal), goal)
 
 
-def fewest_parts(task: PlanningProblem, goal: Within) -> float:
-    """No division has fewer parts: everything, divided by what a part has room for."""
-    return _bound(_load(task, goal), goal)
+def _workload(problem: PlanningProblem, goal: Within) -> Workload:
+    return problem.workload([[0.0] * len(problem.graph.flow)], goal.counting)
 
 
-def _bound(load: Workload, goal: Within) -> float:
+def _lower_bound(load: Workload, goal: Within) -> float:
     room = goal.memory_bytes - load.part_bytes
-    return np.inf if room <= 0 else max(1.0, float(np.ceil((load.held.sum() + load.shared.sum()) / room)))
+    return np.inf if room <= 0 else max(1.0, float(np.ceil(load.total_bytes / room)))
 
 
-def _impossible(task: PlanningProblem, goal: Within, load: Workload, smallest: float) -> PlanError:
+def _impossible(problem: PlanningProblem, goal: Within, load: Workload, smallest: float) -> PlanError:
+    budget = size(goal.memory_bytes)
     if smallest <= goal.memory_bytes:
-        return PlanError(
-            f"parts of {size(goal.memory_bytes)} are possible, but not with these pins", hint="leave a pin out"
-        )
+        return PlanError(f"parts of {budget} are possible, but not with these pins", hint="leave a pin out")
     hint = f"the smallest budget that works is --memory {int(smallest)} ({size(int(smallest))})"
-    group = int(load.alone.argmax())
-    needed = int(load.alone[group]) + load.part_bytes
+    group = int(load.single_bytes.argmax())
+    needed = int(load.single_bytes[group]) + load.part_bytes
     if needed <= goal.memory_bytes:
-        return PlanError(f"no part fits into {size(goal.memory_bytes)} with what it is fed and gives out", hint=hint)
-    if len(task.groups[group]) == 1:
+        return PlanError(f"no part fits into {budget} together with its inputs and outputs", hint=hint)
+    if len(problem.groups[group]) == 1:
         pieces = -(-needed // goal.memory_bytes)
-        hint += f"; to keep yours, its weights would have to be divided into {pieces} nodes in the model itself"
+        hint += f"; to keep yours, divide its weights into {pieces} nodes in the model itself"
     return PlanError(
-        f"{task.called(group)} alone needs {size(needed)}, and a part may take {size(goal.memory_bytes)}", hint=hint
+        f"{problem.describe(group)} alone needs {size(needed)}, more than the budget of {budget}", hint=hint
     )

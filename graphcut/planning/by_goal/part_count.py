@@ -1,9 +1,9 @@
-"""Into so many parts, the heaviest as light as can be."""
+"""`Into`: a given number of parts, with the most expensive part as cheap as possible."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -15,116 +15,117 @@ from ..instance import Floats, Workload
 from ..problem import PlanningProblem
 from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import ChainPartition, Criterion, chain_dp_table
+from ..solver.chain_dp import ChainPartition, Criterion, chain_dp
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
-from ..solver.milp import MilpProblem, Sense
+from ..solver.milp import MilpObjective, MilpProblem
 from ..solver.optimality import prove
 from ..solver.search import search
 
-_UNITS: Final[dict[Measure, MetricUnit]] = {"time": "s", "layers": "layers", "bytes": "bytes", "flops": "flops"}
-_WORDS: Final[dict[Measure, str]] = {
-    "time": "time of the slowest part",
-    "layers": "layers of the part with most",
-    "bytes": "bytes of the largest part",
-    "flops": "FLOPs of the heaviest part",
+_OBJECTIVES: Final[dict[Measure, tuple[str, MetricUnit]]] = {
+    "time": ("time of the slowest part", "s"),
+    "layers": ("layers of the part with most", "layers"),
+    "bytes": ("bytes of the largest part", "bytes"),
+    "flops": ("FLOPs of the heaviest part", "flops"),
 }
 
 
 def plan_into(
-    task: PlanningProblem, goal: Into, device: Device, seconds: Sequence[float], *, prove_s: float = 0.0
+    problem: PlanningProblem, goal: Into, device: Device, seconds: Sequence[float], *, prove_s: float = 0.0
 ) -> Solution:
-    """The division into `goal.parts` parts whose heaviest is lightest; of these the one that receives the fewest bytes.
+    """The division into `goal.parts` parts whose most expensive part is cheapest; of equal ones the fewest bytes sent.
 
     Args:
-        task: what is planned.
-        goal: how many parts, and what is balanced.
+        problem: the planning problem.
+        goal: the number of parts, and what is balanced.
         device: the device that each part runs on.
-        seconds: what it takes for each flowing node.
-        prove_s: how long the exact solver may take.
+        seconds: seconds of each flowing node on it.
+        prove_s: time limit of the exact solver.
 
     Raises:
-        UsageError: there is no such number of parts, or no layers to balance.
+        UsageError: there is no such number of parts, or the model has no layers to balance.
         PlanError: the model can't be cut into so many parts.
     """
     if goal.parts < 1:
         raise UsageError(f"a model can't be cut into {goal.parts} parts", hint="ask for 1 or more")
-    if goal.parts > len(task.groups):
-        raise _impossible(task, goal)
-    if stranger := next((part for part in task.pins.values() if part >= goal.parts), None):
-        raise UsageError(f"there is no part {stranger}", hint=f"parts are counted from 0, up to {goal.parts - 1}")
-    load = task.load([_work(task, goal.by, seconds)])
+    if goal.parts > len(problem.groups):
+        raise _impossible(problem, goal)
+    problem.check_pins(goal.parts)
+    load = problem.workload([_work(problem, goal.by, seconds)])
     free = DeviceClass((device,), np.inf, 0.0, 0.0)
-    kind = DeviceClass((device,), np.inf, 1 / device.link_bytes_per_s, device.latency_s) if goal.by == "time" else free
-    grain = time_quantum(load, [kind])
+    timed = DeviceClass((device,), np.inf, 1 / device.link_bytes_per_s, device.latency_s)
+    device_class = timed if goal.by == "time" else free
+    quantum = time_quantum(load, [device_class])
 
-    def price(ladder: BoundaryTables) -> Floats:
-        return memory_bytes(ladder, ()) if goal.by == "bytes" else busy_s(ladder, 0, kind, grain)
+    def costs(tables: BoundaryTables) -> Floats:
+        return memory_bytes(tables, ()) if goal.by == "bytes" else busy_s(tables, 0, device_class, quantum)
 
-    def judge(ladder: BoundaryTables) -> ChainPartition | None:
-        return lightest(ladder, price(ladder), goal.parts, task.pins)
+    def evaluate(tables: BoundaryTables) -> ChainPartition | None:
+        return min_max_partition(tables, costs(tables), goal.parts, problem.pins)
 
-    bound = _bound(load, goal)
-    found = search(load, judge, states=goal.parts, parts=goal.parts, marked=task.pins, good_enough=bound)
+    bound = _lower_bound(load, goal)
+    found = search(load, evaluate, states=goal.parts, parts=goal.parts, marked=problem.pins, lower_bound=bound)
     if found is None:
-        raise _impossible(task, goal)
-    sense: Sense = "size" if goal.by == "bytes" else "period"
-    question = MilpProblem(load, (kind,), (goal.parts,), sense, pins=task.pins, exactly=True)
-    found, bound = prove(found, bound, question, judge, time_limit_s=prove_s)
-    outcome = optimality_of(_WORDS[goal.by], found, bound, _UNITS[goal.by])
-    return Solution(found, (device,) * goal.parts, outcome, (price(found.ladder),) * goal.parts, "max")
+        raise _impossible(problem, goal)
+    objective, unit = _OBJECTIVES[goal.by]
+    minimized: MilpObjective = "size" if goal.by == "bytes" else "period"
+    milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
+    found, bound = prove(found, bound, milp, evaluate, time_limit_s=prove_s)
+    outcome = optimality_of(objective, found, bound, unit)
+    return Solution(found, (device,) * goal.parts, outcome, (costs(found.tables),) * goal.parts, "max")
 
 
-def lightest(ladder: BoundaryTables, costs: Floats, parts: int, pins: Mapping[int, int]) -> ChainPartition | None:
-    """The climb of so many steps whose dearest is cheapest; of equal ones the one that receives the fewest bytes."""
-    allowed = allowed_by(ladder, pins)
+def min_max_partition(
+    tables: BoundaryTables, costs: Floats, parts: int, pins: Mapping[int, int]
+) -> ChainPartition | None:
+    """The partition into so many parts whose most expensive part is cheapest; of equal ones the fewest bytes sent."""
+    allowed = allowed_by(tables, pins)
 
-    def is_all(state: tuple[int, ...]) -> bool:
-        return state == (parts,)
+    def best(costs: Floats, aggregation: Literal["sum", "max"]) -> ChainPartition | None:
+        table = chain_dp([Criterion([costs], aggregation)], (parts,), allowed=allowed)
+        return table.best(lambda state: state == (parts,))
 
-    best = chain_dp_table([Criterion([costs], "max")], (parts,), allowed=allowed).best(is_all)
-    if best is None:
+    cheapest = best(costs, "max")
+    if cheapest is None:
         return None
-    light = np.where(costs <= best.ranks[0], received_bytes(ladder), np.inf)
-    climb = chain_dp_table([Criterion([light], "sum")], (parts,), allowed=allowed).best(is_all)
-    return None if climb is None else ChainPartition(climb.rungs, climb.kinds, (best.ranks[0], *climb.ranks))
+    most = cheapest.values[0]
+    chain = best(np.where(costs <= most, received_bytes(tables), np.inf), "sum")
+    return chain and chain.ranked_by(most)
 
 
-def _work(task: PlanningProblem, by: Measure, seconds: Sequence[float]) -> list[float]:
+def _work(problem: PlanningProblem, by: Measure, seconds: Sequence[float]) -> list[float]:
     match by:
         case "time":
             return list(seconds)
         case "flops":
-            return [float(number) for number in task.costs.flops]
+            return [float(number) for number in problem.costs.flops]
         case "bytes":
-            return [0.0] * len(task.graph.flow)
+            return [0.0] * len(problem.graph.flow)
         case "layers":
-            repeat = task.analysis.repeat
+            repeat = problem.analysis.repeat
             if repeat is None:
-                raise UsageError(
-                    "this model repeats no layer, so there are none to count", hint="balance --by time, bytes or flops"
-                )
-            marked = {next(node for node in block if node in task.home) for block in repeat.blocks}
-            return [float(node in marked) for node in task.graph.flow]
+                raise UsageError("this model repeats no layer to count", hint="balance --by time, bytes or flops")
+            marked = {next(node for node in block if node in problem.home) for block in repeat.blocks}
+            return [float(node in marked) for node in problem.graph.flow]
 
 
-def _bound(load: Workload, goal: Into) -> float:
-    """No division does better: a share of everything, and what one group takes alone."""
+def _lower_bound(load: Workload, goal: Into) -> float:
+    """The larger of an equal share of everything and the most expensive group."""
     if goal.by == "bytes":
-        everything = float(load.held.sum() + load.shared.sum())
-        return max(everything / goal.parts, float(load.alone.max(initial=0))) + load.part_bytes
+        largest = float(load.single_bytes.max(initial=0))
+        return max(load.total_bytes / goal.parts, largest) + load.part_bytes
     return max(float(load.work[0].sum()) / goal.parts, float(load.work[0].max(initial=0.0)))
 
 
-def _impossible(task: PlanningProblem, goal: Into) -> PlanError:
-    groups = len(task.groups)
-    if task.pins and groups >= goal.parts:
+def _impossible(problem: PlanningProblem, goal: Into) -> PlanError:
+    groups = len(problem.groups)
+    if problem.pins and groups >= goal.parts:
         return PlanError(
             f"no cut into {count(goal.parts, 'part')} puts every pinned node into its part",
             hint="leave a pin out, or ask for more parts",
         )
     hint = "ask for fewer parts"
-    if task.limits.avoid:
+    if problem.limits.avoid:
         hint += ", or avoid less"
-    if task.analysis.repeat is not None and not task.limits.inside_layers:
+    if problem.keeps_layers:
         hint += ", or let layers be cut with --inside-layers"
     return PlanError(f"the model can be cut into {count(groups, 'part')} at most, not into {goal.parts}", hint=hint)

@@ -1,8 +1,9 @@
-"""Ladders: boundaries to choose from, and what lies between any two of them.
+"""Boundaries that a partition may use, and tables of what the part between any two of them takes.
 
-A boundary is a set of groups closed under "depends on" (an ideal). A plan climbs from the empty set to the set of all
-groups; what stands between two rungs is a part. There are two kinds of ladders: all ideals of a small workload (see
-ideals.py), and the prefixes of one order (see prefixes.py).
+A boundary is an order ideal of the groups: a set that contains all predecessors of its members. A partition into
+parts is a chain of boundaries from the empty set to the set of all groups; a part holds the groups between two
+consecutive ones. The boundaries are either all order ideals of a small workload (order_ideals.py) or prefixes of one
+topological order (order_prefixes.py).
 """
 
 from __future__ import annotations
@@ -19,90 +20,90 @@ from .topological_orders import Order
 
 @dataclass(frozen=True)
 class BoundaryTables(ABC):
-    """Rungs, the lowest first, and tables over pairs of rungs: `table[high, low]` is of the part between them.
+    """Boundaries 0, 1, ... by growing size, and tables over pairs of them: `table[j, i]` is of the part from i to j.
 
     Attributes:
         load: the workload.
         order: a topological order of the groups.
-        fits: whether `low` is a proper subset of `high`.
-        received: bytes of tensors that enter a part, each once.
-        sent: bytes of tensors that leave it, each once.
+        nested: whether boundary i is a proper subset of boundary j, so that there is a part between them.
+        received: bytes of tensors that enter the part, each tensor once.
+        sent: bytes of tensors that leave it, each tensor once.
         declared: bytes that it takes to declare those tensors.
     """
 
     load: Workload
     order: Order
-    fits: Bools
+    nested: Bools
     received: Floats
     sent: Floats
     declared: Floats
 
     @property
-    def height(self) -> int:
-        """How many rungs there are."""
-        return len(self.fits)
+    def boundary_count(self) -> int:
+        """The number of boundaries."""
+        return len(self.nested)
 
     @property
     @abstractmethod
     def is_complete(self) -> bool:
-        """Are the rungs all ideals of the workload?"""
+        """Whether these are all order ideals of the workload."""
 
     @abstractmethod
-    def members(self, low: int, high: int) -> tuple[int, ...]:
-        """The groups between two rungs, in order."""
+    def groups_between(self, i: int, j: int) -> tuple[int, ...]:
+        """The groups in boundary j and not in boundary i, in `order`."""
 
     @abstractmethod
-    def below(self, rung: int) -> Bools:
-        """The groups below a rung, as a mask."""
+    def inside(self, boundary: int) -> Bools:
+        """A mask over the groups: those in the boundary."""
 
     @cached_property
     @abstractmethod
     def peak(self) -> Floats:
-        """Most bytes alive, at any one time, of what a part writes itself; its groups run in order."""
+        """The most bytes alive at one time of the tensors that the part writes, when its groups run in `order`."""
 
     @abstractmethod
-    def _below_sums(self, numbers: Floats) -> Floats:
-        """Sums over the groups below each rung; the last rung is above all others."""
+    def _sums_inside(self, numbers: Floats) -> Floats:
+        """For each boundary the sum of `numbers` over its groups."""
 
     @abstractmethod
-    def _shared_sums(self, numbers: Floats) -> Floats:
-        """Sums over the things that some group between two rungs needs."""
+    def _sums_of_shared(self, numbers: Floats) -> Floats:
+        """For each part the sum of `numbers` over the shared items that some of its groups need."""
 
     @cached_property
-    def peak_roof(self) -> Floats:
-        """No less than `peak`, and found at once: all that a part writes, and the most that a group takes."""
+    def peak_upper_bound(self) -> Floats:
+        """No less than `peak`, and much faster: all that the part writes, and the most that one group needs."""
         load = self.load
         written = np.bincount(load.writer, weights=load.tensor_bytes, minlength=load.groups)
-        return self._between(np.asarray(written, dtype=np.float64)) + float(load.inner.max(initial=0))
+        return self._sums_between(written.astype(np.float64)) + float(load.inner_bytes.max(initial=0))
 
-    def work(self, kind: int) -> Floats:
-        """Seconds that a kind of device takes for the groups between two rungs, and for what they share."""
-        own, shared = self._between(self.load.work[kind]), self.load.shared_work[kind]
-        return own + self._shared_sums(shared) if shared.any() else own
-
-    @cached_property
-    def held(self) -> Floats:
-        """Bytes that the groups between two rungs take of their own."""
-        return self._between(self.load.held.astype(np.float64))
+    def work(self, device_class: int) -> Floats:
+        """Seconds that the part takes on a device of a class, shared items included."""
+        own, shared = self._sums_between(self.load.work[device_class]), self.load.shared_work[device_class]
+        return own + self._sums_of_shared(shared) if shared.any() else own
 
     @cached_property
-    def shared(self) -> Floats:
-        """Bytes of what the groups between two rungs share: weights, constants, inputs of the model."""
-        return self._shared_sums(self.load.shared.astype(np.float64))
+    def own_bytes(self) -> Floats:
+        """Bytes that the groups of the part take, without what they share."""
+        return self._sums_between(self.load.own_bytes.astype(np.float64))
 
-    def _between(self, numbers: Floats) -> Floats:
-        """Sums over the groups between two rungs; groups that can't be there count as infinite."""
-        known = np.where(np.isfinite(numbers), numbers, 0.0)
-        impossible = (~np.isfinite(numbers)).astype(np.float64)
-        sums, bad = self._below_sums(known), self._below_sums(impossible)
+    @cached_property
+    def shared_bytes(self) -> Floats:
+        """Bytes of the items that the groups of the part share: weights, constants, inputs of the model."""
+        return self._sums_of_shared(self.load.shared_bytes.astype(np.float64))
+
+    def _sums_between(self, numbers: Floats) -> Floats:
+        """For each part the sum of `numbers` over its groups; infinite where it holds an infinite one."""
+        finite = np.isfinite(numbers)
+        sums = self._sums_inside(np.where(finite, numbers, 0.0))
+        infinite = self._sums_inside((~finite).astype(np.float64))
         found = sums[:, None] - sums[None, :]
-        if bad[-1]:
-            found[bad[:, None] > bad[None, :]] = np.inf
+        if infinite[-1]:
+            found[infinite[:, None] > infinite[None, :]] = np.inf
         return np.asarray(found)
 
 
-def last_readers(load: Workload, places: Ints) -> Ints:
-    """For each tensor the greatest place among its writer and its readers."""
-    last = places[load.writer]
-    np.maximum.at(last, load.readers.thing, places[load.readers.group])
+def last_reader(load: Workload, index: Ints) -> Ints:
+    """For each tensor the greatest `index` (one number for each group) among its writer and its readers."""
+    last = index[load.writer]
+    np.maximum.at(last, load.readers.item, index[load.readers.group])
     return last

@@ -1,7 +1,18 @@
-"""The best climb of a ladder: dynamic programs over rungs, and over how many devices of each kind are used.
+"""Chain DP: divide a chain of boundaries into consecutive parts, each on a device of some class, at the least cost.
 
-Interval mapping on devices of different speed is NP-hard in the number of devices (Benoit and Robert, JPDC 2008); the
-exponential part is the set of devices alone: O(product of (count + 1) · kinds · rungs²), exact for the ladder.
+Boundaries 0..B are order ideals of the graph; boundary 0 is empty, boundary B holds every group. The part between
+boundaries i < j costs `costs[c][j, i]` on a device of class c (`inf`: impossible). The state of the DP is how many
+devices of each class are used, so the result is exact for the chain. Mapping intervals to devices of different speed is
+NP-hard in the number of devices (Benoit and Robert, JPDC 2008); the DP takes O(prod(count_c + 1) * classes * B**2).
+
+Example: three groups of 1, 2 and 3 ms, two equal devices, no transfer cost. Boundary i holds the first i groups.
+
+    >>> import numpy as np
+    >>> ms = np.array([0.0, 1, 3, 6])  # total of the groups in each boundary
+    >>> costs = np.where(ms[:, None] > ms, ms[:, None] - ms, np.inf)
+    >>> table = chain_dp([Criterion([costs], "max")], counts=(2,))
+    >>> table.best()  # parts {1, 2} and {3}: the slower one takes 3 ms
+    ChainPartition(boundaries=(0, 2, 3), classes=(0, 0), values=(3.0,))
 """
 
 from __future__ import annotations
@@ -17,129 +28,134 @@ from ..instance import Bools, Floats
 
 Aggregation = Literal["sum", "max"]
 DeviceCounts = tuple[int, ...]
+"""The number of devices of each class: the state of the DP."""
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """One number by which climbs are ranked: the sum, or the greatest, of what its parts cost.
+    """A number that partitions are compared by: the sum, or the maximum, of the costs of their parts.
 
     Attributes:
-        costs: for each kind of device a table of what the part between two rungs costs; `inf` where it can't be.
-        joined: how the costs of the parts make one number.
+        costs: for each device class a table: `costs[c][j, i]` is the cost of the part between boundaries i and j.
+        aggregation: how the costs of the parts make one number.
     """
 
     costs: Sequence[Floats]
-    joined: Aggregation
+    aggregation: Aggregation
 
-    def join(self, first: Floats, second: Floats) -> Floats:
-        """The number of two stretches together."""
-        return np.asarray(first + second if self.joined == "sum" else np.maximum(first, second))
+    def combine(self, first: Floats, second: Floats) -> Floats:
+        """The aggregation of two stretches of the chain."""
+        return np.asarray(first + second if self.aggregation == "sum" else np.maximum(first, second))
 
 
 @dataclass(frozen=True)
 class ChainPartition:
-    """A way from the lowest rung to the highest.
+    """A division of the chain into parts.
 
     Attributes:
-        rungs: the rungs it uses, the lowest and the highest among them.
-        kinds: the kind of device that runs each part.
-        ranks: the numbers it was chosen by.
+        boundaries: the boundaries used, from the first to the last of the chain.
+        classes: the device class of each part.
+        values: the values of the criteria.
     """
 
-    rungs: tuple[int, ...]
-    kinds: tuple[int, ...]
-    ranks: tuple[float, ...]
+    boundaries: tuple[int, ...]
+    classes: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def ranked_by(self, first: float) -> ChainPartition:
+        """The same with one more value before the others."""
+        return ChainPartition(self.boundaries, self.classes, (float(first), *self.values))
 
 
 @dataclass(frozen=True)
 class DpTable:
-    """The best ranks of reaching each rung with so many devices of each kind."""
+    """The best values of the criteria for reaching each boundary.
 
-    terms: Sequence[Criterion]
-    ranks: Mapping[DeviceCounts, Sequence[Floats]]
+    Attributes:
+        criteria: what partitions are compared by, the most important first.
+        values: `values[state][k]` is an array over the boundaries for criterion k; `inf` where the state can't reach.
+    """
+
+    criteria: Sequence[Criterion]
+    values: Mapping[DeviceCounts, Sequence[Floats]]
 
     def best(self, choose: Callable[[DeviceCounts], bool] = lambda _: True) -> ChainPartition | None:
-        """The best climb to the top, among the states that `choose` admits; of equal ones the fewest parts."""
-        found = [(tuple(float(r[-1]) for r in ranks), sum(s), s) for s, ranks in self.ranks.items() if choose(s)]
+        """The best partition among the states that `choose` admits; of equal ones the one with the fewest parts."""
+        found = [(tuple(float(v[-1]) for v in values), sum(s), s) for s, values in self.values.items() if choose(s)]
         found = [entry for entry in found if np.isfinite(entry[0][0])]
         if not found:
             return None
-        ranks, _, state = min(found)
-        return self._climb(state, ranks)
-
-    def _climb(self, state: DeviceCounts, ranks: tuple[float, ...]) -> ChainPartition:
-        rung = len(self.ranks[state][0]) - 1
-        rungs, kinds = [rung], []
+        best, _, state = min(found)
+        boundary = len(self.values[state][0]) - 1
+        boundaries, classes = [boundary], []
         while sum(state):
-            state, rung, kind = next(self._steps_to(state, rung))
-            rungs.append(rung)
-            kinds.append(kind)
-        return ChainPartition(tuple(reversed(rungs)), tuple(reversed(kinds)), ranks)
+            state, boundary, device_class = next(self._last_parts(state, boundary))
+            boundaries.append(boundary)
+            classes.append(device_class)
+        return ChainPartition(tuple(reversed(boundaries)), tuple(reversed(classes)), best)
 
-    def _steps_to(self, state: DeviceCounts, rung: int) -> Iterator[tuple[DeviceCounts, int, int]]:
-        """The last steps by which the ranks of a rung come about; ranks are exact, so that equality finds them."""
-        wanted = [ranks[rung] for ranks in self.ranks[state]]
-        for kind, used in enumerate(state):
-            before = _one_less(state, kind)
-            if not used or before not in self.ranks:
+    def _last_parts(self, state: DeviceCounts, j: int) -> Iterator[tuple[DeviceCounts, int, int]]:
+        """The parts that end at boundary j in a best partition: state before, first boundary, device class.
+
+        Times are multiples of a quantum, so sums are exact and equality identifies them.
+        """
+        wanted = [values[j] for values in self.values[state]]
+        for c, before in _predecessors(state):
+            if before not in self.values:
                 continue
-            reached = np.ones(len(self.ranks[before][0]), dtype=bool)
-            for term, ranks, number in zip(self.terms, self.ranks[before], wanted, strict=True):
-                reached &= term.join(ranks, term.costs[kind][rung]) == number
-            for low in np.flatnonzero(reached)[::-1]:
-                yield before, int(low), kind
+            is_best = np.ones(len(self.values[before][0]), dtype=bool)
+            for criterion, values, number in zip(self.criteria, self.values[before], wanted, strict=True):
+                is_best &= criterion.combine(values, criterion.costs[c][j]) == number
+            for i in np.flatnonzero(is_best)[::-1]:
+                yield before, int(i), c
 
 
-def chain_dp_table(
-    terms: Sequence[Criterion],
+def chain_dp(
+    criteria: Sequence[Criterion],
     counts: DeviceCounts,
     *,
     allowed: Callable[[int], Bools] | None = None,
-    enough: bool = False,
+    fewest_parts: bool = False,
 ) -> DpTable:
-    """Rank every way up: by the first term, and where that is equal by the next.
+    """The DP table of all partitions of a chain, compared by the first criterion, of equal ones by the next.
 
     Args:
-        terms: what climbs are ranked by. Behind the first, a term only decides between equals; a first term that
-            takes the greatest must then be the only one.
-        counts: how many devices there are of each kind.
-        allowed: for a number of parts, which rungs may be reached with so many.
-        enough: stop at the first number of parts that reaches the top.
+        criteria: later ones only decide between equals; a first one that aggregates by "max" must be the only one.
+        counts: the number of devices of each class.
+        allowed: for a number of parts a mask over the boundaries that may be reached with that many.
+        fewest_parts: stop at the smallest number of parts that reaches the last boundary.
     """
-    rungs = terms[0].costs[0].shape[0]
-    start = np.full(rungs, np.inf)
+    start = np.full(len(criteria[0].costs[0]), np.inf)
     start[0] = 0.0
-    ranks: dict[DeviceCounts, Sequence[Floats]] = {tuple(0 for _ in counts): [start.copy() for _ in terms]}
+    values: dict[DeviceCounts, Sequence[Floats]] = {tuple(0 for _ in counts): [start.copy() for _ in criteria]}
     states = sorted(product(*(range(count + 1) for count in counts)), key=lambda state: (sum(state), state))
     for parts, level in groupby(states[1:], key=sum):
-        reached = [ranks[state] for state in ranks if sum(state) == parts - 1]
-        if not reached or (enough and any(np.isfinite(found[0][-1]) for found in reached)):
+        reached = [values[state] for state in values if sum(state) == parts - 1]
+        if not reached or (fewest_parts and any(np.isfinite(found[0][-1]) for found in reached)):
             break
-        mask = np.zeros(rungs, dtype=bool) if allowed is None else ~allowed(parts)
+        mask = np.zeros(len(start), dtype=bool) if allowed is None else ~allowed(parts)
         for state in level:
-            best = _best_into(terms, ranks, state)
+            best = [np.full(len(start), np.inf) for _ in criteria]
+            for c, before in _predecessors(state):
+                if before in values:
+                    best = _better(best, _with_one_more_part(criteria, values[before], c))
             for found in best:
                 found[mask] = np.inf
             if np.isfinite(best[0]).any():
-                ranks[state] = best
-    return DpTable(terms, ranks)
+                values[state] = best
+    return DpTable(criteria, values)
 
 
-def _best_into(
-    terms: Sequence[Criterion], ranks: Mapping[DeviceCounts, Sequence[Floats]], state: DeviceCounts
-) -> list[Floats]:
-    """The best ranks of reaching each rung with these devices, whichever of them runs the last part."""
-    best = [np.full(terms[0].costs[0].shape[0], np.inf) for _ in terms]
-    for kind, used in enumerate(state):
-        before = _one_less(state, kind)
-        if used and before in ranks:
-            best = _better(best, _step(terms, ranks[before], kind))
-    return best
+def _predecessors(state: DeviceCounts) -> Iterator[tuple[int, DeviceCounts]]:
+    """Each device class that the state uses, and the state with one device of it less."""
+    for c, used in enumerate(state):
+        if used:
+            yield c, (*state[:c], used - 1, *state[c + 1 :])
 
 
-def _step(terms: Sequence[Criterion], ranks: Sequence[Floats], kind: int) -> list[Floats]:
-    """The best ranks after one more part on a device of that kind."""
-    options = [term.join(rank[None, :], term.costs[kind]) for term, rank in zip(terms, ranks, strict=True)]
+def _with_one_more_part(criteria: Sequence[Criterion], values: Sequence[Floats], c: int) -> list[Floats]:
+    """The best values for each boundary after one more part on a device of class c."""
+    options = [k.combine(value[None, :], k.costs[c]) for k, value in zip(criteria, values, strict=True)]
     best = [options[0].min(axis=1)]
     for before, option in pairwise(options):
         option[before > best[-1][:, None]] = np.inf
@@ -148,7 +164,7 @@ def _step(terms: Sequence[Criterion], ranks: Sequence[Floats], kind: int) -> lis
 
 
 def _better(first: Sequence[Floats], second: Sequence[Floats]) -> list[Floats]:
-    """For each rung the better of two ranks."""
+    """For each boundary the lexicographically smaller values of the two."""
     wins = np.zeros(len(first[0]), dtype=bool)
     equal = np.ones(len(first[0]), dtype=bool)
     for a, b in zip(first, second, strict=True):
@@ -157,14 +173,16 @@ def _better(first: Sequence[Floats], second: Sequence[Floats]) -> list[Floats]:
     return [np.where(wins, b, a) for a, b in zip(first, second, strict=True)]
 
 
-def _one_less(state: DeviceCounts, kind: int) -> DeviceCounts:
-    return (*state[:kind], state[kind] - 1, *state[kind + 1 :])
-
-
 def min_max_cost(costs: Floats) -> float:
-    """The least number that the dearest part of any climb, of any number of parts, can cost."""
+    """The smallest possible cost of the most expensive part, over all partitions into any number of parts.
+
+    >>> import numpy as np
+    >>> inf = np.inf
+    >>> min_max_cost(np.array([[inf, inf, inf], [4.0, inf, inf], [9.0, 3.0, inf]]))  # 4 and 3, or 9 in one part
+    4.0
+    """
     best = np.full(len(costs), np.inf)
     best[0] = -np.inf
-    for rung in range(1, len(costs)):
-        best[rung] = np.maximum(best[:rung], costs[rung, :rung]).min()
+    for j in range(1, len(costs)):
+        best[j] = np.maximum(best[:j], costs[j, :j]).min()
     return float(best[-1])

@@ -1,4 +1,4 @@
-"""What the part between two rungs costs: seconds it keeps a device busy, bytes it takes there."""
+"""Cost tables: seconds that the part between two boundaries keeps a device busy, and bytes that it takes there."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .boundaries import BoundaryTables
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """Devices that are alike.
+    """Devices that are the same but for their names.
 
     Attributes:
         devices: the devices.
-        memory_bytes: what one of them holds; `inf` for no limit.
-        s_per_byte: what it takes to receive or to send a byte.
-        latency_s: what it takes until the first byte is received.
+        memory_bytes: memory of one of them; `inf` for no limit.
+        s_per_byte: seconds to receive or to send a byte.
+        latency_s: seconds until the first byte is received.
     """
 
     devices: tuple[Device, ...]
@@ -32,19 +32,19 @@ class DeviceClass:
 
 
 def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
-    """The kinds among the devices, in the order they first appear: alike in all but their names.
+    """The device classes of a cluster, in the order in which they first occur.
 
-    A device with a direct link is a kind of its own; it counts with the rate of the best of its links.
+    A device with direct links is a class of its own, with the bandwidth and the latency of its best link.
     """
     alike: dict[tuple[object, ...], list[Device]] = {}
-    direct = {name for link in cluster.links for name in link.between}
+    linked = {name for link in cluster.links for name in link.between}
     for device in cluster.devices:
         fields = tuple(getattr(device, field) for field in device.__struct_fields__ if field != "name")
-        alike.setdefault((device.name if device.name in direct else "", *fields), []).append(device)
-    return tuple(_kind(tuple(devices), cluster) for devices in alike.values())
+        alike.setdefault((device.name if device.name in linked else "", *fields), []).append(device)
+    return tuple(_device_class(tuple(devices), cluster) for devices in alike.values())
 
 
-def _kind(devices: tuple[Device, ...], cluster: Cluster) -> DeviceClass:
+def _device_class(devices: tuple[Device, ...], cluster: Cluster) -> DeviceClass:
     device = devices[0]
     links = [link for link in cluster.links if device.name in link.between]
     return DeviceClass(
@@ -55,54 +55,57 @@ def _kind(devices: tuple[Device, ...], cluster: Cluster) -> DeviceClass:
     )
 
 
-def time_quantum(load: Workload, kinds: Sequence[DeviceClass]) -> float:
-    """The grain of all times of a workload on these kinds, whatever the ladder, such that their sums are exact."""
+def time_quantum(load: Workload, classes: Sequence[DeviceClass]) -> float:
+    """The quantum to which times are rounded so that float64 sums are exact, for any boundaries of the workload."""
     work = float(load.work[np.isfinite(load.work)].sum())
-    sent = float(load.tensor_bytes.sum()) * max(kind.s_per_byte for kind in kinds)
-    late = load.groups * max(kind.latency_s for kind in kinds)
-    return quantum_for(4 * (work + sent + late))
+    transfers = float(load.tensor_bytes.sum()) * max(c.s_per_byte for c in classes)
+    latencies = load.groups * max(c.latency_s for c in classes)
+    return quantum_for(4 * (work + transfers + latencies))
 
 
-def busy_s(ladder: BoundaryTables, number: int, kind: DeviceClass, grain: float) -> Floats:
-    """Seconds that a part keeps a device busy, of the kind of that number: receiving, computing, sending, in turn.
+def busy_s(tables: BoundaryTables, index: int, device_class: DeviceClass, quantum: float) -> Floats:
+    """Seconds that a part keeps a device of a class busy: it receives, computes and sends, one after the other.
 
-    Each tensor is received once and sent once, however many nodes here and devices there read it (Tarnawski et al.,
-    NeurIPS 2020). `inf` where no part lies between two rungs.
+    Each tensor is received once and sent once, however many groups and devices read it (Tarnawski et al., NeurIPS
+    2020). `inf` where there is no part. `index` is the row of `Workload.work` that belongs to the device class.
     """
-    seconds = ladder.work(number) + (ladder.received + ladder.sent) * kind.s_per_byte
-    seconds += (ladder.received > 0) * kind.latency_s
-    return np.where(ladder.fits, exact(seconds, grain), np.inf)
+    seconds = tables.work(index) + (tables.received + tables.sent) * device_class.s_per_byte
+    seconds += (tables.received > 0) * device_class.latency_s
+    return np.where(tables.nested, exact(seconds, quantum), np.inf)
 
 
-def received_bytes(ladder: BoundaryTables) -> Floats:
-    """Bytes that a part receives from others, each tensor once."""
-    return np.where(ladder.fits, ladder.received, np.inf)
+def received_bytes(tables: BoundaryTables) -> Floats:
+    """Bytes that a part receives from other parts, each tensor once; `inf` where there is no part."""
+    return np.where(tables.nested, tables.received, np.inf)
 
 
-def memory_bytes(ladder: BoundaryTables, counting: Collection[Counted]) -> Floats:
-    """Bytes that a part takes: its files, and what else is counted."""
-    held = ladder.held + ladder.shared + ladder.declared + ladder.load.part_bytes
+def memory_bytes(tables: BoundaryTables, counting: Collection[Counted]) -> Floats:
+    """Bytes of a part: its files, and what else is counted; `inf` where there is no part."""
+    needed = tables.own_bytes + tables.shared_bytes + tables.declared + tables.load.part_bytes
     if "inputs" in counting:
-        held = held + ladder.received
+        needed = needed + tables.received
     if "activations" in counting:
-        held = held + ladder.peak
-    return np.where(ladder.fits, held, np.inf)
+        needed = needed + tables.peak
+    return np.where(tables.nested, needed, np.inf)
 
 
-def fits_in(ladder: BoundaryTables, counting: Collection[Counted], memory: Sequence[float]) -> list[Bools]:
-    """For each of some sizes of memory, which parts fit it. The peak is looked at only where it decides."""
-    needed = memory_bytes(ladder, [what for what in counting if what != "activations"])
+def fits_in(tables: BoundaryTables, counting: Collection[Counted], sizes: Sequence[float]) -> list[Bools]:
+    """For each of some memory sizes, which parts fit in it. Computes the exact peak only where it decides."""
+    needed = memory_bytes(tables, [what for what in counting if what != "activations"])
     if "activations" in counting:
-        roof = needed + ladder.peak_roof
-        if any(((needed <= size) & (roof > size)).any() for size in memory):
-            needed = needed + ladder.peak
-    return [np.asarray(needed <= size) for size in memory]
+        at_most = needed + tables.peak_upper_bound
+        if any(((needed <= size) & (at_most > size)).any() for size in sizes):
+            needed = needed + tables.peak
+    return [np.asarray(needed <= size) for size in sizes]
 
 
-def allowed_by(ladder: BoundaryTables, pins: Mapping[int, int]) -> Callable[[int], Bools] | None:
-    """For a number of parts, which rungs can be reached with so many when pinned groups stand in theirs."""
+def allowed_by(tables: BoundaryTables, pins: Mapping[int, int]) -> Callable[[int], Bools] | None:
+    """For a number of parts, the boundaries that can be reached with that many; None without pins.
+
+    After k parts a boundary must hold the groups pinned to parts 0 to k - 1, and none of the other pinned ones.
+    """
     if not pins:
         return None
-    below = np.stack([ladder.below(rung) for rung in range(ladder.height)])[:, list(pins)]
-    homes = np.array(list(pins.values()))
-    return lambda parts: np.asarray((below == (homes < parts)).all(axis=1))
+    inside = np.stack([tables.inside(boundary) for boundary in range(tables.boundary_count)])[:, list(pins)]
+    pinned_to = np.array(list(pins.values()))
+    return lambda parts: np.asarray((inside == (pinned_to < parts)).all(axis=1))

@@ -1,264 +1,281 @@
-"""A proof that a plan is optimal, or of how far from that it can be: a mixed-integer program, solved by HiGHS.
+"""Exact lower bounds: a mixed-integer linear program for a planning problem, solved by HiGHS.
 
-The program knows no order and no ladder: each group stands in one of K parts, and what depends on it in the same or a
-later one (Tarnawski et al., NeurIPS 2020, with part numbers that rise along every edge for their contiguity).
-LinguaLinked's assignment of modules to devices (ACL 2024, section 3.2) is the special case of a chain. What is alive
-while a part runs is not in it: where memory counts that, the program is a relaxation, and its bound holds all the same.
+The program knows no order and no boundaries: each group is in one of K parts, and its successors are in the same part
+or a later one (Tarnawski et al., NeurIPS 2020, with part numbers that never fall along an edge for contiguity).
+LinguaLinked's assignment of modules to devices (ACL 2024, section 3.2) is the special case of a chain. Peak memory
+while a part runs is not modelled: where a limit counts it, the program is a relaxation, and its bound is still valid.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, assert_never
+from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 import numpy as np
 
 from ..instance import Workload
 from .cost_tables import DeviceClass
 
-Sense = Literal["period", "latency", "token", "received", "parts", "size"]
-"""What is made least: seconds of the busiest part, of all together, of a token; bytes received; how many parts there
-are; bytes of the largest part."""
+if TYPE_CHECKING:
+    from highspy import Highs
 
-_MOST_BINARIES: Final = 20_000
+MilpObjective = Literal["period", "latency", "token", "received", "parts", "size"]
+"""What is minimized: seconds of the slowest part, of all parts, of a token; bytes received; parts; most bytes."""
 
-MilpForm = list[tuple[float, int]]
-"""A linear form: coefficients, each with its variable."""
+MOST_BINARIES: Final = 20_000
+
+LinearForm = list[tuple[float, int]]
+"""Coefficients, each with the index of its variable."""
 
 
 @dataclass(frozen=True)
 class MilpProblem:
-    """What is to be proven.
+    """A planning problem to be solved exactly.
 
     Attributes:
         load: the workload.
-        kinds: the kinds of devices; a part may take what its device holds.
-        counts: how many there are of each.
-        sense: what is made least.
+        classes: the device classes; a part takes no more memory than its device has.
+        counts: the number of devices of each class.
+        objective: what is minimized.
         in_flight: sequences in flight, for `token`.
-        pins: for a group the part that it must stand in.
-        exactly: every part holds something; else parts at the end may stay empty.
+        pins: for a group the part that it must be in.
+        no_empty_part: every part holds a group; otherwise parts at the end may be empty.
     """
 
     load: Workload
-    kinds: tuple[DeviceClass, ...]
+    classes: tuple[DeviceClass, ...]
     counts: tuple[int, ...]
-    sense: Sense
+    objective: MilpObjective
     in_flight: int = 1
     pins: Mapping[int, int] = field(default_factory=dict)
-    exactly: bool = False
+    no_empty_part: bool = False
 
 
 @dataclass(frozen=True)
 class MilpResult:
-    """What the solver found in its time.
+    """What the solver found within its time limit.
 
     Attributes:
-        bound: no plan is better.
-        parts: the groups of each part of the best plan that it found; empty where it found none.
+        bound: a lower bound of the objective of any plan; -inf where none was found.
+        parts: the groups of each part of the best plan found; empty where none was found.
     """
 
     bound: float
     parts: tuple[tuple[int, ...], ...]
 
 
-def solve(question: MilpProblem, *, time_limit_s: float) -> MilpResult | None:
-    """Ask HiGHS; None where the program is too large for an answer to be hoped for."""
-    if question.load.groups * sum(question.counts) > _MOST_BINARIES:
+def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult | None:
+    """The result of HiGHS; None where the program is too large to be solved in a reasonable time."""
+    if problem.load.groups * sum(problem.counts) > MOST_BINARIES:
         return None
-    from scipy.optimize import Bounds, LinearConstraint, milp  # half a second to import, and seldom asked for
-    from scipy.sparse import coo_array
+    from highspy import HighsModelStatus, SolutionStatus  # a quarter of a second to import, and rarely needed
 
-    program = _Program(question)
-    entries = [(i, variable, value) for i, (form, _) in enumerate(program.rows) for value, variable in form]
-    rows, columns, values = (np.array(numbers) for numbers in zip(*entries, strict=True))
-    matrix = coo_array((values, (rows, columns)), shape=(len(program.rows), len(program.upper))).tocsr()
-    costs = np.zeros(len(program.upper))
-    for value, variable in program.objective:
-        costs[variable] += value
-    with _quiet():
-        found = milp(
-            c=costs,
-            constraints=LinearConstraint(matrix, lb=np.array([low for _, low in program.rows])),
-            bounds=Bounds(np.array(program.lower), np.array(program.upper)),
-            integrality=np.array(program.integral, dtype=np.int8),
-            options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
-        )
-    bound = -np.inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
-    return MilpResult(bound * program.unit, () if found.x is None else program.parts_in(found.x))
+    formulation = _Formulation(problem)
+    solver = formulation.solver(time_limit_s)
+    solver.run()
+    info = solver.getInfo()
+    bound = -np.inf
+    if solver.getModelStatus() in {HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit}:
+        bound = formulation.lower_bound(float(info.mip_dual_bound))
+    if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
+        return MilpResult(bound, ())
+    return MilpResult(bound, formulation.parts_in(solver.getSolution().col_value))
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """HiGHS now and then writes a line of its own to the process's stdout, past Python and whatever it is told."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+class _Formulation:
+    """The variables (columns) and the constraints (rows): linear forms that must be at least a number.
 
-
-class _Program:
-    """Variables as columns; constraints as forms that must be at least a number.
-
-    `until[g][k]` says that group g stands in part k or before it; `uses[k][d]` that part k runs on a device of kind d.
-    All times and bytes are counted in `unit`, since numbers of very different size make solvers err.
+    `until[g][k]` is 1 if group g is in part k or an earlier one; `uses[k][c]` is 1 if part k runs on a device of class
+    c. Times and bytes are counted in `unit`, since solvers lose precision on numbers of very different size.
     """
 
-    def __init__(self, question: MilpProblem) -> None:
-        self.question = question
-        self.load = question.load
-        self.parts = range(sum(question.counts))
-        self.rows: list[tuple[MilpForm, float]] = []
-        self.objective: MilpForm = []
+    def __init__(self, problem: MilpProblem) -> None:
+        self.problem = problem
+        self.load = problem.load
+        self.parts = range(sum(problem.counts))
+        self.rows: list[tuple[dict[int, float], float]] = []
+        self.objective: LinearForm = []
         self.lower: list[float] = []
         self.upper: list[float] = []
         self.integral: list[bool] = []
-        self.unit = 1.0 if question.sense == "parts" else self._whole()
-        self.until = [[self._variable(1, whole=True) for _ in self.parts] for _ in range(self.load.groups)]
-        self.uses = [[self._variable(1, whole=True) for _ in question.kinds] for _ in self.parts]
-        self._order()
-        self._devices()
+        self.unit = self._unit()
+        self.until = [[self._variable(1, integral=True) for _ in self.parts] for _ in range(self.load.groups)]
+        self.uses = [[self._variable(1, integral=True) for _ in problem.classes] for _ in self.parts]
+        self._constrain_order()
+        self._constrain_devices()
         self.busy = [self._variable(np.inf) for _ in self.parts]
-        self.received: list[MilpForm] = []
+        self.received: list[LinearForm] = []
         for k in self.parts:
-            self._part(k)
-        self._least()
+            self._constrain_part(k)
+        self._set_objective()
 
-    def parts_in(self, solution: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[tuple[int, ...], ...]:
+    def solver(self, time_limit_s: float) -> Highs:
+        """HiGHS with this program, silent."""
+        from highspy import Highs, HighsLp, HighsVarType, MatrixFormat
+
+        lp = HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.upper), len(self.rows)
+        costs = np.zeros(len(self.upper))
+        for value, variable in self.objective:
+            costs[variable] += value
+        lp.col_cost_ = costs
+        lp.col_lower_, lp.col_upper_ = np.array(self.lower), np.array(self.upper)
+        lp.row_lower_, lp.row_upper_ = np.array([low for _, low in self.rows]), np.full(len(self.rows), np.inf)
+        lp.a_matrix_.format_ = MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.cumsum([0, *(len(row) for row, _ in self.rows)])
+        lp.a_matrix_.index_ = np.array([variable for row, _ in self.rows for variable in row])
+        lp.a_matrix_.value_ = np.array([value for row, _ in self.rows for value in row.values()])
+        lp.integrality_ = [HighsVarType.kInteger if whole else HighsVarType.kContinuous for whole in self.integral]
+        solver = Highs()
+        solver.setOptionValue("output_flag", False)
+        solver.setOptionValue("time_limit", time_limit_s)
+        solver.setOptionValue("mip_rel_gap", 0.0)
+        solver.passModel(lp)
+        return solver
+
+    def lower_bound(self, dual_bound: float) -> float:
+        """The bound of the program as a bound of the objective: in seconds, bytes or whole parts."""
+        match self.problem.objective:
+            case "parts":
+                return float(np.ceil(dual_bound - 1e-6))
+            case "size":
+                return dual_bound * self.unit + self.load.part_bytes
+            case _:
+                return dual_bound * self.unit
+
+    def parts_in(self, solution: Sequence[float]) -> tuple[tuple[int, ...], ...]:
         """The groups of each part that is not empty."""
         first = [next(k for k in self.parts if solution[row[k]] > 0.5) for row in self.until]
-        rows = (tuple(g for g, k in enumerate(first) if k == part) for part in self.parts)
-        return tuple(row for row in rows if row)
+        parts = (tuple(g for g, k in enumerate(first) if k == part) for part in self.parts)
+        return tuple(part for part in parts if part)
 
-    def _whole(self) -> float:
+    def _unit(self) -> float:
         """All of what is counted, on one device."""
-        load = self.load
-        if self.question.sense == "received":
-            return float(max(1, load.tensor_bytes.sum()))
-        if self.question.sense == "size":
-            return float(load.held.sum() + load.shared.sum() + 1)
-        return float(load.work[np.isfinite(load.work)].sum()) or 1.0
+        match self.problem.objective:
+            case "parts":
+                return 1.0
+            case "received":
+                return float(max(1, self.load.tensor_bytes.sum()))
+            case "size":
+                return self.load.total_bytes + 1
+            case _:
+                return float(self.load.work[np.isfinite(self.load.work)].sum()) or 1.0
 
-    def _variable(self, most: float, *, whole: bool = False) -> int:
+    def _variable(self, most: float, *, integral: bool = False) -> int:
         self.lower.append(0.0)
         self.upper.append(most)
-        self.integral.append(whole)
+        self.integral.append(integral)
         return len(self.upper) - 1
 
-    def _at_least(self, form: MilpForm, low: float) -> None:
-        self.rows.append((form, low))
+    def _at_least(self, form: LinearForm, low: float) -> None:
+        row: dict[int, float] = {}
+        for value, variable in form:
+            row[variable] = row.get(variable, 0.0) + value
+        self.rows.append((row, low))
 
-    def _here(self, group: int, k: int, factor: float = 1.0) -> MilpForm:
-        """`factor` if the group stands in part k."""
+    def _is_in(self, group: int, k: int, factor: float = 1.0) -> LinearForm:
+        """`factor` if the group is in part k, else 0."""
         row = self.until[group]
         return [(factor, row[k])] if k == 0 else [(factor, row[k]), (-factor, row[k - 1])]
 
-    def _order(self) -> None:
-        """Parts fill up; nobody stands before what he depends on; pinned groups stand in their parts."""
-        below, _ = self.load.edges
+    def _constrain_order(self) -> None:
+        """Every group is in one part, not before its predecessors, and pinned groups are in their parts."""
+        predecessors, _ = self.load.edges
         for group, row in enumerate(self.until):
             self.lower[row[-1]] = 1.0
             for k in self.parts:
                 if k:
                     self._at_least([(1, row[k]), (-1, row[k - 1])], 0)
-                for other in below[group]:
+                for other in predecessors[group]:
                     self._at_least([(1, self.until[other][k]), (-1, row[k])], 0)
-        for group, part in self.question.pins.items():
+        for group, part in self.problem.pins.items():
             for k in self.parts:
                 variable = self.until[group][k]
                 self.lower[variable] = self.upper[variable] = float(k >= part)
 
-    def _devices(self) -> None:
-        """A part that holds something runs on one device; there are only so many of a kind."""
-        everyone = range(self.load.groups)
+    def _constrain_devices(self) -> None:
+        """A part that is not empty runs on one device, and there are only so many of each class."""
+        groups = range(self.load.groups)
         for k in self.parts:
             self._at_least([(-1, use) for use in self.uses[k]], -1)
-            for group in everyone:
-                self._at_least([*((1.0, use) for use in self.uses[k]), *self._here(group, k, -1)], 0)
-            if self.question.exactly:
-                self._at_least([term for group in everyone for term in self._here(group, k)], 1)
-            elif k:  # the empty ones stand at the end
+            for group in groups:
+                self._at_least([*((1.0, use) for use in self.uses[k]), *self._is_in(group, k, -1)], 0)
+            if self.problem.no_empty_part:
+                self._at_least([term for group in groups for term in self._is_in(group, k)], 1)
+            elif k:  # empty parts are at the end
                 self._at_least([*((1.0, use) for use in self.uses[k - 1]), *((-1.0, use) for use in self.uses[k])], 0)
-        for kind, number in enumerate(self.question.counts):
-            self._at_least([(-1, self.uses[k][kind]) for k in self.parts], -number)
+        for c, count in enumerate(self.problem.counts):
+            self._at_least([(-1, self.uses[k][c]) for k in self.parts], -count)
 
-    def _part(self, k: int) -> None:
+    def _constrain_part(self, k: int) -> None:
         """What part k receives, sends and holds, and how long it keeps its device busy."""
-        load = self.load
+        load, groups = self.load, range(self.load.groups)
         received, sent = self._crossing(k)
         shared = self._shared(k)
         late = self._variable(1)
         for tensor, variable in received.items():
             if load.tensor_bytes[tensor]:
                 self._at_least([(1, late), (-1, variable)], 0)
-        moved = [(float(load.tensor_bytes[t]), v) for side in (received, sent) for t, v in side.items()]
-        self.received.append([(float(load.tensor_bytes[t]), v) for t, v in received.items()])
-        declared = [(float(load.declared[t]), v) for side in (received, sent) for t, v in side.items()]
-        held = [term for g in range(load.groups) for term in self._here(g, k, float(load.held[g]))]
-        taken = [*held, *declared, *((float(load.shared[i]), v) for i, v in shared.items())]
-        for number, kind in enumerate(self.question.kinds):
-            use = self.uses[k][number]
-            work = [term for g in range(load.groups) for term in self._here(g, k, float(load.work[number, g]))]
-            work += [(float(load.shared_work[number, i]), v) for i, v in shared.items()]
-            work += [(value * kind.s_per_byte, v) for value, v in moved] + [(kind.latency_s, late)]
-            if self.question.sense == "size":
+        crossing = [*received.items(), *sent.items()]
+        moved = [(float(load.tensor_bytes[t]), v) for t, v in crossing]
+        self.received.append(moved[: len(received)])
+        taken = [term for g in groups for term in self._is_in(g, k, float(load.own_bytes[g]))]
+        taken += [(float(load.declared_bytes[t]), v) for t, v in crossing]
+        taken += [(float(load.shared_bytes[i]), v) for i, v in shared.items()]
+        for c, device_class in enumerate(self.problem.classes):
+            use = self.uses[k][c]
+            work = [term for g in groups for term in self._is_in(g, k, float(load.work[c, g]))]
+            work += [(float(load.shared_work[c, i]), v) for i, v in shared.items()]
+            work += [(value * device_class.s_per_byte, v) for value, v in moved] + [(device_class.latency_s, late)]
+            if self.problem.objective == "size":
                 work = taken
-            self._where_used(use, [(1, self.busy[k])], _times(work, 1 / self.unit))
-            if np.isfinite(kind.memory_bytes):
-                room = kind.memory_bytes - load.part_bytes
-                self._where_used(use, [(room / kind.memory_bytes, use)], _times(taken, 1 / kind.memory_bytes))
+            self._at_most_where_used(use, _times(work, 1 / self.unit), [(1, self.busy[k])])
+            if np.isfinite(memory := device_class.memory_bytes):
+                room = (memory - load.part_bytes) / memory
+                self._at_most_where_used(use, _times(taken, 1 / memory), [(room, use)])
 
-    def _where_used(self, use: int, most: MilpForm, form: MilpForm) -> None:
-        """`form` is at most `most` where the device is used; elsewhere anything, which is no more than all of it."""
+    def _at_most_where_used(self, use: int, form: LinearForm, most: LinearForm) -> None:
+        """`form` is at most `most` where the device is used; elsewhere it may be anything (big-M: all of it)."""
         everything = sum(value for value, _ in form if value > 0)
         self._at_least([*most, (-everything, use), *_times(form, -1)], -everything)
 
     def _crossing(self, k: int) -> tuple[dict[int, int], dict[int, int]]:
-        """For each tensor a variable that is 1 where part k receives it, and one where it sends it."""
-        load = self.load
-        received = {tensor: self._variable(1) for tensor in range(load.readers.number)}
-        sent = {tensor: self._variable(1) for tensor in range(load.readers.number)}
-        for tensor, reader in zip(load.readers.thing.tolist(), load.readers.group.tolist(), strict=True):
-            writer = int(load.writer[tensor])
-            self._at_least([(1, received[tensor]), *self._here(reader, k, -1), *self._here(writer, k)], 0)
-            self._at_least([(1, sent[tensor]), *self._here(writer, k, -1), *self._here(reader, k)], 0)
+        """For each tensor a variable that is 1 if part k receives it, and one that is 1 if part k sends it."""
+        readers = self.load.readers
+        received = {tensor: self._variable(1) for tensor in range(readers.count)}
+        sent = {tensor: self._variable(1) for tensor in range(readers.count)}
+        for tensor, reader in zip(readers.item.tolist(), readers.group.tolist(), strict=True):
+            writer = int(self.load.writer[tensor])
+            self._at_least([(1, received[tensor]), *self._is_in(reader, k, -1), *self._is_in(writer, k)], 0)
+            self._at_least([(1, sent[tensor]), *self._is_in(writer, k, -1), *self._is_in(reader, k)], 0)
         return received, sent
 
     def _shared(self, k: int) -> dict[int, int]:
-        """For each shared thing a variable that is 1 where part k needs it."""
+        """For each shared item a variable that is 1 if part k needs it."""
         edges = self.load.sharers
-        found = {thing: self._variable(1) for thing in range(edges.number)}
-        for thing, group in zip(edges.thing.tolist(), edges.group.tolist(), strict=True):
-            self._at_least([(1, found[thing]), *self._here(group, k, -1)], 0)
+        found = {item: self._variable(1) for item in range(edges.count)}
+        for item, group in zip(edges.item.tolist(), edges.group.tolist(), strict=True):
+            self._at_least([(1, found[item]), *self._is_in(group, k, -1)], 0)
         return found
 
-    def _least(self) -> None:
-        """The objective."""
-        match self.question.sense:
+    def _set_objective(self) -> None:
+        match self.problem.objective:
             case "period" | "size":
-                self.objective = [(1, self._above([[(1, busy)] for busy in self.busy]))]
+                self.objective = [(1, self._maximum([[(1, busy)] for busy in self.busy]))]
             case "latency":
                 self.objective = [(1, busy) for busy in self.busy]
             case "token":
-                share = [(1 / self.question.in_flight, busy) for busy in self.busy]
-                self.objective = [(1, self._above([share, *([(1.0, busy)] for busy in self.busy)]))]
+                share = [(1 / self.problem.in_flight, busy) for busy in self.busy]
+                self.objective = [(1, self._maximum([share, *([(1.0, busy)] for busy in self.busy)]))]
             case "received":
                 self.objective = [(value / self.unit, v) for form in self.received for value, v in form]
             case "parts":
                 self.objective = [(1, use) for uses in self.uses for use in uses]
             case _:
-                assert_never(self.question.sense)
+                assert_never(self.problem.objective)
 
-    def _above(self, forms: Iterable[MilpForm]) -> int:
+    def _maximum(self, forms: Iterable[LinearForm]) -> int:
         """A variable that is no less than any of the forms."""
         most = self._variable(np.inf)
         for form in forms:
@@ -266,5 +283,5 @@ class _Program:
         return most
 
 
-def _times(form: Sequence[tuple[float, int]], factor: float) -> MilpForm:
+def _times(form: LinearForm, factor: float) -> LinearForm:
     return [(value * factor, variable) for value, variable in form]

@@ -1,9 +1,16 @@
-"""Where to cut so that the fewest bytes cross, given what must stand before the cut and what after it.
+"""The minimum cut that respects dependencies: which free nodes go before a cut so that the fewest bytes cross it.
 
 Exact, as a minimum s-t cut on tensors, each paid once however many nodes read it. The network is that of hypergraph
-min-cut (Lawler 1973, "Cutsets and partitions of hypergraphs"): for each tensor of b bytes a vertex with one arc of
-capacity b from its producer, and endless arcs to its readers; an endless arc from each reader back to the producer, so
-that what lies before the cut is closed under "depends on".
+min-cut (Lawler, "Cutsets and partitions of hypergraphs", 1973): for each tensor of b bytes a vertex with an arc of
+capacity b from its writer and infinite arcs to its readers; and an infinite arc from each reader back to the writer, so
+that the nodes before the cut are closed under predecessors.
+
+Example: node 0 is before the cut and node 3 after it. Node 1 reads 9 bytes of node 0 and passes 4 bytes to node 2,
+which passes 6 bytes to node 3. The cheapest cut is between 1 and 2:
+
+    >>> sides = {0: BEFORE, 1: FREE, 2: FREE, 3: AFTER}
+    >>> cheapest_cut([(9, 0, [1]), (4, 1, [2]), (6, 2, [3])], sides.__getitem__, free=[1, 2])
+    {1}
 """
 
 from __future__ import annotations
@@ -16,62 +23,49 @@ from .max_flow import FlowNetwork
 BEFORE: Final = 0
 AFTER: Final = 1
 FREE: Final = 2
+_INFINITE: Final = -1
 
-_ENDLESS: Final = -1
-
-
-Tensors = Iterable[tuple[int, int, Collection[int]]]
-"""What flows: price when it crosses, in bytes and above 0; the node that writes it; the nodes that read it."""
+PricedTensor = tuple[int, int, Collection[int]]
+"""The price of a tensor if it crosses (bytes, above 0), the node that writes it, and the nodes that read it."""
 
 
-def cheapest_cut(tensors: Tensors, side: Callable[[int], int], free: Sequence[int]) -> Set[int]:
-    """Which of the `free` nodes go before the cut, so that what crosses it costs least.
+def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], free: Sequence[int]) -> Set[int]:
+    """The free nodes that go before the cut, so that the tensors that cross it cost least.
+
+    A tensor crosses if it is written before the cut and read after it. Of several minimum cuts the one with the most
+    nodes before the cut. Exact for prices of any size; takes one maximum flow.
 
     Args:
         tensors: all that free nodes write or read; others change nothing.
-        side: says of each node whether it stands BEFORE or AFTER, or is FREE. BEFORE is closed under "depends on",
-            AFTER under "is needed by".
+        side: BEFORE, AFTER or FREE for a node. BEFORE is closed under predecessors, AFTER under successors.
         free: the nodes whose side is FREE.
-
-    Returns:
-        The largest set of free nodes that is least in price: what can go early does. The price of a choice is that of
-        the tensors written before the cut and read after it.
-
-    Cost: one maximum flow on the free nodes and the tensors they touch; exact for prices of any size.
     """
     if not free:
         return frozenset()
-    vertex = {node: i + 2 for i, node in enumerate(free)}
+    vertices = {node: i + 2 for i, node in enumerate(free)}
 
-    def place(node: int) -> int:
-        """The vertex that stands for a node; all of BEFORE is one vertex, the source, and all of AFTER the sink."""
-        return vertex[node] if node in vertex else side(node)
+    def vertex(node: int) -> int:
+        """The vertex of a node; all nodes BEFORE are the source, all nodes AFTER the sink."""
+        return vertices[node] if node in vertices else side(node)
 
-    wanted = [(price, place(writer), {place(reader) for reader in readers}) for price, writer, readers in tensors]
-    bound = min(
-        sum(price for price, writer, readers in wanted if writer == BEFORE and readers - {BEFORE}),
-        sum(price for price, writer, readers in wanted if writer != AFTER and AFTER in readers),
+    known = [(price, vertex(writer), {vertex(reader) for reader in readers}) for price, writer, readers in tensors]
+    upper_bound = min(
+        sum(price for price, writer, readers in known if writer == BEFORE and readers - {BEFORE}),
+        sum(price for price, writer, readers in known if writer != AFTER and AFTER in readers),
     )
     arcs: list[tuple[int, int, int]] = []
-    vertices = len(free) + 2
-    for price, writer, readers in wanted:
+    count = len(free) + 2
+    for price, writer, readers in known:
         if writer == AFTER or not readers - {BEFORE, writer}:
             continue
-        arcs.append((writer, vertices, price))
-        arcs += [(vertices, reader, _ENDLESS) for reader in sorted(readers) if reader != BEFORE]
-        arcs += [(reader, writer, _ENDLESS) for reader in sorted(readers) if writer != BEFORE and reader != AFTER]
-        vertices += 1
-    late = _reaching_sink(arcs, vertices, bound) if arcs else frozenset()
-    return {node for node in free if vertex[node] not in late}
-
-
-def _reaching_sink(arcs: Sequence[tuple[int, int, int]], vertices: int, bound: int) -> Set[int]:
-    """The vertices from which the sink can be reached in the residual network of a maximum flow.
-
-    No minimum cut costs more than `bound`, so an endless arc is one that can carry more than that.
-    """
-    network = FlowNetwork(vertices)
+        arcs.append((writer, count, price))
+        arcs += [(count, reader, _INFINITE) for reader in sorted(readers) if reader != BEFORE]
+        arcs += [(reader, writer, _INFINITE) for reader in sorted(readers) if writer != BEFORE and reader != AFTER]
+        count += 1
+    # No minimum cut costs more than `upper_bound`, so an arc that can carry more than that is as good as infinite.
+    network = FlowNetwork(count)
     for source, target, price in arcs:
-        network.add_arc(source, target, bound + 1 if price == _ENDLESS else price)
-    network.saturate(BEFORE, AFTER)
-    return network.reaching(AFTER)
+        network.add_arc(source, target, upper_bound + 1 if price == _INFINITE else price)
+    network.push_max_flow(BEFORE, AFTER)
+    late = network.reaching(AFTER)
+    return {node for node in free if vertices[node] not in late}

@@ -1,38 +1,33 @@
-"""`--prove`: ask the exact solver how good the best plan there is can be, and take its plan where that is better."""
+"""`--prove`: ask the exact solver for a lower bound, and take its plan where that is better."""
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-import numpy as np
-
 from .milp import MilpProblem, solve
 from .order_prefixes import prefix_tables
-from .search import Evaluator, SearchResult, result_on
+from .search import Evaluator, SearchResult, better, result_on
 
 
 def prove(
-    found: SearchResult, bound: float, question: MilpProblem, judge: Evaluator, *, time_limit_s: float
+    found: SearchResult, lower_bound: float, problem: MilpProblem, evaluate: Evaluator, *, time_limit_s: float
 ) -> tuple[SearchResult, float]:
-    """The best plan known, and the best bound known, after the exact solver had its time.
+    """The best plan and the best lower bound known after the exact solver has had its time.
 
     Args:
         found: the best plan of the search.
-        bound: no plan's first rank is lower, as far as is known.
-        question: the same as a mixed-integer program.
-        judge: ranks the solver's plan as all others are ranked.
-        time_limit_s: 0 asks nothing.
+        lower_bound: the lower bound known so far of the first value of any plan.
+        problem: the same as a mixed-integer program.
+        evaluate: values the solver's plan as all others are valued.
+        time_limit_s: 0 does not ask the solver.
     """
-    if found.is_optimal or found.ranks[0] <= bound or not time_limit_s:
-        return found, bound
-    answer = solve(question, time_limit_s=time_limit_s)
+    if found.is_optimal or found.chain.values[0] <= lower_bound or not time_limit_s:
+        return found, lower_bound
+    answer = solve(problem, time_limit_s=time_limit_s)
     if answer is None:
-        return found, bound
-    proven = np.ceil(answer.bound - 1e-6) if question.sense == "parts" else answer.bound
+        return found, lower_bound
     if answer.parts:
         order = tuple(group for part in answer.parts for group in part)
-        ladder = prefix_tables(question.load, order, [0, *accumulate(len(part) for part in answer.parts)])
-        climb = judge(ladder)
-        if climb is not None and climb.ranks < found.ranks:
-            found = result_on(ladder, climb)
-    return found, max(bound, min(float(proven), found.ranks[0]))
+        tables = prefix_tables(problem.load, order, [0, *accumulate(map(len, answer.parts))])
+        found = better(found, result_on(tables, evaluate)) or found
+    return found, max(lower_bound, min(answer.bound, found.chain.values[0]))

@@ -1,7 +1,21 @@
-"""The ladder of all ideals of a small workload: the best climb of it is the best plan there is.
+"""All order ideals of a small workload as boundaries: the best partition over them is the best there is.
 
-Tarnawski et al., "Efficient algorithms for device placement of DNN graph operators", NeurIPS 2020. What they sum pair
-by pair is a product of matrices here.
+An order ideal is a set of groups that contains the predecessors of all its members, so an acyclic division into parts
+is a chain of ideals, each contained in the next (Tarnawski et al., "Efficient algorithms for device placement of DNN
+graph operators", NeurIPS 2020). What they sum pair by pair is a matrix product here.
+
+Example: group 0 writes a tensor of 8 bytes for groups 1 and 2, which write 1 byte each for group 3.
+
+    >>> load = Workload.of([[1, 1, 1, 1]], [(0, (1, 2), 8), (1, (3,), 1), (2, (3,), 1)])
+    >>> tables = ideal_tables(load, most=100)
+    >>> [tables.groups_between(0, i) for i in range(tables.boundary_count)]
+    [(), (0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3)]
+    >>> tables.groups_between(1, 4)  # the part between {0} and {0, 1, 2}
+    (1, 2)
+    >>> float(tables.received[4, 1]), float(tables.sent[4, 1])  # both read the same tensor: it is received once
+    (8.0, 2.0)
+    >>> bool(tables.nested[3, 2])  # {0, 1} is no subset of {0, 2}: there is no part between them
+    False
 """
 
 from __future__ import annotations
@@ -12,57 +26,59 @@ from functools import cached_property
 import numpy as np
 
 from ..instance import Bools, Floats, Hyperedges, Ints, Workload
-from .boundaries import BoundaryTables, last_readers
+from .boundaries import BoundaryTables, last_reader
 
 
 @dataclass(frozen=True)
 class IdealTables(BoundaryTables):
-    """All ideals, the smaller first.
+    """All order ideals, the smaller first.
 
     Attributes:
-        rungs: for each the groups in it; rungs times groups.
+        ideals: `ideals[i, g]` is whether ideal i contains group g.
     """
 
-    rungs: Bools
+    ideals: Bools
 
     @property
     def is_complete(self) -> bool:
-        """Yes."""
         return True
 
-    def members(self, low: int, high: int) -> tuple[int, ...]:
-        """The groups between two rungs, in order."""
-        return tuple(np.flatnonzero(self.rungs[high] & ~self.rungs[low]).tolist())
+    def groups_between(self, i: int, j: int) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(self.ideals[j] & ~self.ideals[i]).tolist())
 
-    def below(self, rung: int) -> Bools:
-        """The groups below a rung, as a mask."""
-        return np.asarray(self.rungs[rung])
+    def inside(self, boundary: int) -> Bools:
+        return np.asarray(self.ideals[boundary])
 
     @cached_property
     def peak(self) -> Floats:
-        """Most bytes alive, at any one time, of what a part writes itself; its groups run in order."""
-        table = np.zeros((self.height, self.height))
-        holders = np.ascontiguousarray(self.rungs.T)
-        for low in range(self.height):
-            table[low:, low] = self._peak_above(low, holders)
+        count = self.boundary_count
+        table = np.zeros((count, count))
+        contains = np.ascontiguousarray(self.ideals.T)
+        for i in range(count):
+            table[i:, i] = self._peaks_from(i, contains)
         return table
 
-    def _peak_above(self, low: int, holders: Bools) -> Floats:
-        """The peaks of the parts between one rung and each from there on; `holders` is `rungs`, turned over."""
-        inside = self.rungs[low]
-        alive = np.zeros(self.height - low)
-        peak = np.zeros(self.height - low)
-        for group in np.flatnonzero(~inside).tolist():
-            here = holders[group, low:]
-            alive += here * self._born[group]
-            np.maximum(peak, (alive + float(self.load.inner[group])) * here, out=peak)
-            for writer, gone in self._dying[group]:
-                if not inside[writer]:
-                    alive -= gone[low:]
+    def _peaks_from(self, i: int, contains: Bools) -> Floats:
+        """The peaks of the parts from boundary i to each boundary from i on, all at once.
+
+        Runs the groups outside ideal i in order. A group is alive in the columns of the ideals that contain it. Say
+        groups a, b, c follow each other, each reads the tensor before and writes 4 bytes: while b runs both tensors are
+        alive in the columns that hold a and b, 8 bytes; then the tensor of a dies in these columns.
+        """
+        is_before = self.ideals[i]
+        alive = np.zeros(self.boundary_count - i)
+        peak = np.zeros(self.boundary_count - i)
+        for group in np.flatnonzero(~is_before).tolist():
+            runs = contains[group, i:]
+            alive += runs * self._written_bytes[group]
+            np.maximum(peak, (alive + float(self.load.inner_bytes[group])) * runs, out=peak)
+            for writer, dying in self._dying[group]:
+                if not is_before[writer]:
+                    alive -= dying[i:]
         return peak
 
     @cached_property
-    def _born(self) -> list[float]:
+    def _written_bytes(self) -> list[float]:
         """Bytes that each group writes."""
         load = self.load
         sums: list[float] = np.bincount(load.writer, weights=load.tensor_bytes, minlength=load.groups).tolist()
@@ -70,105 +86,102 @@ class IdealTables(BoundaryTables):
 
     @cached_property
     def _dying(self) -> list[list[tuple[int, Floats]]]:
-        """For each group what nobody needs after it: who wrote it, and its bytes at the rungs above all its readers."""
+        """For each group what dies after it, by writer: bytes, for each ideal that holds the writer and all readers."""
         load = self.load
-        edges = load.readers
-        is_read = _touched(self.rungs, edges) == np.bincount(edges.thing, minlength=edges.number)
-        last = last_readers(load, np.arange(load.groups))
+        is_read = _touch_counts(self.ideals, load.readers) == load.readers.sizes
+        last = last_reader(load, np.arange(load.groups))
         found: list[dict[int, Floats]] = [{} for _ in range(load.groups)]
         for tensor in np.flatnonzero(~load.is_output).tolist():
-            writer, rows = int(load.writer[tensor]), found[int(last[tensor])]
-            gone = (self.rungs[:, writer] & is_read[:, tensor]) * float(load.tensor_bytes[tensor])
-            rows[writer] = rows[writer] + gone if writer in rows else gone
-        return [list(rows.items()) for rows in found]
+            writer, by_writer = int(load.writer[tensor]), found[int(last[tensor])]
+            dying = (self.ideals[:, writer] & is_read[:, tensor]) * float(load.tensor_bytes[tensor])
+            by_writer[writer] = by_writer[writer] + dying if writer in by_writer else dying
+        return [list(by_writer.items()) for by_writer in found]
 
-    def _below_sums(self, numbers: Floats) -> Floats:
-        return np.asarray(self.rungs.astype(np.float64) @ numbers)
+    def _sums_inside(self, numbers: Floats) -> Floats:
+        return np.asarray(self.ideals.astype(np.float64) @ numbers)
 
-    def _shared_sums(self, numbers: Floats) -> Floats:
+    def _sums_of_shared(self, numbers: Floats) -> Floats:
         edges = self.load.sharers
-        return _first_touches(self.rungs, edges, numbers, np.ones((len(self.rungs), edges.number), dtype=bool))
+        return _sums_of_touched(self.ideals, edges, numbers, np.ones((len(self.ideals), edges.count), dtype=bool))
 
 
 def ideal_tables(load: Workload, most: int) -> IdealTables | None:
-    """The ladder of all ideals; None where there are more than `most`."""
-    ideals = _ideals(load, most)
-    if ideals is None:
+    """The tables over all order ideals; None where there are more than `most`."""
+    sets = _order_ideals(load, most)
+    if sets is None:
         return None
-    rungs = np.array([[ideal >> group & 1 for group in range(load.groups)] for ideal in ideals], dtype=bool)
-    rungs = rungs.reshape(len(ideals), load.groups)
+    ideals = np.array([[ideal >> group & 1 for group in range(load.groups)] for ideal in sets], dtype=bool)
+    ideals = ideals.reshape(len(sets), load.groups)
     edges = load.readers
-    written = rungs[:, load.writer]
-    alive = written & (_touched(rungs, edges) < np.bincount(edges.thing, minlength=edges.number))
-    tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared.astype(np.float64)
+    is_written = ideals[:, load.writer]
+    is_alive = is_written & (_touch_counts(ideals, edges) < edges.sizes)
+    tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
 
     def leaving(numbers: Floats) -> Floats:
-        return np.asarray((alive * numbers) @ (~written).T.astype(np.float64))
+        return np.asarray((is_alive * numbers) @ (~is_written).T.astype(np.float64))
 
     return IdealTables(
         load=load,
         order=tuple(range(load.groups)),
-        fits=_subsets(rungs),
-        received=_first_touches(rungs, edges, tensor_bytes, written),
+        nested=_is_subset(ideals),
+        received=_sums_of_touched(ideals, edges, tensor_bytes, is_written),
         sent=leaving(tensor_bytes),
-        declared=_first_touches(rungs, edges, declared, written) + leaving(declared),
-        rungs=rungs,
+        declared=_sums_of_touched(ideals, edges, declared, is_written) + leaving(declared),
+        ideals=ideals,
     )
 
 
-def _ideals(load: Workload, most: int) -> list[int] | None:
-    """All sets closed under "depends on", as bits, the smaller first; None where there are more than `most`."""
-    below, above = load.edges
-    needs = [sum(1 << other for other in groups) for groups in below]
-    start = sum(1 << group for group in range(load.groups) if not below[group])
-    rows: list[list[int]] = [[0]]
-    # What can be added to each ideal of a size; each step adds one group.
-    ready = {0: start}
+def _order_ideals(load: Workload, most: int) -> list[int] | None:
+    """All order ideals as bit sets, the smaller first; None where there are more than `most`."""
+    predecessors, successors = load.edges
+    needs = [sum(1 << other for other in groups) for groups in predecessors]
+    of_size: list[list[int]] = [[0]]
+    # The groups that can be added to each ideal of a size; one step adds one group.
+    addable = {0: sum(1 << group for group in range(load.groups) if not predecessors[group])}
     total = 1
-    while ready:
-        following: dict[int, int] = {}
-        for ideal, free in ready.items():
+    while addable:
+        larger: dict[int, int] = {}
+        for ideal, free in addable.items():
             rest = free
             while rest:
                 bit = rest & -rest
                 rest ^= bit
-                bigger = ideal | bit
-                if bigger not in following:
+                added = ideal | bit
+                if added not in larger:
                     total += 1
                     if total > most:
                         return None
-                    now = [reader for reader in above[bit.bit_length() - 1] if needs[reader] & ~bigger == 0]
-                    following[bigger] = (free ^ bit) | sum(1 << reader for reader in now)
-        rows.append(sorted(following))
-        ready = {ideal: following[ideal] for ideal in rows[-1]}
-    return [ideal for row in rows for ideal in row]
+                    ready = [group for group in successors[bit.bit_length() - 1] if needs[group] & ~added == 0]
+                    larger[added] = (free ^ bit) | sum(1 << group for group in ready)
+        of_size.append(sorted(larger))
+        addable = {ideal: larger[ideal] for ideal in of_size[-1]}
+    return [ideal for ideals in of_size for ideal in ideals]
 
 
-def _subsets(rungs: Bools) -> Bools:
-    outside = rungs.astype(np.float64) @ (~rungs).T.astype(np.float64)
-    is_subset = (outside == 0).T  # [high, low]: nothing of low lies outside high
-    return np.asarray(is_subset & ~np.eye(len(rungs), dtype=bool))
+def _is_subset(ideals: Bools) -> Bools:
+    """`[j, i]`: whether ideal i is a proper subset of ideal j, so that none of its groups is outside j."""
+    outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)
+    return np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool))
 
 
-def _touched(rungs: Bools, edges: Hyperedges) -> Ints:
-    """How many of the groups that touch each thing stand below each rung."""
-    found = np.zeros((edges.number, len(rungs)), dtype=np.int64)
-    np.add.at(found, edges.thing, rungs[:, edges.group].T)
+def _touch_counts(ideals: Bools, edges: Hyperedges) -> Ints:
+    """`[i, t]`: how many of the groups that touch item t are in ideal i."""
+    found = np.zeros((edges.count, len(ideals)), dtype=np.int64)
+    np.add.at(found, edges.item, ideals[:, edges.group].T)
     return np.asarray(found.T)
 
 
-def _first_touches(rungs: Bools, edges: Hyperedges, numbers: Floats, counted: Bools) -> Floats:
-    """Sums of the numbers of all things that some group between two rungs touches, where `counted` at the lower.
+def _sums_of_touched(ideals: Bools, edges: Hyperedges, numbers: Floats, counted: Bools) -> Floats:
+    """`[j, i]`: the sum of `numbers` over the items that a group between i and j touches and that `counted[i]` admits.
 
-    A thing is touched in between exactly if more of its groups stand below the upper rung than below the lower: the
-    sum over c of [c touched below the lower] · [more than c below the upper], a product of matrices.
+    An item is touched in between if more of its groups are in ideal j than in ideal i. Over counts c that is the sum of
+    [c groups in i] * [more than c groups in j]: a matrix product for each c.
     """
-    read = _touched(rungs, edges)
-    most = int(np.bincount(edges.thing, minlength=1).max()) if edges.number else 0
-    found = np.zeros((len(rungs), len(rungs)))
-    for c in range(most):
-        here = (read == c) & counted
-        things = here.any(axis=0)
-        if things.any():
-            found += (read[:, things] > c).astype(np.float64) @ (here[:, things] * numbers[things]).T
+    touched = _touch_counts(ideals, edges)
+    found = np.zeros((len(ideals), len(ideals)))
+    for c in range(int(edges.sizes.max(initial=0))):
+        is_c = (touched == c) & counted
+        items = is_c.any(axis=0)
+        if items.any():
+            found += (touched[:, items] > c).astype(np.float64) @ (is_c[:, items] * numbers[items]).T
     return found

@@ -1,7 +1,20 @@
-"""The ladder of the prefixes of one topological order: a chain, of any length.
+"""Prefixes of one topological order as boundaries: a chain of any length.
 
-Its tables are sums over rectangles (each tensor counts for a range of lower and a range of upper rungs), made with
-two-dimensional differences: O(edges + rungs squared).
+Each table is a sum of rectangles, since a tensor counts for a range of first and a range of last boundaries. With
+two-dimensional differences that takes O(pairs of item and group + B**2) for B boundaries.
+
+Example: a chain of groups 0, 1, 2. Group 0 writes 8 bytes, which 1 and 2 read; group 1 writes 1 byte for 2.
+
+    >>> load = Workload.of([[1, 1, 1]], [(0, (1, 2), 8), (1, (2,), 1)])
+    >>> tables = prefix_tables(load, order=(0, 1, 2), lengths=[0, 1, 2, 3])
+    >>> tables.groups_between(1, 3)
+    (1, 2)
+    >>> tables.received[3].tolist()  # of the parts that end behind group 2 and begin at 0, 1, 2: 0, 8 and 8 + 1 bytes
+    [0.0, 8.0, 9.0, 0.0]
+
+The 8 of `received[3, 1]` comes from the rectangles of the tensor of group 0. Its readers are in segments 1 and 2
+(segment q is between boundaries q and q + 1), so it enters the parts (i, j) with i in (0, 1], j > 1 for the first
+reader, and with i in (1, 2], j > 2 for the second.
 """
 
 from __future__ import annotations
@@ -13,11 +26,11 @@ from functools import cached_property
 import numpy as np
 
 from ..instance import Bools, Floats, Hyperedges, Ints, Workload
-from .boundaries import BoundaryTables, last_readers
+from .boundaries import BoundaryTables, last_reader
 from .topological_orders import Order
 
-_Range = tuple[Ints, Ints]
-"""The first and the last rung of ranges, ends included."""
+_Ranges = tuple[Ints, Ints]
+"""The first and the last boundary of each range, both included."""
 
 
 @dataclass(frozen=True)
@@ -25,143 +38,123 @@ class PrefixTables(BoundaryTables):
     """Some prefixes of an order, the shorter first.
 
     Attributes:
-        rungs: the length of each.
+        lengths: the length of each prefix.
     """
 
-    rungs: Ints
+    lengths: Ints
 
     @property
     def is_complete(self) -> bool:
-        """No: other orders have other prefixes."""
         return False
 
-    def members(self, low: int, high: int) -> tuple[int, ...]:
-        """The groups between two rungs, in order."""
-        return self.order[int(self.rungs[low]) : int(self.rungs[high])]
+    def groups_between(self, i: int, j: int) -> tuple[int, ...]:
+        return self.order[int(self.lengths[i]) : int(self.lengths[j])]
 
-    def below(self, rung: int) -> Bools:
-        """The groups below a rung, as a mask."""
+    def inside(self, boundary: int) -> Bools:
         mask = np.zeros(self.load.groups, dtype=bool)
-        mask[list(self.order[: int(self.rungs[rung])])] = True
+        mask[list(self.order[: int(self.lengths[boundary])])] = True
         return mask
 
     @cached_property
     def peak(self) -> Floats:
-        """Most bytes alive, at any one time, of what a part writes itself; its groups run in order.
-
-        One pass over the order for each rung: what was written below it is not the part's own.
-        """
-        load = self.load
-        places = places_in(self.order)
-        born, dead = places[load.writer], last_readers(load, places)
+        # One pass over the order for each first boundary i. `change[p]` is how many bytes more are alive at index p
+        # than before. After pass i tensors written before boundary i + 1 are taken out: no later part writes them.
+        load, count = self.load, self.boundary_count
+        index = order_index(self.order)
+        written, dead = index[load.writer], last_reader(load, index)
         dead[load.is_output] = load.groups
-        change = np.zeros(load.groups + 2)
         sizes = load.tensor_bytes.astype(np.float64)
-        np.add.at(change, born, sizes)
+        change = np.zeros(load.groups + 2)
+        np.add.at(change, written, sizes)
         np.add.at(change, dead + 1, -sizes)
-        inner = load.inner.astype(np.float64)[list(self.order)]
-        by_birth = np.argsort(born, kind="stable")
-        begins = np.searchsorted(born[by_birth], self.rungs)
-        number = len(self.rungs)
-        peak = np.zeros((number, number))
-        for low in range(number - 1):
-            start = int(self.rungs[low])
-            alive = np.cumsum(change[start : load.groups]) + inner[start:]
-            peak[low + 1 :, low] = np.maximum.accumulate(np.maximum.reduceat(alive, self.rungs[low:-1] - start))
-            old = by_birth[begins[low] : begins[low + 1]]
-            np.add.at(change, born[old], -sizes[old])
-            np.add.at(change, dead[old] + 1, sizes[old])
+        inner = load.inner_bytes.astype(np.float64)[list(self.order)]
+        by_index = np.argsort(written, kind="stable")
+        starts = np.searchsorted(written[by_index], self.lengths)
+        peak = np.zeros((count, count))
+        for i in range(count - 1):
+            first = int(self.lengths[i])
+            alive = np.cumsum(change[first : load.groups]) + inner[first:]
+            peak[i + 1 :, i] = np.maximum.accumulate(np.maximum.reduceat(alive, self.lengths[i:-1] - first))
+            gone = by_index[starts[i] : starts[i + 1]]
+            np.add.at(change, written[gone], -sizes[gone])
+            np.add.at(change, dead[gone] + 1, sizes[gone])
         return peak
 
-    def _below_sums(self, numbers: Floats) -> Floats:
+    def _sums_inside(self, numbers: Floats) -> Floats:
         totals = np.concatenate([[0.0], np.cumsum(numbers[list(self.order)])])
-        return np.asarray(totals[self.rungs])
+        return np.asarray(totals[self.lengths])
 
-    def _shared_sums(self, numbers: Floats) -> Floats:
-        thing, low, high = self._sharing
-        counts = numbers[thing] != 0
-        return _rectangles(
-            len(self.rungs),
-            (low[0][counts], low[1][counts]),
-            (high[0][counts], high[1][counts]),
-            numbers[thing[counts]],
-        )
+    def _sums_of_shared(self, numbers: Floats) -> Floats:
+        item, (i0, i1), (j0, j1) = self._sharing
+        some = numbers[item] != 0
+        return _sum_of_rectangles(self.boundary_count, (i0[some], i1[some]), (j0[some], j1[some]), numbers[item[some]])
 
     @cached_property
-    def _sharing(self) -> tuple[Ints, _Range, _Range]:
+    def _sharing(self) -> tuple[Ints, _Ranges, _Ranges]:
         edges = self.load.sharers
-        outside = np.full(edges.number, -1, dtype=np.int64)
-        return _entries(len(self.rungs), outside, edges, _segments(self.order, self.rungs))
+        no_writer = np.full(edges.count, -1, dtype=np.int64)
+        return _entries(self.boundary_count, no_writer, edges, _segments(self.order, self.lengths))
 
 
-def prefix_tables(load: Workload, order: Order, rungs: Sequence[int]) -> PrefixTables:
-    """The ladder of prefixes of `order`, of the lengths `rungs`, which begin with 0 and end with all groups."""
-    lengths = np.array(rungs, dtype=np.int64)
-    segment = _segments(order, lengths)
-    writer, last = segment[load.writer], last_readers(load, segment)
-    declared = load.declared.astype(np.float64)
-    tensor_bytes = load.tensor_bytes.astype(np.float64)
-    number = len(lengths)
-    index = np.arange(number)
+def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> PrefixTables:
+    """The tables over the prefixes of `order` of these lengths, ascending from 0 to the number of groups."""
+    prefixes = np.array(lengths, dtype=np.int64)
+    count, index = len(prefixes), np.arange(len(prefixes))
+    segment = _segments(order, prefixes)
+    writer, last = segment[load.writer], last_reader(load, segment)
+    tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
+
+    def entering(numbers: Floats) -> Floats:
+        item, i, j = _entries(count, writer, load.readers, segment)
+        return _sum_of_rectangles(count, i, j, numbers[item])
 
     def leaving(numbers: Floats) -> Floats:
-        crossing = last > writer
-        low = np.zeros(int(crossing.sum()), dtype=np.int64), writer[crossing]
-        high = writer[crossing] + 1, last[crossing]
-        return _rectangles(number, low, high, numbers[crossing])
+        leaves = last > writer
+        i = np.zeros(int(leaves.sum()), dtype=np.int64), writer[leaves]
+        j = writer[leaves] + 1, last[leaves]
+        return _sum_of_rectangles(count, i, j, numbers[leaves])
 
     return PrefixTables(
         load=load,
         order=order,
-        fits=np.asarray(index[:, None] > index[None, :]),
-        received=_entering(number, writer, load.readers, segment, tensor_bytes),
+        nested=np.asarray(index[:, None] > index[None, :]),
+        received=entering(tensor_bytes),
         sent=leaving(tensor_bytes),
-        declared=_entering(number, writer, load.readers, segment, declared) + leaving(declared),
-        rungs=lengths,
+        declared=entering(declared) + leaving(declared),
+        lengths=prefixes,
     )
 
 
-def places_in(order: Order) -> Ints:
-    """The place of each group in an order."""
-    places = np.empty(len(order), dtype=np.int64)
-    places[list(order)] = np.arange(len(order))
-    return places
+def order_index(order: Order) -> Ints:
+    """The index of each group in `order`."""
+    index = np.empty(len(order), dtype=np.int64)
+    index[list(order)] = np.arange(len(order))
+    return index
 
 
 def _segments(order: Order, lengths: Ints) -> Ints:
-    """Between which rungs each group stands: the lower one."""
-    return np.asarray(np.searchsorted(lengths, places_in(order), side="right") - 1)
+    """For each group the last boundary that does not contain it."""
+    return np.asarray(np.searchsorted(lengths, order_index(order), side="right") - 1)
 
 
-def _entering(number: int, writer: Ints, edges: Hyperedges, segment: Ints, numbers: Floats) -> Floats:
-    """For the part from rung i to rung j the numbers of what is written below i and read between i and j, each once."""
-    thing, low, high = _entries(number, writer, edges, segment)
-    return _rectangles(number, low, high, numbers[thing])
+def _entries(count: int, writer: Ints, edges: Hyperedges, segment: Ints) -> tuple[Ints, _Ranges, _Ranges]:
+    """The ranges of first and last boundaries of the parts that each item enters; ranges of one item never overlap.
 
-
-def _entries(number: int, writer: Ints, edges: Hyperedges, segment: Ints) -> tuple[Ints, _Range, _Range]:
-    """For which lower and upper rungs each thing enters a part: several ranges, none of which meet.
-
-    With the reading segments of a thing q1 < q2 < ... and its writer q0: the reading in q_r is the first in the part
-    for i in (q_(r-1), q_r] and j above q_r.
+    Let q1 < q2 < ... be the segments that read an item and q0 the one that writes it. The reading in q_r is the first
+    of the part (i, j) for i in (q_(r-1), q_r] and j > q_r. See the example above.
     """
-    keys = np.unique(edges.thing * number + segment[edges.group])
-    thing, place = keys // number, keys % number
-    kept = place > writer[thing]
-    thing, place = thing[kept], place[kept]
-    is_first = np.concatenate([[True], thing[1:] != thing[:-1]])[: len(thing)]
-    before = np.where(is_first, writer[thing], np.concatenate([[0], place])[: len(place)])
-    return thing, (before + 1, place), (place + 1, np.full(len(place), number - 1))
+    pairs = np.unique(edges.item * count + segment[edges.group])
+    item, reader = pairs // count, pairs % count
+    kept = reader > writer[item]
+    item, reader = item[kept], reader[kept]
+    is_first = np.concatenate([[True], item[1:] != item[:-1]])[: len(item)]
+    before = np.where(is_first, writer[item], np.concatenate([[0], reader])[: len(reader)])
+    return item, (before + 1, reader), (reader + 1, np.full(len(reader), count - 1))
 
 
-def _rectangles(number: int, low: _Range, high: _Range, values: Floats) -> Floats:
-    """A table to which each value is added for a range of lower and a range of upper rungs, ends included."""
-    change = np.zeros((number + 1, number + 1))
-    for row, column, sign in (
-        (high[0], low[0], 1),
-        (high[0], low[1] + 1, -1),
-        (high[1] + 1, low[0], -1),
-        (high[1] + 1, low[1] + 1, 1),
-    ):
+def _sum_of_rectangles(count: int, i: _Ranges, j: _Ranges, values: Floats) -> Floats:
+    """A table `[j, i]` to which each value is added over its ranges of i and j."""
+    change = np.zeros((count + 1, count + 1))
+    for row, column, sign in ((j[0], i[0], 1), (j[0], i[1] + 1, -1), (j[1] + 1, i[0], -1), (j[1] + 1, i[1] + 1, 1)):
         np.add.at(change, (row, column), sign * values)
-    return np.asarray(change.cumsum(axis=0).cumsum(axis=1)[:number, :number])
+    return np.asarray(change.cumsum(axis=0).cumsum(axis=1)[:count, :count])

@@ -1,8 +1,23 @@
-"""Recompute or transfer: cheap values that a part reads, computed there again where that is cheaper than sending them.
+"""Recompute or send: nodes that a part runs again because that is cheaper than receiving their outputs.
 
-For one reading part the choice is exact: a minimum cut. All that stands upstream may be repeated at the price of
-running it; a tensor that is still read from upstream is paid with its bytes. This is minimum-cut replication (Hwang and
-El Gamal, 1995) on tensors. Each part chooses for itself: what one repeats changes no other part's prices.
+For one part the choice is exact: a minimum cut. Every node of an earlier part may be repeated at the price of running
+it; a tensor that is still received costs the time to send it. This is minimum-cut replication (Hwang and El Gamal,
+"Min-cut replication in partitioned networks", 1995) on tensors. Each part chooses for itself: what one part repeats
+changes no other part's prices.
+
+Example: node 0 makes a mask of 8 bytes from an input of 2 bytes, for nodes 1 and 2. Node 2 is in the second part. A
+byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives the input and runs node 0 again:
+
+    >>> from graphcut.core.graph import Graph, Node
+    >>> def node(name, *reads):
+    ...     return Node(name, "Op", reads, (name,), (), (), is_constant=False, is_stateful=False, module="")
+    >>> graph = Graph((node("m", "mask"), node("a", "x", "m"), node("b", "a", "m")), {}, ("mask", "x"), ("b",))
+    >>> prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
+    >>> parts, recomputed = recompute(graph, [(0, 1), (2,)], lambda part: prices, frozenset())
+    >>> parts
+    ((0, 1), (0, 2))
+    >>> recomputed
+    (Recomputed(part=1, nodes=(0,), tensors=('m',), saved_bytes=6, cost_s=1.0),)
 """
 
 from __future__ import annotations
@@ -19,19 +34,20 @@ from .max_flow import FlowNetwork
 
 _SOURCE: Final = 0
 _SINK: Final = 1
-_MOST_WEIGHTS: Final = 1 << 20
+_INFINITE: Final = -1
+MOST_WEIGHT_BYTES: Final = 1 << 20
 """A node that brings more bytes of weights into a part is not repeated there: they would have to be held twice."""
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What a part computes for itself instead of having it sent.
+    """What a part computes instead of receiving it.
 
     Attributes:
         part: the part.
-        nodes: the nodes it repeats, in topological order; one that nobody else needs then only moves to it.
-        tensors: what need not be sent to it any more.
-        saved_bytes: bytes that it receives less; what the repeated nodes read is taken off.
+        nodes: the nodes it runs for that, in topological order; one that no other part needs is moved, not repeated.
+        tensors: what it no longer receives.
+        saved_bytes: bytes that it receives less, after what the repeated nodes read.
         cost_s: seconds that it runs longer.
     """
 
@@ -44,11 +60,11 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class TransferPrices:
-    """What it costs to repeat and to send.
+    """What repeating and sending cost for a part.
 
     Attributes:
-        run_s: seconds that each flowing node takes on a part's device.
-        s_per_byte: seconds that a byte takes to get there.
+        run_s: seconds that each flowing node takes on the device of the part.
+        s_per_byte: seconds to send a byte to the part.
         tensor_bytes: bytes of each activation.
         unsent: tensors that must not be sent, at any price.
         repeatable: the nodes that may be repeated; None for any.
@@ -61,66 +77,70 @@ class TransferPrices:
     repeatable: frozenset[int] | None = None
 
     def send_s(self, name: str) -> float:
-        """Seconds that a tensor takes to get there."""
+        """Seconds to send a tensor to the part."""
         return self.tensor_bytes[name] * self.s_per_byte
 
 
 def recompute(
-    graph: Graph, rows: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices], kept: frozenset[int]
+    graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices], kept: frozenset[int]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
-    """The rows with what each part repeats, and a list of that.
+    """The parts with the nodes that each repeats at the least total cost, and a list of these.
 
-    A node that then nothing in its own part needs any more, and no other part, leaves it.
+    A node leaves its own part if nothing there, and no other part, needs it any more.
 
     Args:
         graph: the graph.
-        rows: the nodes of each part, each node in one.
-        prices: what it costs for each part.
-        kept: nodes that must not be repeated: they touch a cache, or are pinned. Stateful nodes never are.
+        parts: the nodes of each part, each node in one.
+        prices: the prices for a part.
+        kept: nodes that must not be repeated: they touch a cache, or are pinned. Stateful nodes never are repeated.
     """
-    home = {node: i for i, row in enumerate(rows) for node in row}
-    made: list[set[int]] = [set(row) for row in rows]
+    home = {node: i for i, nodes in enumerate(parts) for node in nodes}
+    made: list[set[int]] = [set(nodes) for nodes in parts]
     found = []
-    for part in range(1, len(rows)):
-        chosen = _repeated(graph, rows[part], prices(part), lambda n, p=part: home[n] < p and n not in kept)  # type: ignore[misc]
-        if not chosen:
-            continue
-        found.append(_saved(graph, part, set(rows[part]), chosen, prices(part)))
-        made[part].update(chosen)
-    blocks = partition(graph, made).blocks if found else ()
-    if not blocks:
-        return tuple(rows), ()
-    if emptied := [node for row, block in zip(rows, blocks, strict=True) if not block.nodes for node in row]:
-        return recompute(graph, rows, prices, kept.union(emptied))  # a part must keep something of its own
+    for part in range(1, len(parts)):
+        chosen = _cheapest_to_repeat(
+            graph,
+            parts[part],
+            prices(part),
+            lambda node, part=part: home[node] < part and node not in kept,  # type: ignore[misc]
+        )
+        if chosen:
+            found.append(_recomputed(graph, part, set(parts[part]), chosen, prices(part)))
+            made[part].update(chosen)
+    if not found:
+        return tuple(parts), ()
+    blocks = partition(graph, made).blocks
+    if emptied := [node for nodes, block in zip(parts, blocks, strict=True) if not block.nodes for node in nodes]:
+        return recompute(graph, parts, prices, kept.union(emptied))  # a part must keep a node of its own
     flowing = set(graph.flow)
     return tuple(tuple(sorted(flowing & {*b.nodes, *b.replicas})) for b in blocks), tuple(found)
 
 
 def repeated(
-    graph: Graph, rows: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices]
+    graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices]
 ) -> tuple[Recomputed, ...]:
-    """What parts compute for themselves in rows where that stands already: nodes whose home is an earlier row.
+    """What given parts recompute: nodes that are in an earlier part as well.
 
     Args:
         graph: the graph.
-        rows: the nodes of each part; the first row that holds a node is its home.
-        prices: what it costs for each part.
+        parts: the nodes of each part.
+        prices: the prices for a part.
     """
     home: dict[int, int] = {}
     found = []
-    for part, row in enumerate(rows):
-        again = tuple(node for node in row if home.setdefault(node, part) < part)
+    for part, nodes in enumerate(parts):
+        again = tuple(node for node in nodes if home.setdefault(node, part) < part)
         if again:
-            found.append(_saved(graph, part, set(row).difference(again), again, prices(part)))
+            found.append(_recomputed(graph, part, set(nodes).difference(again), again, prices(part)))
     return tuple(found)
 
 
-def _saved(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], cost: TransferPrices) -> Recomputed:
-    """What comes of a part that computes the chosen nodes besides its own."""
+def _recomputed(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], prices: TransferPrices) -> Recomputed:
+    """What a part saves and pays that runs the chosen nodes besides its own."""
     before, after = _received(graph, own), _received(graph, {*own, *chosen})
-    saved = sum(cost.tensor_bytes[name] for name in before) - sum(cost.tensor_bytes[name] for name in after)
+    saved = sum(prices.tensor_bytes[name] for name in before) - sum(prices.tensor_bytes[name] for name in after)
     gone = tuple(name for name in before if name not in after)
-    return Recomputed(part, chosen, gone, saved, sum(cost.run_s[node] for node in chosen))
+    return Recomputed(part, chosen, gone, saved, sum(prices.run_s[node] for node in chosen))
 
 
 def _received(graph: Graph, nodes: set[int]) -> dict[str, None]:
@@ -129,94 +149,91 @@ def _received(graph: Graph, nodes: set[int]) -> dict[str, None]:
     return {name: None for name in names if graph.producer.get(name) not in nodes}
 
 
-def _repeated(
-    graph: Graph, row: Sequence[int], prices: TransferPrices, may_repeat: Callable[[int], bool]
+def _cheapest_to_repeat(
+    graph: Graph, nodes: Sequence[int], prices: TransferPrices, is_earlier: Callable[[int], bool]
 ) -> tuple[int, ...]:
-    """The nodes that a part repeats at the least cost; of equal choices the one that repeats least."""
-    inside = set(row)
-    needed = [name for name in _received(graph, inside) if name in graph.producer]
-    held = {weight for node in row for weight in graph.nodes[node].weights}
+    """The nodes that a part repeats at the least cost; of equal choices the one that repeats fewest."""
+    inside = set(nodes)
+    received = [name for name in _received(graph, inside) if name in graph.producer]
+    held = {weight for node in nodes for weight in graph.nodes[node].weights}
 
-    def may(node: int) -> bool:
+    def may_repeat(node: int) -> bool:
+        own = graph.nodes[node]
+        brought = sum(graph.weights[weight].bytes for weight in own.weights if weight not in held)
         is_named = prices.repeatable is None or node in prices.repeatable
-        return is_named and may_repeat(node) and _is_light(graph, node, held)
+        return is_named and is_earlier(node) and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
 
-    candidates = _candidates(graph, needed, prices, may)
+    candidates = _candidates(graph, received, prices, may_repeat)
     if not candidates:
         return ()
-    late = _late_side(graph, inside, candidates, prices)
-    return tuple(sorted(node for node, vertex in candidates.items() if vertex in late))
+    sink_side = _sink_side(graph, inside, candidates, prices)
+    return tuple(sorted(node for node, vertex in candidates.items() if vertex in sink_side))
 
 
 def _candidates(
-    graph: Graph, needed: Sequence[str], prices: TransferPrices, may_repeat: Callable[[int], bool]
+    graph: Graph, received: Sequence[str], prices: TransferPrices, may_repeat: Callable[[int], bool]
 ) -> dict[int, int]:
-    """The nodes that may be worth repeating, each with a vertex of its own.
+    """The nodes that may be worth repeating, each with a vertex of the flow network.
 
-    Repeating a node means to repeat all nodes on some way from it to what is needed; and it only helps to save what
-    can be reached that way, which could be sent instead. So where the cheapest way costs more than sending all that
-    can be reached, no best choice goes. One pass, from the last node back.
+    Repeating a node means repeating every node on some path from it to a received tensor, and it can only save the
+    received tensors that it reaches. So a node is left out if its cheapest path costs at least as much as sending all
+    received tensors that it reaches. One pass, from the last node back.
     """
-    bit = {name: 1 << i for i, name in enumerate(needed)}
+    bit = {name: 1 << i for i, name in enumerate(received)}
 
     @cache
-    def worth(mask: int) -> float:
-        names = [name for name in needed if mask & bit[name]]
+    def send_s(mask: int) -> float:
+        names = [name for name in received if mask & bit[name]]
         return inf if prices.unsent.intersection(names) else sum(map(prices.send_s, names))
 
-    way: dict[int, float] = {}
+    path_s: dict[int, float] = {}
     reached: dict[int, int] = {}
     found: dict[int, int] = {}
-    for name in needed:
-        way[graph.producer[name]] = 0.0
+    for name in received:
+        path_s[graph.producer[name]] = 0.0
         reached[graph.producer[name]] = reached.get(graph.producer[name], 0) | bit[name]
-    waiting = [-node for node in way]
+    waiting = [-node for node in path_s]
     heapq.heapify(waiting)
     while waiting:
         node = -heapq.heappop(waiting)
-        cost = way[node] + prices.run_s[node] if may_repeat(node) else inf
-        if cost >= worth(reached[node]):
+        cost_s = path_s[node] + prices.run_s[node] if may_repeat(node) else inf
+        if cost_s >= send_s(reached[node]):
             continue
         found[node] = len(found) + 2
-        for maker in {graph.producer[name] for name in graph.nodes[node].reads if name in graph.producer}:
-            if maker not in way:
-                heapq.heappush(waiting, -maker)
-            way[maker] = min(way.get(maker, inf), cost)
-            reached[maker] = reached.get(maker, 0) | reached[node]
+        for writer in {graph.producer[name] for name in graph.nodes[node].reads if name in graph.producer}:
+            if writer not in path_s:
+                heapq.heappush(waiting, -writer)
+            path_s[writer] = min(path_s.get(writer, inf), cost_s)
+            reached[writer] = reached.get(writer, 0) | reached[node]
     return found
 
 
-def _is_light(graph: Graph, node: int, held: set[str]) -> bool:
-    own = graph.nodes[node]
-    return not own.is_stateful and sum(graph.weights[w].bytes for w in own.weights if w not in held) <= _MOST_WEIGHTS
-
-
-def _late_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices) -> set[int]:
-    """The vertices that stand on the reading part's side of the minimum cut with the fewest there."""
+def _sink_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices) -> set[int]:
+    """The vertices on the part's side of the minimum cut that has the fewest there."""
     readers: dict[str, set[int]] = {}
     for node in (*sorted(inside), *candidates):
         for name in graph.nodes[node].reads:
             if graph.producer.get(name) not in inside:
                 readers.setdefault(name, set()).add(candidates.get(node, _SINK))
-    given = {name for node in inside for name in graph.nodes[node].reads if name not in graph.producer}
+    inputs = {name for node in inside for name in graph.nodes[node].reads if name not in graph.producer}
     arcs: list[tuple[int, int, int]] = []
     vertices = len(candidates) + 2
-    for name, vertices_reading in readers.items():
+    for name, reading in readers.items():
         writer = candidates.get(graph.producer.get(name, -1), _SOURCE)
-        if writer == _SOURCE and name in given:
-            continue  # an input of the model that the part is fed anyway
-        arcs.append((writer, vertices, -1 if name in prices.unsent else _grains(prices.send_s(name))))
-        arcs += [(vertices, reader, -1) for reader in sorted(vertices_reading)]
+        if writer == _SOURCE and name in inputs:
+            continue  # the part receives this input of the model anyway
+        arcs.append((writer, vertices, _INFINITE if name in prices.unsent else _picoseconds(prices.send_s(name))))
+        arcs += [(vertices, reader, _INFINITE) for reader in sorted(reading)]
         vertices += 1
-    arcs += [(_SOURCE, vertex, _grains(prices.run_s[node])) for node, vertex in candidates.items()]
-    endless = 1 + sum(price for _, _, price in arcs if price > 0)
+    arcs += [(_SOURCE, vertex, _picoseconds(prices.run_s[node])) for node, vertex in candidates.items()]
+    infinite = 1 + sum(price for _, _, price in arcs if price != _INFINITE)
     network = FlowNetwork(vertices)
     for source, target, price in arcs:
-        network.add_arc(source, target, endless if price < 0 else price)
-    network.saturate(_SOURCE, _SINK)
+        network.add_arc(source, target, infinite if price == _INFINITE else price)
+    network.push_max_flow(_SOURCE, _SINK)
     return set(network.reaching(_SINK))
 
 
-def _grains(seconds: float) -> int:
-    """Seconds as a whole number of picoseconds, at least one: nothing is free."""
+def _picoseconds(seconds: float) -> int:
+    """Seconds as a capacity, at least 1: nothing is free."""
     return max(1, round(seconds * 1e12))

@@ -1,207 +1,201 @@
-"""Where the best plan is looked for: on all ideals of a small workload, else along several orders, refined by cuts.
+"""Search for the best partition: over all order ideals of a small workload, else along several orders.
 
-What comes of a complete ladder is optimal. Otherwise each order is a chain on which dynamic programming is exact; the
-bars of the best chain are then moved: rung by rung around them, and by minimum cuts in a window around each (the groups
-that may stand on either side), which changes the order. A change stays only if the plan gets better.
+Over all order ideals the result is optimal. Otherwise the chain DP is exact along each of several topological orders,
+and the best result is improved: with more boundaries close to its own, and by a minimum cut in a window around each of
+its boundaries (over the groups that may be on either side), which gives a new order. Only better results are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import Final
 
 import numpy as np
 
 from ..instance import Floats, Workload
-from .boundaries import BoundaryTables, last_readers
+from .boundaries import BoundaryTables, last_reader
 from .chain_dp import ChainPartition
-from .min_cut import AFTER, BEFORE, FREE, cheapest_cut
+from .min_cut import AFTER, BEFORE, FREE, PricedTensor, cheapest_cut
 from .order_ideals import ideal_tables
-from .order_prefixes import places_in, prefix_tables
+from .order_prefixes import order_index, prefix_tables
 from .topological_orders import Order, orders
 
-_MOST_IDEALS: Final = 2000
-_MOST_RUNGS: Final = 3000
+MOST_BOUNDARIES: Final = 2000
+_MOST_IN_LAST_TRY: Final = 3000
 _LARGE: Final = 4000
 _WINDOW: Final = 200
 _PASSES: Final = 3
 
 Evaluator = Callable[[BoundaryTables], ChainPartition | None]
-"""Finds the best climb of a ladder; None where no climb meets the goal. Ranks of different ladders are comparable."""
+"""The best partition for a goal over given boundaries; None where none meets it. Values of different tables compare."""
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best plan that was found.
+    """The best partition that was found.
 
     Attributes:
-        parts: the groups of each part.
-        kinds: the kind of device that runs each part.
-        ranks: the numbers it was chosen by.
-        is_optimal: no division into parts ranks better by the first of them.
-        ladder: the ladder it was found on.
-        climb: the climb of it.
+        tables: the boundaries it was found on.
+        chain: the partition; the first of its values is the objective.
     """
 
-    parts: tuple[tuple[int, ...], ...]
-    kinds: tuple[int, ...]
-    ranks: tuple[float, ...]
-    is_optimal: bool
-    ladder: BoundaryTables
-    climb: ChainPartition
+    tables: BoundaryTables
+    chain: ChainPartition
+
+    @cached_property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """The groups of each part."""
+        return tuple(self.tables.groups_between(i, j) for i, j in pairwise(self.chain.boundaries))
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether no partition has a smaller first value: it is the best one over all order ideals."""
+        return self.tables.is_complete
 
 
 def search(
     load: Workload,
-    judge: Evaluator,
+    evaluate: Evaluator,
     *,
     states: int = 1,
     parts: int = 1,
     marked: Collection[int] = (),
-    good_enough: float = -np.inf,
+    lower_bound: float = -np.inf,
 ) -> SearchResult | None:
-    """The best plan; None where none meets the goal on any ladder that was looked at.
+    """The best partition found; None where none meets the goal over any boundaries that were tried.
 
     Args:
-        load: what is planned.
-        judge: ranks the climbs of a ladder.
-        states: how many steps of the dynamic program a ladder takes; a ladder gets the shorter the more they are.
-        parts: how many parts there must be at least; a ladder has more rungs.
-        marked: groups around which no rung is left out, since they must stand in certain parts.
-        good_enough: a first rank below which nothing lies; orders are tried until it is reached.
+        load: the workload.
+        evaluate: finds the best partition over given boundaries.
+        states: the number of states of the chain DP; the more there are, the fewer boundaries are tried.
+        parts: the least number of parts; there are more boundaries than that.
+        marked: groups next to which every boundary is tried, since they must be in certain parts.
+        lower_bound: of the first value; the search stops when it is reached.
     """
-    most = max(int(np.clip((1.2e8 / states) ** 0.5, 48, _MOST_IDEALS)), 2 * parts)
-    if load.groups <= most and (ladder := ideal_tables(load, most)) is not None:
-        climb = judge(ladder)
-        return None if climb is None else result_on(ladder, climb)
+    most = max(int(np.clip((1.2e8 / states) ** 0.5, 48, MOST_BOUNDARIES)), 2 * parts)
+    if load.groups <= most and (tables := ideal_tables(load, most)) is not None:
+        return result_on(tables, evaluate)
     best = None
     tries = 24 if load.groups <= 400 else 4 if load.groups <= _LARGE * 5 else 2
     for order in islice(orders(load), tries):
-        best = _better(best, _along(load, judge, order, most, marked=marked))
-        if best is not None and best.ranks[0] <= good_enough:
+        best = better(best, _along(load, evaluate, order, most, marked))
+        if best is not None and best.chain.values[0] <= lower_bound:
             return best
-    if best is None and most <= load.groups:
-        most = _MOST_RUNGS  # what is impossible along few rungs need not be along many
-        best = _along(load, judge, next(orders(load)), most, marked=marked)
-    return None if best is None else _refined(load, judge, best, most, marked)
+    if best is None and most <= load.groups:  # what is impossible with few boundaries may be possible with more
+        most = _MOST_IN_LAST_TRY
+        best = _along(load, evaluate, next(orders(load)), most, marked)
+    return None if best is None else _refined(load, evaluate, best, most, marked)
+
+
+def result_on(tables: BoundaryTables, evaluate: Evaluator) -> SearchResult | None:
+    """The best partition over given boundaries; None where none meets the goal."""
+    chain = evaluate(tables)
+    return None if chain is None else SearchResult(tables, chain)
 
 
 def _along(
-    load: Workload,
-    judge: Evaluator,
-    order: Order,
-    most: int,
-    near: Sequence[int] = (),
-    *,
-    marked: Collection[int] = (),
+    load: Workload, evaluate: Evaluator, order: Order, most: int, marked: Collection[int], near: Sequence[int] = ()
 ) -> SearchResult | None:
-    rungs = {*_rungs(load, order, most, near)}
-    if marked and len(rungs) <= load.groups:
-        places = places_in(order)[list(marked)].tolist()
-        rungs.update(place + side for place in places for side in (0, 1))
-    ladder = prefix_tables(load, order, sorted(rungs))
-    climb = judge(ladder)
-    return None if climb is None else result_on(ladder, climb)
+    lengths = {*_prefix_lengths(load, order, most, near)}
+    if marked and len(lengths) <= load.groups:
+        lengths.update(i + side for i in order_index(order)[list(marked)].tolist() for side in (0, 1))
+    return result_on(prefix_tables(load, order, sorted(lengths)), evaluate)
 
 
-def result_on(ladder: BoundaryTables, climb: ChainPartition) -> SearchResult:
-    """The plan that is a climb of a ladder; the best climb of a complete one is optimal."""
-    parts = tuple(ladder.members(low, high) for low, high in pairwise(climb.rungs))
-    return SearchResult(parts, climb.kinds, climb.ranks, ladder.is_complete, ladder, climb)
-
-
-def _better(best: SearchResult | None, other: SearchResult | None) -> SearchResult | None:
-    """The one with lower ranks; of equal ones the first."""
+def better(best: SearchResult | None, other: SearchResult | None) -> SearchResult | None:
+    """The one with the smaller values; of equal ones the first."""
     if best is None or other is None:
         return best or other
-    return other if other.ranks < best.ranks else best
+    return other if other.chain.values < best.chain.values else best
 
 
-def _rungs(load: Workload, order: Order, most: int, near: Sequence[int]) -> list[int]:
-    """At most about `most` lengths of prefixes of `order`: all, or those across which few bytes flow.
+def _prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int]) -> list[int]:
+    """At most about `most` prefix lengths of `order`: all of them, or those with few bytes alive.
 
-    The order is divided into equal shares of work and of groups; each gives the length that the fewest bytes cross.
-    Around the lengths `near` none is left out.
+    The order is divided into equal shares of work and of bytes; each share gives the length at which the fewest bytes
+    are alive. All lengths close to those in `near` are added.
     """
     if load.groups < most:
         return list(range(load.groups + 1))
-    alive = _alive_across(load, order)
-    dense = (most // 3) // max(1, len(near)) // 2 if near else 0
-    wanted = {0, load.groups, *(p for q in near for p in range(max(0, q - dense), min(load.groups, q + dense) + 1))}
+    alive = _bytes_alive(load, order)
+    reach = (most // 3) // max(1, len(near)) // 2 if near else 0
+    lengths = {0, load.groups, *(i for n in near for i in range(max(0, n - reach), min(load.groups, n + reach) + 1))}
     shares = most // 2 if not near else most // 3
-    work = np.where(np.isfinite(load.work[0]), load.work[0], 0.0)[list(order)]
-    for weight in (work, _bytes_of(load)[list(order)]):
+    work = np.where(np.isfinite(load.work[0]), load.work[0], 0.0)
+    for weight in (work[list(order)], _bytes_of_groups(load)[list(order)]):
         done = np.cumsum(weight + weight.sum() / load.groups + 1e-30)
         share = np.minimum((done / done[-1] * shares).astype(np.int64), shares - 1)
         starts = np.flatnonzero(np.diff(share, prepend=-1))
         for first, last in pairwise([*starts.tolist(), load.groups]):
-            wanted.add(first + 1 + int(np.argmin(alive[first + 1 : last + 1])))
-    return sorted(wanted)
+            lengths.add(first + 1 + int(np.argmin(alive[first + 1 : last + 1])))
+    return sorted(lengths)
 
 
-def _bytes_of(load: Workload) -> Floats:
-    """What each group takes; what several share, in equal shares."""
+def _bytes_of_groups(load: Workload) -> Floats:
+    """Bytes of each group; those of shared items in equal shares."""
     edges = load.sharers
-    share = load.shared / np.maximum(np.bincount(edges.thing, minlength=edges.number), 1)
-    return np.asarray(load.held + np.bincount(edges.group, weights=share[edges.thing], minlength=load.groups))
+    share = load.shared_bytes / np.maximum(edges.sizes, 1)
+    return np.asarray(load.own_bytes + np.bincount(edges.group, weights=share[edges.item], minlength=load.groups))
 
 
-def _alive_across(load: Workload, order: Order) -> Floats:
-    """Bytes that cross after each number of groups of `order`."""
-    places = places_in(order)
-    first, last = places[load.writer], last_readers(load, places)
+def _bytes_alive(load: Workload, order: Order) -> Floats:
+    """For each prefix length of `order` the bytes that cross behind the prefix."""
+    index = order_index(order)
     change = np.zeros(load.groups + 2)
-    np.add.at(change, first + 1, load.tensor_bytes)
-    np.add.at(change, last + 1, -load.tensor_bytes)
+    np.add.at(change, index[load.writer] + 1, load.tensor_bytes)
+    np.add.at(change, last_reader(load, index) + 1, -load.tensor_bytes)
     return np.cumsum(change)[: load.groups + 1]
 
 
-def _refined(load: Workload, judge: Evaluator, best: SearchResult, most: int, marked: Collection[int]) -> SearchResult:
+def _refined(
+    load: Workload, evaluate: Evaluator, best: SearchResult, most: int, marked: Collection[int]
+) -> SearchResult:
     for _ in range(_PASSES):
         order = tuple(group for part in best.parts for group in part)
-        bars = np.cumsum([len(part) for part in best.parts])[:-1].tolist()
-        tried = _better(best, _along(load, judge, _cut_cheaply(load, order, bars), most, bars, marked=marked))
+        lengths = np.cumsum([len(part) for part in best.parts])[:-1].tolist()
+        cheaper = _with_cheaper_cuts(load, order, lengths)
+        tried = better(best, _along(load, evaluate, cheaper, most, marked, lengths))
         if load.groups >= most:
-            tried = _better(tried, _along(load, judge, order, most, bars, marked=marked))
+            tried = better(tried, _along(load, evaluate, order, most, marked, lengths))
         if tried is None or tried is best:
             return best
         best = tried
     return best
 
 
-def _cut_cheaply(load: Workload, order: Order, bars: Sequence[int]) -> Order:
-    """The order changed around each bar, so that the fewest bytes cross there."""
-    ends = [0, *bars, load.groups]
+def _with_cheaper_cuts(load: Workload, order: Order, lengths: Sequence[int]) -> Order:
+    """`order` changed in a window around each of these prefix lengths, so that the fewest bytes cross there."""
+    ends = [0, *lengths, load.groups]
     groups = list(order)
-    tensors = _tensors_of(load)
-    for before, bar, after in zip(ends, ends[1:], ends[2:], strict=False):
-        low, high = max(bar - _WINDOW, (before + bar) // 2), min(bar + _WINDOW, (bar + after) // 2)
+    tensors, touched = _tensors_of(load)
+    for before, length, after in zip(ends, ends[1:], ends[2:], strict=False):
+        low, high = max(length - _WINDOW, (before + length) // 2), min(length + _WINDOW, (length + after) // 2)
         window = groups[low:high]
         if len(window) < 2:
             continue
-        place = {group: i for i, group in enumerate(window)}
-        touched = dict.fromkeys(t for group in window for t in tensors[1][group])
-        known = set(groups[:low])
+        index = {group: i for i, group in enumerate(window)}
+        done = set(groups[:low])
 
-        def side(group: int, place: dict[int, int] = place, known: set[int] = known) -> int:
-            return FREE if group in place else BEFORE if group in known else AFTER
+        def side(group: int, index: dict[int, int] = index, done: set[int] = done) -> int:
+            return FREE if group in index else BEFORE if group in done else AFTER
 
-        early = cheapest_cut([tensors[0][t] for t in touched], side, window)
-        groups[low:high] = sorted(window, key=lambda group: (group not in early, place[group]))
+        near = dict.fromkeys(tensor for group in window for tensor in touched[group])
+        early = cheapest_cut([tensors[tensor] for tensor in near], side, window)
+        groups[low:high] = sorted(window, key=lambda group: (group not in early, index[group]))
     return tuple(groups)
 
 
-def _tensors_of(load: Workload) -> tuple[list[tuple[int, int, tuple[int, ...]]], list[list[int]]]:
-    """Each tensor with its price, its writer and its readers; and for each group the tensors it touches."""
-    readers: list[list[int]] = [[] for _ in range(load.readers.number)]
+def _tensors_of(load: Workload) -> tuple[list[PricedTensor], list[list[int]]]:
+    """Each tensor with its price, writer and readers; and for each group the tensors that it reads or writes."""
+    readers, writers = load.readers.groups_of(), load.writer.tolist()
     touched: list[list[int]] = [[] for _ in range(load.groups)]
-    for tensor, group in zip(load.readers.thing.tolist(), load.readers.group.tolist(), strict=True):
-        readers[tensor].append(group)
-        touched[group].append(tensor)
-    found = []
-    for tensor, writer in enumerate(load.writer.tolist()):
+    for tensor, groups in enumerate(readers):
+        for group in groups:
+            touched[group].append(tensor)
+    for tensor, writer in enumerate(writers):
         touched[writer].append(tensor)
-        found.append((max(1, int(load.tensor_bytes[tensor])), writer, tuple(readers[tensor])))
-    return found, touched
+    prices = np.maximum(load.tensor_bytes, 1).tolist()
+    return list(zip(prices, writers, readers, strict=True)), touched
