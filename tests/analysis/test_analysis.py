@@ -104,7 +104,7 @@ def test_constants_do_not_count_as_data_inputs(opened: Draw) -> None:
     assert key_nodes_of(opened, constant, add, *ends, outputs=["Neg", "Exp"]) == ["add"]
 
 
-def test_what_a_body_captures_is_a_data_input_and_its_node_a_reader(opened: Draw) -> None:
+def test_a_capture_of_a_subgraph_is_a_data_input_of_its_node(opened: Draw) -> None:
     def branch(op: str) -> onnx.GraphProto:
         return helper.make_graph([helper.make_node(op, ["a"], [f"{op}_b"])], op, [], [floats(f"{op}_b", 4)])
 
@@ -126,7 +126,7 @@ def test_segments_begin_at_key_nodes(figure: Analysis) -> None:
 
 
 def test_the_dependency_maps_of_the_segments(opened: Draw) -> None:
-    """`a` is handed to the next segment and past it."""
+    """The next segment reads `a`, and so does the one after it."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="first"),
         helper.make_node("Exp", ["a"], ["b"], name="second"),
@@ -154,7 +154,7 @@ def test_a_model_without_key_nodes_is_one_segment(opened: Draw) -> None:
     assert (analysis.key_nodes, len(analysis.segments.blocks)) == ((), 1)
 
 
-# The profile and its valleys
+# The cut profile and its cut points
 
 
 def test_the_profile_of_the_figure(figure: Analysis) -> None:
@@ -163,7 +163,7 @@ def test_the_profile_of_the_figure(figure: Analysis) -> None:
 
 
 def test_the_cut_points_of_the_figure(figure: Analysis) -> None:
-    # The place after `up` costs as little, but no node means it: nobody reads `up`, and `stem` and `scale` mean others.
+    # A cut after `up` costs as little, but no node names it: `up` has no reader, `stem` and `scale` name other cuts.
     def point(node: str, position: int, crossing: tuple[str, ...], before: int, *, is_key: bool) -> CutPoint:
         after = 16 * (position < 5)
         return CutPoint(node, position, crossing, 32 * len(crossing), True, before, after, is_key, "")
@@ -176,7 +176,7 @@ def test_the_cut_points_of_the_figure(figure: Analysis) -> None:
 
 
 def random_model(seed: int) -> ModelProto:
-    """Up to 12 nodes; Concat makes sizes differ, and Dropout has a second output that perhaps nobody reads."""
+    """Up to 12 nodes; Concat makes sizes differ, and Dropout has a second output that may have no reader."""
     draw = random.Random(seed)
     standing, nodes, sizes = ["x"], [], {"x": draw.randint(1, 3)}
     for i in range(draw.randint(1, 12)):
@@ -196,10 +196,10 @@ def random_model(seed: int) -> ModelProto:
     return model_of(nodes, [floats("x", sizes["x"])], [floats(name, sizes[name]) for name in ends])
 
 
-def alive_after(model: Model, place: int) -> list[str]:
-    """By the definition: written up to there, and read later."""
+def alive_after(model: Model, index: int) -> list[str]:
+    """By the definition: written at this index or before, and read later."""
     graph = model.graph
-    before = graph.flow[: place + 1]
+    before = graph.flow[: index + 1]
     return [
         tensor
         for node in before
@@ -208,8 +208,8 @@ def alive_after(model: Model, place: int) -> list[str]:
     ]
 
 
-def valleys_of(profile: Sequence[int]) -> list[int]:
-    """Places of runs that are lower than both neighbours; nothing can be cut after the last node."""
+def local_minima(profile: Sequence[int]) -> list[int]:
+    """Indices of runs of equal values below both neighbours; no cut is after the last node."""
     runs = [list(run) for _, run in groupby(range(len(profile) - 1), key=lambda i: profile[i])]
     found: list[int] = []
     for number, run in enumerate(runs):
@@ -220,12 +220,12 @@ def valleys_of(profile: Sequence[int]) -> list[int]:
     return found
 
 
-def name_for(model: Model, place: int) -> str:
-    """The last node before a place that has readers, all of them after it; so that naming it means the place."""
+def name_for(model: Model, index: int) -> str:
+    """The last node up to an index that has readers, all of them after it."""
     graph = model.graph
-    for node in reversed(graph.flow[: place + 1]):
+    for node in reversed(graph.flow[: index + 1]):
         readers = [reader for tensor in graph.nodes[node].writes for reader in graph.readers.get(tensor, ())]
-        if readers and min(readers) > graph.flow[place]:
+        if readers and min(readers) > graph.flow[index]:
             return graph.nodes[node].name
     return ""
 
@@ -234,27 +234,27 @@ def test_the_profile_and_the_cut_points_are_those_of_the_definition(opened: Draw
     for seed in range(150):
         analysis = analyze(opened(random_model(seed)))
         model = analysis.model
-        alive = [alive_after(model, place) for place in range(len(model.graph.flow))]
+        alive = [alive_after(model, index) for index in range(len(model.graph.flow))]
         profile = [sum(model.tensor_bytes[tensor][0] for tensor in tensors) for tensors in alive]
         assert list(analysis.profile) == profile, f"seed {seed}"
         named: dict[int, str] = {}
-        for place in valleys_of(profile):
-            if (name := name_for(model, place)) and name not in named.values():
-                named[place] = name
+        for index in local_minima(profile):
+            if (name := name_for(model, index)) and name not in named.values():
+                named[index] = name
         assert {point.nodes_before - 1: point.node for point in analysis.cut_points} == named, f"seed {seed}"
         for point in analysis.cut_points:
-            place = point.nodes_before - 1
-            assert sorted(point.boundary_tensors) == sorted(alive[place])
-            assert point.bytes == profile[place]
+            index = point.nodes_before - 1
+            assert sorted(point.boundary_tensors) == sorted(alive[index])
+            assert point.bytes == profile[index]
 
 
-def test_no_node_stands_for_two_places(opened: Draw) -> None:
+def test_no_node_names_two_cut_points(opened: Draw) -> None:
     for seed in range(300):
         nodes = [point.node for point in analyze(opened(random_model(seed))).cut_points]
         assert len(set(nodes)) == len(nodes), (seed, nodes)
 
 
-def test_cutting_at_a_cut_point_costs_what_it_says_or_less(opened: Draw) -> None:
+def test_a_cut_at_a_cut_point_sends_its_bytes_or_less(opened: Draw) -> None:
     for seed in range(150):
         analysis = analyze(opened(random_model(seed)))
         sizes = analysis.model.tensor_bytes
@@ -263,14 +263,14 @@ def test_cutting_at_a_cut_point_costs_what_it_says_or_less(opened: Draw) -> None
             assert sum(sizes[name][0] for name in plan.partition.wiring.boundary_tensors) <= point.bytes, (seed, point)
 
 
-def test_every_node_that_a_cut_point_names_can_be_cut_at(tmp_path: Path) -> None:
+def test_the_node_of_every_cut_point_can_be_cut_at(tmp_path: Path) -> None:
     write("multitask", tmp_path / "m.onnx")
     analysis = analyze(graphcut.load(tmp_path / "m.onnx"))
     for point in analysis.cut_points:
         assert len(graphcut.plan(analysis, At((point.node,))).parts) == 2
 
 
-def test_bytes_without_a_number_are_at_least(opened: Draw) -> None:
+def test_bytes_of_unbound_symbols_are_a_lower_bound(opened: Draw) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="relu"), helper.make_node("Neg", ["a"], ["y"])]
     proto = model_of(nodes, [floats("x", "n", 4)], [floats("y", "n", 4)])
 
@@ -308,7 +308,7 @@ def test_one_node_has_no_cut_point(opened: Draw) -> None:
     assert (analysis.profile, analysis.cut_points, analysis.key_nodes, analysis.repeat) == ((0,), (), (), None)
 
 
-# What a model repeats
+# Repeated blocks
 
 
 def repeat_of(path: Path) -> str:
@@ -323,12 +323,12 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("layers", [2, 3, 4, 5, 6])
-def test_the_layers_of_a_decoder_are_recognised(layers: int, tmp_path: Path) -> None:
+def test_the_layers_of_a_decoder_are_recognized(layers: int, tmp_path: Path) -> None:
     write("llm", tmp_path / "llm.onnx", layers=layers, hidden=16, vocab=32)
     assert repeat_of(tmp_path / "llm.onnx") == f"{layers} \u00d7 layer, embedding before, norm and head after"
 
 
-def test_layers_are_recognised_without_names(decoder: Path, tmp_path: Path) -> None:
+def test_layers_are_recognized_without_names(decoder: Path, tmp_path: Path) -> None:
     draw = random.Random(3)
     proto = onnx.load(decoder)
     called: dict[str, str] = {"": ""}
@@ -365,7 +365,7 @@ def shuffled(proto: ModelProto, seed: int) -> ModelProto:
     return other
 
 
-def test_layers_are_recognised_in_whatever_order_the_nodes_stand(decoder: Path, tmp_path: Path) -> None:
+def test_layers_are_recognized_in_any_order_of_the_nodes(decoder: Path, tmp_path: Path) -> None:
     onnx.save(shuffled(onnx.load(decoder), 1), tmp_path / "shuffled.onnx")
     assert repeat_of(tmp_path / "shuffled.onnx") == "4 \u00d7 layer, embedding before, norm and head after"
 
@@ -391,7 +391,7 @@ def blocks(shapes: Sequence[int], *, stem: int = 3) -> ModelProto:
     return model_of(nodes, [floats("x", 1, stem, 8, 8)], [floats("y", 1, width, 1, 1)], weights)
 
 
-def test_equal_residual_blocks_are_recognised(opened: Draw) -> None:
+def test_equal_residual_blocks_are_recognized(opened: Draw) -> None:
     repeat = analyze(opened(blocks([4] * 5))).repeat
     assert repeat is not None
     assert str(repeat) == "5 \u00d7 block, convolutions before, 1 node after"
@@ -402,7 +402,7 @@ def test_blocks_that_grow_do_not_repeat(opened: Draw) -> None:
     assert analyze(opened(blocks([2, 4, 6, 8, 10]))).repeat is None
 
 
-def test_of_two_runs_of_blocks_the_longer_one_is_named(opened: Draw) -> None:
+def test_the_longer_of_two_repetitions_is_taken(opened: Draw) -> None:
     repeat = analyze(opened(blocks([2, 2, 4, 4, 4, 4]))).repeat
     assert repeat is not None
     assert [len(block) for block in repeat.blocks] == [5, 5, 5]
@@ -419,7 +419,7 @@ def test_the_same_operator_with_other_attributes_does_not_repeat(opened: Draw) -
     assert analyze(opened(model_of(nodes, [floats("t0", 4)], [floats("t8", 4)]))).repeat is None
 
 
-def test_whatever_repeats_the_blocks_are_equal_and_do_not_overlap(opened: Draw) -> None:
+def test_repeated_blocks_are_equal_and_do_not_overlap(opened: Draw) -> None:
     ops = ["Relu", "Neg", "Exp", "Abs"]
     nodes = [helper.make_node(ops[i % 4], [f"t{i}"], [f"t{i + 1}"]) for i in range(50)]
     graph: Graph = opened(model_of(nodes, [floats("t0", 4)], [floats("t50", 4)])).graph
@@ -430,8 +430,8 @@ def test_whatever_repeats_the_blocks_are_equal_and_do_not_overlap(opened: Draw) 
         labels += block * draw.randint(0, 6) + [draw.randrange(4) for _ in range(draw.randint(0, 6))]
         repeat = find_repeat(graph, range(len(labels)), labels, [draw.randrange(5) for _ in labels])
         if repeat is not None:
-            looks = [sorted(labels[i] for i in places) for places in repeat.blocks]
+            looks = [sorted(labels[i] for i in block) for block in repeat.blocks]
             assert looks == looks[:1] * len(looks), (labels, repeat)
-            taken = [i for places in repeat.blocks for i in places]
+            taken = [i for block in repeat.blocks for i in block]
             assert len(set(taken)) == len(taken), (labels, repeat)
             assert len(looks) >= 2

@@ -1,4 +1,4 @@
-"""Cost models as CSV: read, written, computed, and laid over a model."""
+"""Cost models as CSV: read, written, computed, and matched with a model."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_table_of_olive_loads_as_it_is(tmp_path: Path) -> None:
     )
 
 
-def test_columns_stand_in_any_order_and_ours_may_be_left_empty(tmp_path: Path) -> None:
+def test_columns_come_in_any_order_and_optional_ones_may_be_empty(tmp_path: Path) -> None:
     text = "time_s,num_flops,module,num_bytes,num_params,output_bytes\n1.5e-3,4,a,2,1,\n,0,b,0,0,16\n"
     rows = read_table(written(tmp_path, text)).rows
     assert rows == (
@@ -167,27 +167,27 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path
         ),
     ],
 )
-def test_what_is_wrong_in_a_table_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_in_a_table_has_its_line_and_column(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(RecordError) as caught:
         read_table(written(tmp_path, text))
     assert said in str(caught.value)
     assert caught.value.hint
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "costs.csv"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecordError, match="is not text in UTF-8"):
         read_table(path)
 
 
-def test_a_table_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> None:
+def test_an_unknown_table_is_refused_with_the_names_of_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file") as caught:
         read_table(tmp_path / "none.csv")
     assert "Phi-3.5-mini" in caught.value.hint
 
 
-def test_a_saved_table_reads_back_the_same_and_has_olives_columns_alone_where_ours_are_empty(tmp_path: Path) -> None:
+def test_a_saved_table_reads_back_the_same_without_empty_optional_columns(tmp_path: Path) -> None:
     plain = CostTable((row("a", num_params=1, num_bytes=2, num_flops=3), row('odd, "name"')))
     full = CostTable((row("a", num_params=1, activation_bytes=0, time_s=0.1 + 0.2), row("b")))
     path = tmp_path / "costs.csv"
@@ -200,7 +200,7 @@ def test_a_saved_table_reads_back_the_same_and_has_olives_columns_alone_where_ou
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_table_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GraphcutError, match=r"costs\.csv can't be written: No such file or directory"):
         save_table(CostTable(()), tmp_path / "nowhere" / "costs.csv")
 
@@ -218,7 +218,7 @@ def test_node_memory_statistics_lose_their_hashes_and_keep_commas(tmp_path: Path
     assert read_table(written(tmp_path, text)).rows == (
         row("/a/MatMul", num_bytes=16, activation_bytes=8 + 256 + 32),
         row("odd,name_1", activation_bytes=1),
-        row("Relu", num_bytes=16, activation_bytes=6),  # two nodes without names: their operator is all ORT tells
+        row("Relu", num_bytes=16, activation_bytes=6),  # two nodes without names: ORT names them after their operator
     )
 
 
@@ -238,7 +238,7 @@ def test_statistics_that_onnx_runtime_collects_cover_the_nodes(chain: Path, tmp_
 # --- computed tables
 
 
-def test_a_computed_table_says_what_each_module_takes(opened: Open) -> None:
+def test_a_computed_table_has_the_costs_of_each_module(opened: Open) -> None:
     # x[n,4] times w[4,3] in module a, and Relu in module b, for n = 2.
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["y"], name="/m.0/a/MatMul"),
@@ -271,7 +271,7 @@ def test_a_tied_weight_counts_once_and_a_constant_node_reads_for_its_reader(open
     assert rows == {"embed": (10, 40), "head": (0, 0), "more": (15, 60)}
 
 
-def test_shapes_and_places_are_no_parameters_but_take_bytes(opened: Open) -> None:
+def test_shapes_and_indices_are_not_parameters_but_have_bytes(opened: Open) -> None:
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], name="/a/Reshape")]
     shape = numpy_helper.from_array(np.array([2, 2]), "shape")
     model = opened(model_of(nodes, [floats("x", 4)], [floats("y", 2, 2)], [shape]))
@@ -289,24 +289,24 @@ def test_packed_weights_have_as_many_parameters_as_plain_ones() -> None:
     assert packed["lm_head"].num_bytes * 32 == plain["lm_head"].num_bytes * (4 + 1)
 
 
-# --- which row speaks of which node
+# --- which rows match which nodes
 
 
-def test_words_are_compared_whole(opened: Open) -> None:
+def test_words_are_compared_as_a_whole(opened: Open) -> None:
     model = opened(stack("/layers.1/fc/MatMul", "/layers.10/fc/MatMul"))
     found, coverage = covered(model, "layers.1", "layers.1.f", "ayers.10")
     assert found == [["layers.1"], []]
     assert coverage == Coverage(("layers.1.f", "ayers.10"), ("/layers.10/fc/MatMul",), 1)
 
 
-def test_the_longest_row_around_a_node_speaks_of_it(opened: Open) -> None:
+def test_a_node_matches_the_row_with_the_longest_path(opened: Open) -> None:
     model = opened(stack("/layers.0/mlp/up/MatMul", "/layers.0/mlp/MatMul", "/layers.0/MatMul"))
     found, coverage = covered(model, "layers.0", "layers.0.mlp", "layers.0.mlp.up.lora")
     assert found == [["layers.0.mlp"], ["layers.0.mlp"], ["layers.0"]]
     assert coverage.unmatched == ("layers.0.mlp.up.lora",)
 
 
-def test_a_row_may_bear_the_name_of_a_node(opened: Open) -> None:
+def test_a_row_may_have_the_name_of_a_node(opened: Open) -> None:
     model = opened(stack("/a/MatMul", "/a/MatMul_1", "Gemm_7"))
     found, _ = covered(model, "a", "/a/MatMul_1", "Gemm_7")
     assert found == [["a"], ["/a/MatMul_1"], ["Gemm_7"]]
@@ -326,17 +326,17 @@ def test_a_wrapper_of_the_table_does_not_count_either(opened: Open) -> None:
     assert found == [["net.model.layers.0"], ["net.lm_head"]]
 
 
-def test_one_of_two_towers_is_no_wrapper(opened: Open) -> None:
+def test_one_of_two_towers_is_not_a_wrapper(opened: Open) -> None:
     model = opened(stack("/text/layers.0/MatMul", "/vision/layers.0/MatMul"))
     assert covered(model, "layers.0")[0] == [[], []]
 
 
-def test_a_table_of_one_layer_is_no_table_of_others(opened: Open) -> None:
+def test_a_table_of_one_layer_does_not_match_others(opened: Open) -> None:
     model = opened(stack("/layers.0/fc/MatMul", "/layers.1/fc/MatMul"))
     assert covered(model, "layers.1.fc")[0] == [[], ["layers.1.fc"]]
 
 
-def test_the_row_of_the_model_itself_speaks_of_what_stands_in_no_module_inside(opened: Open) -> None:
+def test_the_row_of_the_model_matches_nodes_in_no_inner_module(opened: Open) -> None:
     model = opened(stack("/model/MatMul", "/model/norm/MatMul"))
     assert covered(model, "model")[0] == [["model"], []]
 
@@ -356,14 +356,14 @@ def test_other_exporters_names_are_known(opened: Open, node: str, module: str) -
     assert covered(opened(stack(node)), module)[0] == [[module]]
 
 
-def test_rows_of_projections_speak_of_the_one_that_packs_them(opened: Open) -> None:
+def test_rows_of_projections_match_the_packed_projection(opened: Open) -> None:
     model = opened(stack("/model/layers.0/attn/qkv_proj/MatMul"))
     q, k, v = (f"model.layers.0.self_attn.{name}_proj" for name in "qkv")
     assert covered(model, v, q, k) == ([[q, k, v]], Coverage((), (), 3))
     assert covered(model, v, q)[0] == [[]]
 
 
-def test_rows_and_nodes_that_weigh_nothing_are_no_gap(opened: Open) -> None:
+def test_rows_and_nodes_without_costs_are_not_listed(opened: Open) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["y"], name="/a/MatMul"),
         helper.make_node("Transpose", ["y"], ["z"], name="/b/Transpose"),
@@ -438,7 +438,7 @@ def test_an_operator_without_a_formula_takes_the_operations_of_its_row(opened: O
     assert apply_table(costs, CostTable((row("a", num_flops=5),)), DEVICE)[0] == pytest.approx((5.0,))
 
 
-def test_spreading_keeps_the_whole() -> None:
+def test_spreading_keeps_the_total() -> None:
     assert spread(6.0, [1, 2, 0]) == [2.0, 4.0, 0.0]
     assert spread(6.0, [0, 0, 0]) == [2.0, 2.0, 2.0]
 
@@ -482,7 +482,7 @@ def test_shipped_tables_are_what_the_script_writes(script: ModuleType, tmp_path:
     assert (tmp_path / "costs.csv").read_bytes() == shipped_tables()[name].read_bytes()
 
 
-def test_shipped_tables_are_said_to_be_computed() -> None:
+def test_shipped_tables_are_documented_as_computed() -> None:
     text = (next(iter(shipped_tables().values())).parent / "README.md").read_text(encoding="utf-8")
     assert "computed, not measured" in text.lower()
     assert all(name in text for name in shipped_tables())

@@ -61,7 +61,7 @@ def test_an_unknown_size_counts_as_one_and_makes_a_lower_bound() -> None:
     assert not (formula * 2).is_exact
 
 
-def test_no_element_is_no_cost() -> None:
+def test_a_tensor_without_elements_costs_nothing() -> None:
     assert product((0, "n")) == Formula()
     assert product(()) == Formula.of(1)
 
@@ -91,7 +91,7 @@ def cached(
     seq: int | str = "seq",
     total: str = "total",
 ) -> ModelProto:
-    """A decoder that gives its caches back by an operator of nobody's, with ids and a mask."""
+    """A decoder whose caches pass through an unknown operator, with token ids and a mask."""
     nodes = [helper.make_node("Grow", [before, "input_ids"], [after], domain="com.acme") for before, after in names]
     nodes.append(helper.make_node("Head", ["input_ids", "attention_mask"], ["logits"], domain="com.acme"))
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", seq])
@@ -143,7 +143,7 @@ def test_exporters_spell_caches_in_many_ways(opened: Open, past: str, present: s
         ("past_values", "prediction_outputs"),
     ],
 )
-def test_unrelated_names_are_no_cache(opened: Open, past: str, present: str) -> None:
+def test_unrelated_names_are_not_a_cache(opened: Open, past: str, present: str) -> None:
     assert find_caches(opened(cached([(past, present)]))) == ()
 
 
@@ -166,12 +166,12 @@ def test_a_buffer_for_past_and_present_is_a_cache(opened: Open) -> None:
     assert profile_dims(model, "decode", 16) == decode
 
 
-def test_a_name_that_fits_two_is_no_pair(opened: Open) -> None:
+def test_a_name_with_two_matches_is_not_a_pair(opened: Open) -> None:
     names = [("past_key_0", "present_key_0"), ("past.0.key", "present.0.key")]
     assert find_caches(opened(cached(names))) == ()
 
 
-def test_caches_stand_in_the_order_of_the_inputs(opened: Open) -> None:
+def test_caches_are_in_the_order_of_the_inputs(opened: Open) -> None:
     names = [(f"past_{i}", f"present_{i}") for i in (10, 2, 0)]
     assert [cache.layer for cache in find_caches(opened(cached(names)))] == [10, 2, 0]
 
@@ -185,7 +185,7 @@ def test_real_exports_have_their_caches() -> None:
     assert find_caches(load(FIXTURES / "unet.onnx")) == ()
 
 
-def test_a_cache_lives_with_the_nodes_that_read_and_write_it(tmp_path: Path) -> None:
+def test_the_nodes_of_a_cache_read_and_write_it(tmp_path: Path) -> None:
     write("llm", tmp_path / "llm.onnx", layers=2)
     model = load(tmp_path / "llm.onnx")
     cache = find_caches(model)[2]
@@ -199,7 +199,7 @@ def test_the_symbols_of_a_decoder_have_roles(opened: Open) -> None:
     assert decoder_sizes(model) == DecoderSizes("batch", "seq", "past", "total", "total")
 
 
-def test_what_is_no_decoder_has_no_profiles(opened: Open) -> None:
+def test_a_model_that_is_not_a_decoder_has_no_profiles(opened: Open) -> None:
     model = opened(cached([("x", "y")]))
     assert decoder_sizes(model) is None
     with pytest.raises(UsageError, match=r"model\.onnx is not a decoder: none of its inputs is a cache") as caught:
@@ -213,7 +213,7 @@ def test_prefill_fills_an_empty_cache_and_decode_adds_one_token(opened: Open) ->
     assert profile_dims(model, "decode", 16, batch=3) == {"batch": 3, "seq": 1, "past": 16, "total": 17}
 
 
-def test_what_the_user_bound_wins_in_a_profile(opened: Open) -> None:
+def test_dims_of_the_user_take_precedence_in_a_profile(opened: Open) -> None:
     model = opened(cached([("past_0", "present_0")]), dims={"seq": 4})
     assert profile_dims(model, "decode", 16) == {"batch": 1, "seq": 4, "past": 16, "total": 20}
 
@@ -225,7 +225,7 @@ def test_a_decoder_that_takes_one_token_at_a_time_has_no_longer_prefill(opened: 
     assert profile_dims(model, "decode", 16) == {"batch": 1, "past": 16, "past + 1": 17}
 
 
-def test_the_caches_that_grow_tell_what_is_past(opened: Open) -> None:
+def test_the_caches_that_grow_give_the_past(opened: Open) -> None:
     proto = cached([("past.0.encoder.key", "present.0.encoder.key"), ("past.0.decoder.key", "present.0.decoder.key")])
     for value in (proto.graph.input[2], proto.graph.output[1]):
         value.type.tensor_type.shape.dim[2].dim_param = "encoder_length"
@@ -240,7 +240,7 @@ def test_a_profile_needs_tokens(opened: Open) -> None:
         profile_dims(model, "prefill", 0)
 
 
-def test_sizes_that_are_sums_follow_from_their_symbols(opened: Open) -> None:
+def test_sizes_that_are_expressions_follow_from_their_symbols(opened: Open) -> None:
     grown = ("batch", 2, "past + seq", 8)
     model = opened(cached([("past_0", "present_0")], present=grown))
     costs = weigh(model, {"batch": 1, "seq": 2, "past": 5})
@@ -309,7 +309,7 @@ def test_a_four_bit_weight_that_is_unpacked_on_the_way_counts_packed(opened: Ope
     assert costs.weight_bytes == (320 + 2 * 10 * 4,)
 
 
-def test_a_weight_that_a_constant_node_makes_counts_as_it_is_made(opened: Open) -> None:
+def test_the_output_of_a_constant_node_counts_as_computed(opened: Open) -> None:
     nodes = [
         helper.make_node("ConstantOfShape", ["sizes"], ["w"]),
         helper.make_node("MatMul", ["x", "w"], ["y"]),
@@ -328,7 +328,7 @@ def test_a_quantised_embedding_counts_the_share_of_rows_it_picks(opened: Open) -
     assert costs.weight_bytes == (5 * 32 + 5 * 2 * 4,)
 
 
-def test_experts_that_no_token_can_reach_are_not_touched(opened: Open) -> None:
+def test_experts_that_no_token_can_reach_are_not_read(opened: Open) -> None:
     moe = helper.make_node("MoE", ["x", "r", "f", "", "g"], ["y"], domain="com.microsoft", k=2)
     weights = [zeros("f", 8, 24, 16), zeros("g", 8, 16, 24)]
     inputs = [floats("x", "s", 16), floats("r", "s", 8)]
@@ -346,7 +346,7 @@ def test_a_rotary_table_counts_the_rows_of_its_tokens() -> None:
     assert [costs.weight_bytes[n] for n in attention] == [2 * 8 * 4] * 4
 
 
-def test_constants_of_a_body_are_weights_of_its_node(opened: Open) -> None:
+def test_constants_of_a_subgraph_are_weights_of_its_node(opened: Open) -> None:
     constant = helper.make_node("Constant", [], ["k"], value=zeros("k", 5))
     then = helper.make_graph([constant, helper.make_node("Add", ["x", "k"], ["t"])], "then", [], [floats("t", 5)])
     other = helper.make_graph([helper.make_node("Add", ["x", "w"], ["e"])], "else", [], [floats("e", 5)])
@@ -369,7 +369,7 @@ def test_views_move_nothing_and_looking_at_a_shape_reads_nothing(opened: Open) -
     assert costs.is_view == (False, True, False, False)
 
 
-def test_sizes_that_come_out_only_once_numbers_are_put_in_are_counted(opened: Open) -> None:
+def test_sizes_that_are_known_only_with_bound_dims_count(opened: Open) -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
         helper.make_node("Mul", ["s", "two"], ["d"]),
@@ -400,14 +400,14 @@ def tens(graph: Graph, **more: int) -> dict[str, tuple[int, bool]]:
     return {name: (more.get(name, 10), True) for name in names}
 
 
-def test_an_inner_tensor_dies_after_its_last_reader() -> None:
+def test_an_inner_tensor_is_freed_after_its_last_reader() -> None:
     graph = chain_of(("x", "a"), ("a", "b"), ("b", "c"), ("c", "y"))
     # x is held by the caller, and two inner tensors are alive at once.
     assert peak_bytes(graph, [0, 1, 2, 3], tens(graph)) == 30
     assert peak_bytes(graph, [0, 1, 2, 3], tens(graph, b=100)) == 10 + 10 + 100
 
 
-def test_what_a_part_gives_out_stays_to_the_end() -> None:
+def test_outputs_of_a_part_are_held_to_the_end() -> None:
     graph = chain_of(("x", "a"), ("a", "b"), ("b", "c"), ("c a", "y"))
     # a is read by a node outside, so it stays beside b and c; x too.
     assert peak_bytes(graph, [0, 1, 2], tens(graph)) == 40
@@ -415,7 +415,7 @@ def test_what_a_part_gives_out_stays_to_the_end() -> None:
     assert peak_bytes(graph, [0, 1, 2], tens(graph), writes=["c"]) == 30
 
 
-def test_a_tensor_that_nobody_reads_is_alive_while_it_is_written() -> None:
+def test_a_tensor_without_readers_is_held_while_it_is_written() -> None:
     graph = chain_of(("x", "a side"), ("a", "y"))
     assert peak_bytes(graph, [0, 1], tens(graph, side=100)) == 10 + 10 + 100
 
@@ -428,16 +428,16 @@ def simulated(graph: Graph, nodes: Sequence[int], sizes: Mapping[str, tuple[int,
     """The peak by its definition: for each moment, every tensor asked for whether it is alive."""
     outside = [node for i, node in enumerate(graph.nodes) if i not in nodes]
     wanted = {tensor for node in outside for tensor in node.reads} | set(graph.writes)
-    made_at = {tensor: place for place, i in enumerate(nodes) for tensor in graph.nodes[i].writes}
+    made_at = {tensor: index for index, i in enumerate(nodes) for tensor in graph.nodes[i].writes}
     read_at: dict[str, list[int]] = {}
-    for place, i in enumerate(nodes):
+    for index, i in enumerate(nodes):
         for tensor in graph.nodes[i].reads:
-            read_at.setdefault(tensor, []).append(place)
+            read_at.setdefault(tensor, []).append(index)
     peak = 0
     for moment in range(len(nodes)):
         alive = {tensor for tensor in read_at if tensor not in made_at}
-        alive |= {t for t, place in made_at.items() if place <= moment and (t in wanted or place == moment)}
-        alive |= {t for t, place in made_at.items() if place <= moment <= max(read_at.get(t, [-1]))}
+        alive |= {t for t, index in made_at.items() if index <= moment and (t in wanted or index == moment)}
+        alive |= {t for t, index in made_at.items() if index <= moment <= max(read_at.get(t, [-1]))}
         peak = max(peak, sum(sizes[tensor][0] for tensor in alive))
     return peak
 
@@ -469,7 +469,7 @@ def test_the_peak_is_what_a_simulation_finds(case: tuple[Graph, list[int], dict[
 
 
 @pytest.mark.parametrize("name", [name for name, build in HAZARDS.items() if not build().ort_refuses])
-def test_no_hazard_stops_the_scales(name: str, tmp_path: Path) -> None:
+def test_every_hazard_can_be_weighed(name: str, tmp_path: Path) -> None:
     model = load(HAZARDS[name]().write(tmp_path))
     costs = weigh(model)
     assert len(costs.flops) == len(model.graph.flow)
@@ -519,7 +519,7 @@ def test_a_node_takes_the_longer_of_computing_and_moving(opened: Open) -> None:
         ("name", "", "a device needs a name"),
     ],
 )
-def test_a_device_that_cannot_be_is_refused(field: str, value: object, words: str) -> None:
+def test_an_impossible_device_is_refused(field: str, value: object, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         Device(**{"name": "a", field: value})  # type: ignore[arg-type]
 
@@ -532,7 +532,7 @@ def test_a_device_in_a_file_is_read_strictly() -> None:
     assert msgspec.json.decode(b'{"name": "a"}', type=Device) == Device(name="a")
 
 
-# The whole.
+# A decoder.
 
 
 @pytest.fixture(scope="module")
@@ -557,7 +557,7 @@ def test_the_products_of_a_decoder_are_those_of_its_architecture(llm: Model, pro
     assert set().union(*(formula.symbols for formula in costs.formulas)) <= {"batch", "seq", "past", "total"}
 
 
-def test_decoding_touches_every_projection_once_and_one_row_of_the_embedding(llm: Model) -> None:
+def test_decoding_reads_every_projection_once_and_one_row_of_the_embedding(llm: Model) -> None:
     costs = weigh(llm, profile_dims(llm, "decode", 20))
     by_node = dict(zip((llm.graph.nodes[i].name for i in llm.graph.flow), costs.weight_bytes, strict=True))
     matrices = sum(number for name, number in by_node.items() if name.endswith("MatMul") and number)
@@ -565,7 +565,7 @@ def test_decoding_touches_every_projection_once_and_one_row_of_the_embedding(llm
     assert by_node["/model/embed_tokens/Gather"] == 4 * 32
 
 
-def test_weighing_is_aligned_with_the_flow(llm: Model) -> None:
+def test_costs_are_in_the_order_of_the_flowing_nodes(llm: Model) -> None:
     costs = weigh(llm)
     rows = (costs.formulas, costs.flops, costs.weight_bytes, costs.moved_bytes, costs.is_view)
     assert {len(row) for row in rows} == {len(llm.graph.flow)}

@@ -31,7 +31,7 @@ def one_node(
     dtypes: Mapping[str, int] | None = None,
     opset: int = 23,
 ) -> ModelProto:
-    """A model of one node; tensors are float32 where `dtypes` says nothing else, and weights hold zeros."""
+    """A model of one node; tensors are float32 unless `dtypes` has another type, and weights are zeros."""
     of = dtypes or {}
 
     def declared(tensors: Mapping[str, Sizes]) -> list[onnx.ValueInfoProto]:
@@ -205,7 +205,7 @@ MS_PRODUCTS = [
 
 
 @pytest.mark.parametrize(("proto", "reads", "writes", "weights", "expected"), ELEMENTWISE + PRODUCTS + MS_PRODUCTS)
-def test_an_operator_costs_what_its_sizes_say(
+def test_the_cost_of_an_operator_follows_from_its_sizes(
     opened: Open,
     proto: NodeProto,
     reads: Mapping[str, Sizes],
@@ -217,7 +217,7 @@ def test_an_operator_costs_what_its_sizes_say(
 
 
 @pytest.mark.parametrize(("proto", "reads", "weights", "expected"), MS_ELEMENTWISE)
-def test_an_elementwise_contrib_operator_costs_what_its_output_measures(
+def test_the_cost_of_an_elementwise_contrib_operator_follows_from_its_output(
     opened: Open, proto: NodeProto, reads: Mapping[str, Sizes], weights: Mapping[str, Sizes], expected: int
 ) -> None:
     assert flops_of(opened, proto, reads, {"y": (2, 3)}, weights=weights) == str(expected)
@@ -237,7 +237,7 @@ def test_a_scatter_that_adds_costs_its_updates(opened: Open) -> None:
     assert flops_of(opened, node("ScatterND", "a i u", reduction="add"), sizes, {"y": (9, 4)}, **more) == "12"
 
 
-def test_quantised_products_count_their_requantisation(opened: Open) -> None:
+def test_quantized_products_count_their_requantization(opened: Open) -> None:
     eight = dict.fromkeys(("a", "w", "y", "z"), TensorProto.UINT8)
     matmul = node("QLinearMatMul", "a s z w s z s z")
     found = flops_of(
@@ -272,7 +272,7 @@ def test_a_recurrent_layer_costs_its_gates_for_each_step(
     assert flops_of(opened, proto, {"x": (steps, batch, width)}, out, weights=weights, opset=17) == str(expected)
 
 
-def test_standard_attention_counts_the_whole_rectangle(opened: Open) -> None:
+def test_standard_attention_counts_all_scores(opened: Open) -> None:
     heads, kv_heads, width = 4, 2, 6
     split = {
         "q": (B, heads, S, width),
@@ -295,7 +295,7 @@ GQA_WRITES = {"y": ("b", "s", 24), "k2": ("b", 2, "t", 6), "v2": ("b", 2, "t", 6
 COUNTERS = {"weights": {"l": (1,), "t": (1,)}, "dtypes": {"l": TensorProto.INT32, "t": TensorProto.INT32}}
 
 
-def test_grouped_attention_meets_all_that_the_present_holds(opened: Open) -> None:
+def test_grouped_attention_counts_all_keys_of_the_present_cache(opened: Open) -> None:
     proto = node("GroupQueryAttention", "qk kv kv pk pv l t", "y k2 v2", MS, num_heads=4, kv_num_heads=2)
     assert flops_of(opened, proto, GQA, GQA_WRITES, **COUNTERS) == f"{4 * (4 * 6 + 5)}*b*s*t"
 
@@ -344,7 +344,7 @@ def test_contrib_attention_projects_first(opened: Open) -> None:
     assert found == str(B * S * (2 * 10 * 72 + 72) + B * 4 * S * S * (4 * 6 + 5))
 
 
-def test_experts_cost_for_each_token_the_few_it_passes(opened: Open) -> None:
+def test_experts_cost_the_few_that_each_token_passes(opened: Open) -> None:
     experts, hidden, inner, k = 8, 16, 24, 2
     proto = node("MoE", "x r f - g", "y", MS, k=k)
     weights = {"f": (experts, inner, hidden), "g": (experts, hidden, inner)}
@@ -363,7 +363,7 @@ def test_packed_experts_cost_what_unpacked_ones_do(opened: Open) -> None:
     assert found == f"{k * 2 * 2 * hidden * inner + 5 * experts}*s"
 
 
-def test_an_unknown_operator_counts_as_nothing_and_is_listed(opened: Open) -> None:
+def test_an_unknown_operator_counts_as_0_and_is_listed(opened: Open) -> None:
     proto = one_node(node("Mystery", "a", "y", "com.acme"), {"a": (4,)}, {"y": (4,)})
     proto.graph.node.append(node("Mystery", "y", "z", "com.acme"))
     proto.graph.output.append(floats("z", 4))
@@ -371,15 +371,15 @@ def test_an_unknown_operator_counts_as_nothing_and_is_listed(opened: Open) -> No
     assert (costs.flops, costs.uncounted) == ((0, 0), {"com.acme.Mystery": 2})
 
 
-def test_every_standard_operator_has_a_formula() -> None:
-    # SVM and tree ensembles walk structures that lie in attributes; training operators don't stand in exported models.
+def test_every_standard_operator_has_a_rule() -> None:
+    # SVM and tree ensembles have their structure in attributes; training operators are not in exported models.
     without = {"SVMClassifier", "SVMRegressor", "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
     schemas = [schema for schema in onnx.defs.get_all_schemas() if "preview" not in schema.domain]
     names = {f"{s.domain}.{s.name}" if s.domain else s.name for s in schemas if s.name not in without}
     assert names - {*RULES, *MOVING, *CONTROL_FLOW} == set()
 
 
-def test_no_operator_stands_in_two_tables() -> None:
+def test_no_operator_is_in_two_tables() -> None:
     assert set(RULES) & MOVING == set()
     assert set(CONTROL_FLOW) & {*RULES, *MOVING} == set()
 
@@ -427,7 +427,7 @@ def costs_of(model: Model, **dims: int) -> tuple[str, int]:
     return str(costs.formulas[0]), costs.flops[0]
 
 
-def test_if_costs_the_branch_that_is_heavier_for_the_bound_dims(opened: Open) -> None:
+def test_if_costs_the_more_expensive_branch_for_the_bound_dims(opened: Open) -> None:
     model = opened(branching())
     assert costs_of(model, n=3) == ("200*n", 600)
     assert costs_of(model, n=30) == ("20*n*n", 20 * 900)
@@ -506,7 +506,7 @@ def test_a_function_costs_what_its_nodes_cost_for_this_call(opened: Open) -> Non
     ]
 
 
-def test_operators_without_a_formula_inside_bodies_are_listed(opened: Open) -> None:
+def test_operators_without_a_rule_in_subgraphs_are_listed(opened: Open) -> None:
     strange = [helper.make_node("Mystery", ["x"], ["t"], domain="com.acme")]
     plain = [helper.make_node("Relu", ["x"], ["e"])]
     choice = helper.make_node(
@@ -516,7 +516,7 @@ def test_operators_without_a_formula_inside_bodies_are_listed(opened: Open) -> N
     assert (costs.flops, dict(costs.uncounted)) == ((5,), {"com.acme.Mystery": 1})
 
 
-def test_sizes_that_nothing_tells_make_a_lower_bound(opened: Open) -> None:
+def test_unknown_sizes_make_a_lower_bound(opened: Open) -> None:
     nodes = [node("Mystery", "x", "m", "com.acme"), node("Relu", "m", "y")]
     proto = control(nodes, [floats("x", 5)])
     costs: Costs = weigh(opened(proto))

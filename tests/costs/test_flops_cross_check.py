@@ -41,7 +41,7 @@ CASES = [*DEMOS, "fixture-unet", *LIGHT]
 
 
 def opened(case: str, folder: Path) -> Model:
-    """A model whose sizes are all numbers: what has no role in a decoder is a batch, of two."""
+    """A model whose sizes are all numbers: a symbol without a role in a decoder is a batch of two."""
     if case in LIGHT:
         return load(LIGHT[case])
     if case.startswith("fixture"):
@@ -68,9 +68,9 @@ def multiply_adds(model: Model) -> dict[str, float]:
     return {node.output[0]: node.macs[0] for node in theirs.nodemap.values()}
 
 
-def as_flops(model: Model, place: int, theirs: float, elements: Callable[[str], int]) -> float:
-    """Their number for a node in our unit: twice the multiply-adds, once the bias."""
-    proto = model.proto.graph.node[place]
+def as_flops(model: Model, index: int, theirs: float, elements: Callable[[str], int]) -> float:
+    """The FLOPs of a node by onnx-tool: twice the multiply-adds, once the bias."""
+    proto = model.proto.graph.node[index]
     if proto.op_type not in PRODUCTS:
         return theirs
     bias = elements(proto.output[0]) if len(proto.input) > 2 and proto.input[2] else 0

@@ -1,4 +1,4 @@
-"""States found by structure: what an input becomes on its way through operators that keep it, whatever it is called."""
+"""States found by structure: which output an input becomes through operators that keep it, whatever its name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def node(op: str, reads: Sequence[str], writes: Sequence[str], **attributes: int
 
 
 def keeping(*nodes: NodeProto, past: ValueInfoProto = PAST, present: ValueInfoProto = PRESENT) -> ModelProto:
-    """`p` becomes `q` by way of `nodes`, and what stands in `k` is used on the way."""
+    """`p` becomes `q` by way of `nodes`, and `k` is used on the way."""
     return model_of([*nodes, node("Neg", ["k"], ["y"])], [past, NEW], [present, OUT])
 
 
@@ -112,19 +112,19 @@ def test_a_state_is_followed_into_branches_and_functions(opened: Open) -> None:
     assert found(opened(proto)) == [("p", "q", 2)]
 
 
-def test_what_is_put_together_only_to_be_given_out_is_no_state(opened: Open) -> None:
+def test_a_concatenation_that_is_only_an_output_is_not_a_state(opened: Open) -> None:
     proto = model_of([node("Concat", ["p", "n"], ["q"], axis=2)], [PAST, NEW], [PRESENT])
     assert found(opened(proto)) == []
 
 
-def test_what_would_not_fit_at_the_next_step_is_no_state(opened: Open) -> None:
+def test_an_output_that_does_not_fit_the_input_is_not_a_state(opened: Open) -> None:
     nodes = [node("Concat", ["p", "n"], ["q"], axis=1), node("Relu", ["q"], ["k"])]
     wider = floats("q", "batch", 4, "seq", 8)
     past = floats("p", "batch", 2, "seq", 8)
     assert found(opened(keeping(*nodes, past=past, present=wider))) == []
 
 
-def test_an_input_that_becomes_two_outputs_is_no_state(opened: Open) -> None:
+def test_an_input_that_becomes_two_outputs_is_not_a_state(opened: Open) -> None:
     nodes = [
         node("Concat", ["p", "n"], ["q"], axis=2),
         node("Identity", ["q"], ["twin"]),
@@ -145,10 +145,10 @@ def test_exports_without_states_have_none(name: str) -> None:
     assert find_caches(load(FIXTURES / f"{name}.onnx")) == ()
 
 
-def test_a_recurrent_state_is_no_cache_of_tokens(opened: Open) -> None:
+def test_a_recurrent_state_is_not_a_cache_of_tokens(opened: Open) -> None:
     assert decoder_sizes(opened(with_lstm())) is None
 
 
-def test_states_named_by_hand_win(opened: Open) -> None:
+def test_states_named_by_the_user_take_precedence(opened: Open) -> None:
     model = opened(with_concat(), states={"past_key_values.0.key": "present.1.key"})
     assert [cache.present for cache in find_caches(model)] == ["present.1.key", "present.0.value", "present.1.value"]
