@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -53,6 +52,8 @@ def bench(
         progress=lambda title, number: say(f"round {number + 1} of {rounds}: {title}"),
     )
     if as_json:
-        print_json({"ways": [asdict(one) for one in results]})
+        from ..drawing.run_records import BenchmarkRecord
+
+        print_json(BenchmarkRecord(results))
     else:
         print_(lambda console: draw_benchmark(results, console))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
@@ -85,7 +85,9 @@ def generate(
     )
     made, times = _printed(tokens, len(prompts), is_silent=as_json)
     if as_json:
-        print_json(_record(cascade, tokens, prompts, made, times))
+        from ..drawing.run_records import generation_record
+
+        print_json(generation_record(cascade, tokens, list(zip(prompts, made, strict=True)), times[0], _rate(times)))
     else:
         _summarize(cascade, tokens, made, times)
 
@@ -148,30 +150,6 @@ def _put(text: str) -> None:
 def _rate(times: Sequence[float]) -> float | None:
     """Tokens per second after the first; None for less than two."""
     return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
-
-
-def _record(
-    cascade: Cascade,
-    tokens: Generation,
-    prompts: Sequence[list[int]],
-    made: Sequence[list[int]],
-    times: Sequence[float],
-) -> dict[str, Any]:
-    log = tokens.log
-    totals = [log.total_of(part) for part in range(len(cascade.parts))]
-    return {
-        "sequences": [
-            {"prompt": prompt, "tokens": own, "end": tokens.ends[i]}
-            for i, (prompt, own) in enumerate(zip(prompts, made, strict=True))
-        ],
-        "first_token_s": times[0],
-        "tokens_per_s": _rate(times),
-        "parts": [
-            {"file": part.file, "steps": total.runs, "run_s": total.seconds, "waited_s": waited}
-            for part, total, waited in zip(cascade.parts, totals, log.waited_s, strict=True)
-        ],
-        "deaths": [{"worker": tokens.workers[worker], "why": why} for worker, why, _ in log.deaths],
-    }
 
 
 def _summarize(cascade: Cascade, tokens: Generation, made: Sequence[Sequence[int]], times: Sequence[float]) -> None:

@@ -1,0 +1,73 @@
+"""The documents that `bench --json` and `generate --json` print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..benchmarking.comparison import WayResult
+from ..core.manifest import Cascade
+from ..running.decoding.generation import FinishReason, Generation
+
+
+class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="schema", tag="graphcut.benchmark/1"):
+    """The results of the ways to run a model."""
+
+    ways: tuple[WayResult, ...]
+
+
+class SequenceRecord(msgspec.Struct, frozen=True):
+    """A prompt, the tokens generated for it, and why the sequence ended."""
+
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    end: FinishReason
+
+
+class PartRunRecord(msgspec.Struct, frozen=True):
+    """A part: the number of its steps, the seconds they took, and the seconds that requests waited for its worker."""
+
+    file: str
+    steps: int
+    run_s: float
+    waited_s: float
+
+
+class DeathRecord(msgspec.Struct, frozen=True):
+    """A worker that ended and was replaced."""
+
+    worker: str
+    why: str
+
+
+class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.generation/1"):
+    """Generated sequences; `tokens_per_s` is the rate after the first token, null if there is only one."""
+
+    sequences: tuple[SequenceRecord, ...]
+    first_token_s: float
+    tokens_per_s: float | None
+    parts: tuple[PartRunRecord, ...]
+    deaths: tuple[DeathRecord, ...]
+
+
+def generation_record(
+    cascade: Cascade,
+    generation: Generation,
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+    first_token_s: float,
+    tokens_per_s: float | None,
+) -> GenerationRecord:
+    """The document of a generation that is over; `sequences` are prompts and the tokens generated for them."""
+    log = generation.log
+    totals = [log.total_of(index) for index in range(len(cascade.parts))]
+    return GenerationRecord(
+        sequences=tuple(SequenceRecord(*pair, generation.ends[i]) for i, pair in enumerate(sequences)),
+        first_token_s=first_token_s,
+        tokens_per_s=tokens_per_s,
+        parts=tuple(
+            PartRunRecord(part.file, total.runs, total.seconds, waited_s)
+            for part, total, waited_s in zip(cascade.parts, totals, log.waited_s, strict=True)
+        ),
+        deaths=tuple(DeathRecord(generation.workers[worker], why) for worker, why, _ in log.deaths),
+    )

@@ -1,0 +1,62 @@
+"""The documents of `--json`: each has the shape that its schema says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import graphcut
+from graphcut import Across, Cluster, Device, Into
+from graphcut.drawing import json_records
+from graphcut.drawing.changes import changes_between
+from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
+from graphcut.simulating.simulator import simulate
+from graphcut.surgery.splitting import prepare
+
+CLUSTER = Cluster(devices=(Device(name="a"), Device(name="b")))
+
+
+@pytest.fixture
+def documents(chain: Path, tmp_path: Path) -> dict[str, msgspec.Struct]:
+    """One of each, of a small model."""
+    model = graphcut.load(chain, dims={"n": 2})
+    analysis = graphcut.analyze(model)
+    plan = graphcut.plan(analysis, Across(CLUSTER))
+    cascade = graphcut.split(model, graphcut.plan(analysis, Into(2)), tmp_path / "parts")
+    result = simulate(graphcut.scenario_of_plan(plan, model, None), requests=3)
+    scenes = scene_of_plan(plan, analysis), scene_of_cascade(cascade, model)
+    return {
+        "graphcut.analysis/1": json_records.analysis_record(analysis),
+        "graphcut.planned/1": json_records.plan_record(plan, model),
+        "graphcut.view/1": json_records.cascade_record(cascade),
+        "graphcut.dry-run/1": json_records.dry_run_record(prepare(model, plan, tmp_path / "other")),
+        "graphcut.report/1": json_records.verification_record(graphcut.verify(model, cascade)),
+        "graphcut.changes/1": changes_between(*scenes),
+        "graphcut.simulated/1": json_records.simulation_record(result, "plan.json"),
+    }
+
+
+def test_a_document_names_its_schema_and_has_its_shape(documents: dict[str, msgspec.Struct]) -> None:
+    types = json_records.schema_types()
+    for name, document in documents.items():
+        text = json_records.dumps(document)
+        assert json.loads(text)["schema"] == name
+        assert json_records.dumps(msgspec.json.decode(text, type=types[name])) == text
+
+
+def test_every_document_has_a_json_schema() -> None:
+    for name, record in json_records.schema_types().items():
+        schema = msgspec.json.schema(record)
+        definition = schema["$defs"][record.__name__]
+        assert definition["properties"]["schema"]["enum"] == [name]
+        assert definition["description"]
+
+
+def test_an_infinite_difference_is_null(documents: dict[str, msgspec.Struct]) -> None:
+    report = documents["graphcut.report/1"]
+    assert isinstance(report, json_records.VerificationRecord)
+    infinite = msgspec.structs.replace(report.runs[0][0], max_abs=float("inf"))
+    assert json.loads(json_records.dumps(infinite))["max_abs"] is None
