@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
@@ -118,9 +118,10 @@ def find_repeat(
     blocks, before, after = max(divisions, key=lambda division: len(division[0]))
     if len(blocks) < 2:
         return None
+    operators = [graph.nodes[order[i]].op for i in blocks[0]]
     return RepeatedBlock(
         blocks=tuple(tuple(sorted(order[i] for i in block)) for block in blocks),
-        block="layer" if _has_attention(graph.nodes[order[i]].op for i in blocks[0]) else "block",
+        block="layer" if any("Attention" in op or op == "Softmax" for op in operators) else "block",
         before=_content(graph, [order[i] for i in before]),
         after=_content(graph, [order[i] for i in after]),
     )
@@ -172,10 +173,6 @@ def _longest_run(labels: Sequence[int], period: int) -> tuple[int, int]:
         if length > best_length:
             best_start, best_length = i - length + 1, length
     return best_start, best_length
-
-
-def _has_attention(operators: Iterable[str]) -> bool:
-    return any("Attention" in op or op == "Softmax" for op in operators)
 
 
 def _content(graph: Graph, indices: Sequence[int]) -> str:

@@ -72,12 +72,9 @@ def find_caches(model: Model) -> tuple[Cache, ...]:
     pairs = [(past, present) for past, present in model.states.items()]
     pairs += _pairs_by_name(model, {name for pair in pairs for name in pair})
     pairs += _pairs_by_structure(model, {name for pair in pairs for name in pair})
-    index = model.graph.input_index
-    return tuple(Cache(past, present, _layer(past)) for past, present in sorted(pairs, key=lambda pair: index[pair[0]]))
-
-
-def _layer(past: str) -> int | None:
-    return next((int(word) for word in _key(past) if word.isdigit()), None)
+    pairs.sort(key=lambda pair: model.graph.input_index[pair[0]])
+    layers = (next((int(word) for word in _key(past) if word.isdigit()), None) for past, _ in pairs)
+    return tuple(Cache(past, present, layer) for (past, present), layer in zip(pairs, layers, strict=True))
 
 
 def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:

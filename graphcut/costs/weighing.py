@@ -271,18 +271,14 @@ def _expert_rows(operation: Operation) -> tuple[Formula, Dim]:
     return rows(operation.read(0)) * operation.number("k", 1), axis(operation.read(2), 0)
 
 
-def _rotary_tables(first: int) -> tuple[Iterable[int], _RowRule]:
-    return (first, first + 1), partial(_rotary_rows, first)
-
-
 _ROWS_READ: Final[Mapping[str, tuple[Iterable[int], _RowRule]]] = {
     "com.microsoft.GatherBlockQuantized": ((0, 2, 3), _gathered_rows),
     "com.microsoft.EmbedLayerNormalization": ((2,), _embedding_rows),
     "com.microsoft.QEmbedLayerNormalization": ((2,), _embedding_rows),
-    "RotaryEmbedding": _rotary_tables(1),
-    "com.microsoft.RotaryEmbedding": _rotary_tables(2),
-    "com.microsoft.MRotaryEmbedding": _rotary_tables(2),
-    "com.microsoft.GroupQueryAttention": _rotary_tables(7),
+    "RotaryEmbedding": ((1, 2), partial(_rotary_rows, 1)),
+    "com.microsoft.RotaryEmbedding": ((2, 3), partial(_rotary_rows, 2)),
+    "com.microsoft.MRotaryEmbedding": ((2, 3), partial(_rotary_rows, 2)),
+    "com.microsoft.GroupQueryAttention": ((7, 8), partial(_rotary_rows, 7)),
     "com.microsoft.MoE": (range(2, 21), _expert_rows),
     "com.microsoft.QMoE": (range(2, 21), _expert_rows),
 }

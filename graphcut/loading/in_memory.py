@@ -60,7 +60,7 @@ def write_model(source: ModelProto | gs.Graph, folder: Path) -> Path:
 
 
 def is_graph(source: object) -> bool:
-    """Whether `source` is an `onnx_graphsurgeon.Graph`; doesn't import that package, which its owner has imported."""
+    """Whether `source` is an `onnx_graphsurgeon.Graph`. Imports nothing: whoever has a graph has imported it."""
     package = sys.modules.get("onnx_graphsurgeon")
     return package is not None and isinstance(source, package.Graph)
 
