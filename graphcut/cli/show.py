@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -16,11 +16,15 @@ from .output import put_drawing, put_text, say, say_next
 
 Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]
 
-_SUFFIXES: Final[Mapping[str, Format]] = {
-    ".html": "html", ".htm": "html", ".svg": "svg", ".dot": "dot", ".gv": "dot",
-    ".mmd": "mermaid", ".mermaid": "mermaid", ".json": "json", ".txt": "terminal",
-}  # fmt: skip
-"""The format of a file, by the end of its name."""
+_SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {
+    "html": (".html", ".htm"),
+    "svg": (".svg",),
+    "dot": (".dot", ".gv"),
+    "mermaid": (".mmd", ".mermaid"),
+    "json": (".json",),
+    "terminal": (".txt",),
+}
+"""The ends of file names by format."""
 
 
 def show(
@@ -75,13 +79,13 @@ def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:
     """The format that --to names, or else the name of the file."""
     if output is None or to == "lingualinked":
         return to
-    named = _SUFFIXES.get(output.suffix.lower())
+    named = next((name for name, suffixes in _SUFFIXES.items() if output.suffix.lower() in suffixes), None)
     if is_given and output.suffix and named != to:
-        suffix = next(suffix for suffix, name in _SUFFIXES.items() if name == to)
         also = f", or leave out --to for {named}" if named else ""
-        raise UsageError(f"{output} is not a file name for {to}", hint=f"write -o {output.with_suffix(suffix)}{also}")
+        hint = f"write -o {output.with_suffix(_SUFFIXES[to][0])}{also}"
+        raise UsageError(f"{output} is not a file name for {to}", hint=hint)
     if not is_given and named is None:
-        known = ", ".join(dict(zip(_SUFFIXES.values(), _SUFFIXES, strict=True)).values())
+        known = ", ".join(suffixes[0] for suffixes in _SUFFIXES.values())
         raise UsageError(f"{output}: no format is known by this file name", hint=f"use one of {known}; or add --to")
     return to if is_given or named is None else named
 

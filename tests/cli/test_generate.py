@@ -1,0 +1,181 @@
+"""`graphcut generate`: tokens on stdout as they come, how it went on stderr, and what it says when it can't."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from decoders import LAYERS, WIDTH, with_a_state_of_its_own, with_buffer, with_lstm
+
+from graphcut import generate, open_cascade
+
+from command_line import SCRIPT, Run, command, environment, llm, parts, run
+
+__all__ = ["llm", "parts", "run"]
+
+PROMPTS = [[1, 15, 27], [4, 5]]
+
+
+@pytest.fixture(scope="module")
+def expected(parts: Path) -> list[list[int]]:
+    """What Python gets; test_decoding.py holds that against the whole model."""
+    return generate(open_cascade(parts), PROMPTS, max_tokens=9).all()
+
+
+def spaced(tokens: list[int]) -> str:
+    return " ".join(map(str, tokens)) + "\n"
+
+
+def test_the_tokens_of_one_prompt_are_one_line(run: Run, parts: Path, expected: list[list[int]]) -> None:
+    result = run("generate", parts, "--prompt-ids", "1,15,27", "--max-tokens", 9)
+    assert (result.code, result.out) == (0, spaced(expected[0]))
+    lines = result.err.splitlines()
+    assert re.fullmatch(r"9 tokens, the first after [\d.,]+ \S+, then [\d.,]+ a second\.", lines[0])
+    assert [line.split()[:2] for line in lines[2:4]] == [["part-0.onnx", "9"], ["part-1.onnx", "9"]]
+
+
+def test_several_prompts_have_a_line_each_in_their_order(run: Run, parts: Path, expected: list[list[int]]) -> None:
+    stop = expected[1][1]
+    ended = [row[: row.index(stop) + 1] if stop in row else row for row in expected]
+    words = ("--prompt-ids", "1,15,27", "--prompt-ids", "4 5", "--max-tokens", 9, "--stop-ids", stop, "--quiet")
+    result = run("generate", parts, *words)
+    assert (result.code, result.out, result.err) == (0, "".join(map(spaced, ended)), "")
+
+
+def test_json_has_sequences_times_and_parts(run: Run, parts: Path, expected: list[list[int]]) -> None:
+    result = run("generate", parts, "--prompt-ids", "1,15,27", "--prompt-ids", "4,5", "--max-tokens", 9, "--json")
+    told = json.loads(result.out)
+    assert result.err == ""
+    assert told["sequences"] == [
+        {"prompt": prompt, "tokens": row, "end": "max_tokens"} for prompt, row in zip(PROMPTS, expected, strict=True)
+    ]
+    assert [(part["file"], part["steps"]) for part in told["parts"]] == [("part-0.onnx", 18), ("part-1.onnx", 18)]
+    assert told["first_token_s"] > 0
+    assert told["tokens_per_s"] > 0
+    assert told["deaths"] == []
+
+
+def test_workers_are_processes_if_asked_for(run: Run, parts: Path, expected: list[list[int]]) -> None:
+    words = ("--prompt-ids", "1,15,27", "--max-tokens", 9, "--via", "processes", "--workers", 2, "-q")
+    assert run("generate", parts, *words).out == spaced(expected[0])
+
+
+def test_a_state_is_named_when_cutting_or_when_generating(run: Run, tmp_path: Path) -> None:
+    onnx.save(with_a_state_of_its_own(), tmp_path / "own.onnx")
+    blind, told = tmp_path / "blind", tmp_path / "told"
+    assert run("split", tmp_path / "own.onnx", "--num-splits", 1, "-o", blind).code == 0
+    assert run("split", tmp_path / "own.onnx", "--num-splits", 2, "-o", told, "--state", "h=g").code == 0
+    words = ("--prompt-ids", "3,1", "--max-tokens", 5, "-q")
+    by_hand = run("generate", blind, *words, "--state", "h=g")
+    assert by_hand.code == 0
+    assert len(by_hand.out.split()) == 5
+    assert run("generate", told, *words).out == by_hand.out
+    message, hint = run("generate", blind, *words).error
+    assert message.endswith("reads float32[batch,16] 'h', and it is not known what to feed there")
+    assert hint == "feed it with --inputs FILE.npz; or, if an output becomes it, add --state h=OUTPUT"
+
+
+def test_inputs_come_from_a_file(run: Run, tmp_path: Path) -> None:
+    onnx.save(with_lstm(), tmp_path / "lstm.onnx")
+    run("split", tmp_path / "lstm.onnx", "--num-splits", 2, "-o", tmp_path / "parts", "-q")
+    hidden, cell = np.full((LAYERS, 1, WIDTH), 0.5, np.float32), np.ones((LAYERS, 1, WIDTH), np.float32)
+    np.savez(tmp_path / "begin.npz", h0=hidden, c0=cell)
+    words = ("--prompt-ids", "3,1", "--max-tokens", 6, "-q")
+    result = run("generate", tmp_path / "parts", *words, "--inputs", tmp_path / "begin.npz")
+    python = generate(open_cascade(tmp_path / "parts"), [[3, 1]], max_tokens=6, inputs={"h0": hidden, "c0": cell}).all()
+    assert result.out == spaced(python[0])
+    assert result.out != run("generate", tmp_path / "parts", *words).out
+
+
+def test_a_random_prompt_is_in_the_vocabulary(run: Run, parts: Path) -> None:
+    words = ("generate", parts, "--prompt-ids", "random", "--max-tokens", 2, "--json")
+    result = run(*words, "--seed", 5)
+    assert result.err.startswith("inputs generated with --seed 5: input_ids int64[1, 8]")
+    (sequence,) = json.loads(result.out)["sequences"]
+    assert len(sequence["prompt"]) == 8
+    assert set(sequence["prompt"]) <= set(range(32))
+    assert json.loads(run(*words, "--seed", 5).out)["sequences"] == [sequence]
+
+
+def test_random_inputs_are_those_that_do_not_follow_from_tokens(run: Run, tmp_path: Path) -> None:
+    onnx.save(with_lstm(), tmp_path / "lstm.onnx")
+    run("split", tmp_path / "lstm.onnx", "--num-splits", 2, "-o", tmp_path / "parts", "-q")
+    words = ("generate", tmp_path / "parts", "--prompt-ids", "3,1", "--max-tokens", 3, "-q")
+    result = run(*words, "--inputs", "random")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == run(*words).out, "both inputs besides the tokens are states"
+
+
+def test_a_full_buffer_ends_a_sequence_with_a_message(run: Run, tmp_path: Path) -> None:
+    onnx.save(with_buffer(), tmp_path / "buffer.onnx")
+    run("split", tmp_path / "buffer.onnx", "--num-splits", 2, "-o", tmp_path / "parts", "-q")
+    result = run("generate", tmp_path / "parts", "--prompt-ids", "3,1")
+    assert len(result.out.split()) == 24 - 2 + 1
+    assert "1 sequence ended because the model has no room for more tokens." in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--prompt-ids", "1,x"), "--prompt-ids '1,x' is not a comma-separated list of token ids"),
+        (("--prompt-ids", ""), "--prompt-ids '' is not a comma-separated list of token ids"),
+        (("--prompt-ids", "1,4294967297"), "prompt 0 has 4294967297, which is not a token id"),
+        (("--prompt-ids", "1", "--stop-ids", "-2"), "--stop-ids '-2' is not a comma-separated list of token ids"),
+        (("--prompt-ids", "1", "--state", "past"), "--state past: expected INPUT=OUTPUT"),
+        (("--prompt-ids", "1", "--state", "a=b", "--state", "a=c"), "--state names the input 'a' twice"),
+        (
+            ("--prompt-ids", "1", "--workers", "9"),
+            "9 workers can't share 2 parts: the states of a sequence stay with a part",
+        ),
+    ],
+)
+def test_wrong_values_are_misuse(run: Run, parts: Path, words: tuple[str, ...], message: str) -> None:
+    result = run("generate", parts, *words)
+    assert result.code == 2
+    assert result.error[0] == message
+
+
+def test_input_ids_can_not_be_given_as_inputs(run: Run, parts: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", input_ids=np.array([[1]], np.int64))
+    result = run("generate", parts, "--prompt-ids", "1", "--inputs", tmp_path / "x.npz")
+    assert (result.code, result.error[0]) == (2, "'input_ids' is among the inputs, but prompts are fed there")
+
+
+def test_a_token_outside_the_vocabulary_is_named(run: Run, parts: Path) -> None:
+    result = run("generate", parts, "--prompt-ids", "99999")
+    assert (result.code, result.error[0]) == (3, "token id 99999 of prompt 0 is outside the vocabulary (32)")
+
+
+def test_a_closed_pipe_ends_generating_silently(parts: Path) -> None:
+    words = f"{SCRIPT} generate {parts} --prompt-ids 1,2 --max-tokens 500 -q | head -c 4"
+    done = subprocess.run(["/bin/sh", "-c", words], capture_output=True, check=False, timeout=60, env=environment())
+    assert (len(done.stdout), done.stderr) == (4, b"")
+
+
+def test_ctrl_c_leaves_no_workers(parts: Path) -> None:
+    words = [str(SCRIPT), "generate", str(parts), "--prompt-ids", "1,2", "--max-tokens", "100000", "--via", "processes"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.read(3)
+        os.killpg(running.pid, signal.SIGINT)
+        _, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert err.decode().startswith("error: interrupted")
+    time.sleep(0.2)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+
+
+def test_the_installed_command_generates(parts: Path, expected: list[list[int]]) -> None:
+    result = command("generate", parts, "--prompt-ids", "1,15,27", "--max-tokens", 9)
+    assert (result.code, result.out) == (0, spaced(expected[0]))

@@ -1,0 +1,141 @@
+"""Help, versions, and options that stand anywhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import graphcut
+from graphcut.benchmarking.ways import way_descriptions
+from graphcut.demos import DEMOS, options_of
+
+from command_line import COMMANDS, RAY_FLAGS, Run, command, llm, own_llm, run
+
+__all__ = ["llm", "own_llm", "run"]
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-h",), *((name, "--help") for name in COMMANDS)], ids=" ".join)
+def test_every_command_has_help(run: Run, words: Sequence[str]) -> None:
+    result = run(*words)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Usage: graphcut")
+
+
+def test_help_names_every_command(run: Run) -> None:
+    listed = re.findall(r"^  ([a-z-]+) +[A-Z]", run("--help").out.partition("Commands:")[2], re.MULTILINE)
+    assert tuple(listed) == COMMANDS
+
+
+def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in run("--help").out.partition("Commands:")[2]
+    for name in COMMANDS:
+        lines = run(name, "--help").out.splitlines()
+        assert max(map(len, lines)) <= 80, name
+        assert f"  {lines[2].strip().split('. ')[0].removesuffix('.')}." in run("--help").out
+
+
+def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
+    usages = [run(name, "--help").out.splitlines()[0] for name in COMMANDS]
+    arguments = ["NAME", "MODEL", "MODEL", "MODEL", "DIR", "THING [THING]", *["DIR"] * 3, "PLAN", "DIR", "MODEL"]
+    assert usages == [
+        f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
+    ]
+
+
+def test_demos_and_ways_are_explained(run: Run) -> None:
+    for name, meanings in (("demo", DEMOS), ("bench", way_descriptions())):
+        text = " ".join(run(name, "--help").out.split())
+        for word, meaning in meanings.items():
+            assert f" {word} {' '.join(meaning.split())}" in text
+
+
+def test_the_defaults_of_a_demo_are_those_of_its_recipe(run: Run) -> None:
+    text = " ".join(run("demo", "--help").out.split())
+    for name, default in options_of("llm").items():
+        if default not in {None, False}:
+            assert re.search(rf"--{name.replace('_', '-')} [^\[]*\[default: {default}\]", text), name
+
+
+def test_help_is_printed_without_arguments(run: Run) -> None:
+    result = run()
+    assert (result.out + result.err).startswith("Usage: graphcut")
+
+
+def test_versions_are_one_line(run: Run) -> None:
+    result = run("--version")
+    assert result.code == 0
+    assert re.fullmatch(r"graphcut \S+ \(python \S+, onnx \S+, onnxruntime \S+\)\n", result.out)
+
+
+def test_the_module_runs_like_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "graphcut", "--version"], capture_output=True, check=False)
+    assert done.stdout.startswith(b"graphcut ")
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_general_options_stand_anywhere(run: Run, own_llm: Path, place: int) -> None:
+    for option in ("--quiet", "-q", "--no-color", "--debug"):
+        words: list[object] = ["split", own_llm, "--num-splits", 2, "--force"]
+        words.insert([0, 1, len(words)][place], option)
+        result = run(*words)
+        assert result.code == 0, result.err
+        assert (result.err == "") is (option in {"--quiet", "-q"})
+
+
+def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
+    assert run("analyze", own_llm, "-q").err == ""
+    assert run("analyze", own_llm).err.startswith("next: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [
+        ("graphcut d", ["demo"]),
+        ("graphcut demo ", list(DEMOS)),
+        ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]),
+        ("graphcut plan x --profile ", ["prefill", "decode"]),
+        ("graphcut plan x --cost-model Phi", ["Phi-3.5-mini"]),
+        ("graphcut bench x --way whole-", [way for way in way_descriptions() if way.startswith("whole-")]),
+        ("graphcut run x --provider CPU", ["CPUExecutionProvider"]),
+        ("graphcut run x --via ", ["threads", "processes", "ray"]),
+        ("graphcut simulate plan.json --cluster cluster.toml --fail ", ["pi@", "jetson@"]),
+        ("graphcut simulate plan.json --cluster cluster.toml --fail j", ["jetson@"]),
+        ("graphcut simulate nothing.json --fail ", []),
+    ],
+)
+def test_the_shell_completes_words(tmp_path: Path, line: str, completions: list[str]) -> None:
+    devices = "".join(f'[[devices]]\nname = "{name}"\nflops_per_s = 1e9\n' for name in ("pi", "jetson"))
+    (tmp_path / "cluster.toml").write_text(devices)
+    words = line.split(" ")
+    env = {"_GRAPHCUT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    result = command(cwd=tmp_path, env=env)
+    assert (result.out.split(), result.err) == (completions, "")
+
+
+def flags_of(run: Run, *words: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", run(*words, "--help").out))
+
+
+def strings_in(path: Path) -> Iterator[str]:
+    return (
+        node.value
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def test_messages_name_existing_options_and_commands(run: Run) -> None:
+    flags = flags_of(run).union(*(flags_of(run, name) for name in COMMANDS))
+    house = Path(graphcut.__file__).parent
+    for path in house.rglob("*.py"):
+        for text in strings_in(path):
+            known = flags | RAY_FLAGS if path.stem == "ray_cluster" else flags
+            assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known, (path, text)
+            assert set(re.findall(r"`graphcut ([a-z-]+)", text)) <= set(COMMANDS), (path, text)

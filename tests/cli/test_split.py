@@ -1,0 +1,77 @@
+"""`graphcut split`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from command_line import MIDDLE, Run, holdings, llm, own_llm, own_parts, parts, run
+from conftest import floats, model_of
+
+__all__ = ["llm", "own_llm", "own_parts", "parts", "run"]
+
+
+def test_a_dry_run_lists_files_and_writes_nothing(run: Run, own_llm: Path) -> None:
+    result = run("split", own_llm, "-n", "--at-nodes", MIDDLE)
+    assert result.code == 0
+    *files, need = result.out.splitlines()
+    names = [Path(line.split("  ")[0]).name for line in files]
+    assert names == ["part-0.onnx", "part-0.onnx.data", "part-1.onnx", "part-1.onnx.data", "cascade.json"]
+    assert re.fullmatch(r"[\d.]+ KiB would be written; this was a dry run", need)
+    assert holdings(own_llm.parent) == {"llm.onnx"}
+
+
+def test_quiet_prints_only_the_manifest(run: Run, own_llm: Path) -> None:
+    result = run("split", own_llm, "-q", "--at-nodes", MIDDLE)
+    assert (result.code, result.out, result.err) == (0, f"{own_llm.parent / 'llm.parts' / 'cascade.json'}\n", "")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("--at-nodes", "/model/layers.0/add_1,/model/layers.1/add_1"),
+        ("--at-nodes", " /model/layers.1/add_1 , /model/layers.0/add_1,"),
+        ("--at-nodes", "/model/layers.1/add_1", "--at-nodes", "/model/layers.0/add_1"),
+        ("--at-nodes", "/model/layers.[01]/add_1"),
+    ],
+)
+def test_names_come_with_commas_or_one_by_one_or_as_globs(run: Run, own_llm: Path, names: Sequence[str]) -> None:
+    found = json.loads(run("split", own_llm, *names, "--json").out)["manifest"]
+    assert [part["writes"][0] for part in found["parts"]][:2] != []
+    assert len(found["parts"]) == 3
+
+
+def test_shared_parts_are_named_by_their_manifest(run: Run, own_llm: Path) -> None:
+    result = run("split", own_llm, "--at-nodes", MIDDLE, "--weights", "share")
+    assert result.err.splitlines()[-1] == f"next: graphcut verify {own_llm.with_name('llm.cascade.json')}"
+    assert run("verify", own_llm.with_name("llm.cascade.json"), "--structural").code == 0
+    lost = run("show", own_llm.parent)
+    assert (lost.code, lost.error[0].partition("; ")[2]) == (
+        3,
+        f"did you mean {own_llm.with_name('llm.cascade.json')}?",
+    )
+
+
+def test_an_existing_cascade_is_replaced_only_with_force(run: Run, own_llm: Path, own_parts: Path) -> None:
+    result = run("split", own_llm, "--at-nodes", MIDDLE)
+    assert (result.code, result.error[0]) == (2, f"{own_parts} already exists")
+    assert run("split", own_llm, "--at-nodes", "/model/layers.0/add_1", "-f", "-q").code == 0
+
+
+def test_a_name_with_a_comma_can_be_cut_at(run: Run, tmp_path: Path) -> None:
+    """In quotes, as the command's own `next:` line would have to write it."""
+    onnx.save(
+        model_of(
+            [helper.make_node("Relu", ["x"], ["a"], name="a,b"), helper.make_node("Neg", ["a"], ["y"], name="c")],
+            [floats("x", 2)],
+            [floats("y", 2)],
+        ),
+        tmp_path / "m.onnx",
+    )
+    assert run("split", tmp_path / "m.onnx", "--at-nodes", '"a,b"').code == 0

@@ -1,0 +1,106 @@
+"""`graphcut verify` and `graphcut merge`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from graphcut import demos
+
+from command_line import SMALL, Run, llm, own_llm, own_parts, parts, run
+from conftest import floats, model_of
+
+__all__ = ["llm", "own_llm", "own_parts", "parts", "run"]
+
+
+def test_a_wrong_cascade_is_exit_1(run: Run, own_parts: Path) -> None:
+    file = own_parts / "part-1.onnx.data"
+    raw = bytearray(file.read_bytes())
+    raw[100] ^= 1
+    file.write_bytes(raw)
+    result = run("verify", own_parts)
+    assert (result.code, result.err) == (1, "")
+    assert result.out.startswith("✗ the cascade does not match the model\n")
+    assert re.search(r"part-1\.onnx: the values of '.*' differ from the model's", result.out)
+    as_json = run("verify", own_parts, "--json")
+    assert as_json.code == 1
+    found = json.loads(as_json.out)
+    assert (found["same"], found["proof"]["holds"], len(found["proof"]["objections"])) == (False, False, 1)
+
+
+def test_a_moved_model_is_given_by_option(run: Run, own_llm: Path, own_parts: Path) -> None:
+    moved = own_llm.rename(own_llm.with_name("moved.onnx"))
+    result = run("verify", own_parts)
+    assert result.code == 3
+    assert result.error[1] == "name it with --model FILE"
+    assert run("verify", own_parts, "--model", moved, "--structural").code == 0
+
+
+def test_another_model_is_refused(run: Run, own_llm: Path, own_parts: Path) -> None:
+    demos.write("llm", own_llm, **{**SMALL, "layers": 2})
+    result = run("verify", own_parts)
+    assert result.code == 3
+    assert "the graphs differ" in result.error[0]
+
+
+def test_verifying_takes_a_seed_and_optimisations(run: Run, parts: Path) -> None:
+    result = run("verify", parts, "--seed", "7", "--optimized", "--json")
+    assert result.code == 0
+    found = json.loads(result.out)
+    assert found["reason"].startswith("with optimisations on")
+    assert len(found["runs"]) == 2
+
+
+def test_structure_alone_runs_nothing(run: Run, parts: Path) -> None:
+    result = run("verify", parts, "--structural")
+    assert result.code == 0
+    assert result.out.splitlines()[0] == "✓ the cascade matches the model: same structure, nothing was run"
+    assert "numbers" not in result.out
+
+
+def test_inputs_come_from_files_and_folders(run: Run, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="relu"), helper.make_node("Neg", ["a"], ["y"], name="neg")]
+    onnx.save(model_of(nodes, [floats("x", "n")], [floats("y", "n")]), tmp_path / "m.onnx")
+    assert run("split", tmp_path / "m.onnx", "--at-nodes", "relu", "-q").code == 0
+    np.savez(tmp_path / "three.npz", x=np.ones(3, np.float32))
+    (tmp_path / "data").mkdir()
+    message = numpy_helper.from_array(np.ones(5, np.float32))
+    (tmp_path / "data" / "input_0.pb").write_bytes(message.SerializeToString())
+    place = tmp_path / "m.parts"
+    result = run("verify", place, "--inputs", tmp_path / "three.npz", "--inputs", tmp_path / "data", "--json")
+    assert result.code == 0
+    assert len(json.loads(result.out)["runs"]) == 2
+    for wrong in (tmp_path / "nothing.npz", tmp_path / "m.onnx"):
+        assert run("verify", place, "--inputs", wrong).error
+    np.savez(tmp_path / "other.npz", z=np.ones(3, np.float32))
+    result = run("verify", place, "--inputs", tmp_path / "other.npz")
+    assert (result.code, "'z'" in result.error[0]) == (2, True)
+    np.savez(tmp_path / "ints.npz", x=np.ones(3, np.int64))
+    result = run("verify", place, "--inputs", tmp_path / "ints.npz")
+    assert (result.code, result.error[0]) == (3, "input 'x' is fed int64, and the model reads float32")
+
+
+def test_generated_inputs_that_the_model_refuses_are_not_a_difference(run: Run, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Reshape", ["a", "seven"], ["y"], name="reshape"),
+    ]
+    weight = numpy_helper.from_array(np.array([7]), "seven")
+    onnx.save(model_of(nodes, [floats("x", "n", 2)], [floats("y", 7)], [weight]), tmp_path / "m.onnx")
+    assert run("split", tmp_path / "m.onnx", "--at-nodes", "relu", "-q").code == 0
+    result = run("verify", tmp_path / "m.parts")
+    assert result.code == 0
+    assert "not run: the original model rejects the generated inputs" in result.out
+
+
+def test_merge_keeps_an_existing_file_without_force(run: Run, own_parts: Path, tmp_path: Path) -> None:
+    (tmp_path / "whole.onnx").write_text("mine")
+    result = run("merge", own_parts, "-o", tmp_path / "whole.onnx")
+    assert (result.code, result.error[0]) == (2, f"{tmp_path / 'whole.onnx'} already exists")
+    assert (tmp_path / "whole.onnx").read_text() == "mine"
+    assert run("merge", own_parts, "-o", tmp_path / "whole.onnx", "--force").code == 0
