@@ -6,7 +6,6 @@ between parts, a bus branches at a small dot; inside a part, the name of the ten
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -17,6 +16,7 @@ from ..core.units import count, size
 from ..loading.model import load
 from .scene import Bus, Card, Scene
 from .sentences import size_text
+from .svg.primitives import plain
 from .svg.style import LIGHT
 
 MAX_EDGES: Final = 4
@@ -145,9 +145,5 @@ def _quoted(*lines: str) -> str:
 
     In labels a backslash begins an escape (`\N` is the node's name) and `&` an HTML entity, so both are escaped.
     """
-    return '"' + r"\n".join(_escaped(line) for line in lines if line) + '"'
-
-
-def _escaped(text: str) -> str:
-    shown = "".join("\ufffd" if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else c for c in text)
-    return shown.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
+    return '"' + r"\n".join(plain(line).translate(escapes) for line in lines if line) + '"'

@@ -45,7 +45,7 @@ def html_of(scene: Scene) -> str:
     pictures = _pictures(scene)
     values = {
         "title": escape(scene.title),
-        "facts": "".join(f"<span>{escape(_fact(word, value))}</span>" for word, value in scene.facts),
+        "facts": "".join(f"<span>{escape(fact)}</span>" for fact in scene.fact_texts),
         "answer": _answer(scene),
         "map_state": "" if scene.cards else "hidden",
         "map": pictures.get(MAP, ""),
@@ -88,11 +88,6 @@ def _pictures(scene: Scene) -> dict[str, str]:
             scaling = "" if panel.width <= _SCALABLE * width else " scrolls"
             found[title] = found.get(title, "") + inline_svg(panel, title, css + scaling)
     return found
-
-
-def _fact(word: str, value: str) -> str:
-    """`1,491 nodes`, `batch=1, seq=512`."""
-    return value if word == "dims" else f"{value} {word}"
 
 
 def _answer(scene: Scene) -> str:

@@ -45,9 +45,6 @@ def schema_types() -> dict[str, type[msgspec.Struct]]:
     return {str(record.__struct_config__.tag): record for record in (*types, BenchmarkRecord, GenerationRecord)}
 
 
-# Analysis
-
-
 class SegmentRecord(msgspec.Struct, frozen=True):
     """Nodes, and the tensors that they read and write together."""
 
@@ -114,9 +111,6 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
             tuple(tuple(names[i] for i in block) for block in repeat.blocks), repeat.block, repeat.before, repeat.after
         ),
     )
-
-
-# Plan
 
 
 class PlannedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,9 +195,6 @@ def plan_record(plan: Plan, model: Model) -> PlanRecord:
     )
 
 
-# Cascade
-
-
 class CascadeRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.view/1"):
     """A cascade: its manifest, and the tensors between its parts."""
 
@@ -222,9 +213,6 @@ def cascade_record(cascade: Cascade) -> CascadeRecord:
         sequential=wiring.sequential,
         residual=wiring.residual,
     )
-
-
-# Dry run
 
 
 class PreparedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,9 +254,6 @@ def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
         parts=tuple(parts),
         bytes=prepared.bytes_to_write,
     )
-
-
-# Verification
 
 
 class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,9 +302,6 @@ class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="s
 def verification_record(verification: Verification) -> VerificationRecord:
     """The document of a verification."""
     return msgspec.convert(verification, VerificationRecord, from_attributes=True)
-
-
-# Simulation
 
 
 class SimulationRecord(SimulationResult, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.simulated/1"):

@@ -13,6 +13,7 @@ from typing import Final
 from ..core.units import count, size
 from .scene import Bus, Card, Scene, bus_of
 from .sentences import size_text
+from .svg.primitives import plain
 from .svg.style import LIGHT
 
 MAX_EDGES: Final = 500
@@ -121,14 +122,10 @@ def _name(text: str) -> str:
 
 def _text(text: str) -> str:
     """`text` for a quoted string: every character that could have a meaning is written as its number."""
-    return "".join(_character(letter, after) for letter, after in zip(text, text[1:] + " ", strict=True))
+    shown = plain(text)
+    return "".join(_character(letter, after) for letter, after in zip(shown, shown[1:] + " ", strict=True))
 
 
 def _character(letter: str, after: str) -> str:
-    is_safe = letter in _SAFE or (letter in _BULLETS and after != " ")
-    if is_safe or (letter.isascii() and letter.isalnum()):
-        return letter
-    category = unicodedata.category(letter)
-    if category in {"Cc", "Cf", "Cs", "Zl", "Zp"}:
-        return "#65533;"
-    return letter if category[0] in "LN" else f"#{ord(letter)};"
+    is_safe = letter in _SAFE or (letter in _BULLETS and after != " ") or unicodedata.category(letter)[0] in "LN"
+    return letter if is_safe else f"#{ord(letter)};"

@@ -167,6 +167,11 @@ class Scene:
     model: str = ""  #: path of the model, as a command line names it; empty if unknown.
 
     @property
+    def fact_texts(self) -> list[str]:
+        """`1,491 nodes`, `batch=1, seq=512`."""
+        return [value if word == "dims" else f"{value} {word}" for word, value in self.facts]
+
+    @property
     def boundaries(self) -> tuple[BoundaryTotals, ...]:
         """The totals between each part and the next."""
         changes = [[0, 0, 0] for _ in self.cards]

@@ -1,4 +1,4 @@
-"""What stands in tests/golden: the name of each file, and the function that makes its text."""
+"""The cases of tests/drawing/golden: the name of each file, and the function that makes its text."""
 
 from __future__ import annotations
 

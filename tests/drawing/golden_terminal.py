@@ -1,4 +1,4 @@
-"""What the terminal pen draws for the golden files: without colour, for a width and an encoding."""
+"""The terminal pictures of the golden files: without colour, for a width and an encoding."""
 
 from __future__ import annotations
 

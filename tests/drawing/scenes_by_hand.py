@@ -176,4 +176,4 @@ def hostile() -> Scene:
 
 def uncut(nodes: int = 400) -> Scene:
     """An analysis: nothing is cut."""
-    return scene((), title="model.onnx", sentence="There are many places to cut.", profile=profile(nodes, 0))
+    return scene((), title="model.onnx", sentence="There are many cut points.", profile=profile(nodes, 0))

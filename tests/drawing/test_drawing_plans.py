@@ -233,7 +233,7 @@ def test_a_name_cannot_move_the_cursor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "said"),
+    ("value", "unit", "text"),
     [
         (0.00797, "s", "7.97 ms"),
         (4096.0, "bytes", "4 KiB"),
@@ -247,5 +247,5 @@ def test_a_name_cannot_move_the_cursor(tmp_path: Path) -> None:
         (1860.0, "tokens/s", "1,860 tokens/s"),
     ],
 )
-def test_a_quantity_is_said_in_its_unit(value: float, unit: MetricUnit, said: str) -> None:
-    assert quantity(value, unit) == said
+def test_a_quantity_is_said_in_its_unit(value: float, unit: MetricUnit, text: str) -> None:
+    assert quantity(value, unit) == text

@@ -1,4 +1,4 @@
-"""Every pen draws what it drew; `scripts/golden` renews the files when a picture has become better."""
+"""Every renderer draws the pictures in golden/; after a wanted change, `scripts/golden` renews them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize(("name", "make"), CASES, ids=[name for name, _ in CASES])
-def test_the_picture_is_as_it_was(name: str, make: Callable[[], str]) -> None:
+def test_the_picture_is_the_golden_file(name: str, make: Callable[[], str]) -> None:
     path = GOLDEN / name
     assert path.is_file(), f"scripts/golden makes {name}"
     assert make() == path.read_text(encoding="utf-8"), f"{name} changed: look at it, and renew it with scripts/golden"
 
 
-def test_every_file_has_its_case() -> None:
+def test_every_golden_file_has_a_case() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in CASES} | {"README.md"}

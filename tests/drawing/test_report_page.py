@@ -90,8 +90,8 @@ def rows(page: Page, section: str) -> list[list[str]]:
     return found
 
 
-def place_of(page: Page, node: int, nodes: int) -> tuple[float, float]:
-    """Where the end of a node lies in the profile, which is 74 and 12 pixels from the canvas's sides."""
+def position_of(page: Page, node: int, nodes: int) -> tuple[float, float]:
+    """The end of a node in the profile, whose margins are 74 and 12 pixels."""
     page.evaluate("document.querySelector('#profile canvas').scrollIntoView({block: 'center'})")
     left, top, width = page.evaluate(
         "(({x, y, width}) => [x, y, width])(document.querySelector('#profile canvas').getBoundingClientRect())"
@@ -244,7 +244,7 @@ def test_each_chart_has_a_table(show: Show) -> None:
         [card(0), card(1), card(2)], [tensor("a", 0, 1, size=3 * KIB), tensor("b", 0, 2, size=5 * KIB, is_exact=False)]
     )
     page = show(replace(small, profile=profile(60, 3)))
-    page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     page.wait_for("document.querySelector('#profile tbody')")
     assert rows(page, "#map") == [
         ["part-0.onnx", "part-1.onnx", "1", "3 KiB", "sequential"],
@@ -271,10 +271,10 @@ def test_each_chart_has_a_table(show: Show) -> None:
 @in_browser
 def test_a_click_shows_what_a_cut_costs(show: Show) -> None:
     page = show(uncut(400))
-    page.click(*place_of(page, 120, 400))
-    told = panel(page)
-    assert told["node"] == "121 of 400"
-    assert told["a cut here sends"] == size(profile(400, 0).alive[120])
+    page.click(*position_of(page, 120, 400))
+    values = panel(page)
+    assert values["node"] == "121 of 400"
+    assert values["a cut here sends"] == size(profile(400, 0).alive[120])
     assert texts(page, "#panel code") == ["graphcut split model.onnx --at-nodes=/model/layers.120/add"]
     page.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
     page.evaluate("document.querySelector('#copy').click()")
@@ -285,22 +285,22 @@ def test_a_click_shows_what_a_cut_costs(show: Show) -> None:
 @in_browser
 def test_a_click_among_many_nodes_finds_the_cheapest_near_it(show: Show) -> None:
     page = show(uncut(20_000))
-    page.click(*place_of(page, 10_000, 20_000))
-    told = panel(page)
-    assert told["key node"] == "yes"
-    assert abs(int(told["node"].split(" of ")[0].replace(",", "")) - 10_000) < 200
+    page.click(*position_of(page, 10_000, 20_000))
+    values = panel(page)
+    assert values["key node"] == "yes"
+    assert abs(int(values["node"].split(" of ")[0].replace(",", "")) - 10_000) < 200
 
 
 @in_browser
 def test_dragging_zooms_and_the_button_goes_back(show: Show) -> None:
     page = show(uncut(4000))
-    start, height = place_of(page, 1000, 4000)
-    end, _ = place_of(page, 1100, 4000)
+    start, height = position_of(page, 1000, 4000)
+    end, _ = position_of(page, 1100, 4000)
     page.drag(start, end, height)
-    page.click(*place_of(page, 50, 100))  # the middle of what is left in sight
+    page.click(*position_of(page, 50, 100))  # the middle of what is left in sight
     assert int(panel(page)["node"].split(" of ")[0].replace(",", "")) == pytest.approx(1052, abs=6)
     page.evaluate("document.querySelector('#reset').click()")
-    page.click(*place_of(page, 3000, 4000))
+    page.click(*position_of(page, 3000, 4000))
     assert int(panel(page)["node"].split(" of ")[0].replace(",", "")) == pytest.approx(3001, abs=20)
 
 
@@ -411,7 +411,7 @@ def test_what_is_not_drawn_is_counted(show: Show) -> None:
     assert any(" smaller buses are not drawn" in text for text in texts(page, "#map .wide text"))
     assert page.evaluate("document.querySelectorAll('#lanes .wide [data-kind]').length") == 59
     assert any(text.startswith("and 149 more tensors, ") for text in texts(page, "#lanes .wide text"))
-    page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     page.wait_for("document.querySelector('#lanes tbody')")
     assert len(rows(page, "#lanes")) == 208
 
@@ -459,7 +459,7 @@ def test_names_are_never_markup(show: Show) -> None:
         profile=replace(usual, nodes=nodes, ops=(harm,) * 30, cut_options=cut_options),
     )  # fmt: skip
     page = show(shown)
-    page.evaluate("document.querySelectorAll('details').forEach((twin) => { twin.open = true; })")
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     page.evaluate("document.querySelectorAll('[data-kind]').forEach((thing) => thing.focus())")
     page.press("]", "/", "x")
     assert page.evaluate("document.title") == f"{harm} · graphcut"
@@ -682,12 +682,12 @@ def test_the_profile_marks_lower_bounds(show: Show) -> None:
     usual = profile(6, 0)
     shown = replace(usual, exact=(False, True, True, False, False, True), near_exact=(True,) * 6, cut_options=())
     page = show(scene([], profile=shown))
-    said = []
-    for place in range(6):
-        page.evaluate(f"location.hash = '#at={place + 1}'")
-        page.wait_for(f"document.querySelector('#panel dl').textContent.includes('{place + 1} of 6')")
-        said.append(panel(page)["a cut here sends"].startswith("≥ "))
+    marks = []
+    for node in range(6):
+        page.evaluate(f"location.hash = '#at={node + 1}'")
+        page.wait_for(f"document.querySelector('#panel dl').textContent.includes('{node + 1} of 6')")
+        marks.append(panel(page)["a cut here sends"].startswith("≥ "))
         assert not panel(page)["without residual"].startswith("≥ ")
-    assert said == [True, False, False, True, True, False]
+    assert marks == [True, False, False, True, True, False]
     assert "≥ marks a lower bound" in texts(page, "#profile .lead")[0]
     assert "≥" not in texts(show(uncut(6)), "#profile .lead")[0]

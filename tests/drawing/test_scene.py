@@ -303,7 +303,7 @@ def test_a_plan_and_its_cascade_have_the_same_profile_and_boundary_totals(
     if len(planned.cards) > 1:
         assert planned.profile.parts == tuple(i for i, block in enumerate(made.partition.blocks) for _ in block.nodes)
         assert [(planned.profile.alive[cut], planned.profile.tensors[cut]) for cut in planned.profile.cuts] == [
-            (place.bytes, place.tensors) for place in planned.boundaries
+            (total.bytes, total.tensors) for total in planned.boundaries
         ]
     cascade = graphcut.split(analysis.model, made, tmp_path / "parts")
     cut = scene_of_cascade(cascade, analysis.model)
@@ -358,7 +358,7 @@ def test_only_nodes_that_several_parts_hold_count_as_replicas(demo: Callable[[st
 
 
 @pytest.mark.parametrize(
-    ("modules", "said"),
+    ("modules", "expected"),
     [
         (["model/embed_tokens", "model/layers.0/mlp", "model/layers.1/mlp", "model/layers.2"], "embedding, layers 0-2"),
         (["model/layers/4", "model/layers/5/mlp", "lm_head"], "layers 4-5, head"),
@@ -372,10 +372,10 @@ def test_only_nodes_that_several_parts_hold_count_as_replicas(demo: Callable[[st
     ],
 )
 def test_a_part_is_described_by_its_modules(
-    opened: Callable[[ModelProto], Model], modules: Sequence[str], said: str
+    opened: Callable[[ModelProto], Model], modules: Sequence[str], expected: str
 ) -> None:
     model = opened(model_in(modules))
-    assert part_labels(model.graph, [model.graph.flow]) == (said,)
+    assert part_labels(model.graph, [model.graph.flow]) == (expected,)
 
 
 def test_a_module_that_several_parts_share_is_described_by_its_content(opened: Callable[[ModelProto], Model]) -> None:
@@ -386,7 +386,7 @@ def test_a_module_that_several_parts_share_is_described_by_its_content(opened: C
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "expected"),
     [
         # Two nodes a layer: the middle one is cut in two.
         ([range(3), range(3, 6)], ("layer 0, start of 1", "layer 2, end of 1")),
@@ -396,14 +396,14 @@ def test_a_module_that_several_parts_share_is_described_by_its_content(opened: C
     ],
 )
 def test_the_pieces_of_a_divided_layer_are_named(
-    opened: Callable[[ModelProto], Model], rows: Sequence[Sequence[int]], said: Sequence[str]
+    opened: Callable[[ModelProto], Model], rows: Sequence[Sequence[int]], expected: Sequence[str]
 ) -> None:
     model = opened(model_in([f"model/layers.{i}/{what}" for i in range(3) for what in ("attention", "mlp")]))
-    assert part_labels(model.graph, rows) == said
+    assert part_labels(model.graph, rows) == expected
 
 
 def test_a_single_stray_node_does_not_divide_a_layer(opened: Callable[[ModelProto], Model]) -> None:
-    """One node of twenty stands with the next layer."""
+    """One node of twenty is in the next part."""
     model = opened(model_in([*["layers.0"] * 20, *["layers.1"] * 20]))
     assert part_labels(model.graph, [range(19), range(19, 40)]) == ("layer 0", "layer 1")
 
@@ -521,7 +521,7 @@ def test_a_model_without_a_cut_point_says_so(opened: Callable[[ModelProto], Mode
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("/model/Add", "/model/Add"),
         ("größe 層 é", "größe 層 é"),
@@ -529,8 +529,8 @@ def test_a_model_without_a_cut_point_says_so(opened: Callable[[ModelProto], Mode
         ("x\u202ey\ud800", r"x\u202ey\ud800"),
     ],
 )
-def test_control_characters_are_escaped(text: str, said: str) -> None:
-    assert printable(text) == said
+def test_control_characters_are_escaped(text: str, expected: str) -> None:
+    assert printable(text) == expected
 
 
 def test_parts_that_recompute_the_same_share_a_sentence(demo: Callable[[str], Analysis]) -> None:

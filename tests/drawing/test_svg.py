@@ -295,11 +295,11 @@ def test_more_parallel_parts_than_fit_get_rows_of_their_own() -> None:
 
 
 def test_what_is_left_out_is_counted_in_the_picture() -> None:
-    said = words_of(tangle(24))
+    shown_texts = words_of(tangle(24))
     # At most 6 buses leave a part, and there are 20 tracks.
-    assert any(re.match(r"\d+ smaller buses are not drawn: \d+ tensors, ≥ ", words) for words in said)
+    assert any(re.match(r"\d+ smaller buses are not drawn: \d+ tensors, ≥ ", words) for words in shown_texts)
     # 276 pairs and 22 tensors that all later parts read: 298 buses, of which 59 are drawn.
-    assert any(words.startswith("and 239 more tensors, ") for words in said)
+    assert any(words.startswith("and 239 more tensors, ") for words in shown_texts)
 
 
 def test_boundaries_have_totals_if_there_are_residual_tensors() -> None:
@@ -317,17 +317,17 @@ def test_every_cut_is_marked_with_what_crosses_there() -> None:
 
 
 def test_an_analysis_shows_the_best_cut_points() -> None:
-    said = words_of(uncut())
-    # One of each eighth of the nodes; the profile is lowest where the place is 11 modulo 22.
-    nodes = [words for words in said if words.startswith("/model/layers.")]
+    shown_texts = words_of(uncut())
+    # One in each eighth of the nodes; the profile is lowest at indices that are 11 modulo 22.
+    nodes = [words for words in shown_texts if words.startswith("/model/layers.")]
     assert len(nodes) == 8
     assert all(int(re.findall(r"\d+", name)[0]) % 22 == 11 for name in nodes)
 
 
 def test_checks_and_recomputations_are_below_the_pictures() -> None:
     checks = (Check("structure", "it is", True), Check("numbers", "they differ", False), Check("more", "not run", None))
-    said = words_of(scene([card(0)], checks=checks, recomputed=("p1 computes a mask",)))
-    assert {"✓ structure: it is", "✗ numbers: they differ", "more: not run", "p1 computes a mask"} <= set(said)
+    shown_texts = words_of(scene([card(0)], checks=checks, recomputed=("p1 computes a mask",)))
+    assert {"✓ structure: it is", "✗ numbers: they differ", "more: not run", "p1 computes a mask"} <= set(shown_texts)
 
 
 WIDE_SANS = {
@@ -396,7 +396,7 @@ def test_only_text_of_unknown_width_has_a_text_length() -> None:
 
 def test_reasons_and_notes_are_below_the_pictures_in_few_words() -> None:
     """Of a reason only the cut and the explanation; alternatives are for a screen."""
-    said = " ".join(
+    shown_texts = " ".join(
         words_of(
             scene(
                 [card(0), card(1)],
@@ -406,20 +406,20 @@ def test_reasons_and_notes_are_below_the_pictures_in_few_words() -> None:
             )
         )
     )
-    assert "cut 0 after a: 4 MiB cross here; p0 is the bottleneck" in said
-    assert "next best" not in said
-    assert "sizes count seq as 1" in said
+    assert "cut 0 after a: 4 MiB cross here; p0 is the bottleneck" in shown_texts
+    assert "next best" not in shown_texts
+    assert "sizes count seq as 1" in shown_texts
 
 
 def test_the_title_of_a_profile_tells_if_it_is_a_lower_bound() -> None:
     def title(is_exact: bool) -> list[str]:  # noqa: FBT001 - a claim, and nothing else
         shown = scene((), profile=replace(profile(9, 0), exact=(True,) * 8 + (is_exact,)))
-        return [said for said in words_of(shown) if said.startswith("Cut profile")]
+        return [shown_texts for shown_texts in words_of(shown) if shown_texts.startswith("Cut profile")]
 
     assert title(is_exact=True) == ["Cut profile: bytes alive after each node"]
     assert title(is_exact=False) == ["Cut profile: lower bound of the bytes alive after each node"]
 
 
 def test_readers_of_a_bus_are_a_range() -> None:
-    said = words_of(wide(8))
-    assert any(text.endswith("part-1 to part-6 (6 parts)") for text in said)
+    shown_texts = words_of(wide(8))
+    assert any(text.endswith("part-1 to part-6 (6 parts)") for text in shown_texts)

@@ -87,8 +87,7 @@ def inline_svg(panel: Panel, title: str, css: str) -> str:
 def _header(scene: Scene, width: float) -> Panel:
     marks = [label(0, 18, scene.title, TITLE, room=width)]
     y = 18.0
-    facts = " \N{MIDDLE DOT} ".join(value if word == "dims" else f"{value} {word}" for word, value in scene.facts)
-    for text in wrapped(facts, width, BODY):
+    for text in wrapped(" \N{MIDDLE DOT} ".join(scene.fact_texts), width, BODY):
         y += BODY.size * LINE_HEIGHT + 3
         marks.append(label(0, y, text, BODY, css="muted"))
     y += 8

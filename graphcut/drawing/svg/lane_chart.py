@@ -44,7 +44,9 @@ def draw_lanes(scene: Scene, width: float) -> Panel:
     marks = [*_titles(columns), *(line(((x, 22), (x, bottom)), "grid") for x in columns.parts)]
     stripes = [box(0, 22 + _ROW * i, width, _ROW, "lane" if i % 2 else "lane stripe") for i in range(len(rows))]
     for i, (row, stripe) in enumerate(zip(rows, stripes, strict=True)):
-        description = f"{row.name}, {row.type}, {size_text(row)}: {_ends(scene, row)}; {kind_text(row)}"
+        source, *readers = (scene.cards[part].name for part in (row.source, *row.readers))
+        ends = f"from {source} to {', '.join(readers)}"
+        description = f"{row.name}, {row.type}, {size_text(row)}: {ends}; {kind_text(row)}"
         lane = [stripe, *_lane(row, 22 + _ROW * (i + 0.5), columns)]
         marks.append(thing(row.kind, row.index, description, lane, css_of(row)))
     if hidden:
@@ -57,10 +59,6 @@ def draw_lanes(scene: Scene, width: float) -> Panel:
         for x, text in zip(columns.parts, totals, strict=False):
             marks.append(label(x + columns.step / 2, bottom, text, BOLD, anchor="middle"))
     return Panel(width, bottom + 4, tuple(marks))
-
-
-def _ends(scene: Scene, row: LaneRow) -> str:
-    return f"from {scene.cards[row.source].name} to {', '.join(scene.cards[reader].name for reader in row.readers)}"
 
 
 def _columns(scene: Scene, width: float) -> _Columns:

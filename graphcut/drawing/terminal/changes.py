@@ -20,6 +20,7 @@ from .tables import Column
 _SIGNS: Final[dict[ChangeKind, str]] = {"stays": " ", "came": "+", "went": "-"}
 _STYLES: Final[dict[ChangeKind, str]] = {"stays": "dim", "came": "green", "went": "red"}
 _Row = TypeVar("_Row", CutChange, TensorChange)
+_One = TypeVar("_One")
 _ARROW: Final = " → "
 
 
@@ -93,7 +94,7 @@ def _part_columns(pairs: Sequence[PartPair]) -> Iterable[Column]:
     cards = [card for pair in pairs for card in (pair.before, pair.after) if card is not None]
 
     def both(title: str, say: Callable[[Card], str], *, min_width: int = 0, drop_order: int = 0) -> Column:
-        return Column(title, [_both(pair, say) for pair in pairs], min_width, drop_order)
+        return Column(title, [_both(pair.before, pair.after, say) for pair in pairs], min_width, drop_order)
 
     yield Column("part", [_part_name(pair) for pair in pairs])
     if any(card.device for card in cards):
@@ -117,10 +118,10 @@ def _part_name(pair: PartPair) -> Text:
     return Text(f"p{pair.new}" if pair.old == pair.new else f"p{pair.old}{_ARROW}p{pair.new}", style="bold")
 
 
-def _both(pair: PartPair, say: Callable[[Card], str]) -> Text:
-    """What is said of a part before and now; once if that is the same."""
-    found = [say(card) for card in (pair.before, pair.after) if card is not None]
-    style = "red" if pair.after is None else "green" if pair.before is None else ""
+def _both(before: _One | None, after: _One | None, say: Callable[[_One], str]) -> Text:
+    """What is said of something before and now; once if that is the same."""
+    found = [say(one) for one in (before, after) if one is not None]
+    style = "red" if after is None else "green" if before is None else ""
     return Text(_ARROW.join(filter(None, dict.fromkeys(found))), style=style)
 
 
@@ -176,15 +177,11 @@ def _tensors(changes: Changes, screen: Screen) -> Section:
     columns = [
         _sign_column(shown),
         Column("boundary tensor", [Text(one.tensor, style=_STYLES[one.kind]) for one in shown], min_width=15),
-        Column("bytes", [_sizes(one) for one in shown]),
+        Column("bytes", [_both(one.before, one.after, size_text).plain for one in shown]),
         Column("before", [ends(one.before) for one in shown]),
         Column("now", [ends(one.after) for one in shown]),
     ]
     return [screen.table(columns), *screen.hidden(len(changes.tensors) - len(shown), "tensor")]
-
-
-def _sizes(one: TensorChange) -> str:
-    return _ARROW.join(dict.fromkeys(size_text(tensor) for tensor in (one.before, one.after) if tensor is not None))
 
 
 def _sign_column(rows: Sequence[CutChange] | Sequence[TensorChange]) -> Column:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.console import Console, RenderableType
@@ -31,15 +30,14 @@ def draw_cost_table(found: CostTable, costs: Costs, console: Console) -> Rendera
         num_flops=sum(row.num_flops for row in rows),
         time_s=sum(row.time_s or 0.0 for row in rows),
     )
-    columns = _columns([*ranked[:_MAX_ROWS], total], is_measured=found.is_measured)
+    shown = [*ranked[:_MAX_ROWS], total]
+    columns = [
+        Column("module", [Text(row.module) for row in shown], min_width=12),
+        Column("parameters", [f"{row.num_params:,}" for row in shown]),
+        Column("weights", [size(row.num_bytes) for row in shown]),
+        Column("compute", [flop(row.num_flops) for row in shown]),
+    ]
+    if found.is_measured:
+        columns.append(Column("time", [duration(row.time_s or 0.0) for row in shown]))
     notes = map(screen.note, uncounted_operators(costs.uncounted))
     return picture([title], [screen.table(columns)], notes=notes)
-
-
-def _columns(rows: Sequence[CostRow], *, is_measured: bool) -> Iterable[Column]:
-    yield Column("module", [Text(row.module) for row in rows], min_width=12)
-    yield Column("parameters", [f"{row.num_params:,}" for row in rows])
-    yield Column("weights", [size(row.num_bytes) for row in rows])
-    yield Column("compute", [flop(row.num_flops) for row in rows])
-    if is_measured:
-        yield Column("time", [duration(row.time_s or 0.0) for row in rows])

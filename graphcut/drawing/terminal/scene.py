@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ...core.units import duration, size
 from ..profile_builder import best_options
-from ..scene import BoundaryTotals, Card, CutOption, Scene
+from ..scene import BoundaryTotals, Card, Scene
 from ..sentences import flop, size_text
 from .lanes import lanes
 from .profile_strip import profile_strip
@@ -135,16 +135,15 @@ def _profile(scene: Scene, screen: Screen) -> Section:
 def _cut_points(scene: Scene, screen: Screen) -> Section:
     """The best cut points of a model that is not cut."""
     options = [] if scene.cards or scene.profile is None else best_options(scene.profile)
-    return [screen.table(_cut_point_columns(options))] if options else []
-
-
-def _cut_point_columns(options: Sequence[CutOption]) -> Iterable[Column]:
-    yield Column("cut after", [Text(one.node, style="bold" if one.is_key else "") for one in options], min_width=12)
-    yield Column("crosses", [size_text(one) for one in options])
-    yield Column("tensors", [str(one.tensors) for one in options])
-    yield Column("weights before", [size(one.weights_before) for one in options])
-    yield Column("after", [size(one.weights_after) for one in options])
-    yield Column("module", [Text(one.module, style="dim") for one in options], min_width=6)
+    columns = (
+        Column("cut after", [Text(one.node, style="bold" if one.is_key else "") for one in options], min_width=12),
+        Column("crosses", [size_text(one) for one in options]),
+        Column("tensors", [str(one.tensors) for one in options]),
+        Column("weights before", [size(one.weights_before) for one in options]),
+        Column("after", [size(one.weights_after) for one in options]),
+        Column("module", [Text(one.module, style="dim") for one in options], min_width=6),
+    )
+    return [screen.table(columns)] if options else []
 
 
 # Sentences

@@ -74,7 +74,7 @@ def _devices(result: SimulationResult, screen: Screen) -> Section:
     computing = _means(groups, lambda device: device.computing)
     columns = [
         Column("device", [Text(name, style="bold") for name in names], min_width=12),
-        Column("runs", [Text(_parts(group[0])) for group in groups], min_width=12),
+        Column("runs", [Text(", ".join(f"part {i}" for i in group[0].parts) or "-") for group in groups], min_width=12),
         Column("steps", [f"{sum(device.steps for device in group):,}" for group in groups], drop_order=2),
         Column("computing", list(map(_share, computing))),
         _bars(computing, screen, drop_order=3),
@@ -91,10 +91,6 @@ def _devices(result: SimulationResult, screen: Screen) -> Section:
 
 def _means(groups: Sequence[Sequence[DeviceUse]], share: Callable[[DeviceUse], float]) -> list[float]:
     return [mean(map(share, group)) for group in groups]
-
-
-def _parts(device: DeviceUse) -> str:
-    return ", ".join(f"part {i}" for i in device.parts) or "-"
 
 
 def _bars(shares: Iterable[float], screen: Screen, *, drop_order: int) -> Column:
