@@ -137,25 +137,10 @@ def checks(verification: Verification | None) -> tuple[Check, ...]:
     if verification is None:
         return ()
     proof, runs = verification.proof, verification.runs
-    structure = "; ".join((structure_result(verification), *proof.objections[:_MAX_NAMES]))
+    structure = "; ".join((verification.structure_summary, *proof.objections[:_MAX_NAMES]))
     has_failed = bool(verification.failure) or verification.first_difference is not None
     is_good = False if has_failed else True if runs else None
     return Check("structure", structure, proof.holds), Check("numbers", _numbers(verification), is_good)
-
-
-def structure_result(verification: Verification) -> str:
-    """What the structural proof compared."""
-    proof = verification.proof
-    text = f"{count(proof.nodes, 'node')} matched, {size(proof.weight_bytes)} of large weights compared"
-    return f"{text}, {count(proof.replicas, 'replica')}" if proof.replicas else text
-
-
-def numbers_result(verification: Verification) -> str:
-    """How many tensors of the runs are bit-identical; empty if nothing was run."""
-    tensors = [tensor for run in verification.runs for tensor in run]
-    same = sum(tensor.is_identical for tensor in tensors)
-    text = f"{count(len(verification.runs), 'run')}, {same} of {count(len(tensors), 'tensor')} bit-identical"
-    return text if verification.runs else ""
 
 
 def _numbers(verification: Verification) -> str:
@@ -163,7 +148,7 @@ def _numbers(verification: Verification) -> str:
         return verification.failure or (REJECTED if verification.refusal else "not run")
     worst = verification.first_difference
     found = "" if worst is None else f"{worst.tensor!r} differs by {worst.max_abs:.3g}, allowed {worst.allowed:.3g}"
-    return "; ".join(filter(None, (numbers_result(verification), found, verification.failure, verification.reason)))
+    return "; ".join(filter(None, (verification.numbers_summary, found, verification.failure, verification.reason)))
 
 
 # Plans

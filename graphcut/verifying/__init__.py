@@ -1,1 +1,1 @@
-"""Does a cascade do what its model does? `structural` proves it from the graphs, `numerical` by running both."""
+"""Verify that a cascade computes what its model computes: a structural proof and a numerical check."""

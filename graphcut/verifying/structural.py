@@ -1,21 +1,23 @@
-"""The structural proof: the parts, stitched together by tensor name, are the model.
+"""The structural proof: the parts, joined by tensor names, are the model.
 
-Needs no inference and no weights in memory, so it works for models of any size. It holds when
+It compares messages and bytes. It runs nothing and loads no weights, so it works for models of any size. It holds if
 
-- the cascade has the model's inputs and outputs, and each part those that the manifest says;
-- each flowing node of the model has its home in exactly one part, and stands in others only as a replica that the
-  manifest lists, which a random or stateful node never is; each constant node stands in any number; no part has others;
+- the cascade has the model's inputs and outputs, and each part those that the manifest lists;
+- each flowing node of the model belongs to exactly one part, and is in others only as a replica that the manifest
+  lists; a random or stateful node is in no other; a constant node may be in any number of parts;
+- no part has other nodes;
 - each weight, function, opset and annotation of a part is the model's, weights byte by byte;
-- what one part reads, an earlier part writes, under the same type.
+- a tensor that a part reads is written by an earlier part, with the same type.
 
-Since tensors keep their names and are written once, the parts then compute the same values as the model.
+Since tensors keep their names and each is written once, the parts then compute the same values as the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from onnx import ModelProto, TensorProto
 
@@ -25,7 +27,7 @@ from ..core.manifest import Cascade, Part
 from ..core.product import Product
 from ..core.units import count
 from ..core.wiring import Tensor
-from ..loading.external_data import ByteRange, same_bytes
+from ..loading.external_data import same_bytes
 from ..loading.fingerprint import (
     canonical_function,
     canonical_node,
@@ -36,18 +38,20 @@ from ..loading.fingerprint import (
 )
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
-from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in_function, tensors_within
+from ..loading.subgraphs import functions_called, is_external, tensors_in_function, tensors_within
+
+AnyMessage = TypeVar("AnyMessage")
 
 
 @dataclass(frozen=True, repr=False)
 class Proof(Product):
-    """What the structural comparison found.
+    """The result of the structural comparison.
 
     Attributes:
-        objections: what speaks against the cascade, one sentence each; empty when the proof holds.
-        nodes: how many nodes of the model were found again.
-        replicas: how many copies of nodes, constant or recomputed, the parts hold beyond one each.
-        weight_bytes: how many bytes of weights were compared.
+        objections: how the cascade differs from the model, one sentence each; empty if the proof holds.
+        nodes: number of the model's nodes that were found in parts.
+        replicas: number of further copies of nodes, constant or recomputed, in the parts.
+        weight_bytes: size of the weights that were compared in files.
     """
 
     objections: tuple[str, ...]
@@ -57,28 +61,28 @@ class Proof(Product):
 
     @property
     def holds(self) -> bool:
-        """Does nothing speak against it?"""
+        """Whether there are no objections."""
         return not self.objections
 
 
 def prove(model: Model, cascade: Cascade) -> Proof:
-    """Compare the parts of `cascade`, stitched together, with `model`."""
+    """Compare the parts of `cascade`, joined by tensor names, with `model`."""
     objections = list(_interface(model, cascade))
     holders: dict[str, list[str]] = {}
     replicas = {part.file: set(part.replicas) for part in cascade.parts}
     weight_bytes = 0
     for part in cascade.parts:
         try:
-            piece = load(cascade.file(part))
+            loaded = load(cascade.file(part))
         except GraphcutError as error:
             objections.append(f"{part.file}: {error}")
             continue
-        for node in piece.graph.nodes:
+        for node in loaded.graph.nodes:
             holders.setdefault(node.writes[0], []).append(part.file)
-        checker = _PartCheck(model, part, piece)
-        objections += [f"{part.file}: {sentence}" for sentence in checker.objections(cascade)]
-        weight_bytes += checker.weight_bytes
-    objections += _placing(model.graph, holders, replicas)
+        comparison = _PartComparison(model, part, loaded)
+        objections += [f"{part.file}: {sentence}" for sentence in comparison.objections(cascade)]
+        weight_bytes += comparison.weight_bytes
+    objections += _assignment(model.graph, holders, replicas)
     copies = sum(len(files) for files in holders.values()) - len(holders)
     return Proof(tuple(objections), len(holders), copies, weight_bytes)
 
@@ -86,23 +90,23 @@ def prove(model: Model, cascade: Cascade) -> Proof:
 def _interface(model: Model, cascade: Cascade) -> Iterator[str]:
     manifest, graph = cascade.manifest, model.graph
     if manifest.reads != graph.reads:
-        yield f"the cascade reads {_names(manifest.reads)}, and the model {_names(graph.reads)}"
+        yield f"the cascade reads {_names(manifest.reads)}, but the model {_names(graph.reads)}"
     if manifest.writes != graph.writes:
-        yield f"the cascade gives out {_names(manifest.writes)}, and the model {_names(graph.writes)}"
+        yield f"the cascade writes {_names(manifest.writes)}, but the model {_names(graph.writes)}"
     defaults = tuple(name for name in graph.reads if name in graph.weights)
     if manifest.optional != defaults:
-        yield f"the cascade can do without {_names(manifest.optional)}, and the model without {_names(defaults)}"
+        yield f"optional inputs are {_names(manifest.optional)} in the cascade, but {_names(defaults)} in the model"
 
 
-def _placing(
+def _assignment(
     graph: Graph, holders: Mapping[str, Sequence[str]], replicas: Mapping[str, AbstractSet[str]]
 ) -> Iterator[str]:
-    """Every flowing node at home in one part; a constant node in any, or in none where nothing needs it.
+    """Check that each flowing node belongs to one part; a constant node may be in any number, also in none.
 
     Args:
-        graph: that of the model.
-        holders: the parts that hold a node, by the first tensor that it writes.
-        replicas: the names of the nodes that a part says it computes for itself.
+        graph: of the model.
+        holders: the files of the parts that have a node, by the first tensor that it writes.
+        replicas: names of the replicas that the manifest lists for a part.
     """
     for node in graph.nodes:
         if node.is_constant:
@@ -110,170 +114,156 @@ def _placing(
         found = holders.get(node.writes[0], ())
         homes = [file for file in found if node.name not in replicas[file]]
         if not found:
-            yield f"node {node.name!r} stands in no part"
+            yield f"node {node.name!r} is in no part"
         elif not homes:
-            yield f"node {node.name!r} has no home: it is a replica in {', '.join(found)}"
+            yield f"node {node.name!r} belongs to no part: it is a replica in {', '.join(found)}"
         elif len(homes) > 1:
-            yield f"node {node.name!r} stands in {count(len(homes), 'part')}: {', '.join(homes)}"
+            yield f"node {node.name!r} is in {count(len(homes), 'part')}: {', '.join(homes)}"
         elif node.is_stateful and len(found) > 1:
-            yield f"node {node.name!r} must run once, and stands in {count(len(found), 'part')}: {', '.join(found)}"
+            yield f"node {node.name!r} must run once, but is in {count(len(found), 'part')}: {', '.join(found)}"
 
 
-class _PartCheck:
-    """One part against the model."""
+class _PartComparison:
+    """Compares a part with the model.
 
-    def __init__(self, model: Model, part: Part, piece: Model) -> None:
-        self.model = model
-        self.part = part
-        self.piece = piece
+    Attributes:
+        weight_bytes: size of the weights that were compared in files so far.
+    """
+
+    def __init__(self, model: Model, part: Part, loaded: Model) -> None:
         self.weight_bytes = 0
+        self._model, self._proto = model, model.proto
+        self._part = part
+        self._loaded, self._part_proto = loaded, loaded.proto
 
     def objections(self, cascade: Cascade) -> Iterator[str]:
-        if graph_digest(self.piece.proto) != self.part.graph and not self.piece.dropped:
+        """How the part differs from the model, one sentence each."""
+        if graph_digest(self._part_proto) != self._part.graph and not self._loaded.dropped:
             yield "its graph is not the one that was written: the digest differs"
-        if dropped := self.piece.dropped:
-            yield f"it holds {count(len(dropped), 'node')} that nothing needs, such as {dropped[0]!r}"
-        if unused := self.piece.unused:
-            yield f"it holds weights or functions that nothing needs, such as {unused[0]!r}"
-        yield from self._borders(cascade)
-        yield from self._head()
+        if dropped := self._loaded.dropped:
+            yield f"it has {count(len(dropped), 'node')} that no output depends on, such as {dropped[0]!r}"
+        if unused := self._loaded.unused:
+            yield f"it has weights or functions that no node uses, such as {unused[0]!r}"
+        yield from self._boundary(cascade)
+        yield from self._metadata()
         yield from self._nodes()
         yield from self._replicas()
         yield from self._initializers()
         yield from self._functions()
         yield from self._annotations()
 
-    def _borders(self, cascade: Cascade) -> Iterator[str]:
-        graph = self.piece.graph
-        if graph.reads != self.part.reads:
-            yield f"it reads {_names(graph.reads)}, and the manifest says {_names(self.part.reads)}"
-        if graph.writes != self.part.writes:
-            yield f"it gives out {_names(graph.writes)}, and the manifest says {_names(self.part.writes)}"
-        for value in (*self.piece.proto.graph.input, *self.piece.proto.graph.output):
-            said = cascade.tensors.get(value.name)
+    def _boundary(self, cascade: Cascade) -> Iterator[str]:
+        graph, part = self._loaded.graph, self._part
+        if graph.reads != part.reads:
+            yield f"it reads {_names(graph.reads)}, but the manifest lists {_names(part.reads)}"
+        if graph.writes != part.writes:
+            yield f"it writes {_names(graph.writes)}, but the manifest lists {_names(part.writes)}"
+        for value in (*self._part_proto.graph.input, *self._part_proto.graph.output):
+            listed = cascade.tensors.get(value.name)
             found = tensor_of_type(value.name, value.type)
-            if said is not None and not _agree(found, said):
-                yield f"{value.name!r} is {found} in it, and {said} in the manifest"
-            elif found.shape is not None and (frozen := _frozen(found, self.model.boundary_types.get(value.name))):
-                yield f"{value.name!r} has the size {frozen} in it, which is open in the model"
+            if listed is not None and not _is_compatible(found, listed):
+                yield f"{value.name!r} is {found} in it, but {listed} in the manifest"
+            elif (size := _frozen_size(found, self._model.boundary_types.get(value.name))) is not None:
+                yield f"{value.name!r} has the size {size} in it, but a symbol in the model"
 
-    def _head(self) -> Iterator[str]:
-        mine, theirs = ModelProto(), ModelProto()
-        copy_fields(self.piece.proto, mine, but={"graph", "functions", "training_info"})
-        copy_fields(self.model.proto, theirs, but={"graph", "functions", "training_info"})
-        if mine != theirs:
+    def _metadata(self) -> Iterator[str]:
+        ours, original = ModelProto(), ModelProto()
+        copy_fields(self._part_proto, ours, but={"graph", "functions", "training_info"})
+        copy_fields(self._proto, original, but={"graph", "functions", "training_info"})
+        if ours != original:
             yield "its IR version, opsets, metadata or configuration differ from the model's"
-        ours, original = self.piece.proto.graph, self.model.proto.graph
-        if (ours.name, ours.doc_string, list(ours.metadata_props)) != (
-            original.name,
-            original.doc_string,
-            list(original.metadata_props),
-        ):
-            yield "the name, the text or the metadata of its graph differ from the model's"
+        a, b = self._part_proto.graph, self._proto.graph
+        if (a.name, a.doc_string, list(a.metadata_props)) != (b.name, b.doc_string, list(b.metadata_props)):
+            yield "the name, doc_string or metadata of its graph differ from the model's"
 
     def _nodes(self) -> Iterator[str]:
-        places = self.model.graph.producer
-        for node, proto in zip(self.piece.graph.nodes, self.piece.proto.graph.node, strict=True):
-            place = places.get(node.writes[0])
-            if place is None:
-                yield f"node {node.name!r} is not in the model"
-                continue
-            original = self.model.proto.graph.node[place]
-            if canonical_node(proto) != canonical_node(original):
-                yield f"node {node.name!r} differs from the model's"
-            else:
-                yield from self._payloads(tensors_within([proto]), tensors_within([original]))
+        producer, originals = self._model.graph.producer, self._proto.graph.node
+        pairs = zip(self._loaded.graph.nodes, self._part_proto.graph.node, strict=True)
+        found = ((node.name, proto, producer.get(node.writes[0])) for node, proto in pairs)
+        triples = ((name, proto, None if i is None else originals[i]) for name, proto, i in found)
+        yield from self._compare("node", triples, canonical_node, lambda node: tensors_within([node]))
 
     def _replicas(self) -> Iterator[str]:
-        """What the manifest says that it computes for itself, it holds, and it keeps for itself what flows there."""
-        nodes, places = self.model.graph.nodes, self.model.graph.producer
-        held = {nodes[places[t]].name for node in self.piece.graph.nodes if (t := node.writes[0]) in places}
-        replicas = dict.fromkeys(self.part.replicas)
+        """Check that it has the replicas of the manifest, and that no other part reads what flowing ones write."""
+        nodes, producer = self._model.graph.nodes, self._model.graph.producer
+        held = {nodes[producer[t]].name for node in self._loaded.graph.nodes if (t := node.writes[0]) in producer}
+        replicas = dict.fromkeys(self._part.replicas)
         for name in replicas:
             if name not in held:
                 yield f"it lacks node {name!r}, which the manifest lists among its replicas"
-        for tensor in self.piece.graph.writes:
-            node = nodes[places[tensor]] if tensor in places else None
+        for tensor in self._loaded.graph.writes:
+            node = nodes[producer[tensor]] if tensor in producer else None
             if node is not None and node.name in replicas and not node.is_constant:
-                yield f"it gives out {tensor!r}, which its replica {node.name!r} makes"
+                yield f"its output {tensor!r} is written by its replica {node.name!r}"
 
     def _initializers(self) -> Iterator[str]:
-        originals = {tensor.name: tensor for tensor in self.model.proto.graph.initializer}
-        for tensor in self.piece.proto.graph.initializer:
-            original = originals.get(tensor.name)
-            if original is None or canonical_tensor(tensor) != canonical_tensor(original):
-                yield f"weight {tensor.name!r} {'is not in the model' if original is None else 'differs'}"
-            else:
-                yield from self._payloads([tensor], [original])
-        sparse = {s.values.name: s for s in self.model.proto.graph.sparse_initializer}
-        for mine in self.piece.proto.graph.sparse_initializer:
-            theirs = sparse.get(mine.values.name)
-            if theirs is None or canonical_sparse(mine) != canonical_sparse(theirs):
-                yield f"sparse weight {mine.values.name!r} is not the model's"
-            else:
-                yield from self._payloads((mine.values, mine.indices), (theirs.values, theirs.indices))
+        ours, original = self._part_proto.graph, self._proto.graph
+        weights = {tensor.name: tensor for tensor in original.initializer}
+        triples = ((tensor.name, tensor, weights.get(tensor.name)) for tensor in ours.initializer)
+        yield from self._compare("weight", triples, canonical_tensor, lambda tensor: [tensor])
+        sparse = {s.values.name: s for s in original.sparse_initializer}
+        found = ((s.values.name, s, sparse.get(s.values.name)) for s in ours.sparse_initializer)
+        yield from self._compare("sparse weight", found, canonical_sparse, lambda s: [s.values, s.indices])
 
     def _functions(self) -> Iterator[str]:
-        mine = {function_key(function): function for function in self.piece.proto.functions}
-        needed = functions_called(self.piece.proto.graph.node, self.model.functions)
-        for key in needed:
-            if key not in mine:
-                yield f"function {'.'.join(key[:2])!r} is called and not there"
-        for key, function in mine.items():
-            original = self.model.functions.get(key)
-            if original is None:
-                yield f"function {'.'.join(key[:2])!r} is not in the model"
-                continue
-            if canonical_function(function) != canonical_function(original):
-                yield f"function {'.'.join(key[:2])!r} differs from the model's"
-            else:
-                yield from self._payloads(tensors_in_function(function), tensors_in_function(original))
+        ours, originals = self._loaded.functions, self._model.functions
+        for key in functions_called(self._part_proto.graph.node, originals):
+            if key not in ours:
+                yield f"function {'.'.join(key[:2])!r} is called, but missing"
+        triples = ((".".join(key[:2]), function, originals.get(key)) for key, function in ours.items())
+        yield from self._compare("function", triples, canonical_function, tensors_in_function)
 
     def _annotations(self) -> Iterator[str]:
-        known = {v.name: v for v in self.model.proto.graph.value_info}
-        for value in self.piece.proto.graph.value_info:
-            if value.name not in known or known[value.name] != value:
+        ours, original = self._part_proto.graph, self._proto.graph
+        values = {value.name: value for value in original.value_info}
+        for value in ours.value_info:
+            if values.get(value.name) != value:
                 yield f"the value_info of {value.name!r} is not the model's"
-        notes = {n.SerializeToString(deterministic=True) for n in self.model.proto.graph.quantization_annotation}
-        for note in self.piece.proto.graph.quantization_annotation:
-            if note.SerializeToString(deterministic=True) not in notes:
-                yield f"the quantization annotation of {note.tensor_name!r} is not the model's"
+        known = {a.SerializeToString(deterministic=True) for a in original.quantization_annotation}
+        for annotation in ours.quantization_annotation:
+            if annotation.SerializeToString(deterministic=True) not in known:
+                yield f"the quantization annotation of {annotation.tensor_name!r} is not the model's"
 
-    def _payloads(self, mine: Iterable[TensorProto], theirs: Iterable[TensorProto]) -> Iterator[str]:
-        """The values that lie in files, compared where they lie."""
-        for ours, original in zip(mine, theirs, strict=True):
-            if not (is_external(ours) and is_external(original)):
-                continue  # small values stand in the message, which is compared already
-            here, there = self.piece.range_of(ours), self.model.range_of(original)
-            self.weight_bytes += here.length
-            if not _same(here, there):
-                yield f"the values of {ours.name or 'a constant'!r} differ from the model's"
+    def _compare(
+        self,
+        kind: str,
+        triples: Iterable[tuple[str, AnyMessage, AnyMessage | None]],
+        canonical: Callable[[AnyMessage], bytes],
+        tensors: Callable[[AnyMessage], Iterable[TensorProto]],
+    ) -> Iterator[str]:
+        """Compare messages of the part with those of the model: canonical bytes, then the values in files."""
+        for name, ours, original in triples:
+            if original is None:
+                yield f"{kind} {name!r} is not in the model"
+            elif canonical(ours) != canonical(original):
+                yield f"{kind} {name!r} differs from the model's"
+            else:
+                for a, b in zip(tensors(ours), tensors(original), strict=True):
+                    if is_external(a) and is_external(b) and not self._has_same_values(a, b):
+                        yield f"the values of {a.name or 'a constant'!r} differ from the model's"
+
+    def _has_same_values(self, ours: TensorProto, original: TensorProto) -> bool:
+        a, b = self._loaded.range_of(ours), self._model.range_of(original)
+        self.weight_bytes += a.length
+        return same_bytes(replace(a, file=a.file.resolve()), replace(b, file=b.file.resolve()))
 
 
-def _agree(found: Tensor, said: Tensor) -> bool:
-    """Is it the same type, and of sizes that do not contradict each other? An output may be declared without sizes."""
-    if found.dtype != said.dtype:
+def _is_compatible(found: Tensor, listed: Tensor) -> bool:
+    """Whether the types are equal and the shapes don't contradict each other; an output may have no sizes."""
+    if found.dtype != listed.dtype:
         return False
-    if found.shape is None or said.shape is None:
+    if found.shape is None or listed.shape is None:
         return True
-    return len(found.shape) == len(said.shape) and all(
-        a is None or a == b for a, b in zip(found.shape, said.shape, strict=True)
+    return len(found.shape) == len(listed.shape) and all(
+        a is None or a == b for a, b in zip(found.shape, listed.shape, strict=True)
     )
 
 
-def _frozen(found: Tensor, original: Tensor | None) -> int | None:
+def _frozen_size(found: Tensor, original: Tensor | None) -> int | None:
     """A number in `found` where the original has a symbol."""
-    if original is None or original.shape is None or found.shape is None:
-        return None
-    pairs = zip(found.shape, original.shape, strict=False)
+    shape = original.shape if original is not None else None
+    pairs = zip(found.shape or (), shape or (), strict=False)
     return next((a for a, b in pairs if isinstance(a, int) and isinstance(b, str)), None)
-
-
-def _same(here: ByteRange, there: ByteRange) -> bool:
-    return same_bytes(
-        ByteRange(here.file.resolve(), here.offset, here.length),
-        ByteRange(there.file.resolve(), there.offset, there.length),
-    )
 
 
 def _names(names: tuple[str, ...]) -> str:

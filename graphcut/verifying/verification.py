@@ -1,31 +1,35 @@
-"""`verify`: the proof, the comparison, and what both say together."""
+"""`verify`: the structural proof and the numerical check, and their result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from ..core.errors import CascadeError, RunError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.product import Product
+from ..core.units import count, size
 from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from .numerical import EXACT, TensorComparison, compare, half_tolerance, run_whole
 from .structural import Proof, prove
 
+_SHOWN_OBJECTIONS: Final = 3
+
 
 @dataclass(frozen=True, repr=False)
 class Verification(Product):
-    """What verifying found. True when the cascade does what its model does.
+    """The result of verifying. It is true if the cascade computes what its model computes; `print` shows it.
 
     Attributes:
         proof: the structural comparison.
-        runs: for each set of inputs what was compared, in the order in which the parts make it.
-        failure: what the cascade said when it refused inputs that the model takes; empty where it took them.
-        refusal: why nothing was run: the model's own words; empty where something was.
-        reason: why a difference is allowed; empty where bits must be equal.
+        runs: the compared tensors for each set of inputs, in the order in which the parts write them.
+        failure: the error of the cascade for inputs that the model accepts; empty if it accepts them.
+        refusal: the error of the model for generated inputs, so that nothing was run; empty if something was.
+        reason: why differences are allowed; empty if bits must be equal.
     """
 
     proof: Proof
@@ -36,26 +40,54 @@ class Verification(Product):
 
     @property
     def first_difference(self) -> TensorComparison | None:
-        """The first tensor, in the order in which the parts make them, that differs by more than is allowed."""
+        """The first tensor, in the order in which the parts write them, that differs by more than is allowed."""
         return next((tensor for run in self.runs for tensor in run if not tensor.passes), None)
 
     @property
     def is_identical(self) -> bool:
-        """Was everything that was compared bit-identical?"""
+        """Whether all compared tensors are bit-identical."""
         return all(tensor.is_identical for run in self.runs for tensor in run)
 
     @property
     def is_random(self) -> bool:
-        """Did tensors differ that random or stateful nodes have a part in?"""
+        """Whether a tensor differs that depends on a random or stateful node."""
         return any(tensor.is_random and not tensor.is_identical for run in self.runs for tensor in run)
 
     @property
     def same(self) -> bool:
-        """Does the proof hold, and did every run end without a difference that counts?"""
+        """Whether the proof holds, and every run ended without a difference beyond what is allowed."""
         return self.proof.holds and not self.failure and self.first_difference is None
 
     def __bool__(self) -> bool:
         return self.same
+
+    @property
+    def structure_summary(self) -> str:
+        """What the structural proof compared."""
+        proof = self.proof
+        text = f"{count(proof.nodes, 'node')} matched, {size(proof.weight_bytes)} of large weights compared"
+        return f"{text}, {count(proof.replicas, 'replica')}" if proof.replicas else text
+
+    @property
+    def numbers_summary(self) -> str:
+        """How many tensors of the runs are bit-identical; empty if nothing was run."""
+        tensors = [tensor for run in self.runs for tensor in run]
+        same = sum(tensor.is_identical for tensor in tensors)
+        text = f"{count(len(self.runs), 'run')}, {same} of {count(len(tensors), 'tensor')} bit-identical"
+        return text if self.runs else ""
+
+    def __str__(self) -> str:
+        worst, numbers = self.first_difference, [self.numbers_summary or "not run"]
+        if worst is not None:
+            numbers.append(f"{worst.tensor!r} differs by {worst.max_abs:.3g}, {worst.allowed:.3g} is allowed")
+        numbers += filter(None, (self.failure, self.refusal, self.reason))
+        return "\n".join(
+            (
+                f"the cascade {'matches' if self.same else 'does not match'} the model",
+                f"structure: {'; '.join((self.structure_summary, *self.proof.objections[:_SHOWN_OBJECTIONS]))}",
+                f"numbers: {'; '.join(numbers)}",
+            )
+        )
 
 
 def verify(
@@ -67,48 +99,48 @@ def verify(
     optimized: bool = False,
     structural_only: bool = False,
 ) -> Verification:
-    """Prove that `cascade` does what `model` does.
+    """Verify that `cascade` computes what `model` computes: by structure, and by running both.
 
     Args:
         model: the model that was split, or its path.
         cascade: the cascade or its path.
-        inputs: sets of inputs to run both on. Without any, two sets of different sizes are generated from `seed`.
-        seed: for the generated inputs.
-        optimized: compare as users run it, with optimisations, against the noise that these make in the model itself.
-        structural_only: prove, and run nothing.
+        inputs: sets of inputs to run both on; by default two sets of different sizes are generated.
+        seed: seed of the generated inputs.
+        optimized: run with graph optimizations, and allow for the noise that they make in the model itself.
+        structural_only: run nothing.
 
     Raises:
-        CascadeError: `cascade` was cut from another model.
-        RunError: the model refuses `inputs`. (That it refuses generated ones stands in the report.)
+        CascadeError: `cascade` was split from another model.
+        RunError: the model refuses `inputs`. (If it refuses generated ones, the result says so.)
     """
     cascade = open_cascade(cascade)
     model = model if isinstance(model, Model) else load(model, dims=cascade.manifest.dims)
     if graph_digest(model.proto) != cascade.manifest.source.graph:
         raise CascadeError(
-            f"{cascade.path.parent} was not cut from {model.path}: the digest of its graph is another",
+            f"{cascade.path.parent} was not cut from {model.path}: the graphs differ",
             hint="name the model it was cut from with --model, or split again",
         )
     proof = prove(model, cascade)
     if structural_only or not proof.holds:
         return Verification(proof, (), "", "", "")
-    feeds, refusal = list(inputs), ""
-    if not feeds:
-        tried = find_accepted_inputs(
-            model, lambda fed: run_whole(model, fed, model.graph.writes, config=EXACT), seed=seed, sizes=model.dims
+    sets, refusal = list(inputs), ""
+    if not sets:
+        accepted = find_accepted_inputs(
+            model, lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT), seed=seed, sizes=model.dims
         )
-        feeds, refusal = list(tried.feeds), tried.refusal
+        sets, refusal = list(accepted.feeds), accepted.refusal
     runs, failure = [], ""
-    for fed in feeds:
+    for feeds in sets:
         try:
-            runs.append(compare(model, cascade, fed, optimized=optimized))
+            runs.append(compare(model, cascade, feeds, optimized=optimized))
         except RunError as error:
-            run_whole(model, fed, model.graph.writes, config=EXACT)  # raises where the model is the one that refuses
+            run_whole(model, feeds, model.graph.writes, config=EXACT)  # raises if it is the model that refuses
             failure = str(error)
-    return Verification(proof, tuple(runs), failure, "" if feeds else refusal, _reason(model, optimized=optimized))
+    return Verification(proof, tuple(runs), failure, "" if sets else refusal, _reason(model, optimized=optimized))
 
 
 def find_source(cascade: Cascade, *, dims: Mapping[str, int] = MappingProxyType({})) -> Model:
-    """The model that a cascade was cut from, at the path that its manifest records.
+    """The model that a cascade was split from, at the path that its manifest records.
 
     Args:
         cascade: the cascade.
@@ -124,12 +156,11 @@ def find_source(cascade: Cascade, *, dims: Mapping[str, int] = MappingProxyType(
 
 
 def _reason(model: Model, *, optimized: bool) -> str:
-    fraction = half_tolerance(model)
-    if fraction:
+    if fraction := half_tolerance(model):
         return (
-            "the model computes in half precision, which ONNX Runtime rounds at a border and not inside: "
+            "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part: "
             f"differences up to {fraction:g} of a tensor's largest value are allowed"
         )
     if optimized:
-        return "with optimisations on, up to 4 times what they change in the unsplit model is allowed, at least 1e-5"
+        return "with graph optimizations, 4 times what they change in the unsplit model is allowed, at least 1e-5"
     return ""

@@ -52,7 +52,7 @@ def test_verifying_takes_a_seed_and_optimisations(run: Run, parts: Path) -> None
     result = run("verify", parts, "--seed", "7", "--optimized", "--json")
     assert result.code == 0
     found = json.loads(result.out)
-    assert found["reason"].startswith("with optimisations on")
+    assert found["reason"].startswith("with graph optimizations")
     assert len(found["runs"]) == 2
 
 

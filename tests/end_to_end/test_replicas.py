@@ -68,11 +68,11 @@ MASKED = drawn("m: ids", "a: x m", "b: a m", "y: b m", gives="y")
 # Who computes what, and what crosses
 
 
-def test_a_node_is_at_home_in_the_first_row_that_holds_it_and_copied_in_the_others() -> None:
+def test_a_node_belongs_to_the_first_group_and_is_copied_in_the_others() -> None:
     assert blocks(MASKED, "M A", "M B", "M Y") == ["M A + : ids x > a", "B + M: ids a > b", "Y + M: ids b > y"]
 
 
-def test_what_every_reader_recomputes_does_not_cross_and_what_it_reads_does() -> None:
+def test_a_tensor_that_every_reader_recomputes_is_not_sent() -> None:
     assert grouped(MASKED, "M A", "M B", "M Y").wiring.edges == (
         TensorEdge("ids", None, 0),
         TensorEdge("x", None, 0),
@@ -84,7 +84,7 @@ def test_what_every_reader_recomputes_does_not_cross_and_what_it_reads_does() ->
     )
 
 
-def test_who_holds_no_copy_gets_it_from_the_home() -> None:
+def test_a_part_without_a_copy_is_sent_the_tensor() -> None:
     found = grouped(MASKED, "M A", "M B", "Y")
     assert [said(MASKED, block) for block in found.blocks] == [
         "M A + : ids x > m a",
@@ -94,17 +94,17 @@ def test_who_holds_no_copy_gets_it_from_the_home() -> None:
     assert found.wiring.boundary_tensors == {"a": (0, (1,)), "m": (0, (2,)), "b": (1, (2,))}
 
 
-def test_what_the_model_gives_out_comes_from_the_home() -> None:
+def test_an_output_is_written_by_the_part_that_the_node_belongs_to() -> None:
     graph = drawn("m: ids", "a: x m", "y: a m", gives="m y")
     assert blocks(graph, "M A", "M Y") == ["M A + : ids x > m a", "Y + M: ids a > y"]
 
 
-def test_a_copy_reads_what_only_the_home_of_another_node_makes() -> None:
+def test_a_copy_may_read_a_tensor_of_another_part() -> None:
     graph = drawn("s: x", "m: s", "a: x m", "y: a m", gives="y")
     assert blocks(graph, "S M A", "M Y") == ["S M A + : x > s a", "Y + M: s a > y"]
 
 
-def test_copies_read_each_other() -> None:
+def test_copies_may_read_each_other() -> None:
     graph = drawn("s: x", "m: s", "a: x m", "y: a m", gives="y")
     assert blocks(graph, "S M A", "S M Y") == ["S M A + : x > a", "Y + S M: x a > y"]
 
@@ -115,7 +115,7 @@ def test_a_part_that_copies_a_node_receives_none_of_its_outputs() -> None:
     assert blocks(graph, "L A", "L Q", "Y") == ["L A + : x > r a", "Q + L: x a > q", "Y + : q r > y"]
 
 
-def test_the_weights_and_constants_of_a_copy_are_those_of_its_part_too() -> None:
+def test_a_part_has_the_weights_and_constants_of_its_copies() -> None:
     graph = drawn("k:", "m: ids w k", "a: x m", "y: a m", gives="y", weights="w", constants="k")
     first, second = grouped(graph, "M A", "M Y").blocks
     assert (said(graph, first), first.weights) == ("M A + K: ids x > a", ("w",))
@@ -125,22 +125,22 @@ def test_the_weights_and_constants_of_a_copy_are_those_of_its_part_too() -> None
 # Copies that nothing needs
 
 
-def test_a_copy_that_nothing_in_its_row_reads_is_left_out() -> None:
+def test_a_copy_that_no_node_of_its_group_reads_is_left_out() -> None:
     graph = drawn("m: ids", "a: x m", "b: a", "y: b m", gives="y")
     assert blocks(graph, "M A", "M B", "M Y") == ["M A + : ids x > a", "B + : a > b", "Y + M: ids b > y"]
 
 
-def test_where_all_readers_recompute_the_first_of_them_is_the_home() -> None:
+def test_if_all_readers_recompute_a_node_belongs_to_the_first_of_them() -> None:
     graph = drawn("m: ids", "a: x", "b: a m", "y: b m", gives="y")
     assert blocks(graph, "M A", "M B", "M Y") == ["A + : x > a", "M B + : ids a > b", "Y + M: ids b > y"]
 
 
-def test_what_served_such_a_copy_alone_goes_with_it() -> None:
+def test_a_node_that_only_such_a_copy_reads_is_left_out_too() -> None:
     graph = drawn("s: x", "m: s", "a: x", "y: a m", gives="y")
     assert blocks(graph, "S M A", "S M Y") == ["A + : x > a", "S M Y + : x a > y"]
 
 
-def test_a_copy_that_is_read_elsewhere_stays_at_home() -> None:
+def test_a_copy_that_only_others_read_stays_in_the_first_group() -> None:
     graph = drawn("m: ids", "a: x", "b: a m", "y: b m", gives="y")
     assert blocks(graph, "M A", "M B", "Y") == ["M A + : ids x > m a", "B + M: ids a > b", "Y + : b m > y"]
 
@@ -148,7 +148,7 @@ def test_a_copy_that_is_read_elsewhere_stays_at_home() -> None:
 # What is refused
 
 
-def test_a_node_that_draws_random_numbers_is_not_recomputed() -> None:
+def test_a_random_node_is_not_recomputed() -> None:
     graph = drawn("r: x", "a: r", "y: a r", gives="y", stateful="R")
     with pytest.raises(GraphcutError) as caught:
         grouped(graph, "R A", "R Y")
@@ -157,12 +157,12 @@ def test_a_node_that_draws_random_numbers_is_not_recomputed() -> None:
     assert blocks(graph, "R A", "Y") == ["R A + : x > r a", "Y + : a r > y"]
 
 
-def test_what_depends_on_a_random_node_may_be_recomputed() -> None:
+def test_a_node_that_depends_on_a_random_node_may_be_recomputed() -> None:
     graph = drawn("r: x", "m: r", "a: m", "y: a m", gives="y", stateful="R")
     assert blocks(graph, "R M A", "M Y") == ["R M A + : x > r a", "Y + M: r a > y"]
 
 
-def test_a_copy_of_what_only_later_rows_can_make_is_refused() -> None:
+def test_a_copy_that_depends_on_a_later_group_is_refused() -> None:
     with pytest.raises(GraphcutError, match="part 0 reads 'a' before any part writes it"):
         grouped(drawn("a: x", "m: a", "b: x m", "y: b m", gives="y"), "M B", "A M Y")
 
@@ -213,7 +213,7 @@ def computed(graph: Graph, block: Block, nodes: Sequence[int]) -> set[str]:
 
 @settings(max_examples=300, deadline=None)
 @given(graphs_and_rows())
-def test_each_part_makes_what_it_gives_out_of_what_it_gets_and_holds_nothing_else(drawing: tuple[Graph, Rows]) -> None:
+def test_each_part_computes_its_outputs_from_its_inputs_with_no_other_nodes(drawing: tuple[Graph, Rows]) -> None:
     graph, rows = drawing
     found = partition(graph, rows)
     homes = [n for block in found.blocks for n in block.nodes]
@@ -235,7 +235,7 @@ def test_each_part_makes_what_it_gives_out_of_what_it_gets_and_holds_nothing_els
 
 @settings(max_examples=100, deadline=None)
 @given(graphs_and_rows())
-def test_where_each_node_stands_once_nothing_is_copied_and_each_row_is_a_block(drawing: tuple[Graph, Rows]) -> None:
+def test_groups_without_common_nodes_are_the_blocks(drawing: tuple[Graph, Rows]) -> None:
     graph, rows = drawing
     once = [[n for n in row if not any(n in earlier for earlier in rows[:i])] for i, row in enumerate(rows)]
     found = partition(graph, once)
@@ -291,7 +291,7 @@ def borders(cascade: Cascade) -> list[str]:
     return [f"{' '.join(part.reads)} > {' '.join(part.writes)}" for part in cascade.parts]
 
 
-def test_parts_are_cut_as_the_rows_say(model: Model, cascade: Cascade) -> None:
+def test_parts_have_the_nodes_of_the_groups(model: Model, cascade: Cascade) -> None:
     assert borders(cascade) == ["x ids > low high a", "ids a > b", "b low > y"]
     assert [part.replicas for part in cascade.parts] == [("k",), ("raw", "k", "both", "halves"), ()]
     assert [(part.nodes, part.weight_bytes) for part in cascade.parts] == [(5, 2048), (5, 2048), (1, 0)]
@@ -303,13 +303,13 @@ def test_parts_are_cut_as_the_rows_say(model: Model, cascade: Cascade) -> None:
     assert prove(model, cascade).objections == ()
 
 
-def test_copies_are_counted_and_their_weights_compared(model: Model, cascade: Cascade) -> None:
+def test_copies_are_counted_and_compared(model: Model, cascade: Cascade) -> None:
     proof = prove(model, cascade)
     assert (proof.nodes, proof.replicas, proof.weight_bytes) == (7, 4, 2 * 2048)
 
 
 @pytest.mark.parametrize("optimized", [False, True])
-def test_what_is_recomputed_is_the_same_to_the_bit(model: Model, cascade: Cascade, *, optimized: bool) -> None:
+def test_recomputed_tensors_are_bit_identical(model: Model, cascade: Cascade, *, optimized: bool) -> None:
     found = compare(model, cascade, FEEDS, optimized=optimized)
     crossing = [] if optimized else [(0, "low"), (0, "a"), (1, "b")]
     assert sorted((c.part, c.tensor) for c in found) == sorted([(0, "high"), (2, "y"), *crossing])
@@ -317,7 +317,7 @@ def test_what_is_recomputed_is_the_same_to_the_bit(model: Model, cascade: Cascad
 
 
 @pytest.mark.parametrize("weights", ["copy", "share"])
-def test_merging_gives_the_model_back_each_node_once(model: Model, weights: Storage, tmp_path: Path) -> None:
+def test_merging_restores_the_model_with_each_node_once(model: Model, weights: Storage, tmp_path: Path) -> None:
     cascade = split_by(model, named(model, "raw both halves a", "raw both halves b", "y"), weights=weights)
     whole = graphcut.merge(cascade, tmp_path / "whole.onnx")
     assert graph_digest(whole.proto) == graph_digest(model.proto)
@@ -349,35 +349,35 @@ def replicas(**lists: str) -> Callable[[list[dict[str, Any]]], None]:
 @pytest.mark.parametrize(
     ("lists", "objections"),
     [
-        ({"part1": "k both halves"}, ["node 'raw' stands in 2 parts: part-0.onnx, part-1.onnx"]),
-        ({"part0": "raw k"}, ["node 'raw' has no home: it is a replica in part-0.onnx, part-1.onnx"]),
+        ({"part1": "k both halves"}, ["node 'raw' is in 2 parts: part-0.onnx, part-1.onnx"]),
+        ({"part0": "raw k"}, ["node 'raw' belongs to no part: it is a replica in part-0.onnx, part-1.onnx"]),
         ({"part2": "raw"}, ["part-2.onnx: it lacks node 'raw', which the manifest lists among its replicas"]),
         ({"part2": "other"}, ["part-2.onnx: it lacks node 'other', which the manifest lists among its replicas"]),
         (
             {"part0": "halves k", "part1": "raw k both"},
             [
-                "part-0.onnx: it gives out 'low', which its replica 'halves' makes",
-                "part-0.onnx: it gives out 'high', which its replica 'halves' makes",
+                "part-0.onnx: its output 'low' is written by its replica 'halves'",
+                "part-0.onnx: its output 'high' is written by its replica 'halves'",
             ],
         ),
-        ({"part1": "raw k both halves b"}, ["part-1.onnx: it gives out 'b', which its replica 'b' makes"]),
+        ({"part1": "raw k both halves b"}, ["part-1.onnx: its output 'b' is written by its replica 'b'"]),
     ],
 )
-def test_a_copy_is_a_home_unless_the_manifest_lists_it(
+def test_a_copy_that_the_manifest_does_not_list_is_an_objection(
     model: Model, cascade: Cascade, lists: Mapping[str, str], objections: list[str]
 ) -> None:
     found = prove(model, edited(cascade, replicas(**lists))).objections
     assert list(found)[: len(objections)] == objections
 
 
-def test_what_is_given_out_by_a_copy_alone_has_no_home(model: Model, cascade: Cascade) -> None:
+def test_an_output_that_only_copies_write_is_an_objection(model: Model, cascade: Cascade) -> None:
     assert prove(model, edited(cascade, replicas(part1="raw k both halves b"))).objections == (
-        "part-1.onnx: it gives out 'b', which its replica 'b' makes",
-        "node 'b' has no home: it is a replica in part-1.onnx",
+        "part-1.onnx: its output 'b' is written by its replica 'b'",
+        "node 'b' belongs to no part: it is a replica in part-1.onnx",
     )
 
 
-def test_a_copy_that_differs_is_found(model: Model, cascade: Cascade) -> None:
+def test_a_changed_copy_is_found(model: Model, cascade: Cascade) -> None:
     file = cascade.file(cascade.parts[1])
     part = onnx.load(file, load_external_data=False)
     next(node for node in part.graph.node if node.name == "halves").attribute[0].i = -1
@@ -401,15 +401,13 @@ def test_a_random_node_in_two_parts_is_an_objection_even_as_a_replica(tmp_path: 
     calm = tuple(dataclasses.replace(node, is_stateful=False) for node in model.graph.nodes)
     careless = dataclasses.replace(model, graph=dataclasses.replace(model.graph, nodes=calm))
     cascade = split_by(careless, named(model, "r a", "r y"))
-    assert prove(model, cascade).objections == (
-        "node 'r' must run once, and stands in 2 parts: part-0.onnx, part-1.onnx",
-    )
+    assert prove(model, cascade).objections == ("node 'r' must run once, but is in 2 parts: part-0.onnx, part-1.onnx",)
 
 
 # An input with a default, which is an output too, goes on from the last part that reads it; copies read as well
 
 
-def test_the_default_of_an_input_is_handed_on_by_the_last_part_that_reads_it_also_for_a_copy(tmp_path: Path) -> None:
+def test_a_default_that_is_an_output_is_written_by_the_last_part_that_reads_it(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Mul", ["d", "d"], ["m"], name="m"),
         helper.make_node("Add", ["x", "m"], ["a"], name="a"),
@@ -432,7 +430,7 @@ def test_the_default_of_an_input_is_handed_on_by_the_last_part_that_reads_it_als
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(proto=models(), data=st.data())
-def test_a_random_model_with_copies_at_random_gives_the_same_bits_and_comes_back(
+def test_random_models_with_random_copies_are_bit_identical_and_merge_back(
     proto: ModelProto, data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ...core.manifest import Cascade
-from ..sentences import REJECTED, numbers_result, structure_result
+from ..sentences import REJECTED
 from .lanes import MAX_ROWS
 from .screen import Screen, screen_on
 
@@ -21,12 +21,12 @@ def draw_verification(verification: Verification, cascade: Cascade, console: Con
     """The answer in the first line, then what was compared."""
     screen = screen_on(console)
     proof, worst = verification.proof, verification.first_difference
-    structure = f"{screen.result_sign(proof.holds)} structure: {structure_result(verification)}"
+    structure = f"{screen.result_sign(proof.holds)} structure: {verification.structure_summary}"
     lines = [_answer(verification, screen), screen.text(structure)]
     lines += [screen.text(f"  {sentence}", "red") for sentence in proof.objections[:MAX_ROWS]]
     if verification.runs:
         sign = screen.result_sign(worst is None and not verification.failure)
-        lines.append(screen.text(f"{sign} numbers: {numbers_result(verification)}"))
+        lines.append(screen.text(f"{sign} numbers: {verification.numbers_summary}"))
     elif verification.refusal:
         lines.append(Text(f"{screen.glyphs.more} {REJECTED}"))
         lines.append(screen.text(f"  {verification.refusal}", "dim"))
