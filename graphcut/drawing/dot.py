@@ -77,11 +77,7 @@ def _bus(index: int, bus: Bus) -> Iterator[str]:
 
 
 def dot_of_part(cascade: Cascade, part: int) -> str:
-    """The nodes of one part as a DOT graph, without constant nodes and weights.
-
-    Args:
-        cascade: the cascade.
-        part: index of the part.
+    """The nodes of the part with that index as a DOT graph, without constant nodes and weights.
 
     Raises:
         UsageError: there is no such part.

@@ -82,11 +82,7 @@ def rendered_at(
 
 
 def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.Struct:
-    """The document of what is at `path`: the analysis of a model, a plan file, or a cascade.
-
-    Args:
-        path: as for `scene_at`.
-        dims: numbers for symbolic dimensions of a model.
+    """The document of what is at `path`: the analysis of a model for `dims`, a plan file, or a cascade.
 
     Raises:
         GraphcutError: what is at `path` can't be opened.
@@ -100,12 +96,7 @@ def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.S
 
 
 def scenario_at(path: Path, cluster: SimulatedCluster | None, *, model: Path | None = None) -> Scenario:
-    """The scenario for a simulation of what is at `path`.
-
-    Args:
-        path: a plan file, or the folder or manifest of a cascade.
-        cluster: the cluster to simulate; None for the one that a plan was made for.
-        model: the model that a plan belongs to, if it has moved.
+    """The scenario for a simulation of a plan or cascade on `cluster`; None is the one that the plan was made for.
 
     Raises:
         UsageError: the model of a plan is missing, there is no cluster, or it lacks devices of the parts.

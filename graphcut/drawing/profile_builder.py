@@ -24,12 +24,8 @@ def build_profile(
 ) -> CutProfile:
     """The profile of a graph; linear in its nodes and edges.
 
-    Args:
-        graph: the graph.
-        rows: the flowing nodes of each part, in topological order; one row if the model is not cut.
-        sizes: bytes of each activation.
-        keys: the key nodes.
-        repeat: the block that the graph repeats, for a model that is not cut.
+    `rows` are the flowing nodes of each part, in topological order. A model that is not cut has one row, and `repeat` is
+    the block that it repeats.
     """
     order = [node for row in rows for node in row]
     liveness = Liveness(graph, order, sizes)

@@ -58,13 +58,7 @@ def scene_of_plan(plan: Plan, analysis: Analysis) -> Scene:
 
 
 def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
-    """The scene of a new cascade: everything the plan tells, with the names and sizes of the written files.
-
-    Args:
-        cascade: the cascade.
-        plan: the plan that it was split by.
-        analysis: of the model that was split.
-    """
+    """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
     planned = _scene_of_parts(plan, analysis, [part.file for part in cascade.parts])
     rows = zip(cascade.parts, planned.cards, plan.partition.blocks, strict=True)
     cards = (
@@ -117,12 +111,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None, verification:
     """The scene of a cascade.
 
     Without the model there is no profile and no content of parts; a flowing node that only one part repeats is not
-    counted as a replica; and sizes are those in the manifest.
-
-    Args:
-        cascade: the cascade.
-        model: the model it was cut from, loaded with the dims of the manifest, if at hand.
-        verification: the result of verifying it, if it was verified.
+    counted as a replica; and sizes are those in the manifest. The model must be loaded with the dims of the manifest.
 
     Raises:
         CascadeError: the cascade was cut from another model.

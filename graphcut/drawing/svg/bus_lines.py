@@ -45,9 +45,7 @@ def bus_group(index: int, bus: Bus, cards: Sequence[Card], marks: Iterable[str])
 def branches(stem: Sequence[Point], arms: Sequence[Sequence[Point]]) -> list[list[Point]]:
     """Lines from a stem along a rail to several ends. No two overlap: overlapping dashes would look solid.
 
-    Args:
-        stem: from the card to the rail; its last point is on the rail.
-        arms: from the rail to each reader; the first points are on the rail.
+    The last point of the stem and the first points of the arms are on the rail.
     """
     last = stem[-1]
     first, *others = sorted(arms, key=lambda arm: arm[0])

@@ -139,17 +139,10 @@ def label(  # noqa: PLR0913 - the options of a text
     anchor: Anchor = "start",
     keep: Side = "start",
 ) -> str:
-    """One line of text.
+    """One line of text, which may be hostile; (x, y) is its start, middle or end on the base line, as `anchor` says.
 
-    Args:
-        x: where it starts, ends or has its middle, depending on `anchor`.
-        y: of its base line.
-        text: anything, including hostile names.
-        face: the type face.
-        css: more classes, for the colour.
-        room: the largest width; a shortened text has the whole one as its tooltip.
-        anchor: what `x` means.
-        keep: which side of a shortened text stays; names differ most at their ends.
+    A text that is wider than `room` is shortened, and its tooltip is the whole text. Names differ most at their ends:
+    for them, `keep` is "end".
     """
     whole = plain(text)
     shown = whole if room is None else fitted(whole, room, face, keep=keep)

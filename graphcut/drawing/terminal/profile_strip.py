@@ -39,13 +39,9 @@ class _Bins:
 
 
 def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, screen: Screen) -> list[Text]:
-    """The profile, four rows high: the lowest bytes alive in each column, which is its cheapest cut.
+    """A profile of at least two nodes, four rows high: the lowest bytes alive in each column, its cheapest cut.
 
-    Args:
-        profile: of two nodes or more.
-        marks: indices of nodes that are marked.
-        meaning: what the marks are.
-        screen: what to draw with.
+    Below, the nodes with the indices `marks` are marked; `meaning` is what they are.
     """
     glyphs = screen.glyphs
     nodes = len(profile.alive) - 1  # after the last node there is nothing to cut

@@ -42,13 +42,7 @@ def draw_run_log(
 ) -> RenderableType:
     """A sentence, then a row for each part: number of runs, time per run, waiting time of its inputs, its workers.
 
-    Args:
-        log: what was recorded.
-        parts: names of the parts.
-        workers: names of the workers.
-        console: where it is drawn.
-        sentence: replaces the sentence about the number of inputs.
-        are_pieces: whether the requests are pieces of inputs.
+    The default sentence tells how many inputs there were, or pieces of inputs if the requests `are_pieces`.
     """
     screen = screen_on(console)
     totals = [log.total_of(part) for part in range(len(parts))]

@@ -46,10 +46,7 @@ class Column:
 def table(columns: Iterable[Column], *, width: int, glyphs: Glyphs) -> Table:
     """A table without lines, at most `width` wide unless its numbers alone are wider.
 
-    Args:
-        columns: of the same length. Of those that may be shortened, the last is shortened first.
-        width: of the terminal.
-        glyphs: what the terminal can show.
+    Of the columns that may be shortened, the last is shortened first.
     """
     shown = _kept([_plain(column, glyphs) for column in columns], width)
     widths = _widths(shown, width)
