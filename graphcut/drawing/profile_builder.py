@@ -24,8 +24,8 @@ def build_profile(
 ) -> CutProfile:
     """The profile of a graph; linear in its nodes and edges.
 
-    `rows` are the flowing nodes of each part, in topological order. A model that is not cut has one row, and `repeat` is
-    the block that it repeats.
+    `rows` are the flowing nodes of each part, in topological order. A model that is not cut has one row, and `repeat`
+    is the block that it repeats.
     """
     order = [node for row in rows for node in row]
     liveness = Liveness(graph, order, sizes)
