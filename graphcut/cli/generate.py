@@ -13,7 +13,6 @@ from typer import Option
 from ..core.errors import UsageError
 from ..core.units import count, duration
 from .common_options import (
-    RANDOM,
     AsJson,
     CascadePath,
     Inputs,
@@ -26,8 +25,8 @@ from .common_options import (
     open_,
     parsed_dims,
 )
-from .input_files import read_or_generate
-from .output import print_, print_json
+from .input_files import say_generated
+from .output import print_, print_json, say
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -65,11 +64,15 @@ def generate(
     cascade = open_(cascade_path)
     is_generated = "random" in prompt_ids or any(map(is_random, inputs or ()))
     prompt, constants = _generated(cascade, states, original) if is_generated else ([], {})
+    if "random" in prompt_ids:
+        say(f"prompt generated with --seed {original.seed}: {','.join(map(str, prompt))}")
     prompts = [prompt if text == "random" else _ids("--prompt-ids", text) for text in prompt_ids]
     reads, tensors = cascade.manifest.reads, cascade.tensors
     fed: dict[str, object] = {}
     for file in inputs or ():
         fed |= constants if is_random(file) else read_inputs(file, reads, tensors=tensors)
+    if any(map(is_random, inputs or ())):
+        say_generated(constants, original.seed)
     tokens = decode(
         cascade,
         prompts,
@@ -97,6 +100,7 @@ def _generated(
 ) -> tuple[list[int], dict[str, object]]:
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
     from ..core.states import states_of
+    from ..inputs.generating import generate as generate_inputs
     from ..running.decoding.token_inputs import role_of
 
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
@@ -106,7 +110,7 @@ def _generated(
         raise UsageError("no input of the model is called input_ids", hint="give token ids and input files")
     sizes = zip(tensors[ids].shape or (), (1, _RANDOM_LENGTH), strict=False)
     dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]
-    feeds = read_or_generate(RANDOM, replace(original, dim=dims).load(cascade), original.seed)
+    feeds = generate_inputs(replace(original, dim=dims).load(cascade), seed=original.seed)
     past = {state.past for state in states_of(cascade, states)}
     constants = {name: value for name, value in feeds.items() if roles[name] is None and name not in past}
     return [int(token) for token in feeds[ids].ravel()], constants

@@ -77,16 +77,22 @@ class FeedReader:
 
 
 def read_or_generate(inputs: Path, model: Model, seed: int) -> dict[str, Any]:
-    """The inputs for `model` in a file, or random ones, whose types and sizes are told."""
+    """The inputs for `model` in a file, or random ones, which is reported."""
     from ..inputs.generating import generate
     from ..inputs.input_files import read_inputs
 
     if not is_random(inputs):
         return read_inputs(inputs, model.graph.reads, tensors=model.tensors)
     feeds = generate(model, seed=seed)
-    told = ", ".join(f"{name} {type_of(value)}" for name, value in feeds.items())
-    say(f"inputs generated with --seed {seed}: {told or 'none'}")
+    say_generated(feeds, seed)
     return feeds
+
+
+def say_generated(feeds: Mapping[str, object], seed: int) -> None:
+    """Report the types and sizes of generated inputs."""
+    told = [f"{name} {type_of(value)}" for name, value in feeds.items()]
+    more = [f"and {len(told) - 3} more"] if len(told) > 4 else []
+    say(f"inputs generated with --seed {seed}: {', '.join([*told[: 3 if more else 4], *more]) or 'none'}")
 
 
 def type_of(value: object) -> str:

@@ -185,7 +185,7 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
-    hint = "docs/PLANNING.md shows a cluster file"
+    hint = "docs/reference/cluster-file.md describes cluster files"
     try:
         return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=SimulatedCluster)
     except UsageError as error:
