@@ -20,29 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CutPoint:
-    """A cut between two nodes of the topological order, and what it costs.
+    """A cut between two nodes of the topological order, and what it costs."""
 
-    Attributes:
-        node: the node that names the cut in `At` and `--at-nodes`.
-        nodes_before: how many flowing nodes are before the cut.
-        boundary_tensors: the tensors alive at the cut.
-        bytes: what these take, for the bound dims.
-        is_exact: whether all their sizes are known; else `bytes` is a lower bound.
-        weights_before: bytes of the weights that the nodes before the cut read.
-        weights_after: bytes of the weights that the nodes after it read; a weight that both read counts in both.
-        is_key: whether `node` is a key node.
-        module: the module of `node`.
-    """
-
-    node: str
-    nodes_before: int
-    boundary_tensors: tuple[str, ...]
-    bytes: int
-    is_exact: bool
-    weights_before: int
-    weights_after: int
-    is_key: bool
-    module: str
+    node: str  #: the node that names the cut in `At` and `--at-nodes`.
+    nodes_before: int  #: how many flowing nodes are before the cut.
+    boundary_tensors: tuple[str, ...]  #: the tensors alive at the cut.
+    bytes: int  #: what these take, for the bound dims.
+    is_exact: bool  #: whether all their sizes are known; else `bytes` is a lower bound.
+    weights_before: int  #: bytes of the weights that the nodes before the cut read.
+    weights_after: int  #: bytes of the weights that the nodes after it read; a weight that both read counts in both.
+    is_key: bool  #: whether `node` is a key node.
+    module: str  #: the module of `node`.
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,12 +40,9 @@ class Analysis(Product):
     `digraph` is the model's dataflow as a networkx graph, and most properties are statements about it. In these, a
     start is a node that reads no other node's tensor, an end is a node whose tensors no node reads, and a path leads
     from node to node along tensors. Inputs of the model don't belong to the digraph: every part can be given them.
-
-    Attributes:
-        model: the analysed model.
     """
 
-    model: Model
+    model: Model  #: the analysed model.
 
     @cached_property
     def digraph(self) -> nx.DiGraph[int]:

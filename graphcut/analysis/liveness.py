@@ -21,16 +21,11 @@ class Liveness(Product):
     cut there sends it. Inputs of the model are left out, since every part can be given them, and so are outputs that no
     node reads. In the order a, b, c, where b and c read the tensor of a, and c that of b: after a the tensor of a is
     alive, after b those of a and b, after c none.
-
-    Attributes:
-        graph: the graph.
-        order: its flowing nodes in a topological order. An index is one into this order.
-        tensor_bytes: sizes of the activations.
     """
 
-    graph: Graph
-    order: Sequence[int]
-    tensor_bytes: TensorBytes
+    graph: Graph  #: the graph.
+    order: Sequence[int]  #: its flowing nodes in a topological order. An index is one into this order.
+    tensor_bytes: TensorBytes  #: sizes of the activations.
 
     @cached_property
     def index(self) -> Mapping[int, int]:

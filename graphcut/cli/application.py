@@ -18,12 +18,9 @@ from .output import settings
 
 
 class _Command(TyperCommand):
-    """A command whose usage line reads `MODEL [OTHER]` in every version of typer, and whose help may end in a list.
+    """A command whose usage line reads `MODEL [OTHER]` in every version of typer, and whose help may end in a list."""
 
-    Attributes:
-        legend: the titles of such lists, and what they explain: words and their meanings.
-    """
-
+    #: the titles of such lists, and what they explain: words and their meanings.
     legend: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer has no public name for its type

@@ -19,17 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputFiles:
-    """The inputs of a run, each a .npz file or a folder of ONNX test data, and the files of their outputs.
+    """The inputs of a run, each a .npz file or a folder of ONNX test data, and the files of their outputs."""
 
-    Attributes:
-        inputs: where the inputs are.
-        outputs: where the outputs of each go.
-        folder: the folder of the outputs; None for a single input, whose output file has a name of its own.
-    """
-
-    inputs: Sequence[Path]
-    outputs: Sequence[Path]
-    folder: Path | None
+    inputs: Sequence[Path]  #: where the inputs are.
+    outputs: Sequence[Path]  #: where the outputs of each go.
+    folder: Path | None  #: the folder of the outputs; None for a single input, whose output file has a name of its own.
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -40,22 +34,15 @@ class FeedReader:
     """The feeds of `files`, each read when it is needed.
 
     An input that can't be read ends the iteration, or is skipped; feeds before it may still be in flight.
-
-    Attributes:
-        files: the files.
-        cascade: the cascade that they are for.
-        generated: the feed that `random` stands for.
-        skips_unreadable: go on after an input that can't be read.
-        fed: the indices of inputs that were read and are not answered yet, in order.
-        unread: why inputs could not be read.
     """
 
-    files: InputFiles
-    cascade: Cascade
-    generated: Mapping[str, object]
-    skips_unreadable: bool
+    files: InputFiles  #: the files.
+    cascade: Cascade  #: the cascade that they are for.
+    generated: Mapping[str, object]  #: the feed that `random` stands for.
+    skips_unreadable: bool  #: go on after an input that can't be read.
+    #: the indices of inputs that were read and are not answered yet, in order.
     fed: deque[int] = field(default_factory=deque)
-    unread: list[UsageError] = field(default_factory=list)
+    unread: list[UsageError] = field(default_factory=list)  #: why inputs could not be read.
 
     def __len__(self) -> int:
         return len(self.files)

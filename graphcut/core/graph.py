@@ -18,62 +18,38 @@ from .wiring import Wiring, wire
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the model's graph.
+    """A node of the model's graph."""
 
-    Attributes:
-        name: unique in the graph; if the model gives none, the name of the node's first output.
-        op: the operator, with its domain unless that is ONNX's own (`com.microsoft.Gelu`).
-        reads: the activations it reads: inputs of the model and tensors that flowing nodes write. Includes what the
-            subgraphs of an If, Loop or Scan read from the graph around them.
-        writes: its outputs.
-        weights: the initializers it reads.
-        constants: the tensors it reads that constant nodes write.
-        is_constant: it depends on no input of the model, and always gives the same result.
-        is_stateful: it draws random numbers or keeps a state between runs, so it must not be replicated.
-        module: path of the module it was exported from, such as `model/layers.3/mlp`; empty if unknown.
-    """
-
-    name: str
-    op: str
+    name: str  #: unique in the graph; if the model gives none, the name of the node's first output.
+    op: str  #: the operator, with its domain unless that is ONNX's own (`com.microsoft.Gelu`).
+    #: the activations it reads: inputs of the model and tensors that flowing nodes write. Includes what the subgraphs
+    #: of an If, Loop or Scan read from the graph around them.
     reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    weights: tuple[str, ...]
-    constants: tuple[str, ...]
-    is_constant: bool
-    is_stateful: bool
-    module: str
+    writes: tuple[str, ...]  #: its outputs.
+    weights: tuple[str, ...]  #: the initializers it reads.
+    constants: tuple[str, ...]  #: the tensors it reads that constant nodes write.
+    is_constant: bool  #: it depends on no input of the model, and always gives the same result.
+    is_stateful: bool  #: it draws random numbers or keeps a state between runs, so it must not be replicated.
+    module: str  #: path of the module it was exported from, such as `model/layers.3/mlp`; empty if unknown.
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """An initializer, without its values.
+    """An initializer, without its values."""
 
-    Attributes:
-        name: its name in the model.
-        bytes: size of its values.
-        is_default: it is the default value of an input of the model.
-    """
-
-    name: str
-    bytes: int
-    is_default: bool
+    name: str  #: its name in the model.
+    bytes: int  #: size of its values.
+    is_default: bool  #: it is the default value of an input of the model.
 
 
 @dataclass(frozen=True, repr=False)
 class Graph(Product):
-    """The nodes and weights of a model.
+    """The nodes and weights of a model."""
 
-    Attributes:
-        nodes: all nodes, constant ones included, in topological order.
-        weights: the initializers that a node or an output reads, by name.
-        reads: the model's inputs, in its order.
-        writes: the model's outputs, in its order.
-    """
-
-    nodes: tuple[Node, ...]
-    weights: Mapping[str, Weight]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    nodes: tuple[Node, ...]  #: all nodes, constant ones included, in topological order.
+    weights: Mapping[str, Weight]  #: the initializers that a node or an output reads, by name.
+    reads: tuple[str, ...]  #: the model's inputs, in its order.
+    writes: tuple[str, ...]  #: the model's outputs, in its order.
 
     @cached_property
     def flow(self) -> tuple[int, ...]:
@@ -125,23 +101,16 @@ class Graph(Product):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Block(Product):
-    """The nodes of one part.
+    """The nodes of one part."""
 
-    Attributes:
-        nodes: the flowing nodes that no earlier block has, in topological order.
-        replicas: the nodes that other blocks may have too: constant nodes, and flowing nodes of earlier blocks that
-            this block recomputes. In topological order.
-        reads: activations from outside the block.
-        writes: tensors of `nodes` that are read outside the block, then outputs of the model that no flowing node
-            writes.
-        weights: initializers that its nodes, its replicas and its outputs read.
-    """
-
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...]  #: the flowing nodes that no earlier block has, in topological order.
+    #: the nodes that other blocks may have too: constant nodes, and flowing nodes of earlier blocks that this block
+    #: recomputes. In topological order.
     replicas: tuple[int, ...]
-    reads: tuple[str, ...]
+    reads: tuple[str, ...]  #: activations from outside the block.
+    #: tensors of `nodes` that are read outside the block, then outputs of the model that no flowing node writes.
     writes: tuple[str, ...]
-    weights: tuple[str, ...]
+    weights: tuple[str, ...]  #: initializers that its nodes, its replicas and its outputs read.
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,125 +27,76 @@ MANIFEST: Final = "cascade.json"
 
 
 class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ONNX file of a cascade.
+    """One ONNX file of a cascade."""
 
-    Attributes:
-        file: its path, relative to the manifest.
-        reads: the tensors that must be fed to it, in the order of its inputs.
-        writes: its outputs, in their order.
-        nodes: number of its nodes, replicas included.
-        replicas: names of its nodes that other parts may have too: constant nodes, and flowing nodes that it recomputes
-            though they belong to another part.
-        weight_bytes: size of the weights that it reads.
-        largest_weight_bytes: size of the largest of them.
-        activation_bytes: peak size of its inputs, intermediate tensors and outputs that are alive at the same time, for
-            the `dims` of the manifest; a lower bound if a symbol has no number there or a size depends on values.
-        device: the device it was planned for; None if no cluster was given.
-        graph: digest of its graph, without the values of large weights.
-        sha256: digest of the file's bytes, which can be checked without ONNX.
-        data: the files with its weights, relative to the manifest, and their sizes in bytes.
-    """
-
-    file: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    nodes: int
+    file: str  #: its path, relative to the manifest.
+    reads: tuple[str, ...]  #: the tensors that must be fed to it, in the order of its inputs.
+    writes: tuple[str, ...]  #: its outputs, in their order.
+    nodes: int  #: number of its nodes, replicas included.
+    #: names of its nodes that other parts may have too: constant nodes, and flowing nodes that it recomputes though
+    #: they belong to another part.
     replicas: tuple[str, ...]
-    weight_bytes: int
-    largest_weight_bytes: int
+    weight_bytes: int  #: size of the weights that it reads.
+    largest_weight_bytes: int  #: size of the largest of them.
+    #: peak size of its inputs, intermediate tensors and outputs that are alive at the same time, for the `dims` of the
+    #: manifest; a lower bound if a symbol has no number there or a size depends on values.
     activation_bytes: int
-    device: str | None
-    graph: str
-    sha256: str
-    data: dict[str, int]
+    device: str | None  #: the device it was planned for; None if no cluster was given.
+    graph: str  #: digest of its graph, without the values of large weights.
+    sha256: str  #: digest of the file's bytes, which can be checked without ONNX.
+    data: dict[str, int]  #: the files with its weights, relative to the manifest, and their sizes in bytes.
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A device that parts were planned for.
+    """A device that parts were planned for."""
 
-    Attributes:
-        name: as `Part.device` gives it.
-        memory_bytes: memory for the weights and activations of its parts; None for no limit.
-        provider: the execution provider of ONNX Runtime for its parts.
-    """
-
-    name: str
-    memory_bytes: int | None
-    provider: str
+    name: str  #: as `Part.device` gives it.
+    memory_bytes: int | None  #: memory for the weights and activations of its parts; None for no limit.
+    provider: str  #: the execution provider of ONNX Runtime for its parts.
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An output of the model that is an input of its next step, such as a KV cache.
+    """An output of the model that is an input of its next step, such as a KV cache."""
 
-    Attributes:
-        past: the input.
-        present: the output that becomes it.
-        axis: the axis of the tokens; None if it has none, as in a recurrent network.
-        start: its shape at the first step of a sequence, where its values are zeros: 0 along `axis`, except for a
-            buffer of fixed size; a symbol for what the inputs decide, such as the batch. None if unknown.
-    """
-
-    past: str
-    present: str
-    axis: int | None
+    past: str  #: the input.
+    present: str  #: the output that becomes it.
+    axis: int | None  #: the axis of the tokens; None if it has none, as in a recurrent network.
+    #: its shape at the first step of a sequence, where its values are zeros: 0 along `axis`, except for a buffer of
+    #: fixed size; a symbol for what the inputs decide, such as the batch. None if unknown.
     start: tuple[Dim, ...] | None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model that was split.
+    """The model that was split."""
 
-    Attributes:
-        file: its path, relative to the manifest.
-        graph: digest of its graph, without the values of large weights.
-        data: the files with its weights, relative to the model, and their sizes in bytes.
-    """
-
-    file: str
-    graph: str
-    data: dict[str, int]
+    file: str  #: its path, relative to the manifest.
+    graph: str  #: digest of its graph, without the values of large weights.
+    data: dict[str, int]  #: the files with its weights, relative to the model, and their sizes in bytes.
 
 
 class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a manifest file. Each fact is stored once; tensor edges are derived from it.
+    """The content of a manifest file. Each fact is stored once; tensor edges are derived from it."""
 
-    Attributes:
-        format: `graphcut.cascade/1`.
-        source: the model that was split.
-        weights: `copy`: each part has a data file of its own; `share`: the parts refer to the model's files.
-        dims: numbers given for symbolic dimensions; used for sizes only.
-        reads: the model's inputs, in its order.
-        optional: the inputs that have a default and may be left out.
-        writes: the model's outputs, in its order.
-        tensors: type and shape of all of these, and of every boundary tensor.
-        states: outputs that are inputs of the next step, in the order of the inputs.
-        devices: the devices that the parts were planned for, in the order of the parts.
-        parts: in an order in which they can run.
-    """
-
-    format: Literal["graphcut.cascade/1"]
-    source: Source
+    format: Literal["graphcut.cascade/1"]  #: `graphcut.cascade/1`.
+    source: Source  #: the model that was split.
+    #: `copy`: each part has a data file of its own; `share`: the parts refer to the model's files.
     weights: Literal["copy", "share"]
-    dims: dict[str, int]
-    reads: tuple[str, ...]
-    optional: tuple[str, ...]
-    writes: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
-    states: tuple[State, ...]
-    devices: tuple[Host, ...]
-    parts: tuple[Part, ...]
+    dims: dict[str, int]  #: numbers given for symbolic dimensions; used for sizes only.
+    reads: tuple[str, ...]  #: the model's inputs, in its order.
+    optional: tuple[str, ...]  #: the inputs that have a default and may be left out.
+    writes: tuple[str, ...]  #: the model's outputs, in its order.
+    tensors: tuple[Tensor, ...]  #: type and shape of all of these, and of every boundary tensor.
+    states: tuple[State, ...]  #: outputs that are inputs of the next step, in the order of the inputs.
+    devices: tuple[Host, ...]  #: the devices that the parts were planned for, in the order of the parts.
+    parts: tuple[Part, ...]  #: in an order in which they can run.
 
 
 @dataclass(frozen=True, repr=False)
 class Cascade(Product):
-    """A model that was split into parts, on disk.
+    """A model that was split into parts, on disk."""
 
-    Attributes:
-        path: the manifest file.
-        manifest: its content.
-    """
-
-    path: Path
-    manifest: Manifest
+    path: Path  #: the manifest file.
+    manifest: Manifest  #: its content.
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -20,14 +20,12 @@ class Product:
     """A value whose `repr` has at most 400 characters, and that notebooks show as a picture where it can be drawn.
 
     A dataclass that inherits from it passes `repr=False`: otherwise the decorator adds a `__repr__` of its own.
-
-    Attributes:
-        draw: returns the HTML of a value, or None if it can't be drawn. The package `graphcut` sets it, because
-            `core` may not import `drawing`.
     """
 
     __slots__ = ()
 
+    #: returns the HTML of a value, or None if it can't be drawn. The package `graphcut` sets it, because `core` may not
+    #: import `drawing`.
     draw: ClassVar[Callable[[object], str | None] | None] = None
 
     def _repr_html_(self) -> str | None:

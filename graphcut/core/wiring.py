@@ -34,18 +34,13 @@ BITS: Final[Mapping[str, int]] = {
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Name, type and shape of a tensor.
+    """Name, type and shape of a tensor."""
 
-    Attributes:
-        name: its name in the model and in every part.
-        dtype: numpy's name of the element type, such as `"float32"`; for a value that is not a tensor the whole type,
-            such as `"sequence(float32)"` or `"map(string, float32)"`.
-        shape: one `Dim` for each axis; `()` for a scalar; None if the rank is unknown.
-    """
-
-    name: str
+    name: str  #: its name in the model and in every part.
+    #: numpy's name of the element type, such as `"float32"`; for a value that is not a tensor the whole type, such as
+    #: `"sequence(float32)"` or `"map(string, float32)"`.
     dtype: str
-    shape: tuple[Dim, ...] | None
+    shape: tuple[Dim, ...] | None  #: one `Dim` for each axis; `()` for a scalar; None if the rank is unknown.
 
     @property
     def is_plain(self) -> bool:
@@ -87,17 +82,11 @@ class Unit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorEdge:
-    """A tensor that one unit writes and another reads.
+    """A tensor that one unit writes and another reads."""
 
-    Attributes:
-        tensor: its name.
-        source: index of the unit that writes it; None for an input of the model.
-        target: index of the unit that reads it; None for an output of the model.
-    """
-
-    tensor: str
-    source: int | None
-    target: int | None
+    tensor: str  #: its name.
+    source: int | None  #: index of the unit that writes it; None for an input of the model.
+    target: int | None  #: index of the unit that reads it; None for an output of the model.
 
 
 DependencyMap = Mapping[int, Mapping[int, tuple[str, ...]]]

@@ -36,17 +36,11 @@ _MASK: Final = re.compile(r"^(decoder_)?attention_mask$")
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A tensor that a decoder gets back at its next step.
+    """A tensor that a decoder gets back at its next step."""
 
-    Attributes:
-        past: the input of the model.
-        present: the output that becomes this input.
-        layer: the number in its name; `None` if it has none.
-    """
-
-    past: str
-    present: str
-    layer: int | None
+    past: str  #: the input of the model.
+    present: str  #: the output that becomes this input.
+    layer: int | None  #: the number in its name; `None` if it has none.
 
 
 class DecoderSizes(NamedTuple):

@@ -11,27 +11,17 @@ if TYPE_CHECKING:
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine. The defaults are those of a small computer with a few cores in a wired network.
+    """A machine. The defaults are those of a small computer with a few cores in a wired network."""
 
-    Attributes:
-        name: unique in its cluster.
-        memory_bytes: memory that parts may use for weights and activations together; `None` for no limit.
-        flops_per_s: sustained, not peak, floating-point operations per second; a multiply-add is two.
-        bytes_per_s: memory bandwidth.
-        dispatch_s: overhead of starting a node, in seconds.
-        link_bytes_per_s: bandwidth of its network link, in each direction.
-        latency_s: overhead of a message, in seconds.
-        provider: the execution provider of ONNX Runtime that runs its parts.
-    """
-
-    name: str
+    name: str  #: unique in its cluster.
+    #: memory that parts may use for weights and activations together; `None` for no limit.
     memory_bytes: int | None = None
-    flops_per_s: float = 1e11
-    bytes_per_s: float = 2e10
-    dispatch_s: float = 5e-6
-    link_bytes_per_s: float = 1.25e8
-    latency_s: float = 1e-4
-    provider: str = "CPUExecutionProvider"
+    flops_per_s: float = 1e11  #: sustained, not peak, floating-point operations per second; a multiply-add is two.
+    bytes_per_s: float = 2e10  #: memory bandwidth.
+    dispatch_s: float = 5e-6  #: overhead of starting a node, in seconds.
+    link_bytes_per_s: float = 1.25e8  #: bandwidth of its network link, in each direction.
+    latency_s: float = 1e-4  #: overhead of a message, in seconds.
+    provider: str = "CPUExecutionProvider"  #: the execution provider of ONNX Runtime that runs its parts.
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -14,15 +14,11 @@ Term = tuple[tuple[str, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A polynomial with non-negative integer coefficients.
+    """A polynomial with non-negative integer coefficients."""
 
-    Attributes:
-        terms: sorted by their symbols; each product of symbols once, none with the coefficient 0.
-        is_exact: whether all sizes in it were numbers or symbols. An unknown size counts as 1, which makes the formula
-            a lower bound.
-    """
-
-    terms: tuple[Term, ...] = ()
+    terms: tuple[Term, ...] = ()  #: sorted by their symbols; each product of symbols once, none with the coefficient 0.
+    #: whether all sizes in it were numbers or symbols. An unknown size counts as 1, which makes the formula a lower
+    #: bound.
     is_exact: bool = True
 
     @staticmethod

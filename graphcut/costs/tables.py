@@ -44,25 +44,16 @@ _ORT_HINT: Final = "collect them again with session.collect_node_memory_stats_to
 
 
 class CostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The costs of a module; 0 and `None` both mean unknown.
+    """The costs of a module; 0 and `None` both mean unknown."""
 
-    Attributes:
-        module: its path, such as `model.layers.0.self_attn.q_proj`; the name of a node without a module.
-        num_params: elements of its weights; for 4-bit weights before packing.
-        num_bytes: bytes of its weights.
-        num_flops: floating-point operations; tables differ in the number of tokens and in what a multiply-add counts.
-        activation_bytes: peak bytes of activations while it runs.
-        output_bytes: bytes of its outputs that other modules read, or that are outputs of the model.
-        time_s: how long it runs, in seconds.
-    """
-
-    module: str
-    num_params: int = 0
-    num_bytes: int = 0
+    module: str  #: its path, such as `model.layers.0.self_attn.q_proj`; the name of a node without a module.
+    num_params: int = 0  #: elements of its weights; for 4-bit weights before packing.
+    num_bytes: int = 0  #: bytes of its weights.
+    #: floating-point operations; tables differ in the number of tokens and in what a multiply-add counts.
     num_flops: int = 0
-    activation_bytes: int | None = None
-    output_bytes: int | None = None
-    time_s: float | None = None
+    activation_bytes: int | None = None  #: peak bytes of activations while it runs.
+    output_bytes: int | None = None  #: bytes of its outputs that other modules read, or that are outputs of the model.
+    time_s: float | None = None  #: how long it runs, in seconds.
 
     @property
     def is_empty(self) -> bool:
@@ -72,15 +63,10 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(frozen=True, repr=False)
 class CostTable(Product):
-    """A cost model.
+    """A cost model."""
 
-    Attributes:
-        rows: one for each module.
-        source: the file it was read from; `None` if it was computed.
-    """
-
-    rows: tuple[CostRow, ...]
-    source: Path | None = None
+    rows: tuple[CostRow, ...]  #: one for each module.
+    source: Path | None = None  #: the file it was read from; `None` if it was computed.
 
     @property
     def is_measured(self) -> bool:

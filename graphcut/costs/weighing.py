@@ -37,33 +37,26 @@ _SHAPE_ONLY: Final = frozenset({"Shape", "Size"})
 
 @dataclass(frozen=True, repr=False)
 class Costs(Product):
-    """The costs of the flowing nodes of a model for one binding of its symbols, in the order of `graph.flow`.
+    """The costs of the flowing nodes of a model for one binding of its symbols, in the order of `graph.flow`."""
 
-    Attributes:
-        model: the model.
-        dims: numbers for symbols: those of the model, those given, and what follows from them (`caches.bound_dims`).
-        formulas: the FLOPs of each node, in the symbols.
-        flops: the FLOPs of each node for `dims`. If a formula has a size that is unknown until symbols are bound, the
-            size that inference then finds counts.
-        weight_bytes: bytes of initializers that a run of the node reads. Of an embedding or a rotary table the rows
-            that it looks up, of experts those that tokens can reach. Packed weights count packed, with scales and zero
-            points. What constant nodes compute of initializers counts as computed, unless they dequantize them.
-        moved_bytes: bytes of activations that the node reads and writes. A view (`VIEWS`) moves nothing, Shape and Size
-            read nothing, and an operator that picks from an activation reads as much as it writes.
-        tensor_bytes: sizes of all activations, inputs and outputs of the model.
-        uncounted: operators without a rule for FLOPs, and how many nodes each, in subgraphs too; they count as 0.
-        caches: the inputs that are outputs of the step before.
-    """
-
-    model: Model
+    model: Model  #: the model.
+    #: numbers for symbols: those of the model, those given, and what follows from them (`caches.bound_dims`).
     dims: Mapping[str, int]
-    formulas: tuple[Formula, ...]
+    formulas: tuple[Formula, ...]  #: the FLOPs of each node, in the symbols.
+    #: the FLOPs of each node for `dims`. If a formula has a size that is unknown until symbols are bound, the size that
+    #: inference then finds counts.
     flops: tuple[int, ...]
+    #: bytes of initializers that a run of the node reads. Of an embedding or a rotary table the rows that it looks up,
+    #: of experts those that tokens can reach. Packed weights count packed, with scales and zero points. What constant
+    #: nodes compute of initializers counts as computed, unless they dequantize them.
     weight_bytes: tuple[int, ...]
+    #: bytes of activations that the node reads and writes. A view (`VIEWS`) moves nothing, Shape and Size read nothing,
+    #: and an operator that picks from an activation reads as much as it writes.
     moved_bytes: tuple[int, ...]
-    tensor_bytes: TensorBytes
+    tensor_bytes: TensorBytes  #: sizes of all activations, inputs and outputs of the model.
+    #: operators without a rule for FLOPs, and how many nodes each, in subgraphs too; they count as 0.
     uncounted: Mapping[str, int]
-    caches: tuple[Cache, ...]
+    caches: tuple[Cache, ...]  #: the inputs that are outputs of the step before.
 
     @cached_property
     def is_view(self) -> tuple[bool, ...]:

@@ -32,17 +32,11 @@ _FICLONERANGE: Final = 0x4020940D  # linux/fs.h
 
 @dataclass(frozen=True, slots=True, order=True)
 class ByteRange:
-    """A range of bytes in a file.
+    """A range of bytes in a file."""
 
-    Attributes:
-        file: the path of the file.
-        offset: index of the first byte.
-        length: number of bytes.
-    """
-
-    file: Path
-    offset: int
-    length: int
+    file: Path  #: the path of the file.
+    offset: int  #: index of the first byte.
+    length: int  #: number of bytes.
 
 
 def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
@@ -114,15 +108,10 @@ def merge_ranges(spans: Iterable[ByteRange]) -> list[ByteRange]:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """A new data file, made of ranges of other files.
+    """A new data file, made of ranges of other files."""
 
-    Attributes:
-        copies: the ranges and their offsets in the new file, both ascending.
-        file_bytes: size of the new file.
-    """
-
-    copies: tuple[tuple[ByteRange, int], ...]
-    file_bytes: int
+    copies: tuple[tuple[ByteRange, int], ...]  #: the ranges and their offsets in the new file, both ascending.
+    file_bytes: int  #: size of the new file.
 
     def offset_of(self, span: ByteRange) -> int:
         """The offset of `span` in the new file."""

@@ -33,31 +33,21 @@ TensorBytes = Mapping[str, tuple[int, bool]]
 
 @dataclass(frozen=True, repr=False)
 class Model(Product):
-    """An ONNX model, opened without its weights.
+    """An ONNX model, opened without its weights."""
 
-    Attributes:
-        path: the .onnx file; a temporary one for a model given in memory.
-        proto: its ModelProto; must not be changed. Large weights are references into files. Nodes are in topological
-            order, and nodes that no output depends on are removed.
-        graph: the same as a graph: `graph.nodes[i]` is `proto.graph.node[i]`.
-        dims: numbers for symbolic dimensions, for sizes and costs only.
-        data: the files with weights and their sizes in bytes, by the location that the model gives.
-        dropped: names of the removed nodes.
-        unused: names of removed weights and functions, which no other node uses.
-        notes: what a user should know about how the model was read, one sentence each.
-        states: outputs by the inputs that they become at the next step, as the user named them.
-        temporary_folder: the folder of a temporary file, deleted with the last model that refers to it; else None.
-    """
-
-    path: Path
+    path: Path  #: the .onnx file; a temporary one for a model given in memory.
+    #: its ModelProto; must not be changed. Large weights are references into files. Nodes are in topological order, and
+    #: nodes that no output depends on are removed.
     proto: ModelProto
-    graph: Graph
-    dims: Mapping[str, int]
+    graph: Graph  #: the same as a graph: `graph.nodes[i]` is `proto.graph.node[i]`.
+    dims: Mapping[str, int]  #: numbers for symbolic dimensions, for sizes and costs only.
+    #: the files with weights and their sizes in bytes, by the location that the model gives.
     data: Mapping[str, tuple[Path, int]]
-    dropped: tuple[str, ...]
-    unused: tuple[str, ...]
-    notes: tuple[str, ...]
-    states: Mapping[str, str]
+    dropped: tuple[str, ...]  #: names of the removed nodes.
+    unused: tuple[str, ...]  #: names of removed weights and functions, which no other node uses.
+    notes: tuple[str, ...]  #: what a user should know about how the model was read, one sentence each.
+    states: Mapping[str, str]  #: outputs by the inputs that they become at the next step, as the user named them.
+    #: the folder of a temporary file, deleted with the last model that refers to it; else None.
     temporary_folder: TemporaryFolder | None = None
 
     @cached_property

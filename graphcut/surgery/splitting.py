@@ -50,21 +50,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, repr=False)
 class PartFile(Product):
-    """One part, ready to be written.
+    """One part, ready to be written."""
 
-    Attributes:
-        name: the file name of the model.
-        model: its message, as it will be in the file.
-        block: its nodes.
-        layout: its own data file; None if it has none.
-        data: the files with its weights and their sizes in bytes, once all files are written.
-    """
-
-    name: str
-    model: ModelProto
-    block: Block
-    layout: FileLayout | None
-    data: Mapping[str, int]
+    name: str  #: the file name of the model.
+    model: ModelProto  #: its message, as it will be in the file.
+    block: Block  #: its nodes.
+    layout: FileLayout | None  #: its own data file; None if it has none.
+    data: Mapping[str, int]  #: the files with its weights and their sizes in bytes, once all files are written.
 
     @cached_property
     def raw(self) -> bytes:
@@ -79,23 +71,14 @@ class PartFile(Product):
 
 @dataclass(frozen=True, repr=False)
 class PreparedFiles(Product):
-    """All files that a split will write.
+    """All files that a split will write."""
 
-    Attributes:
-        source: the model.
-        plan: the plan.
-        weights: whether weights are copied or shared.
-        folder: the output folder.
-        manifest_name: the file name of the manifest.
-        parts: the parts.
-    """
-
-    source: Model
-    plan: Plan
-    weights: Storage
-    folder: Path
-    manifest_name: str
-    parts: tuple[PartFile, ...]
+    source: Model  #: the model.
+    plan: Plan  #: the plan.
+    weights: Storage  #: whether weights are copied or shared.
+    folder: Path  #: the output folder.
+    manifest_name: str  #: the file name of the manifest.
+    parts: tuple[PartFile, ...]  #: the parts.
 
     @property
     def bytes_to_write(self) -> int:

@@ -34,30 +34,19 @@ OPTIMIZED: Final = SessionConfig(optimized=True, prepacked=False, threads=1, is_
 
 @dataclass(frozen=True)
 class TensorComparison:
-    """The comparison of one tensor of the model and of the cascade.
+    """The comparison of one tensor of the model and of the cascade."""
 
-    Attributes:
-        tensor: its name.
-        part: index of the part that writes it.
-        is_output: it is an output of the model; else a boundary tensor.
-        is_identical: all bits are the same (all NaNs count as the same).
-        is_random: it depends on a random or stateful node, so two runs may differ.
-        max_abs: the largest absolute difference: the smallest `atol` that would pass. `inf` if the shape, a string, or
-            which numbers are finite differ.
-        max_rel: the largest difference relative to the model's value.
-        max_ulps: the largest difference in units in the last place; 0 if the tensor has none.
-        allowed: the largest allowed `max_abs`; if it is 0, bits must be equal.
-    """
-
-    tensor: str
-    part: int
-    is_output: bool
-    is_identical: bool
-    is_random: bool
+    tensor: str  #: its name.
+    part: int  #: index of the part that writes it.
+    is_output: bool  #: it is an output of the model; else a boundary tensor.
+    is_identical: bool  #: all bits are the same (all NaNs count as the same).
+    is_random: bool  #: it depends on a random or stateful node, so two runs may differ.
+    #: the largest absolute difference: the smallest `atol` that would pass. `inf` if the shape, a string, or which
+    #: numbers are finite differ.
     max_abs: float
-    max_rel: float
-    max_ulps: int
-    allowed: float
+    max_rel: float  #: the largest difference relative to the model's value.
+    max_ulps: int  #: the largest difference in units in the last place; 0 if the tensor has none.
+    allowed: float  #: the largest allowed `max_abs`; if it is 0, bits must be equal.
 
     @property
     def passes(self) -> bool:

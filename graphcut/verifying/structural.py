@@ -45,19 +45,12 @@ AnyMessage = TypeVar("AnyMessage")
 
 @dataclass(frozen=True, repr=False)
 class Proof(Product):
-    """The result of the structural comparison.
+    """The result of the structural comparison."""
 
-    Attributes:
-        objections: how the cascade differs from the model, one sentence each; empty if the proof holds.
-        nodes: number of the model's nodes that were found in parts.
-        replicas: number of further copies of nodes, constant or recomputed, in the parts.
-        weight_bytes: size of the weights that were compared in files.
-    """
-
-    objections: tuple[str, ...]
-    nodes: int
-    replicas: int
-    weight_bytes: int
+    objections: tuple[str, ...]  #: how the cascade differs from the model, one sentence each; empty if the proof holds.
+    nodes: int  #: number of the model's nodes that were found in parts.
+    replicas: int  #: number of further copies of nodes, constant or recomputed, in the parts.
+    weight_bytes: int  #: size of the weights that were compared in files.
 
     @property
     def holds(self) -> bool:

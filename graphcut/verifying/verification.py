@@ -22,21 +22,14 @@ _SHOWN_OBJECTIONS: Final = 3
 
 @dataclass(frozen=True, repr=False)
 class Verification(Product):
-    """The result of verifying. It is true if the cascade computes what its model computes; `print` shows it.
+    """The result of verifying. It is true if the cascade computes what its model computes; `print` shows it."""
 
-    Attributes:
-        proof: the structural comparison.
-        runs: the compared tensors for each set of inputs, in the order in which the parts write them.
-        failure: the error of the cascade for inputs that the model accepts; empty if it accepts them.
-        refusal: the error of the model for generated inputs, so that nothing was run; empty if something was.
-        reason: why differences are allowed; empty if bits must be equal.
-    """
-
-    proof: Proof
+    proof: Proof  #: the structural comparison.
+    #: the compared tensors for each set of inputs, in the order in which the parts write them.
     runs: tuple[tuple[TensorComparison, ...], ...]
-    failure: str
-    refusal: str
-    reason: str
+    failure: str  #: the error of the cascade for inputs that the model accepts; empty if it accepts them.
+    refusal: str  #: the error of the model for generated inputs, so that nothing was run; empty if something was.
+    reason: str  #: why differences are allowed; empty if bits must be equal.
 
     @property
     def first_difference(self) -> TensorComparison | None:
