@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from docutils import nodes
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 from typer.testing import CliRunner
 
@@ -44,15 +45,44 @@ def file_name(form: str) -> str:
 
 
 def schema_of(form: str) -> dict[str, Any]:
-    """The JSON schema of a format. What docstrings say of attributes are the descriptions of its properties."""
-    schema = msgspec.json.schema(schema_types()[form])
-    for record in schema["$defs"].values():
-        summary, attributes = _docstring(record.get("description", ""))
-        record["description"] = summary
-        for name, meaning in attributes.items():
-            if name in record.get("properties", {}):
-                record["properties"][name]["description"] = meaning
+    """The JSON schema of a format, with what the source says of each field as its description."""
+    kind = schema_types()[form]
+    schema = msgspec.json.schema(kind)
+    classes = {record.__name__: record for record in _records_in(msgspec.inspect.type_info(kind))}
+    for name, record in schema["$defs"].items():
+        record["description"] = _docstring(record.get("description", ""))[0]
+        config = getattr(classes[name], "__struct_config__", None)
+        tag = getattr(config, "tag_field", None)
+        meanings = {tag: "the name of the format." if tag == "schema" else "the name of this record."}
+        for field, meaning in (meanings | _meanings(classes[name])).items():
+            if field in record.get("properties", {}):
+                record["properties"][field]["description"] = meaning
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": form, **schema}
+
+
+def _records_in(info: object, found: dict[type, None] | None = None) -> dict[type, None]:
+    """The classes that a value of a type can hold, at any depth, as the keys of a dict."""
+    found = {} if found is None else found
+    kind = getattr(info, "cls", None)
+    if isinstance(kind, type) and kind not in found:
+        found[kind] = None
+        for field in getattr(info, "fields", ()):
+            _records_in(field.type, found)
+    inner = [getattr(info, name) for name in ("item_type", "key_type", "value_type") if hasattr(info, name)]
+    for one in (*inner, *getattr(info, "item_types", ()), *getattr(info, "types", ())):
+        _records_in(one, found)
+    return found
+
+
+def _meanings(record: type) -> dict[str, str]:
+    """What the source says of the fields of a class: in its docstring, in `#:` comments, in strings below them."""
+    found: dict[str, str] = {}
+    for base in reversed(record.__mro__):
+        if base.__module__.startswith("graphcut."):
+            found |= _docstring(base.__doc__ or "")[1]
+            comments = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
+            found |= {name: " ".join(lines).strip() for (of, name), lines in comments.items() if of == base.__name__}
+    return found
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:

@@ -8,9 +8,9 @@ import sys
 import graphcut
 
 
-def main(path: str, folder: str, memory_bytes: str) -> None:
-    """Write the fewest parts whose files and activations each fit in `memory_bytes`."""
-    goal = graphcut.Within(int(memory_bytes), counting=("activations",))
+def main(path: str, folder: str, memory: str) -> None:
+    """Write the fewest parts whose files and activations each fit in `memory`."""
+    goal = graphcut.Within(memory, counting=("activations",))
     try:
         cascade = graphcut.split(path, goal, folder)
     except graphcut.PlanError as error:

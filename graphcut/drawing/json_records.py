@@ -48,39 +48,39 @@ def schema_types() -> dict[str, type[msgspec.Struct]]:
 class SegmentRecord(msgspec.Struct, frozen=True):
     """Nodes, and the tensors that they read and write together."""
 
-    nodes: tuple[str, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    nodes: tuple[str, ...]  #: names of its nodes.
+    reads: tuple[str, ...]  #: names of the tensors that it reads.
+    writes: tuple[str, ...]  #: names of the tensors that others read.
 
 
 class RepeatRecord(msgspec.Struct, frozen=True):
-    """The block that a model repeats most: the nodes of each, what to call a block, what is before and after them."""
+    """The block that a model repeats most."""
 
-    blocks: tuple[tuple[str, ...], ...]
-    block: str
-    before: str
-    after: str
+    blocks: tuple[tuple[str, ...], ...]  #: the names of the nodes of each block.
+    block: str  #: what a block is called.
+    before: str  #: what is before the blocks.
+    after: str  #: what is after them.
 
 
 class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.analysis/1"):
-    """An analysis: interface, key nodes, dominators, segments and the tensors between them, profile, cut points."""
+    """An analysis of a model."""
 
-    model: str
-    nodes: int
-    flowing_nodes: int
-    weight_bytes: int
-    dims: dict[str, int]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    notes: tuple[str, ...]
-    key_nodes: tuple[str, ...]
-    dominators: tuple[str, ...]
-    segments: tuple[SegmentRecord, ...]
-    sequential: DependencyMap
-    residual: DependencyMap
-    profile_bytes: tuple[int, ...]
-    cut_points: tuple[CutPoint, ...]
-    repeat: RepeatRecord | None
+    model: str  #: path of the model.
+    nodes: int  #: number of nodes.
+    flowing_nodes: int  #: number of nodes that an input reaches.
+    weight_bytes: int  #: bytes of all weights.
+    dims: dict[str, int]  #: the numbers given for symbolic dimensions.
+    inputs: tuple[Tensor, ...]  #: the model's inputs.
+    outputs: tuple[Tensor, ...]  #: the model's outputs.
+    notes: tuple[str, ...]  #: notes on how the model was read.
+    key_nodes: tuple[str, ...]  #: names of the key nodes.
+    dominators: tuple[str, ...]  #: names of the nodes on every path.
+    segments: tuple[SegmentRecord, ...]  #: the nodes between key nodes.
+    sequential: DependencyMap  #: tensors from a segment to the next, by their indices.
+    residual: DependencyMap  #: tensors that skip a segment, by the indices of segments.
+    profile_bytes: tuple[int, ...]  #: bytes alive after each flowing node.
+    cut_points: tuple[CutPoint, ...]  #: where the model can be cut.
+    repeat: RepeatRecord | None  #: the repeated block; null if none.
 
 
 def analysis_record(analysis: Analysis) -> AnalysisRecord:
@@ -114,49 +114,44 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
 
 
 class PlannedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A planned part; `device` and `predicted` are null if the goal only names nodes."""
+    """A planned part."""
 
-    nodes: tuple[str, ...]
-    replicas: tuple[str, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    device: Device | None
-    predicted: PartMetrics | None
+    nodes: tuple[str, ...]  #: names of its nodes.
+    replicas: tuple[str, ...]  #: names of the nodes that it recomputes.
+    reads: tuple[str, ...]  #: names of its input tensors.
+    writes: tuple[str, ...]  #: names of its output tensors.
+    device: Device | None  #: its device; null if there is no cluster.
+    predicted: PartMetrics | None  #: its predicted metrics; null for named cuts.
 
 
 class RecomputedRecord(msgspec.Struct, frozen=True):
-    """What a part recomputes: the nodes, the tensors it need not receive, the bytes saved, the seconds it takes."""
+    """What a part recomputes instead of receiving it."""
 
-    part: int
-    nodes: tuple[str, ...]
-    tensors: tuple[str, ...]
-    saved_bytes: int
-    cost_s: float
+    part: int  #: index of the part.
+    nodes: tuple[str, ...]  #: names of the nodes that it recomputes.
+    tensors: tuple[str, ...]  #: names of the tensors that it need not receive.
+    saved_bytes: int  #: bytes that it does not receive.
+    cost_s: float  #: seconds that recomputing takes.
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.planned/1"):
-    """A plan: its parts and the tensors between them, how good it is, and why.
+    """A plan: its parts and the tensors between them, how good it is, and why."""
 
-    A `gap` of 0.02 means at most 2 % worse than the best plan. `without_limits` is the outcome without pins and tensors
-    to avoid, `front` are plans that trade period for latency (seconds of each), `uncounted` are operators without known
-    FLOPs, `coverage` is what of a cost model was used.
-    """
-
-    model: str
-    goal: Goal
-    limits: Limits
-    dims: dict[str, int]
-    outcome: Optimality | None
-    gap: float | None
-    without_limits: Optimality | None
-    front: tuple[tuple[float, float], ...]
-    parts: tuple[PlannedPartRecord, ...]
-    sequential: DependencyMap
-    residual: DependencyMap
-    recomputed: tuple[RecomputedRecord, ...]
-    reasons: tuple[Reason, ...]
-    uncounted: dict[str, int]
-    coverage: Coverage | None
+    model: str  #: path of the model.
+    goal: Goal  #: the goal.
+    limits: Limits  #: its limits.
+    dims: dict[str, int]  #: the numbers that sizes were evaluated for.
+    outcome: Optimality | None  #: how good the plan is; null for named cuts.
+    gap: float | None  #: how much worse than the best plan at most: 0.02 is 2 %.
+    without_limits: Optimality | None  #: the outcome without pins and nodes to avoid.
+    front: tuple[tuple[float, float], ...]  #: seconds between requests and of one, of plans that trade them.
+    parts: tuple[PlannedPartRecord, ...]  #: the parts.
+    sequential: DependencyMap  #: tensors from a part to the next, by their indices.
+    residual: DependencyMap  #: tensors that skip a part, by the indices of parts.
+    recomputed: tuple[RecomputedRecord, ...]  #: what parts recompute.
+    reasons: tuple[Reason, ...]  #: why each cut is where it is.
+    uncounted: dict[str, int]  #: how many nodes of each operator have no known FLOPs.
+    coverage: Coverage | None  #: what of a cost model was used.
 
 
 def plan_record(plan: Plan, model: Model) -> PlanRecord:
@@ -198,10 +193,10 @@ def plan_record(plan: Plan, model: Model) -> PlanRecord:
 class CascadeRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.view/1"):
     """A cascade: its manifest, and the tensors between its parts."""
 
-    cascade: str
-    manifest: Manifest
-    sequential: DependencyMap
-    residual: DependencyMap
+    cascade: str  #: path of the manifest.
+    manifest: Manifest  #: the manifest.
+    sequential: DependencyMap  #: tensors from a part to the next, by their indices.
+    residual: DependencyMap  #: tensors that skip a part, by the indices of parts.
 
 
 def cascade_record(cascade: Cascade) -> CascadeRecord:
@@ -216,23 +211,23 @@ def cascade_record(cascade: Cascade) -> CascadeRecord:
 
 
 class PreparedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A part that would be written, and the sizes of its data files by name."""
+    """A part that would be written."""
 
-    file: str
-    bytes: int
-    data: dict[str, int]
-    nodes: int
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    file: str  #: its file name.
+    bytes: int  #: size of the file.
+    data: dict[str, int]  #: sizes of its data files, by name.
+    nodes: int  #: number of nodes.
+    reads: tuple[str, ...]  #: names of its input tensors.
+    writes: tuple[str, ...]  #: names of its output tensors.
 
 
 class DryRunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.dry-run/1"):
     """The files that a split would write."""
 
-    folder: str
-    manifest: str
-    parts: tuple[PreparedPartRecord, ...]
-    bytes: int
+    folder: str  #: the folder of the files.
+    manifest: str  #: file name of the manifest.
+    parts: tuple[PreparedPartRecord, ...]  #: the parts.
+    bytes: int  #: bytes of all files except the manifest.
 
 
 def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
@@ -257,46 +252,42 @@ def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
 
 
 class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The structural comparison: whether it holds, what speaks against it, and how much was compared."""
+    """The structural comparison."""
 
-    holds: bool
-    objections: tuple[str, ...]
-    nodes: int
-    replicas: int
-    weight_bytes: int
+    holds: bool  #: whether the parts are the model.
+    objections: tuple[str, ...]  #: what differs.
+    nodes: int  #: number of nodes that were found in the parts.
+    replicas: int  #: number of replicas that were checked.
+    weight_bytes: int  #: bytes of weights that were compared.
 
 
 class ComparedTensorRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor of a run, made by `part`; it passes if it is identical or random, or if `max_abs` is allowed."""
+    """A tensor of a run, in the model and in the cascade."""
 
-    tensor: str
-    part: int
-    is_output: bool
-    is_identical: bool
-    is_random: bool
-    max_abs: float | None
-    max_rel: float | None
-    max_ulps: int
-    allowed: float
-    passes: bool
+    tensor: str  #: its name.
+    part: int  #: index of the part that computes it.
+    is_output: bool  #: whether it is an output of the model.
+    is_identical: bool  #: whether all bits are the same.
+    is_random: bool  #: whether it depends on a random node.
+    max_abs: float | None  #: largest absolute difference; null if infinite.
+    max_rel: float | None  #: largest relative difference; null if infinite.
+    max_ulps: int  #: largest difference in units in the last place.
+    allowed: float  #: what `max_abs` may be.
+    passes: bool  #: whether it is identical, random or within what is allowed.
 
 
 class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.report/1"):
-    """A verification: the answer (`same`), the structural proof, and every tensor that was compared, run by run.
+    """A verification: the answer, the structural proof, and every tensor that was compared."""
 
-    `failure` is why the cascade rejected inputs that the model accepts, `refusal` why nothing was run, `reason` why a
-    difference is allowed; each is empty if that did not happen. `is_random`: random nodes made a difference.
-    """
-
-    same: bool
-    is_identical: bool
-    proof: ProofRecord
-    runs: tuple[tuple[ComparedTensorRecord, ...], ...]
-    first_difference: ComparedTensorRecord | None
-    failure: str
-    refusal: str
-    reason: str
-    is_random: bool
+    same: bool  #: the answer.
+    is_identical: bool  #: whether all compared tensors are identical.
+    proof: ProofRecord  #: the structural comparison.
+    runs: tuple[tuple[ComparedTensorRecord, ...], ...]  #: the tensors that were compared, for each set of inputs.
+    first_difference: ComparedTensorRecord | None  #: the first tensor that fails; null if none.
+    failure: str  #: why the cascade rejects inputs that the model accepts; empty if not.
+    refusal: str  #: why nothing was run; empty if not.
+    reason: str  #: why a difference is allowed; empty if not.
+    is_random: bool  #: whether random nodes made a difference.
 
 
 def verification_record(verification: Verification) -> VerificationRecord:
@@ -307,7 +298,7 @@ def verification_record(verification: Verification) -> VerificationRecord:
 class SimulationRecord(SimulationResult, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.simulated/1"):
     """A simulation of `source`, which is a plan file or a cascade."""
 
-    source: str
+    source: str  #: the plan file or cascade.
 
 
 def simulation_record(result: SimulationResult, source: str) -> SimulationRecord:

@@ -14,41 +14,41 @@ from ..running.decoding.generation import FinishReason, Generation
 class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="schema", tag="graphcut.benchmark/1"):
     """The results of the ways to run a model."""
 
-    ways: tuple[WayResult, ...]
+    ways: tuple[WayResult, ...]  #: one result for each way.
 
 
 class SequenceRecord(msgspec.Struct, frozen=True):
     """A prompt, the tokens generated for it, and why the sequence ended."""
 
-    prompt: Sequence[int]
-    tokens: Sequence[int]
-    end: FinishReason
+    prompt: Sequence[int]  #: its token ids.
+    tokens: Sequence[int]  #: the generated token ids.
+    end: FinishReason  #: why it ended.
 
 
 class PartRunRecord(msgspec.Struct, frozen=True):
     """A part: the number of its steps, the seconds they took, and the seconds that requests waited for its worker."""
 
-    file: str
-    steps: int
-    run_s: float
-    waited_s: float
+    file: str  #: its file name.
+    steps: int  #: number of its steps.
+    run_s: float  #: seconds that they took.
+    waited_s: float  #: seconds that requests waited for its worker.
 
 
 class DeathRecord(msgspec.Struct, frozen=True):
     """A worker that ended and was replaced."""
 
-    worker: str
-    why: str
+    worker: str  #: its name.
+    why: str  #: why it ended.
 
 
 class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.generation/1"):
     """Generated sequences; `tokens_per_s` is the rate after the first token, null if there is only one."""
 
-    sequences: tuple[SequenceRecord, ...]
-    first_token_s: float
-    tokens_per_s: float | None
-    parts: tuple[PartRunRecord, ...]
-    deaths: tuple[DeathRecord, ...]
+    sequences: tuple[SequenceRecord, ...]  #: one for each prompt.
+    first_token_s: float  #: seconds until the first token.
+    tokens_per_s: float | None  #: rate after the first token; null if there is only one.
+    parts: tuple[PartRunRecord, ...]  #: one for each part.
+    deaths: tuple[DeathRecord, ...]  #: workers that ended and were replaced.
 
 
 def generation_record(

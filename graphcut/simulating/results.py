@@ -10,11 +10,11 @@ from ..core.product import Product
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the arrival of a request to its answer: mean, percentiles and maximum. Answers come in order."""
 
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    max: float
+    mean: float  #: the mean.
+    p50: float  #: half are within it.
+    p90: float  #: 9 of 10 are within it.
+    p99: float  #: 99 of 100 are within it.
+    max: float  #: the longest.
 
 
 class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):

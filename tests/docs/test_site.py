@@ -72,8 +72,10 @@ def every_schema_is_a_file(site: Path) -> None:
     for form in schema_types():
         schema = json.loads((site / "schemas" / file_name(form)).read_text(encoding="utf-8"))
         assert schema["title"] == form
-        assert schema["$defs"]
         assert file_name(form) in page
+        for name, record in schema["$defs"].items():
+            undocumented = [field for field, value in record["properties"].items() if not value.get("description")]
+            assert undocumented == [], f"{form}: {name}"
 
 
 def every_command_is_described(site: Path) -> None:

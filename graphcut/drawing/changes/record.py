@@ -73,16 +73,16 @@ class TensorChange(msgspec.Struct, frozen=True):
 class DetailChange(msgspec.Struct, frozen=True):
     """A detail that differs, such as the goal; a value is empty if that side does not have it."""
 
-    what: str
-    before: str
-    after: str
+    what: str  #: its name.
+    before: str  #: its value before.
+    after: str  #: its value after.
 
 
 class SentenceChange(msgspec.Struct, frozen=True):
     """Sentences that only one side has."""
 
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()  #: those of the first side.
+    after: tuple[str, ...] = ()  #: those of the second.
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.changes/1"):
