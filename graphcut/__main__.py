@@ -1,10 +1,10 @@
-"""Where the command begins, as `graphcut` and as `python -m graphcut`."""
+"""The entry point of `graphcut` and `python -m graphcut`."""
 
 from __future__ import annotations
 
 
 def start() -> None:
-    """Load the command and run it. Ctrl-C while Python still loads ends it like any later one, without a traceback."""
+    """Load the command and run it. Ctrl-C while Python imports exits with code 130, without a traceback."""
     try:
         from .cli import main
     except KeyboardInterrupt:

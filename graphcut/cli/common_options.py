@@ -31,7 +31,7 @@ Inputs = Annotated[
 ]
 OneInput = Annotated[Path, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`.")]
 Seed = Annotated[int, Option(metavar="N", help="Random seed.")]
-Profile = Annotated[Literal["prefill", "decode"], Option(help="For a decoder: a prompt, or one more token.")]
+Profile = Annotated[Literal["prefill", "decode"], Option(help="For a decoder: costs of a prompt, or of a token.")]
 Tokens = Annotated[int, Option(metavar="N", min=1, help="Prompt length for prefill, KV-cache length for decode.")]
 Force = Annotated[bool, Option("--force", "-f", help="Overwrite an existing output.")]
 AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -56,23 +57,12 @@ def generate(
     every step, or initial states; `random` generates the former.
     """
     from ..core.states import parse_state_pairs
-    from ..inputs.input_files import read_inputs
     from ..running.decoding.generation import generate as decode
 
     stop = [number for text in stop_ids or () for number in _ids("--stop-ids", text)]
     states = parse_state_pairs(state or ())
     cascade = open_(cascade_path)
-    is_generated = "random" in prompt_ids or any(map(is_random, inputs or ()))
-    prompt, constants = _generated(cascade, states, original) if is_generated else ([], {})
-    if "random" in prompt_ids:
-        say(f"prompt generated with --seed {original.seed}: {','.join(map(str, prompt))}")
-    prompts = [prompt if text == "random" else _ids("--prompt-ids", text) for text in prompt_ids]
-    reads, tensors = cascade.manifest.reads, cascade.tensors
-    fed: dict[str, object] = {}
-    for file in inputs or ():
-        fed |= constants if is_random(file) else read_inputs(file, reads, tensors=tensors)
-    if any(map(is_random, inputs or ())):
-        say_generated(constants, original.seed)
+    prompts, fed = _prompts_and_inputs(cascade, prompt_ids, inputs or (), states, original)
     tokens = decode(
         cascade,
         prompts,
@@ -93,6 +83,29 @@ def generate(
         print_json(generation_record(cascade, tokens, list(zip(prompts, made, strict=True)), times[0], _rate(times)))
     else:
         _summarize(cascade, tokens, made, times)
+
+
+def _prompts_and_inputs(
+    cascade: Cascade,
+    texts: Sequence[str],
+    files: Sequence[Path],
+    states: Mapping[str, str],
+    original: OriginalOptions,
+) -> tuple[list[list[int]], dict[str, object]]:
+    """The prompts and the constant inputs that a command line names; what is generated of them is reported."""
+    from ..inputs.input_files import read_inputs
+
+    asks_for_prompt, asks_for_inputs = "random" in texts, any(map(is_random, files))
+    prompt, constants = _generated(cascade, states, original) if asks_for_prompt or asks_for_inputs else ([], {})
+    if asks_for_prompt:
+        say(f"prompt generated with --seed {original.seed}: {','.join(map(str, prompt))}")
+    if asks_for_inputs:
+        say_generated(constants, original.seed)
+    reads, tensors = cascade.manifest.reads, cascade.tensors
+    fed: dict[str, object] = {}
+    for file in files:
+        fed |= constants if is_random(file) else read_inputs(file, reads, tensors=tensors)
+    return [prompt if text == "random" else _ids("--prompt-ids", text) for text in texts], fed
 
 
 def _generated(

@@ -56,25 +56,20 @@ class PlanOptions:
         list[str] | None,
         Option(metavar="NAMES", help="Cut after these nodes or tensors; globs too. Comma-separated, repeatable."),
     ] = None
-    num_splits: Annotated[int | None, Option(metavar="N", help="Split into N parts, minimizing the slowest part.")] = (
-        None
-    )
+    num_splits: Annotated[int | None, Option(metavar="N", help="Split into N parts, minimizing the slowest.")] = None
     by: Annotated[Measure, Option(help="What --num-splits balances.")] = "time"
-    memory: Annotated[
-        str | None, Option(metavar="SIZE", help="Split into the fewest parts of at most SIZE, e.g. 2GB or 512MiB.")
-    ] = None
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Split into the fewest parts of at most SIZE.")] = None
     count: Annotated[
-        list[str] | None,
-        Option(metavar="WHAT", help="Also count activations, inputs or KV cache (cache) towards --memory."),
+        list[str] | None, Option(metavar="WHAT", help="Count activations, inputs or cache towards --memory, too.")
     ] = None
     cluster: Annotated[Path | None, Option(metavar="FILE", help="One part per device of a cluster file (TOML).")] = None
     objective: Annotated[Objective, Option(help="What --cluster optimizes.")] = "throughput"
     in_flight: Annotated[int, Option(metavar="M", help="Sequences decoded at once, for --objective decode.")] = 1
     heads: Annotated[str | None, Option(metavar="[A,B+C]", help="One part per output or group of outputs.")] = None
     pin: Annotated[list[str] | None, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
-    avoid: Annotated[
-        list[str] | None, Option(metavar="GLOB", help="Never send outputs of these nodes. Repeatable.")
-    ] = None
+    avoid: Annotated[list[str] | None, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = (
+        None
+    )
     inside_layers: Annotated[bool, Option("--inside-layers", help="Allow cuts inside repeated layers.")] = False
     recompute: Annotated[
         Literal["auto", "never"], Option(help="auto: recompute a tensor when that is cheaper than sending it.")
@@ -83,7 +78,7 @@ class PlanOptions:
         str | None,
         Option(
             metavar="FILE",
-            help="A CSV file of costs per module, or a cost model of graphcut (Phi-3.5-mini).",
+            help="A CSV of costs per module, or a name such as Phi-3.5-mini.",
             autocompletion=_cost_models,
         ),
     ] = None

@@ -50,9 +50,9 @@ class PipelineOptions:
 
     via: Annotated[Via | None, Option(help="Run as a pipeline of workers.")] = None
     workers: Workers = None
-    micro_batch: Annotated[
-        str | None, Option(metavar="N|auto", help="With --via: split batches into micro-batches of N.")
-    ] = None
+    micro_batch: Annotated[str | None, Option(metavar="N|auto", help="With --via: split batches into pieces of N.")] = (
+        None
+    )
     deadline: Annotated[
         float, Option(metavar="SECONDS", help="With --via: restart a worker whose load or first step takes longer.")
     ] = 300

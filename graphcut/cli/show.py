@@ -33,14 +33,7 @@ def show(
     other: Annotated[Path | None, Argument(metavar="THING", help="A plan or cascade to compare with.")] = None,
     to: Annotated[Format, Option(help="The format; if not given, it follows from the name of --output.")] = "terminal",
     output: Annotated[
-        Path | None,
-        Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="A .html, .svg, .dot, .mmd, .json or .txt file.",
-            show_default="stdout",
-        ),
+        Path | None, Option("--output", "-o", metavar="FILE", help="A .html, .svg, .dot, .mmd, .json or .txt file.")
     ] = None,
     part: Annotated[int | None, Option(metavar="K", min=0, help="Draw the nodes of part K; with --to dot.")] = None,
     model: OriginalModel = None,
