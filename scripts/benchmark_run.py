@@ -1,4 +1,4 @@
-"""`scripts/bench run`: what running a cascade costs beside the whole model, on a decoder that is made for it.
+"""`scripts/benchmark run`: what running a cascade costs beside the whole model, on a decoder that is made for it.
 
 Latencies are ratios of neighbours in time: all ways are loaded in one process and take turns, input by input. What
 needs a process of its own (memory, pipelines) goes through the contest behind `graphcut bench`.

@@ -1,4 +1,4 @@
-"""`scripts/bench simulate`: what a simulation says beside what is measured, and how long large ones take.
+"""`scripts/benchmark simulate`: what a simulation says beside what is measured, and how long large ones take.
 
 A cascade runs here as a pipeline. What each part took, and the words to and from workers, go into a simulation, and the
 seconds for all requests are compared: what is left is what the simulation does not know of.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_run import SMALL, feeds_of, row
+from benchmark_run import SMALL, feeds_of, row
 
 import graphcut
 from graphcut import Cascade, Device, Into, Pipeline
