@@ -1,6 +1,6 @@
 """Split a model into parts that fit in memory.
 
-python memory_budget.py MODEL FOLDER BYTES
+python memory_budget.py MODEL FOLDER 2GB
 """
 
 import sys
