@@ -76,15 +76,12 @@ def _with_values(arguments: Sequence[str]) -> list[str]:
     return made
 
 
-def _explain(error: BaseException) -> int:  # noqa: PLR0911 - one for each kind of outcome
+def _explain(error: BaseException) -> int:
     """Print what happened and what to do next; returns the exit code."""
     match error:
-        case UsageError():
-            return _report(str(error), error.hint, 2)
-        case PlanError():
-            return _report(str(error), error.hint, 4)
         case GraphcutError():
-            return _report(str(error), error.hint, 3)
+            code = 2 if isinstance(error, UsageError) else 4 if isinstance(error, PlanError) else 3
+            return _report(str(error), error.hint, code)
         case KeyboardInterrupt() | typer.Abort():
             return _report("interrupted; no incomplete output is left", "", _INTERRUPTED)
         case BrokenPipeError():

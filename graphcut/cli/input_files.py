@@ -17,41 +17,40 @@ if TYPE_CHECKING:
     from ..loading.model import Model
 
 
-@dataclass(frozen=True)
-class InputFiles:
-    """The inputs of a run, each a .npz file or a folder of ONNX test data, and the files of their outputs."""
+@dataclass
+class FeedReader:
+    """The inputs of a run, each read when it is needed, and the files of their outputs.
 
-    inputs: Sequence[Path]  #: where the inputs are.
-    outputs: Sequence[Path]  #: where the outputs of each go.
-    folder: Path | None  #: the folder of the outputs; None for a single input, whose output file has a name of its own.
+    An input that can't be read ends the iteration, or is skipped; feeds before it may still be in flight.
+
+    Attributes:
+        cascade: the cascade that they are for.
+        inputs: .npz files, folders of ONNX test data, or the word `random`.
+        outputs: the file for the outputs of each.
+        folder: the folder of the outputs; None for a single input, whose output file has a name of its own.
+        skips_unreadable: go on after an input that can't be read.
+        generated: the feed that `random` stands for.
+        fed: the indices of inputs that were read and are not answered yet, in order.
+        unread: why inputs could not be read.
+    """
+
+    cascade: Cascade
+    inputs: Sequence[Path]
+    outputs: Sequence[Path]
+    folder: Path | None
+    skips_unreadable: bool
+    generated: Mapping[str, object] = field(default_factory=dict)
+    fed: deque[int] = field(default_factory=deque)
+    unread: list[UsageError] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.inputs)
-
-
-@dataclass
-class FeedReader:
-    """The feeds of `files`, each read when it is needed.
-
-    An input that can't be read ends the iteration, or is skipped; feeds before it may still be in flight.
-    """
-
-    files: InputFiles  #: the files.
-    cascade: Cascade  #: the cascade that they are for.
-    generated: Mapping[str, object]  #: the feed that `random` stands for.
-    skips_unreadable: bool  #: go on after an input that can't be read.
-    #: the indices of inputs that were read and are not answered yet, in order.
-    fed: deque[int] = field(default_factory=deque)
-    unread: list[UsageError] = field(default_factory=list)  #: why inputs could not be read.
-
-    def __len__(self) -> int:
-        return len(self.files)
 
     def __iter__(self) -> Iterator[Mapping[str, object]]:
         from ..inputs.input_files import read_inputs
 
         reads, tensors = self.cascade.manifest.reads, self.cascade.tensors
-        for index, path in enumerate(self.files.inputs):
+        for index, path in enumerate(self.inputs):
             try:
                 feed = self.generated if is_random(path) else read_inputs(path, reads, tensors=tensors)
             except UsageError as error:
@@ -88,7 +87,9 @@ def type_of(value: object) -> str:
     return type(value).__name__ if shape is None else f"{getattr(value, 'dtype', '')}{list(shape)}"
 
 
-def input_files(given: Sequence[Path], output: Path, *, force: bool) -> InputFiles:
+def feed_reader(
+    cascade: Cascade, given: Sequence[Path], output: Path, *, force: bool, skips_unreadable: bool
+) -> FeedReader:
     """The inputs that a command line names, those of a folder by name, and where their outputs go.
 
     Raises:
@@ -98,7 +99,7 @@ def input_files(given: Sequence[Path], output: Path, *, force: bool) -> InputFil
         if output.is_dir():
             raise UsageError(f"{output} is a folder, and one input makes one file", hint=f"write -o {output}/NAME.npz")
         check_output(output, force=force)
-        return InputFiles(given, [output], None)
+        return FeedReader(cascade, given, [output], None, skips_unreadable)
     inputs = [path for one in given for path in (_inside(one) if _is_folder_of_many(one) else [one])]
     names = [path.name.removesuffix(".npz") + ".npz" for path in inputs]
     if twice := [name for name, times in Counter(names).items() if times > 1]:
@@ -110,7 +111,7 @@ def input_files(given: Sequence[Path], output: Path, *, force: bool) -> InputFil
     for path in outputs:
         if path.exists() and not force:
             raise UsageError(f"{path} already exists", hint="choose another folder with -o, or add --force")
-    return InputFiles(inputs, outputs, output)
+    return FeedReader(cascade, inputs, outputs, output, skips_unreadable)
 
 
 def _is_folder_of_many(path: Path) -> bool:

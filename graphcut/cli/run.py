@@ -26,7 +26,7 @@ from .common_options import (
     is_random,
     open_,
 )
-from .input_files import FeedReader, InputFiles, input_files, read_or_generate, type_of
+from .input_files import FeedReader, feed_reader, read_or_generate, type_of
 from .output import complain, counting, print_, say
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def run(
     config = provider.session_config()
     limit = None if memory is None else parse_bytes(memory)
     cascade = open_(cascade_path)
-    files = input_files(inputs, output, force=force)
-    generated = read_or_generate(RANDOM, original.load(cascade), original.seed) if is_generated else {}
-    feeds = FeedReader(files, cascade, generated, skips_unreadable=on_error == "skip")
+    feeds = feed_reader(cascade, inputs, output, force=force, skips_unreadable=on_error == "skip")
+    if is_generated:
+        feeds.generated = read_or_generate(RANDOM, original.load(cascade), original.seed)
     answered = (
         _on_workers(feeds, pipeline, config, on_error)
         if pipeline.via
@@ -115,7 +115,7 @@ def run(
     with answered as answers:
         failed = _save_all(feeds, answers)
     if failed:
-        complain(f"{failed} of {len(files)} inputs failed")
+        complain(f"{failed} of {len(feeds)} inputs failed")
         raise typer.Exit(_SOME_FAILED)
 
 
@@ -189,38 +189,38 @@ def _save_all(feeds: FeedReader, answers: _Answers) -> int:
         UsageError: an input can't be read, and the run stops at failures.
         RunError: an input fails, and the run stops at failures; or the run fails, or outputs can't be written.
     """
-    files, failed = feeds.files, 0
+    failed = 0
     try:
-        with counting("inputs", len(files)) as advance:
+        with counting("inputs", len(feeds)) as advance:
             for outputs in answers:
                 if isinstance(outputs, RunError):
                     failed += 1
-                    complain(f"{files.inputs[feeds.fed[0]]} failed: {outputs}")
+                    complain(f"{feeds.inputs[feeds.fed[0]]} failed: {outputs}")
                 else:
-                    _save(files, feeds.fed[0], outputs)
+                    _save(feeds, feeds.fed[0], outputs)
                 feeds.fed.popleft()
                 advance()
     except RunError as error:
-        if files.folder is not None and feeds.fed:
-            error.hint = f"{error.hint or 'look at the input'} (the run stopped at {files.inputs[feeds.fed[0]]})"
+        if feeds.folder is not None and feeds.fed:
+            error.hint = f"{error.hint or 'look at the input'} (the run stopped at {feeds.inputs[feeds.fed[0]]})"
         raise
     if feeds.unread and not feeds.skips_unreadable:
         raise feeds.unread[0]
     for unread in feeds.unread:
         complain(str(unread))
     failed += len(feeds.unread)
-    if failed < len(files):
-        say(f"wrote {files.outputs[0] if files.folder is None else files.folder}")
+    if failed < len(feeds):
+        say(f"wrote {feeds.outputs[0] if feeds.folder is None else feeds.folder}")
     return failed
 
 
-def _save(files: InputFiles, index: int, outputs: dict[str, Any]) -> None:
+def _save(feeds: FeedReader, index: int, outputs: dict[str, Any]) -> None:
     """Write the outputs of one input."""
     from ..running.npz_files import save_outputs
 
-    if files.folder is not None:
-        files.folder.mkdir(exist_ok=True)
-    save_outputs(outputs, files.outputs[index])
-    if files.folder is None:
+    if feeds.folder is not None:
+        feeds.folder.mkdir(exist_ok=True)
+    save_outputs(outputs, feeds.outputs[index])
+    if feeds.folder is None:
         for name, value in outputs.items():
             say(f"{name}  {type_of(value)}")
