@@ -19,7 +19,7 @@ from ..loading.bound_sizes import infer_bound
 from ..loading.graph_reader import values_bytes
 from ..loading.model import Model, TensorBytes
 from ..loading.shape_inference import tensor_of_initializer
-from ..loading.subgraphs import functions_called, tensors_in_function, tensors_within
+from ..loading.subgraphs import functions_called, tensors_in
 from .caches import Cache, bound_dims, find_caches
 from .flops.counting import Context, constant_value, count_node, has_inner_nodes, infer_nodes, small_values
 from .flops.operation import Operation, axis, elements, rows
@@ -233,7 +233,7 @@ def _weights_read(model: Model, index: int, constants: Mapping[str, int], sizes:
 def _inner_bytes(node: NodeProto, context: Context) -> int:
     """Bytes of initializers and constants in the subgraphs of a node, and in the functions that it calls."""
     called = [context.functions[key] for key in functions_called([node], context.functions)]
-    tensors = (*tensors_within([node]), *(tensor for function in called for tensor in tensors_in_function(function)))
+    tensors = (tensor for message in (node, *called) for tensor in tensors_in(message))
     return sum(map(values_bytes, tensors))
 
 

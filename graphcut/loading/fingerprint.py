@@ -7,12 +7,12 @@ tensors (value_info), nor the files and offsets of large tensors.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 
 from google.protobuf.message import Message
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+from onnx import GraphProto, ModelProto
 
-from .subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, tensors_in_function, tensors_within
+from .subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, tensors_in
 
 
 def graph_digest(model: ModelProto) -> str:
@@ -29,7 +29,7 @@ def canonical_messages(model: ModelProto) -> Iterator[bytes]:
     rest = ModelProto()
     copy_fields(model, rest, but={"graph", "functions", "training_info"})
     yield rest.SerializeToString(deterministic=True)
-    yield from sorted(map(canonical_function, model.functions))
+    yield from sorted(map(canonical, model.functions))
     graph = model.graph
     head = GraphProto(name=graph.name, doc_string=graph.doc_string)
     # In IR 3 every initializer is an input as well, and only the order of the other inputs counts.
@@ -38,9 +38,9 @@ def canonical_messages(model: ModelProto) -> Iterator[bytes]:
     head.output.extend(graph.output)
     head.metadata_props.extend(graph.metadata_props)
     yield head.SerializeToString(deterministic=True)
-    yield from sorted(map(canonical_node, graph.node))
-    yield from sorted(map(canonical_tensor, graph.initializer))
-    yield from sorted(map(canonical_sparse, graph.sparse_initializer))
+    yield from sorted(map(canonical, graph.node))
+    yield from sorted(map(canonical, graph.initializer))
+    yield from sorted(map(canonical, graph.sparse_initializer))
     yield from sorted(note.SerializeToString(deterministic=True) for note in graph.quantization_annotation)
 
 
@@ -55,37 +55,13 @@ def copy_fields(source: ModelProto, target: ModelProto, *, but: Set[str]) -> Non
             getattr(target, field.name).extend(value)
 
 
-def canonical_function(function: FunctionProto) -> bytes:
-    """The bytes of a function, without the locations of external tensors."""
-    copy = FunctionProto.FromString(function.SerializeToString())
-    return _without_locations(copy, tensors_in_function(copy))
-
-
-def canonical_node(node: NodeProto) -> bytes:
-    """The bytes of a node with its attributes, without the locations of external tensors."""
-    if not any(is_external(tensor) for tensor in tensors_within([node])):
-        return node.SerializeToString(deterministic=True)
-    copy = NodeProto.FromString(node.SerializeToString())
-    return _without_locations(copy, tensors_within([copy]))
-
-
-def canonical_tensor(tensor: TensorProto) -> bytes:
-    """The bytes of a tensor, without its location if it is external."""
-    if not is_external(tensor):
-        return tensor.SerializeToString(deterministic=True)
-    copy = TensorProto.FromString(tensor.SerializeToString())
-    return _without_locations(copy, [copy])
-
-
-def canonical_sparse(sparse: SparseTensorProto) -> bytes:
-    """The bytes of a sparse tensor, without the locations of its values and indices if they are external."""
-    copy = SparseTensorProto.FromString(sparse.SerializeToString())
-    return _without_locations(copy, [copy.values, copy.indices])
-
-
-def _without_locations(message: Message, tensors: Iterable[TensorProto]) -> bytes:
-    for tensor in tensors:
-        if is_external(tensor):
+def canonical(message: Message) -> bytes:
+    """The bytes of a message, without the files and offsets of external tensors in it."""
+    if any(map(is_external, tensors_in(message))):
+        copy = type(message)()
+        copy.CopyFrom(message)
+        for tensor in filter(is_external, tensors_in(copy)):
             del tensor.external_data[:]
             tensor.ClearField("data_location")
+        message = copy
     return message.SerializeToString(deterministic=True)

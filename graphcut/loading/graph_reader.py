@@ -7,6 +7,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 from typing import Any, NamedTuple
 
@@ -156,43 +157,29 @@ def _check_tensors(entries: Sequence[_Entry], outputs: Sequence[str], outside: A
 def _topological_order(entries: Sequence[_Entry]) -> list[int]:
     """The nodes in topological order; unchanged if they already are.
 
-    Stable (Kahn's algorithm with a heap): of the nodes that can come next, the first in the file does.
+    Stable: of the nodes that can come next, the first in the file does.
     """
     writer = {name: i for i, entry in enumerate(entries) for name in entry.writes}
     if all(writer.get(name, -1) < i for i, entry in enumerate(entries) for name in entry.reads):
         return list(range(len(entries)))
-    unwritten = [0] * len(entries)
-    readers: list[list[int]] = [[] for _ in entries]
-    for i, entry in enumerate(entries):
-        for source in {writer[name] for name in entry.reads if name in writer}:
-            readers[source].append(i)
-            unwritten[i] += 1
-    ready = [i for i, number in enumerate(unwritten) if number == 0]
+    sorter = TopologicalSorter(
+        {i: {writer[name] for name in entry.reads if name in writer} for i, entry in enumerate(entries)}
+    )
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise ModelError(
+            f"the model has a cycle through node {entries[min(error.args[1])].name!r}",
+            hint="ONNX graphs are acyclic; check the model with onnx.checker.check_model",
+        ) from None
+    ready = sorted(sorter.get_ready())
     order: list[int] = []
     while ready:
-        i = heapq.heappop(ready)
-        order.append(i)
-        for reader in readers[i]:
-            unwritten[reader] -= 1
-            if unwritten[reader] == 0:
-                heapq.heappush(ready, reader)
-    if len(order) < len(entries):
-        node = _node_on_cycle(entries, writer, set(range(len(entries))) - set(order))
-        raise ModelError(
-            f"the model has a cycle through node {entries[node].name!r}",
-            hint="ONNX graphs are acyclic; check the model with onnx.checker.check_model",
-        )
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
+        for i in sorter.get_ready():
+            heapq.heappush(ready, i)
     return order
-
-
-def _node_on_cycle(entries: Sequence[_Entry], writer: Mapping[str, int], stuck: AbstractSet[int]) -> int:
-    """The first node of a cycle: walking from reader to writer among the nodes without an order ends on one."""
-    visited: dict[int, int] = {}
-    node = min(stuck)
-    while node not in visited:
-        visited[node] = len(visited)
-        node = min(writer[name] for name in entries[node].reads if writer.get(name) in stuck)
-    return min(n for n, time in visited.items() if time >= visited[node])
 
 
 def _keep_weights(graph: GraphProto, used: AbstractSet[str]) -> None:

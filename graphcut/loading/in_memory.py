@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from ..core.errors import ModelError
 from .external_data import refer_to_file
-from .subgraphs import all_tensors, is_external
+from .subgraphs import is_external, tensors_in
 from .wire_format import large_bytes
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def write_model(source: ModelProto | gs.Graph, folder: Path) -> Path:
         from .graphsurgeon_bridge import message_of_graph  # imports onnx_graphsurgeon
 
         message = message_of_graph(source)
-    for tensor in all_tensors(message):
+    for tensor in tensors_in(message):
         if is_external(tensor):
             raise ModelError(
                 f"the values of {tensor.name!r} are in a file, and a model in memory doesn't say in which folder",
@@ -66,13 +66,13 @@ def is_graph(source: object) -> bool:
 
 
 def _write(message: ModelProto, path: Path) -> None:
-    large = [tensor for tensor in all_tensors(message) if len(tensor.raw_data) >= large_bytes(tensor.data_type)]
+    large = [tensor for tensor in tensors_in(message) if len(tensor.raw_data) >= large_bytes(tensor.data_type)]
     if sum(len(tensor.raw_data) for tensor in large) > MAX_INLINE_BYTES:
         copy = ModelProto()
         copy.CopyFrom(message)
         message = copy
         with path.with_name(f"{path.name}.data").open("wb") as file:
-            for tensor in all_tensors(message):
+            for tensor in tensors_in(message):
                 if len(tensor.raw_data) >= large_bytes(tensor.data_type):
                     values = tensor.raw_data
                     refer_to_file(tensor, f"{path.name}.data", file.tell(), len(values))

@@ -24,7 +24,7 @@ from .external_data import ByteRange, check_inside, resolve_location
 from .graph_reader import check_text, read_graph, values_bytes
 from .in_memory import TemporaryFolder, is_graph, write_model
 from .shape_inference import infer_tensors
-from .subgraphs import FunctionKey, all_tensors, function_key, is_external, nodes_within
+from .subgraphs import FunctionKey, function_key, is_external, nodes_within, tensors_in
 from .wire_format import read_without_weights
 
 TensorBytes = Mapping[str, tuple[int, bool]]
@@ -229,7 +229,7 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
     """`Model.data`, with all ranges checked."""
     data: dict[str, tuple[Path, int]] = {}
     hint = "save the model again with the tool that wrote it"
-    for tensor in all_tensors(proto):
+    for tensor in tensors_in(proto):
         if not is_external(tensor):
             continue
         check_text(entry.value for entry in tensor.external_data)

@@ -7,10 +7,10 @@ Graph" and "Value Information"; where a subgraph redefines an outer name, the in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from google.protobuf.message import Message
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function (ONNX IR spec, "Functions")."""
@@ -18,7 +18,10 @@ FunctionKey = tuple[str, str, str]
 FIRST_IR_WITH_DEFAULTS: Final = 4
 """Before this IR version every initializer is an input too, and must not be fed (ONNX IR spec, "Graphs")."""
 
-_EXTERNAL: Final = 1  # TensorProto.DataLocation
+_TENSOR_HOLDERS: Final = frozenset(
+    {"AttributeProto", "FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto", "TensorProto"}
+)
+"""Types of messages that are or contain a TensorProto."""
 
 _RANDOM: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Sampling"}
@@ -81,53 +84,20 @@ def nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             yield from nodes_within(subgraph.node)
 
 
-def tensors_within(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    """Every TensorProto in the attributes and subgraphs of the nodes, at any depth."""
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from tensors_of(attribute)
-
-
-def tensors_of(attribute: AttributeProto) -> Iterator[TensorProto]:
-    """Every TensorProto in an attribute, at any depth."""
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
-    if attribute.HasField("sparse_tensor"):
-        yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
-    for sparse in attribute.sparse_tensors:
-        yield from (sparse.values, sparse.indices)
-    if attribute.HasField("g"):
-        yield from tensors_in(attribute.g)
-    for graph in attribute.graphs:
-        yield from tensors_in(graph)
-
-
-def tensors_in(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every TensorProto in a graph: its initializers, dense and sparse, and those in its nodes."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from tensors_within(graph.node)
-
-
-def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every TensorProto of the model: initializers and attributes, also in subgraphs and functions."""
-    yield from tensors_in(proto.graph)
-    for function in proto.functions:
-        yield from tensors_in_function(function)
-
-
-def tensors_in_function(function: FunctionProto) -> Iterator[TensorProto]:
-    """Every TensorProto in a function: in its nodes, and as defaults of its attributes."""
-    yield from tensors_within(function.node)
-    for attribute in function.attribute_proto:
-        yield from tensors_of(attribute)
+def tensors_in(message: Message) -> Iterator[TensorProto]:
+    """Every TensorProto in a message, at any depth and in the order of fields; without training_info."""
+    if isinstance(message, TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.name in _TENSOR_HOLDERS:
+            for inner in (value,) if isinstance(value, Message) else value:
+                yield from tensors_in(inner)
 
 
 def is_external(tensor: TensorProto) -> bool:
     """Whether the values of `tensor` are in a file, not in the message."""
-    return tensor.data_location == _EXTERNAL
+    return tensor.data_location == TensorProto.EXTERNAL
 
 
 def functions_called(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.wiring import Tensor
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.model import Model
-from ..loading.subgraphs import functions_called, is_external, tensors_in_function, tensors_within
+from ..loading.subgraphs import functions_called, is_external, tensors_in
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -67,7 +67,7 @@ def _entry(message: Message) -> int:
 
 
 def _node_bytes(model: Model, node: NodeProto) -> int:
-    return _entry(node) + sum(_data_bytes(model, tensor) for tensor in tensors_within([node]))
+    return _entry(node) + sum(_data_bytes(model, tensor) for tensor in tensors_in(node))
 
 
 def _data_bytes(model: Model, tensor: TensorProto) -> int:
@@ -126,7 +126,7 @@ def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
         for key in functions_called([model.proto.graph.node[i]], model.functions):
             users.setdefault(key, []).append(i)
     for key, function in model.functions.items():
-        data = sum(_data_bytes(model, tensor) for tensor in tensors_in_function(function))
+        data = sum(_data_bytes(model, tensor) for tensor in tensors_in(function))
         yield _entry(function) + data, tuple(users.get(key, ()))
 
 

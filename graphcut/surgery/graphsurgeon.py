@@ -11,7 +11,7 @@ from onnx import ModelProto
 from ..core.errors import LossWarning
 from ..loading.external_data import read_values
 from ..loading.model import Model, load
-from ..loading.subgraphs import all_tensors, is_external
+from ..loading.subgraphs import is_external, tensors_in
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -38,7 +38,7 @@ def to_graphsurgeon(model: Model | str | Path) -> gs.Graph:
         warnings.warn(f"a graph of onnx_graphsurgeon has no place for {fields}", LossWarning, stacklevel=2)
     message = ModelProto()
     message.CopyFrom(model.proto)
-    for tensor in all_tensors(message):
+    for tensor in tensors_in(message):
         if is_external(tensor):
             read_values(tensor, model.range_of(tensor))
     return graph_of_message(message)

@@ -15,7 +15,7 @@ from ..loading.external_data import lay_out, read_values, refer_to_file, write_d
 from ..loading.fingerprint import copy_fields
 from ..loading.model import Model, load, range_in
 from ..loading.shape_inference import type_proto
-from ..loading.subgraphs import all_tensors, function_key, is_external
+from ..loading.subgraphs import function_key, is_external, tensors_in
 from ..loading.wire_format import large_bytes
 
 INLINE_BYTES: Final = 64 << 20
@@ -41,7 +41,7 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
     parts = [load(cascade.file(part)) for part in cascade.parts]
     data = _unique_locations(parts)
     merged = _merged(cascade, [part.proto for part in parts])
-    spans = [(tensor, range_in(data, tensor)) for tensor in all_tensors(merged) if is_external(tensor)]
+    spans = [(tensor, range_in(data, tensor)) for tensor in tensors_in(merged) if is_external(tensor)]
     layout = lay_out(span for _, span in spans)
     # If the model has a small weight in a file, so must the merged model: its graph is then equal byte for byte.
     is_inline = layout.file_bytes <= INLINE_BYTES and all(
@@ -86,7 +86,7 @@ def _unique_locations(parts: Sequence[Model]) -> dict[str, tuple[Path, int]]:
     data = {}
     for i, part in enumerate(parts):
         data.update({f"{i}/{location}": file for location, file in part.data.items()})
-        for tensor in all_tensors(part.proto):
+        for tensor in tensors_in(part.proto):
             for entry in tensor.external_data if is_external(tensor) else ():
                 if entry.key == "location":
                     entry.value = f"{i}/{entry.value}"

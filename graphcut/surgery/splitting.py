@@ -37,7 +37,7 @@ from ..costs.weighing import peak_bytes
 from ..loading.external_data import FileLayout, lay_out, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
-from ..loading.subgraphs import all_tensors, is_external
+from ..loading.subgraphs import is_external, tensors_in
 from ..planning import plans
 from ..planning.goals import Across, Goal, Within
 from ..planning.plans import Plan
@@ -154,7 +154,7 @@ def _check_budget(goal: Within, parts: Sequence[PartFile]) -> None:
 
 def _part_file(model: Model, name: str, block: Block, weights: Storage) -> PartFile:
     proto = part_model(model, block)
-    spans = [(tensor, model.range_of(tensor)) for tensor in all_tensors(proto) if is_external(tensor)]
+    spans = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
     if weights == "share":
         locations = {path: path.relative_to(model.path.parent).as_posix() for path, _ in model.data.values()}
         for tensor, span in spans:

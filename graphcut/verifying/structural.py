@@ -14,11 +14,11 @@ Since tensors keep their names and each is written once, the parts then compute 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
+from google.protobuf.message import Message
 from onnx import ModelProto, TensorProto
 
 from ..core.errors import GraphcutError
@@ -28,19 +28,10 @@ from ..core.product import Product
 from ..core.units import count
 from ..core.wiring import Tensor
 from ..loading.external_data import same_bytes
-from ..loading.fingerprint import (
-    canonical_function,
-    canonical_node,
-    canonical_sparse,
-    canonical_tensor,
-    copy_fields,
-    graph_digest,
-)
+from ..loading.fingerprint import canonical, copy_fields, graph_digest
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
-from ..loading.subgraphs import functions_called, is_external, tensors_in_function, tensors_within
-
-AnyMessage = TypeVar("AnyMessage")
+from ..loading.subgraphs import functions_called, is_external, tensors_in
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,7 +165,7 @@ class _PartComparison:
         pairs = zip(self._loaded.graph.nodes, self._part_proto.graph.node, strict=True)
         found = ((node.name, proto, producer.get(node.writes[0])) for node, proto in pairs)
         triples = ((name, proto, None if i is None else originals[i]) for name, proto, i in found)
-        yield from self._compare("node", triples, canonical_node, lambda node: tensors_within([node]))
+        yield from self._compare("node", triples)
 
     def _replicas(self) -> Iterator[str]:
         """Check that it has the replicas of the manifest, and that no other part reads what flowing ones write."""
@@ -193,10 +184,10 @@ class _PartComparison:
         ours, original = self._part_proto.graph, self._proto.graph
         weights = {tensor.name: tensor for tensor in original.initializer}
         triples = ((tensor.name, tensor, weights.get(tensor.name)) for tensor in ours.initializer)
-        yield from self._compare("weight", triples, canonical_tensor, lambda tensor: [tensor])
+        yield from self._compare("weight", triples)
         sparse = {s.values.name: s for s in original.sparse_initializer}
         found = ((s.values.name, s, sparse.get(s.values.name)) for s in ours.sparse_initializer)
-        yield from self._compare("sparse weight", found, canonical_sparse, lambda s: [s.values, s.indices])
+        yield from self._compare("sparse weight", found)
 
     def _functions(self) -> Iterator[str]:
         ours, originals = self._loaded.functions, self._model.functions
@@ -204,7 +195,7 @@ class _PartComparison:
             if key not in ours:
                 yield f"function {'.'.join(key[:2])!r} is called, but missing"
         triples = ((".".join(key[:2]), function, originals.get(key)) for key, function in ours.items())
-        yield from self._compare("function", triples, canonical_function, tensors_in_function)
+        yield from self._compare("function", triples)
 
     def _annotations(self) -> Iterator[str]:
         ours, original = self._part_proto.graph, self._proto.graph
@@ -217,13 +208,7 @@ class _PartComparison:
             if annotation.SerializeToString(deterministic=True) not in known:
                 yield f"the quantization annotation of {annotation.tensor_name!r} is not the model's"
 
-    def _compare(
-        self,
-        kind: str,
-        triples: Iterable[tuple[str, AnyMessage, AnyMessage | None]],
-        canonical: Callable[[AnyMessage], bytes],
-        tensors: Callable[[AnyMessage], Iterable[TensorProto]],
-    ) -> Iterator[str]:
+    def _compare(self, kind: str, triples: Iterable[tuple[str, Message, Message | None]]) -> Iterator[str]:
         """Compare messages of the part with those of the model: canonical bytes, then the values in files."""
         for name, ours, original in triples:
             if original is None:
@@ -231,7 +216,7 @@ class _PartComparison:
             elif canonical(ours) != canonical(original):
                 yield f"{kind} {name!r} differs from the model's"
             else:
-                for a, b in zip(tensors(ours), tensors(original), strict=True):
+                for a, b in zip(tensors_in(ours), tensors_in(original), strict=True):
                     if is_external(a) and is_external(b) and not self._has_same_values(a, b):
                         yield f"the values of {a.name or 'a constant'!r} differ from the model's"
 
