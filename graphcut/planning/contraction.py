@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 
 from ..core.graph import Graph
+from .solver.topological_orders import kahn
 
 
 def predecessors(graph: Graph, node: int) -> set[int]:
@@ -19,37 +20,47 @@ def successors(graph: Graph, node: int) -> set[int]:
 
 
 def contract(
-    graph: Graph,
-    nodes: Sequence[int],
-    together: Iterable[Sequence[int]],
-    ordered: Iterable[tuple[int, int]] = (),
+    graph: Graph, nodes: Sequence[int], together: Iterable[Sequence[int]], ordered: Iterable[tuple[int, int]] = ()
 ) -> tuple[tuple[int, ...], ...]:
     """The finest grouping that keeps given nodes together and whose groups depend on each other without a cycle.
 
-    Groups are in topological order, and so are the nodes of each. A node on a path between two nodes of a group joins
-    it. Takes O((nodes + edges) log nodes).
+    A node on a path between two nodes of a group joins it. Groups are in topological order (of those that are ready the
+    one whose first node is first), and so are the nodes of each. Takes O((nodes + edges) log nodes).
 
     Args:
         graph: the graph.
         nodes: the flowing nodes to group, in topological order; others are ignored.
         together: nodes that must share a group.
-        ordered: pairs of nodes of which the first must come first, although no tensor flows between them.
+        ordered: pairs of nodes that must be in this order although no tensor flows between them.
     """
     known = set(nodes)
     joined = _union_find(len(graph.nodes), ([node for node in group if node in known] for group in together))
+    activations = [tensor for tensor in graph.readers if tensor in graph.producer]
+    edges = [(graph.producer[tensor], reader) for tensor in activations for reader in graph.readers[tensor]]
     above: dict[int, dict[int, None]] = {joined[node]: {} for node in nodes}
-    edges = ((writer, reader) for writer in nodes for reader in successors(graph, writer))
     for source, target in (*edges, *ordered):
         if source in known and target in known and joined[source] != joined[target]:
             above[joined[source]][joined[target]] = None
-    component = _StrongComponents(above).representative
-    members: dict[int, list[int]] = {}
-    for node in nodes:
-        members.setdefault(component[joined[node]], []).append(node)
-    following: dict[int, set[int]] = {group: set() for group in members}
-    for group, readers in above.items():
-        following[component[group]].update(component[reader] for reader in readers)
-    return tuple(tuple(members[group]) for group in _topological(members, following))
+    component = _strong_components(above)
+    index: dict[int, int] = {}  # of the components, in the order of their first nodes
+    group_of = {node: index.setdefault(component[joined[node]], len(index)) for node in nodes}
+    members: list[list[int]] = [[] for _ in index]
+    before: list[set[int]] = [set() for _ in index]
+    after: list[set[int]] = [set() for _ in index]
+    for node, group in group_of.items():
+        members[group].append(node)
+    for vertex, targets in above.items():
+        for target in targets:
+            if group_of[vertex] != group_of[target]:
+                after[group_of[vertex]].add(group_of[target])
+                before[group_of[target]].add(group_of[vertex])
+    ready: list[int] = []
+
+    def push(groups: Iterable[int]) -> None:
+        for group in groups:
+            heappush(ready, group)
+
+    return tuple(tuple(members[group]) for group in kahn(before, after, push, lambda: heappop(ready)))
 
 
 def _union_find(count: int, together: Iterable[Sequence[int]]) -> list[int]:
@@ -69,65 +80,31 @@ def _union_find(count: int, together: Iterable[Sequence[int]]) -> list[int]:
     return [find(node) for node in range(count)]
 
 
-class _StrongComponents:
-    """Strongly connected components (Tarjan, 1972), without recursion.
-
-    Attributes:
-        representative: for each vertex the vertex that represents its component.
-    """
-
-    def __init__(self, above: Mapping[int, Iterable[int]]) -> None:
-        self.representative: dict[int, int] = {}
-        self._above = above
-        self._index: dict[int, int] = {}
-        self._low: dict[int, int] = {}
-        self._open: dict[int, None] = {}
-        self._path: list[tuple[int, Iterator[int]]] = []
-        for start in above:
-            if start not in self._index:
-                self._enter(start)
-                self._visit()
-
-    def _visit(self) -> None:
-        while self._path:
-            vertex, rest = self._path[-1]
-            reader = next(rest, None)
-            if reader is None:
-                self._leave(vertex)
-            elif reader not in self._index:
-                self._enter(reader)
-            elif reader not in self.representative:
-                self._low[vertex] = min(self._low[vertex], self._index[reader])
-
-    def _enter(self, vertex: int) -> None:
-        self._index[vertex] = self._low[vertex] = len(self._index)
-        self._open[vertex] = None
-        self._path.append((vertex, iter(self._above[vertex])))
-
-    def _leave(self, vertex: int) -> None:
-        self._path.pop()
-        if self._path:
-            before = self._path[-1][0]
-            self._low[before] = min(self._low[before], self._low[vertex])
-        while self._low[vertex] == self._index[vertex] and vertex not in self.representative:
-            member, _ = self._open.popitem()
-            self.representative[member] = vertex
-
-
-def _topological(members: Mapping[int, Sequence[int]], following: Mapping[int, set[int]]) -> list[int]:
-    """The groups in topological order; of those that are ready the one whose first node is first in the graph."""
-    waits = dict.fromkeys(members, 0)
-    for group, readers in following.items():
-        for reader in readers - {group}:
-            waits[reader] += 1
-    ready = [(members[group][0], group) for group, number in waits.items() if number == 0]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, group = heapq.heappop(ready)
-        order.append(group)
-        for reader in following[group] - {group}:
-            waits[reader] -= 1
-            if waits[reader] == 0:
-                heapq.heappush(ready, (members[reader][0], reader))
-    return order
+def _strong_components(above: Mapping[int, Iterable[int]]) -> dict[int, int]:
+    """For each vertex the representative of its strongly connected component (Kosaraju's algorithm, no recursion)."""
+    below: dict[int, list[int]] = {vertex: [] for vertex in above}
+    for vertex, readers in above.items():
+        for reader in readers:
+            below[reader].append(vertex)
+    entered: set[int] = set()
+    finished: list[int] = []
+    for start in above:
+        path: list[tuple[int, Iterator[int]]] = [] if start in entered else [(start, iter(above[start]))]
+        entered.add(start)
+        while path:
+            vertex, rest = path[-1]
+            following = next((reader for reader in rest if reader not in entered), None)
+            if following is None:
+                finished.append(path.pop()[0])
+            else:
+                entered.add(following)
+                path.append((following, iter(above[following])))
+    representative: dict[int, int] = {}
+    for root in reversed(finished):
+        waiting = [root]
+        while waiting:
+            vertex = waiting.pop()
+            if vertex not in representative:
+                representative[vertex] = root
+                waiting += [writer for writer in below[vertex] if writer not in representative]
+    return representative

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from ..core.graph import Graph
 from ..core.wiring import Tensor
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.model import Model
@@ -14,6 +15,8 @@ from ..loading.subgraphs import functions_called, is_external, tensors_in
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import NodeProto, TensorProto
+
+Key = TypeVar("Key", bound=Hashable)
 
 _REFERENCE_BYTES: Final = 96
 """At least the bytes that say in which data file of a part, and where in it, a tensor is."""
@@ -81,50 +84,47 @@ def _padded(model: Model, length: int) -> int:
     return length + -(-length // PADDING_SHARE) * has_holes
 
 
+def _users(graph: Graph, needs: Callable[[int], Iterable[Key]]) -> dict[Key, list[int]]:
+    """For each key the flowing nodes that need it."""
+    users: dict[Key, list[int]] = {}
+    for node in graph.flow:
+        for key in dict.fromkeys(needs(node)):
+            users.setdefault(key, []).append(node)
+    return users
+
+
 def _weights(
     model: Model, inputs: Mapping[str, int], notes: Mapping[str, int]
 ) -> Iterable[tuple[int, tuple[int, ...]]]:
     """Messages and values of the initializers; values that several initializers share are in a part once."""
     graph = model.graph
-    readers: dict[str, list[int]] = {}
-    for i in graph.flow:
-        for name in dict.fromkeys((*graph.weights_of(i), *graph.nodes[i].reads)):
-            if name in graph.weights:
-                readers.setdefault(name, []).append(i)
+    users = _users(graph, lambda i: (*graph.weights_of(i), *graph.nodes[i].reads))
     values: dict[object, tuple[int, dict[int, None]]] = {}
     for tensor in model.proto.graph.initializer:
-        users = readers.get(tensor.name, [])
+        readers = users.get(tensor.name, [])
         message = _entry(tensor) + inputs.get(tensor.name, 0) + notes.get(tensor.name, 0)
         if is_external(tensor):
             span = model.range_of(tensor)
-            values.setdefault(span, (_padded(model, span.length), {}))[1].update(dict.fromkeys(users))
+            values.setdefault(span, (_padded(model, span.length), {}))[1].update(dict.fromkeys(readers))
             message += _REFERENCE_BYTES
-        yield message, tuple(users)
+        yield message, tuple(readers)
     for number, span_users in values.values():
         yield number, tuple(span_users)
     for sparse in model.proto.graph.sparse_initializer:
         data = _data_bytes(model, sparse.values) + _data_bytes(model, sparse.indices)
-        yield _entry(sparse) + data, tuple(readers.get(sparse.values.name, ()))
+        yield _entry(sparse) + data, tuple(users.get(sparse.values.name, ()))
 
 
 def _constants(model: Model, typed: Mapping[str, int]) -> Iterable[tuple[int, tuple[int, ...]]]:
     graph = model.graph
-    users: dict[int, list[int]] = {}
-    for i in graph.flow:
-        for constant in graph.constants_for(graph.nodes[i].constants) if graph.nodes[i].constants else ():
-            users.setdefault(constant, []).append(i)
-    for constant, nodes in users.items():
+    for constant, users in _users(graph, lambda i: graph.constants_for(graph.nodes[i].constants)).items():
         declared = sum(typed.get(name, 0) for name in graph.nodes[constant].writes)
-        yield _node_bytes(model, model.proto.graph.node[constant]) + declared, tuple(nodes)
+        yield _node_bytes(model, model.proto.graph.node[constant]) + declared, tuple(users)
 
 
 def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
-    if not model.functions:
-        return
-    users: dict[object, list[int]] = {}
-    for i in model.graph.flow:
-        for key in functions_called([model.proto.graph.node[i]], model.functions):
-            users.setdefault(key, []).append(i)
+    nodes = model.proto.graph.node
+    users = _users(model.graph, lambda i: functions_called([nodes[i]], model.functions) if model.functions else ())
     for key, function in model.functions.items():
         data = sum(_data_bytes(model, tensor) for tensor in tensors_in(function))
         yield _entry(function) + data, tuple(users.get(key, ()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 from msgspec.structs import fields, force_setattr
 
+from ..core.errors import wrong_type
 from ..core.product import Product, short_repr
 from ..core.units import parse_bytes
 from .cluster import Cluster
@@ -23,23 +24,19 @@ Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]
 
 
 class _Checked(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A record whose values have the types of its fields; lists become tuples."""
+    """A record whose values have the types of its fields, else it is a TypeError; lists become tuples."""
 
     usage: ClassVar[str]
 
     def __post_init__(self) -> None:
-        """Check the types.
-
-        Raises:
-            TypeError: a value has another type.
-        """
         for field in fields(type(self)):
             value = getattr(self, field.name)
             try:
                 force_setattr(self, field.name, msgspec.convert(value, field.type))
             except msgspec.ValidationError as error:
-                where = f"{type(self).__name__}({field.name}={value!r})"
-                raise TypeError(f"{where}: {error}; did you mean {self.usage}?") from None
+                wrong = TypeError(f"{type(self).__name__}({field.name}={short_repr(value)}): {error}")
+                wrong.add_note(f"hint: did you mean {self.usage}?")
+                raise wrong from None
 
 
 class At(_Checked, frozen=True, tag=True):
@@ -150,16 +147,12 @@ class Limits(_Checked, frozen=True):
 
 
 def check_goal(goal: object) -> None:
-    """Refuse what is not a goal.
-
-    Raises:
-        TypeError: with the goal that was probably meant.
-    """
+    """Raise a TypeError for what is not a goal, with the goal that was probably meant."""
     if isinstance(goal, Goal):
         return
-    advice = "use At, Into, Within, Across or Heads"
+    hint = "use one of these"
     if isinstance(goal, str) or type(goal) is int:
-        advice = f"did you mean {'At' if isinstance(goal, str) else 'Into'}({goal!r})?"
+        hint = f"did you mean {'At' if isinstance(goal, str) else 'Into'}({goal!r})?"
     elif isinstance(goal, Cluster):
-        advice = "did you mean Across(cluster)?"
-    raise TypeError(f"{short_repr(goal)} is not a goal: {advice}")
+        hint = "did you mean Across(cluster)?"
+    raise wrong_type(goal, "a goal (At, Into, Within, Across or Heads)", hint=hint)

@@ -47,11 +47,15 @@ class Hyperedges:
         """The number of groups of each item."""
         return np.bincount(self.item, minlength=self.count)
 
-    def groups_of(self) -> list[list[int]]:
+    def groups_of_items(self) -> list[list[int]]:
         """The groups of each item."""
-        found: list[list[int]] = [[] for _ in range(self.count)]
+        return [groups.tolist() for groups in np.split(self.group, np.cumsum(self.sizes)[:-1])] if self.count else []
+
+    def items_of_groups(self, groups: int) -> list[list[int]]:
+        """The items of each of a number of groups, ascending."""
+        found: list[list[int]] = [[] for _ in range(groups)]
         for item, group in zip(self.item.tolist(), self.group.tolist(), strict=True):
-            found[item].append(group)
+            found[group].append(item)
         return found
 
 
@@ -122,6 +126,11 @@ class Workload:
     def total_bytes(self) -> float:
         """Bytes of one part that holds everything, without `part_bytes`."""
         return float(self.own_bytes.sum() + self.shared_bytes.sum())
+
+    @cached_property
+    def written_bytes(self) -> Floats:
+        """Bytes of the tensors that each group writes."""
+        return np.bincount(self.writer, weights=self.tensor_bytes, minlength=self.groups).astype(np.float64)
 
     @cached_property
     def single_bytes(self) -> Ints:

@@ -297,10 +297,7 @@ class _Planner:
             s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
             kept, avoided = self._kept(limits), find_nodes(self.graph, limits.avoid)
             replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
-        whole_layers = not limits.inside_layers
-        return problem_of(
-            self.analysis, self.costs, limits, self.sizes, whole_layers=whole_layers, replicable=replicable
-        )
+        return problem_of(self.analysis, self.costs, limits, self.sizes, replicable)
 
     def _kept(self, limits: Limits) -> frozenset[int]:
         """Nodes that must be in one part only: they touch a cache, or are pinned."""

@@ -60,7 +60,7 @@ def part_metrics(
         sizes: their bytes on disk.
         devices: the device of each part.
         seconds: the seconds of each flowing node on a device.
-        cluster: its direct links count; None where there are only links to the router.
+        cluster: the direct links; None for none.
     """
     graph, tensor_bytes = costs.model.graph, costs.tensor_bytes
     flow_index = {node: i for i, node in enumerate(graph.flow)}

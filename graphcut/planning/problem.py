@@ -13,7 +13,7 @@ from ..analysis.cut_points import Analysis
 from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph
 from ..core.units import count
-from ..costs.weighing import Costs
+from ..costs.weighing import Costs, peak_bytes
 from .contraction import contract, successors
 from .disk_size import SerializedSizes
 from .goals import Counted, Limits
@@ -63,19 +63,11 @@ class PlanningProblem:
         """For each flowing node the groups whose parts run it: its own, or all that need a replicable node."""
         found = {node: frozenset((group,)) for node, group in self.home.items()}
         for node in reversed(self.replicable):
-            found[node] = self._union(found, successors(self.graph, node))
+            found[node] = _union(found, successors(self.graph, node))
         return found
 
-    @staticmethod
-    def _union(users: Mapping[int, frozenset[int]], nodes: Iterable[int]) -> frozenset[int]:
-        return frozenset[int]().union(*(users[node] for node in nodes))
-
     def check_pins(self, parts: int) -> None:
-        """Refuse pins to parts that can't exist.
-
-        Raises:
-            UsageError: a group is pinned to a part beyond the number of parts.
-        """
+        """Raise a UsageError if a group is pinned to a part beyond the number of parts."""
         if unknown := next((part for part in self.pins.values() if part >= parts), None):
             raise UsageError(f"there is no part {unknown}", hint=f"parts are counted from 0, up to {parts - 1}")
 
@@ -94,12 +86,7 @@ class PlanningProblem:
         return tuple(map(tuple, nodes))
 
     def workload(self, work: Sequence[Sequence[float]], counting: Collection[Counted] = ()) -> Workload:
-        """The workload of the groups.
-
-        Args:
-            work: for each device class the seconds (or another measure) of each flowing node.
-            counting: what counts as memory besides files.
-        """
+        """The workload of the groups; `work` is for each device class the seconds (or else) of each flowing node."""
         per_node = [dict(zip(self.graph.flow, row, strict=True)) for row in work]
         own = np.array([[sum(row[node] for node in group) for group in self.groups] for row in per_node], dtype=float)
         own = own.reshape(len(work), len(self.groups))
@@ -162,7 +149,7 @@ class PlanningProblem:
         fixed: dict[frozenset[int], int] = {}
 
         def add(number: int, nodes: Iterable[int]) -> None:
-            groups = self._union(self.users, nodes)
+            groups = _union(self.users, nodes)
             fixed[groups] = fixed.get(groups, 0) + number
 
         for number, nodes in self.sizes.shared:
@@ -192,37 +179,28 @@ class PlanningProblem:
         # Replicable nodes of a part run before the groups that need them, and need no more than this meanwhile.
         written = {name for node in self.replicable for name in self.graph.nodes[node].writes}
         least = self._peak_within(self.replicable, {name for name in written if self._is_read_by_group(name)})
-        users = self._union(self.users, self.replicable)
+        users = _union(self.users, self.replicable)
         return np.array([max(n, least) if i in users else n for i, n in enumerate(found)], dtype=np.int64)
 
     def _peak_within(self, group: Sequence[int], leaving: Collection[str]) -> int:
         """The most bytes alive while a group runs of the tensors that it writes and that do not leave it."""
-        graph, alive, most = self.graph, 0, 0
-        inside = set(group)
-        last = {t: node for node in group for t in (*graph.nodes[node].writes, *graph.nodes[node].reads)}
-        for node in group:
-            alive += sum(self.costs.tensor_bytes[t][0] for t in graph.nodes[node].writes if t not in leaving)
-            most = max(most, alive)
-            for tensor in {*graph.nodes[node].reads, *graph.nodes[node].writes}:
-                if last[tensor] == node and tensor not in leaving and graph.producer.get(tensor) in inside:
-                    alive -= self.costs.tensor_bytes[tensor][0]
-        return most
+        written = (tensor for node in group for tensor in self.graph.nodes[node].writes)
+        own = {tensor: self.costs.tensor_bytes[tensor] for tensor in written if tensor not in leaving}
+        return peak_bytes(self.graph, group, own, writes=())
+
+
+def _union(users: Mapping[int, frozenset[int]], nodes: Iterable[int]) -> frozenset[int]:
+    return frozenset[int]().union(*(users[node] for node in nodes))
 
 
 def problem_of(
-    analysis: Analysis,
-    costs: Costs,
-    limits: Limits,
-    sizes: SerializedSizes,
-    *,
-    whole_layers: bool,
-    replicable: Collection[int] = (),
+    analysis: Analysis, costs: Costs, limits: Limits, sizes: SerializedSizes, replicable: Collection[int] = ()
 ) -> PlanningProblem:
     """The planning problem of `analysis.model`.
 
     Nodes share a group if a tensor between them has an unknown type or is not a plain tensor, if they touch both ends
-    of a KV cache, if `limits.avoid` says so, or if they are of one layer (`whole_layers`). The `replicable` ones, which
-    must contain their predecessors, are in no group.
+    of a KV cache, or if the limits say so (`avoid`, `inside_layers`). The `replicable` ones, which must contain their
+    predecessors, are in no group.
 
     Raises:
         UsageError: a pin or a glob names nothing.
@@ -230,7 +208,7 @@ def problem_of(
     """
     graph = analysis.model.graph
     together = [*_not_sendable(analysis), *_caches(graph, costs), *_avoided(graph, limits, replicable)]
-    if whole_layers and analysis.repeat is not None:
+    if analysis.repeat is not None and not limits.inside_layers:
         together += analysis.repeat.blocks
     kept = [node for node in graph.flow if node not in replicable]
     groups = contract(graph, kept, together, _ordered(graph, limits))

@@ -31,7 +31,7 @@ def replicable_nodes(
 ) -> frozenset[int]:
     """Nodes that, together with all nodes they depend on, take less time to run than their outputs take to send.
 
-    The set contains the predecessors of its nodes, and some node outside it needs each of them. A node with more than
+    The set contains the predecessors of its nodes, and each of them leads to a node outside it. A node with more than
     256 ancestors is not replicable, so this takes O(256 * nodes).
 
     Args:

@@ -74,13 +74,20 @@ class Solution:
     front: tuple[tuple[float, float], ...] = ()
 
 
-def is_same(value: float, bound: float) -> bool:
-    """Whether a value is no worse than a lower bound, within the tolerance of the exact solver."""
-    return value <= bound * (1 + _TOLERANCE)
+def optimality_of(
+    objective: str, value: float, lower_bound: float, unit: MetricUnit, *, is_optimal: bool = False
+) -> Optimality:
+    """The optimality of a value that was minimized; for tokens a second the value is the time of a token.
 
-
-def optimality_of(objective: str, found: SearchResult, lower_bound: float, unit: MetricUnit) -> Optimality:
-    """The optimality of a search result whose first value is the objective."""
-    value = found.chain.values[0]
-    is_optimal = found.is_optimal or is_same(value, lower_bound)
-    return Optimality(objective, value, value if is_optimal else lower_bound, unit, is_optimal)
+    Args:
+        objective: what was minimized, in words.
+        value: what was reached.
+        lower_bound: a proven lower bound.
+        unit: of the result.
+        is_optimal: the value is proven to be optimal; if not, it is if it equals the bound.
+    """
+    is_optimal = is_optimal or value <= lower_bound * (1 + _TOLERANCE)
+    bound = value if is_optimal else lower_bound
+    if unit == "tokens/s":
+        value, bound = (1 / number if number else float("inf") for number in (value, bound))
+    return Optimality(objective, value, bound, unit, is_optimal)

@@ -22,8 +22,8 @@ from graphcut.costs.device import Device
 from graphcut.costs.weighing import weigh
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.disk_size import serialized_sizes
-from graphcut.planning.goals import Across, Heads, Into, Limits, Objective, Within
-from graphcut.planning.plans import plan
+from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Objective, Within
+from graphcut.planning.plans import decoder_dims, plan
 from graphcut.planning.problem import problem_of
 from graphcut.surgery.splitting import PreparedFiles, prepare
 
@@ -147,6 +147,28 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
             for figures, real in zip(made.metrics, sizes(prepare(analysis.model, made)), strict=True):
                 assert figures.written_bytes >= real
                 assert figures.written_bytes + figures.activation_bytes <= memory
+
+
+COUNTED: tuple[tuple[Counted, ...], ...] = ((), ("inputs",), ("cache",), ("inputs", "cache"))
+
+
+@pytest.mark.parametrize("counting", COUNTED, ids=lambda counting: "+".join(counting) or "files")
+def test_a_budget_counts_caches_before_and_after_a_run_and_other_inputs_as_asked(
+    counting: tuple[Counted, ...], named: Named
+) -> None:
+    analysis, limits = named("llm"), Limits(recompute="never")
+    graph, costs = analysis.model.graph, weigh(analysis.model, decoder_dims(analysis, "decode", 100))
+    pasts = {cache.past for cache in costs.caches}
+    bytes_of = {
+        "inputs": sum(costs.tensor_bytes[name][0] for name in graph.reads if name not in pasts),
+        "cache": sum(costs.tensor_bytes[name][0] for cache in costs.caches for name in (cache.past, cache.present)),
+    }
+    assert 0 < bytes_of["inputs"] < bytes_of["cache"]
+    files = plan(analysis, Into(1, "bytes"), limits=limits, costs=costs).outcome
+    assert files is not None
+    whole = int(files.value) + sum(bytes_of[what] for what in counting)
+    assert len(plan(analysis, Within(whole, counting), limits=limits, costs=costs).parts) == 1
+    assert len(plan(analysis, Within(whole - 1, counting), limits=limits, costs=costs).parts) > 1
 
 
 @pytest.mark.parametrize("by", ["layers", "time"])
@@ -357,7 +379,7 @@ def test_the_workload_sums_are_those_of_all_nodes(named: Named) -> None:
     for name in MODELS:
         analysis = named(name)
         costs = weigh(analysis.model)
-        problem = problem_of(analysis, costs, Limits(), serialized_sizes(analysis.model), whole_layers=False)
+        problem = problem_of(analysis, costs, Limits(inside_layers=True), serialized_sizes(analysis.model))
         assert sorted(n for group in problem.groups for n in group) == sorted(analysis.model.graph.flow)
         load = problem.workload([costs.flops])
         assert load.work.sum() == pytest.approx(sum(costs.flops), rel=1e-12)
@@ -407,8 +429,8 @@ import sys
 import graphcut
 from graphcut.costs.device import Device
 from graphcut.planning.cluster import Cluster
-from graphcut.planning.goals import Across, Heads, Into, Limits, Within
-from graphcut.planning.plans import plan
+from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Within
+from graphcut.planning.plans import decoder_dims, plan
 
 cluster = Cluster(devices=tuple(Device(name=f"d{i}", flops_per_s=1e11 / (1 + i)) for i in range(3)))
 goals = [Into(2), Into(3, "bytes"), Within(250_000)]

@@ -18,10 +18,10 @@ from onnx import ModelProto, helper, numpy_helper
 import graphcut
 from graphcut import demos, verify
 from graphcut.core.graph import Graph, Node, Weight, partition
-from graphcut.costs.device import Device
+from graphcut.costs.device import Device, run_s
 from graphcut.costs.weighing import weigh
 from graphcut.planning.cluster import Cluster
-from graphcut.planning.goals import Across, Into, Limits
+from graphcut.planning.goals import Across, Heads, Into, Limits
 from graphcut.planning.plans import plan
 from graphcut.planning.replicable import replicable_nodes
 from graphcut.planning.solver.recompute import Recomputed, TransferPrices, recompute, repeated
@@ -260,6 +260,36 @@ def test_a_deep_chain_needs_no_recursion_and_is_repeated_as_far_as_it_pays() -> 
         graph, [tuple(range(301)), (301,)], lambda _: TransferPrices(run_s, 1.0, sizes), frozenset()
     )
     assert found[0].nodes == tuple(range(201, 300))
+
+
+def model_with_a_cheap_node(width: int) -> ModelProto:
+    """Two heads that read a cheap node, an expensive chain of nodes, and the input that both are computed from."""
+    sizes = floats("x", width)
+    chain = [helper.make_node("Neg", [f"c{i - 1}" if i else "x"], [f"c{i}"], name=f"c{i}") for i in range(20)]
+    heads = [helper.make_node("Sum", ["x", "cheap", "c19"], [f"y{i}"], name=f"head{i}") for i in range(2)]
+    nodes = [helper.make_node("Relu", ["x"], ["cheap"], name="cheap"), *chain, *heads]
+    return model_of(nodes, [sizes], [floats(f"y{i}", width) for i in range(2)])
+
+
+SLOW_AND_FAST = Cluster(devices=(Device(name="slow", link_bytes_per_s=5e7), Device(name="fast", link_bytes_per_s=2e8)))
+
+
+@pytest.mark.parametrize("goal", [Heads(), Across(SLOW_AND_FAST, "bytes")], ids=["heads", "across"])
+@pytest.mark.parametrize("width", range(30, 121, 10))
+def test_a_node_is_repeated_if_it_runs_faster_than_its_output_takes_over_both_links(
+    width: int, goal: Heads | Across, opened: Draw
+) -> None:
+    """A byte takes the link of the sender and the link of the receiver, once each."""
+    model = opened(model_with_a_cheap_node(width))
+    pins = (("c19", 0), ("head0", 0), ("head1", 1)) if isinstance(goal, Across) else ()
+    made = plan(graphcut.analyze(model), goal, limits=Limits(pins=pins))
+    assert made.costs is not None
+    sender, receiver = made.devices[:2]
+    cheap = model.graph.node_index["cheap"]
+    send_s = width * 4 * (1 / sender.link_bytes_per_s + 1 / receiver.link_bytes_per_s)
+    is_faster = run_s(made.costs, receiver)[model.graph.flow.index(cheap)] < send_s
+    assert is_faster == (width >= (80 if isinstance(goal, Heads) else 60))
+    assert {entry.nodes for entry in made.recomputed} == ({(cheap,)} if is_faster else set())
 
 
 def random_model(draw: random.Random) -> ModelProto:

@@ -16,18 +16,10 @@ from ...costs.device import Device
 from ..goals import Across, Counted, Objective
 from ..instance import Floats, Workload
 from ..problem import PlanningProblem
-from ..results import MetricUnit, Optimality, Solution, optimality_of
+from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, chain_dp
-from ..solver.cost_tables import (
-    DeviceClass,
-    allowed_by,
-    busy_s,
-    device_classes,
-    fits_in,
-    received_bytes,
-    time_quantum,
-)
+from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, device_classes, fits_in, received_bytes, time_quantum
 from ..solver.milp import MilpObjective, MilpProblem
 from ..solver.optimality import prove
 from ..solver.search import SearchResult, search
@@ -36,10 +28,10 @@ from .direct_links import assign_devices
 COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")
 """A device holds everything that its part takes while it runs."""
 
-_MINIMIZED: Final[dict[Objective, tuple[MilpObjective, str, MetricUnit]]] = {
+_OBJECTIVES: Final[dict[Objective, tuple[MilpObjective, str, MetricUnit]]] = {
     "throughput": ("period", "time between two requests", "s"),
     "latency": ("latency", "time of one request", "s"),
-    "decode": ("token", "time of one token", "s"),
+    "decode": ("token", "tokens a second, {} in flight", "tokens/s"),
     "bytes": ("received", "bytes received", "bytes"),
     "devices": ("parts", "devices", "devices"),
 }
@@ -55,11 +47,7 @@ def plan_across(
 ) -> Solution:
     """The best plan for the cluster of `goal`. A device runs one part or none.
 
-    Args:
-        problem: the planning problem.
-        goal: the cluster and the objective.
-        seconds: the seconds of each flowing node on a device.
-        prove_s: time limit of the exact solver.
+    `seconds` are those of each flowing node on a device; `prove_s` is the time limit of the exact solver.
 
     Raises:
         UsageError: there is no such number of sequences in flight, or no such part.
@@ -80,14 +68,19 @@ def plan_across(
     found = search(load, evaluator, states=evaluator.states, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, load, classes)
-    minimized = _MINIMIZED[goal.objective][0]
+    minimized, words, unit = _OBJECTIVES[goal.objective]
     milp = MilpProblem(load, classes, evaluator.counts, minimized, goal.in_flight, problem.pins)
     found, bound = prove(found, bound, milp, evaluator, time_limit_s=prove_s)
     unused = [list(c.devices) for c in classes]
     devices = tuple(unused[c].pop(0) for c in found.chain.classes)
-    front = tuple(evaluator.pareto_front(found.tables))
-    solution = Solution(found, devices, _outcome(goal, found, bound), *evaluator.costs(found), front)
-    return assign_devices(solution, load, classes, goal) if goal.cluster.links else solution
+    value, is_optimal = found.chain.values[0], found.is_optimal
+    if goal.cluster.links:
+        devices, true_value = assign_devices(found, devices, load, classes, goal)
+        if unit in {"s", "tokens/s"}:
+            bound = value if is_optimal else bound
+            value, is_optimal = true_value, False
+    outcome = optimality_of(words.format(goal.in_flight), value, bound, unit, is_optimal=is_optimal)
+    return Solution(found, devices, outcome, *evaluator.costs(found), tuple(evaluator.pareto_front(found.tables)))
 
 
 @dataclass(frozen=True)
@@ -198,10 +191,8 @@ class ClusterEvaluator:
 
     def _busy(self, tables: BoundaryTables) -> list[Floats]:
         fits = fits_in(tables, COUNTING, [c.memory_bytes for c in self.classes])
-        return [
-            np.where(fits[index], busy_s(tables, index, c, self.quantum), np.inf)
-            for index, c in enumerate(self.classes)
-        ]
+        seconds = (busy_s(tables, index, c, self.quantum) for index, c in enumerate(self.classes))
+        return [np.where(fit, busy, np.inf) for fit, busy in zip(fits, seconds, strict=True)]
 
     def _best(
         self, tables: BoundaryTables, criteria: Sequence[Criterion], *, fewest_parts: bool = False
@@ -252,15 +243,6 @@ def _at_most(busy: Sequence[Floats], period: float) -> list[Floats]:
 
 def _period(chain: ChainPartition, busy: Sequence[Floats]) -> float:
     return max(float(busy[c][j, i]) for (i, j), c in zip(pairwise(chain.boundaries), chain.classes, strict=True))
-
-
-def _outcome(goal: Across, found: SearchResult, bound: float) -> Optimality:
-    _, words, unit = _MINIMIZED[goal.objective]
-    outcome = optimality_of(words, found, bound, unit)
-    if goal.objective != "decode":
-        return outcome
-    value, bound = (1 / number if number else np.inf for number in (outcome.value, outcome.bound))
-    return Optimality(f"tokens a second, {goal.in_flight} in flight", value, bound, "tokens/s", outcome.is_optimal)
 
 
 def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[DeviceClass]) -> PlanError:

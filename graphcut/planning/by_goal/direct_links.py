@@ -7,7 +7,6 @@ device, which gives a lower bound. Here the plan gets its true cost, and devices
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate, combinations
 
 import numpy as np
@@ -16,20 +15,22 @@ from ...costs.device import Device
 from ..cluster import Cluster
 from ..goals import Across
 from ..instance import Workload
-from ..results import Optimality, Solution, is_same
 from ..solver.cost_tables import DeviceClass, memory_bytes
 from ..solver.order_prefixes import prefix_tables
+from ..solver.search import SearchResult
 
 Transfer = tuple[int, int, Sequence[int]]
 """A boundary tensor: its bytes, the part that writes it, the other parts that read it."""
 
 
-def assign_devices(solution: Solution, load: Workload, classes: Sequence[DeviceClass], goal: Across) -> Solution:
-    """`solution` with its true cost on the links of the cluster, and devices exchanged while the objective improves.
+def assign_devices(
+    found: SearchResult, devices: tuple[Device, ...], load: Workload, classes: Sequence[DeviceClass], goal: Across
+) -> tuple[tuple[Device, ...], float]:
+    """The devices of the parts, exchanged while the objective improves, and its true value (a time).
 
     Two parts exchange their devices, or one part moves to an idle device: a local optimum.
     """
-    parts = solution.found.parts
+    parts = found.parts
     order = tuple(group for part in parts for group in part)
     tables = prefix_tables(load, order, [0, *accumulate(map(len, parts))])
     indices = range(len(parts))
@@ -45,42 +46,18 @@ def assign_devices(solution: Solution, load: Workload, classes: Sequence[DeviceC
         moving_s = transfer_s(transfers, devices, goal.cluster)
         return _objective(goal, [moving_s[i] + work_s[devices[i].name][i] for i in indices])
 
-    best, least = solution.devices, value(solution.devices)
-    improved = True
-    while improved:
-        improved = False
-        for devices in _neighbours(best, goal.cluster):
-            if (number := value(devices)) < least:
-                best, least, improved = devices, number, True
-                break
-    return replace(solution, devices=best, outcome=_true_outcome(solution, goal, least))
-
-
-def _true_outcome(solution: Solution, goal: Across, value: float) -> Optimality:
-    """The optimality of a plan of this value; bytes and devices do not depend on links."""
-    outcome = solution.outcome
-    bound = outcome.value if solution.found.is_optimal else outcome.bound
-    match goal.objective:
-        case "throughput" | "latency":
-            is_optimal = is_same(value, bound)
-        case "decode":
-            is_optimal = is_same(value, 1 / bound if bound else np.inf)
-            value = 1 / value if value else np.inf
-        case "bytes" | "devices":
-            return outcome
-    return Optimality(outcome.objective, value, value if is_optimal else bound, outcome.unit, is_optimal)
+    best, least = devices, value(devices)
+    while (other := next((d for d in _neighbours(best, goal.cluster) if value(d) < least), None)) is not None:
+        best, least = other, value(other)
+    return best, least
 
 
 def transfer_s(transfers: Iterable[Transfer], devices: Sequence[Device], cluster: Cluster | None) -> list[float]:
     """Seconds that the device of each part sends and receives.
 
     A tensor is sent once over the router, however many devices read it there, and once over each direct link; each
-    reader receives it once. The greatest latency of a part's links counts once if it receives anything.
-
-    Args:
-        transfers: the boundary tensors.
-        devices: the device of each part.
-        cluster: its direct links count; None where there are only links to the router.
+    reader receives it once. The greatest latency of a part's links counts once if it receives anything. Without a
+    cluster there are no direct links.
     """
     links = {} if cluster is None else cluster.link_between
     busy_s = [0.0] * len(devices)
@@ -101,7 +78,7 @@ def transfer_s(transfers: Iterable[Transfer], devices: Sequence[Device], cluster
 def _transfers(load: Workload, parts: Sequence[Sequence[int]]) -> Iterator[Transfer]:
     """The boundary tensors of a workload in parts."""
     home = {group: i for i, part in enumerate(parts) for group in part}
-    for tensor, (writer, groups) in enumerate(zip(load.writer.tolist(), load.readers.groups_of(), strict=True)):
+    for tensor, (writer, groups) in enumerate(zip(load.writer.tolist(), load.readers.groups_of_items(), strict=True)):
         if others := {home[group] for group in groups} - {home[writer]}:
             yield int(load.tensor_bytes[tensor]), home[writer], sorted(others)
 

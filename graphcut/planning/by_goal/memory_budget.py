@@ -43,7 +43,8 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
     parts = len(found.parts)
     fits = memory_bytes(found.tables, goal.counting) <= goal.memory_bytes
     costs = np.where(fits, received_bytes(found.tables), np.inf)
-    return Solution(found, (device,) * parts, optimality_of("parts", found, bound, "parts"), (costs,) * parts, "sum")
+    outcome = optimality_of("parts", float(parts), bound, "parts", is_optimal=found.is_optimal)
+    return Solution(found, (device,) * parts, outcome, (costs,) * parts, "sum")
 
 
 @dataclass

@@ -34,12 +34,7 @@ def plan_into(
 ) -> Solution:
     """The division into `goal.parts` parts whose most expensive part is cheapest; of equal ones the fewest bytes sent.
 
-    Args:
-        problem: the planning problem.
-        goal: the number of parts, and what is balanced.
-        device: the device that each part runs on.
-        seconds: seconds of each flowing node on it.
-        prove_s: time limit of the exact solver.
+    Each part runs on `device`, where the flowing nodes take `seconds`. `prove_s` is the time limit of the exact solver.
 
     Raises:
         UsageError: there is no such number of parts, or the model has no layers to balance.
@@ -70,7 +65,7 @@ def plan_into(
     minimized: MilpObjective = "size" if goal.by == "bytes" else "period"
     milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
     found, bound = prove(found, bound, milp, evaluate, time_limit_s=prove_s)
-    outcome = optimality_of(objective, found, bound, unit)
+    outcome = optimality_of(objective, found.chain.values[0], bound, unit, is_optimal=found.is_optimal)
     return Solution(found, (device,) * goal.parts, outcome, (costs(found.tables),) * goal.parts, "max")
 
 

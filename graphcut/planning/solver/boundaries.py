@@ -72,9 +72,7 @@ class BoundaryTables(ABC):
     @cached_property
     def peak_upper_bound(self) -> Floats:
         """No less than `peak`, and much faster: all that the part writes, and the most that one group needs."""
-        load = self.load
-        written = np.bincount(load.writer, weights=load.tensor_bytes, minlength=load.groups)
-        return self._sums_between(written.astype(np.float64)) + float(load.inner_bytes.max(initial=0))
+        return self._sums_between(self.load.written_bytes) + float(self.load.inner_bytes.max(initial=0))
 
     def work(self, device_class: int) -> Floats:
         """Seconds that the part takes on a device of a class, shared items included."""

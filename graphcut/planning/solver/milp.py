@@ -136,13 +136,9 @@ class _Formulation:
 
     def lower_bound(self, dual_bound: float) -> float:
         """The bound of the program as a bound of the objective: in seconds, bytes or whole parts."""
-        match self.problem.objective:
-            case "parts":
-                return float(np.ceil(dual_bound - 1e-6))
-            case "size":
-                return dual_bound * self.unit + self.load.part_bytes
-            case _:
-                return dual_bound * self.unit
+        if self.problem.objective == "parts":
+            return float(np.ceil(dual_bound - 1e-6))
+        return dual_bound * self.unit + (self.load.part_bytes if self.problem.objective == "size" else 0)
 
     def parts_in(self, solution: Sequence[float]) -> tuple[tuple[int, ...], ...]:
         """The groups of each part that is not empty."""
@@ -152,15 +148,9 @@ class _Formulation:
 
     def _unit(self) -> float:
         """All of what is counted, on one device."""
-        match self.problem.objective:
-            case "parts":
-                return 1.0
-            case "received":
-                return float(max(1, self.load.tensor_bytes.sum()))
-            case "size":
-                return self.load.total_bytes + 1
-            case _:
-                return float(self.load.work[np.isfinite(self.load.work)].sum()) or 1.0
+        load = self.load
+        known = {"parts": 1.0, "received": max(1.0, load.tensor_bytes.sum()), "size": load.total_bytes + 1}
+        return float(known.get(self.problem.objective) or load.work[np.isfinite(load.work)].sum() or 1.0)
 
     def _variable(self, most: float, *, integral: bool = False) -> int:
         self.lower.append(0.0)

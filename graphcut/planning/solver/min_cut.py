@@ -36,8 +36,8 @@ def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], fr
     nodes before the cut. Exact for prices of any size; takes one maximum flow.
 
     Args:
-        tensors: all that free nodes write or read; others change nothing.
-        side: BEFORE, AFTER or FREE for a node. BEFORE is closed under predecessors, AFTER under successors.
+        tensors: at least all that free nodes write or read.
+        side: BEFORE (closed under predecessors), AFTER (closed under successors) or FREE for a node.
         free: the nodes whose side is FREE.
     """
     if not free:

@@ -12,14 +12,9 @@ from .search import Evaluator, SearchResult, better, result_on
 def prove(
     found: SearchResult, lower_bound: float, problem: MilpProblem, evaluate: Evaluator, *, time_limit_s: float
 ) -> tuple[SearchResult, float]:
-    """The best plan and the best lower bound known after the exact solver has had its time.
+    """The best result and the best lower bound of the first value known after the exact solver has had its time.
 
-    Args:
-        found: the best plan of the search.
-        lower_bound: the lower bound known so far of the first value of any plan.
-        problem: the same as a mixed-integer program.
-        evaluate: values the solver's plan as all others are valued.
-        time_limit_s: 0 does not ask the solver.
+    It solves `problem` unless `found` is optimal already or the time limit is 0; `evaluate` values its plan.
     """
     if found.is_optimal or found.chain.values[0] <= lower_bound or not time_limit_s:
         return found, lower_bound

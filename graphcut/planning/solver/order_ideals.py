@@ -70,19 +70,12 @@ class IdealTables(BoundaryTables):
         peak = np.zeros(self.boundary_count - i)
         for group in np.flatnonzero(~is_before).tolist():
             runs = contains[group, i:]
-            alive += runs * self._written_bytes[group]
+            alive += runs * self.load.written_bytes[group]
             np.maximum(peak, (alive + float(self.load.inner_bytes[group])) * runs, out=peak)
             for writer, dying in self._dying[group]:
                 if not is_before[writer]:
                     alive -= dying[i:]
         return peak
-
-    @cached_property
-    def _written_bytes(self) -> list[float]:
-        """Bytes that each group writes."""
-        load = self.load
-        sums: list[float] = np.bincount(load.writer, weights=load.tensor_bytes, minlength=load.groups).tolist()
-        return sums
 
     @cached_property
     def _dying(self) -> list[list[tuple[int, Floats]]]:

@@ -84,15 +84,10 @@ class TransferPrices:
 def recompute(
     graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices], kept: frozenset[int]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
-    """The parts with the nodes that each repeats at the least total cost, and a list of these.
+    """The `parts` (each node in one) with the nodes that each repeats at the least total cost, and a list of these.
 
-    A node leaves its own part if nothing there, and no other part, needs it any more.
-
-    Args:
-        graph: the graph.
-        parts: the nodes of each part, each node in one.
-        prices: the prices for a part.
-        kept: nodes that must not be repeated: they touch a cache, or are pinned. Stateful nodes never are repeated.
+    Nodes in `kept` are not repeated, and stateful nodes never are. A node leaves its own part if no node there, and no
+    other part, needs it any more.
     """
     home = {node: i for i, nodes in enumerate(parts) for node in nodes}
     made: list[set[int]] = [set(nodes) for nodes in parts]
@@ -119,13 +114,7 @@ def recompute(
 def repeated(
     graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices]
 ) -> tuple[Recomputed, ...]:
-    """What given parts recompute: nodes that are in an earlier part as well.
-
-    Args:
-        graph: the graph.
-        parts: the nodes of each part.
-        prices: the prices for a part.
-    """
+    """What given parts recompute: nodes that are in an earlier part as well."""
     home: dict[int, int] = {}
     found = []
     for part, nodes in enumerate(parts):

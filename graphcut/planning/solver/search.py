@@ -190,11 +190,8 @@ def _with_cheaper_cuts(load: Workload, order: Order, lengths: Sequence[int]) -> 
 
 def _tensors_of(load: Workload) -> tuple[list[PricedTensor], list[list[int]]]:
     """Each tensor with its price, writer and readers; and for each group the tensors that it reads or writes."""
-    readers, writers = load.readers.groups_of(), load.writer.tolist()
-    touched: list[list[int]] = [[] for _ in range(load.groups)]
-    for tensor, groups in enumerate(readers):
-        for group in groups:
-            touched[group].append(tensor)
+    readers, writers = load.readers.groups_of_items(), load.writer.tolist()
+    touched = load.readers.items_of_groups(load.groups)
     for tensor, writer in enumerate(writers):
         touched[writer].append(tensor)
     prices = np.maximum(load.tensor_bytes, 1).tolist()

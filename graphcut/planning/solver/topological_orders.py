@@ -7,12 +7,10 @@ ones random depth-first orders follow until a plan meets its lower bound.
 
 from __future__ import annotations
 
-import heapq
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from heapq import heappop, heappush, heapreplace
 from typing import Final
-
-import numpy as np
 
 from ..instance import Workload
 
@@ -50,63 +48,66 @@ def _all_orders(load: Workload) -> Iterator[Order]:
         yield tuple(reversed(_depth_first(successors, predecessors, priority.__getitem__)))
 
 
-def _depth_first(
-    predecessors: Sequence[Sequence[int]], successors: Sequence[Sequence[int]], priority: Callable[[int], float]
+def kahn(
+    predecessors: Sequence[Collection[int]],
+    successors: Sequence[Collection[int]],
+    push: Callable[[Iterable[int]], None],
+    pop: Callable[[], int],
 ) -> Order:
-    """Kahn's algorithm with a stack: a group that became ready last comes next, of several the one of highest priority.
+    """A topological order of the vertices 0, 1, ... (Kahn, 1962): `pop` chooses among the ready ones that `push` got.
 
-    A diamond 0 -> (1, 2) -> 3 with an extra path 1 -> 4:
+    A diamond 0 -> (1, 2) -> 3, the ready vertices on a stack:
 
-    >>> _depth_first([(), (0,), (0,), (1, 2), (1,)], [(1, 2), (3, 4), (3,), (), ()], lambda _: 0)
-    (0, 1, 4, 2, 3)
+    >>> stack = []
+    >>> kahn([(), (0,), (0,), (1, 2)], [(1, 2), (3,), (3,), ()], stack.extend, stack.pop)
+    (0, 2, 1, 3)
     """
-    waits = [len(groups) for groups in predecessors]
-
-    def by_priority(groups: Iterable[int]) -> list[int]:
-        return sorted(groups, key=lambda group: (priority(group), -group))
-
-    stack = by_priority(group for group, number in enumerate(waits) if number == 0)
+    waits = [len(vertices) for vertices in predecessors]
+    push([vertex for vertex, number in enumerate(waits) if number == 0])
     order: list[int] = []
-    while stack:
-        group = stack.pop()
-        order.append(group)
+    while len(order) < len(waits):
+        order.append(pop())
         ready = []
-        for successor in successors[group]:
+        for successor in successors[order[-1]]:
             waits[successor] -= 1
             if waits[successor] == 0:
                 ready.append(successor)
-        stack.extend(by_priority(ready))
+        push(ready)
     return tuple(order)
 
 
+def _depth_first(
+    predecessors: Sequence[Collection[int]], successors: Sequence[Collection[int]], priority: Callable[[int], float]
+) -> Order:
+    """A group that became ready last comes next, of several the one of highest priority."""
+    stack: list[int] = []
+
+    def push(groups: Iterable[int]) -> None:
+        stack.extend(sorted(groups, key=lambda group: (priority(group), -group)))
+
+    return kahn(predecessors, successors, push, stack.pop)
+
+
 def _fewest_alive(load: Workload) -> Order:
-    """Greedy: of the ready groups, take the one after which the fewest bytes are alive."""
-    predecessors, successors = load.edges
-    written = np.bincount(load.writer, weights=load.tensor_bytes, minlength=load.groups).tolist()
-    reads: list[list[int]] = [[] for _ in range(load.groups)]
-    for tensor, group in zip(load.readers.item.tolist(), load.readers.group.tolist(), strict=True):
-        reads[group].append(tensor)
-    unread = load.readers.sizes.tolist()
-    size = load.tensor_bytes.tolist()
-    waits = [len(groups) for groups in predecessors]
+    """Greedy: of the ready groups, the one after which the fewest bytes are alive."""
+    written, reads = load.written_bytes.tolist(), load.readers.items_of_groups(load.groups)
+    unread, size = load.readers.sizes.tolist(), load.tensor_bytes.tolist()
+    ready: list[tuple[float, int]] = []
 
     def growth(group: int) -> float:
         return float(written[group] - sum(size[t] for t in reads[group] if unread[t] == 1))
 
-    ready = [(growth(group), group) for group, number in enumerate(waits) if number == 0]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        known, group = heapq.heappop(ready)
+    def push(groups: Iterable[int]) -> None:
+        for group in groups:
+            heappush(ready, (growth(group), group))
+
+    def pop() -> int:
+        known, group = heappop(ready)
         # Reads of other groups since it was queued can only make its growth smaller: check before taking it.
-        if (now := growth(group)) < known and ready and now > ready[0][0]:
-            heapq.heappush(ready, (now, group))
-            continue
-        order.append(group)
+        while (now := growth(group)) < known and ready and now > ready[0][0]:
+            known, group = heapreplace(ready, (now, group))
         for tensor in reads[group]:
             unread[tensor] -= 1
-        for successor in successors[group]:
-            waits[successor] -= 1
-            if waits[successor] == 0:
-                heapq.heappush(ready, (growth(successor), successor))
-    return tuple(order)
+        return group
+
+    return kahn(*load.edges, push, pop)

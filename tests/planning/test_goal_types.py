@@ -1,0 +1,79 @@
+"""Goals check the types of their values, and what is not a goal is a TypeError with a hint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import graphcut
+from graphcut import Across, At, Cluster, Device, Heads, Into, Limits, UsageError, Within
+
+CLUSTER = Cluster(devices=(Device(name="a"),))
+
+
+def test_one_name_and_several_names_make_the_same_goal() -> None:
+    assert At("a") == At(("a",)) == At(["a"])
+    assert At("a").nodes == ("a",)
+
+
+def test_a_budget_may_be_a_size_in_text() -> None:
+    assert Within("2GB") == Within(2 * 10**9)
+    with pytest.raises(UsageError, match="'2 GBs' is not a size"):
+        Within("2 GBs")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (At, (3,), "At(nodes=3): Expected `array`, got `int`"),
+        (Into, ("3",), "Into(parts='3'): Expected `int`, got `str`"),
+        (Into, (True,), "Into(parts=True): Expected `int`, got `bool`"),
+        (Into, (2, "size"), "Into(by='size'): Invalid enum value 'size'"),
+        (Within, (2.5,), "Within(memory_bytes=2.5): Expected `int`, got `float`"),
+        (Across, ("cluster.toml",), "Across(cluster='cluster.toml'): Expected `object`, got `str`"),
+        (Across, (CLUSTER, "speed"), "Across(objective='speed'): Invalid enum value 'speed'"),
+        (Heads, (("a", "b"),), "Heads(groups=('a', 'b')): Expected `array`, got `str` - at `$[0]`"),
+        (Limits, ((), "a"), "Limits(avoid='a'): Expected `array`, got `str`"),
+    ],
+)
+def test_a_value_of_another_type_is_a_type_error_with_a_hint(
+    kind: type[msgspec.Struct], values: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        kind(*values)
+    assert str(caught.value) == message
+    (hint,) = caught.value.__notes__
+    assert hint.startswith(f"hint: did you mean {kind.__name__}(")
+
+
+@pytest.mark.parametrize(
+    ("goal", "hint"),
+    [
+        (2, "did you mean Into(2)?"),
+        ("relu", "did you mean At('relu')?"),
+        (CLUSTER, "did you mean Across(cluster)?"),
+        (None, "use one of these"),
+        (True, "use one of these"),
+        (["relu"], "use one of these"),
+    ],
+)
+def test_what_is_not_a_goal_is_a_type_error_with_the_goal_that_was_meant(goal: Any, hint: str, chain: Path) -> None:  # noqa: ANN401
+    with pytest.raises(TypeError) as caught:
+        graphcut.plan(chain, goal)
+    expected = f"expected a goal (At, Into, Within, Across or Heads), got {type(goal).__name__}"
+    assert (str(caught.value), caught.value.__notes__) == (expected, [f"hint: {hint}"])
+
+
+def test_the_repr_of_a_plan_is_its_goal_its_optimality_and_its_parts(chain: Path) -> None:
+    assert repr(graphcut.plan(chain, At("exp"))).splitlines() == [
+        "Plan(At(nodes=('exp')): 2 parts",
+        "     2 nodes | 2 nodes)",
+    ]
+    title, outcome, parts = repr(graphcut.plan(chain, Into(2))).splitlines()
+    assert title == "Plan(Into(parts=2, by='time'): 2 parts"
+    assert outcome.startswith("     time of the slowest part: ")
+    assert outcome.endswith(" s, optimal (proven)")
+    assert parts.count(" node") == 2
