@@ -17,17 +17,11 @@ from ..costs.device import Device
 
 
 class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A direct link between two devices, used instead of the router.
+    """A direct link between two devices, used instead of the router."""
 
-    Attributes:
-        between: the names of the two devices.
-        bytes_per_s: bandwidth in each direction.
-        latency_s: seconds until the first byte arrives.
-    """
-
-    between: tuple[str, str]
-    bytes_per_s: float
-    latency_s: float = 1e-4
+    between: tuple[str, str]  #: the names of the two devices.
+    bytes_per_s: float  #: bandwidth in each direction.
+    latency_s: float = 1e-4  #: seconds until the first byte arrives.
 
     def __post_init__(self) -> None:
         what = f"the link between {' and '.join(self.between)}"
@@ -36,15 +30,10 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """Devices, and the direct links between them.
+    """Devices, and the direct links between them."""
 
-    Attributes:
-        devices: the devices; each reaches all others over its own link to the router.
-        links: direct links.
-    """
-
-    devices: tuple[Device, ...]
-    links: tuple[NetworkLink, ...] = ()
+    devices: tuple[Device, ...]  #: the devices; each reaches all others over its own link to the router.
+    links: tuple[NetworkLink, ...] = ()  #: direct links.
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -69,23 +58,15 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class ReliabilityModel(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Jitter, message loss and failures of a device or of a direct link. Only simulations use it, planning does not.
+    """Jitter, message loss and failures of a device or of a direct link. Only simulations use it, planning does not."""
 
-    Attributes:
-        device: the name of the device, if it describes one and its link to the router.
-        between: the names of the two devices, if it describes a direct link.
-        jitter_s: mean of the delay of a message on top of the latency; exponentially distributed.
-        loss: the share of messages that get lost and are sent again.
-        mean_up_s: mean time from a repair to the next failure; exponentially distributed. None: it does not fail.
-        mean_down_s: mean time of a repair; exponentially distributed.
-    """
-
-    device: str | None = None
-    between: tuple[str, str] | None = None
-    jitter_s: float = 0.0
-    loss: float = 0.0
+    device: str | None = None  #: the name of the device, if it describes one and its link to the router.
+    between: tuple[str, str] | None = None  #: the names of the two devices, if it describes a direct link.
+    jitter_s: float = 0.0  #: mean of the delay of a message on top of the latency; exponentially distributed.
+    loss: float = 0.0  #: the share of messages that get lost and are sent again.
+    #: mean time from a repair to the next failure; exponentially distributed. None: it does not fail.
     mean_up_s: float | None = None
-    mean_down_s: float | None = None
+    mean_down_s: float | None = None  #: mean time of a repair; exponentially distributed.
 
     def __post_init__(self) -> None:
         if (self.device is None) == (self.between is None):
@@ -103,17 +84,11 @@ class ReliabilityModel(Product, msgspec.Struct, frozen=True, kw_only=True, forbi
 
 
 class ScheduledFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A failure of a device at a known time.
+    """A failure of a device at a known time."""
 
-    Attributes:
-        device: the name of the device.
-        at_s: when it fails, in seconds from the start.
-        for_s: seconds until it is back, with nothing loaded; None where it never is.
-    """
-
-    device: str
-    at_s: float
-    for_s: float | None = None
+    device: str  #: the name of the device.
+    at_s: float  #: when it fails, in seconds from the start.
+    for_s: float | None = None  #: seconds until it is back, with nothing loaded; None where it never is.
 
     def __post_init__(self) -> None:
         _check_finite("at_s", f"a failure of {self.device!r}", self.at_s)
@@ -121,15 +96,10 @@ class ScheduledFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """A cluster, and how its devices and links fail.
+    """A cluster, and how its devices and links fail."""
 
-    Attributes:
-        faults: reliability of devices and links.
-        failures: failures at known times.
-    """
-
-    faults: tuple[ReliabilityModel, ...] = ()
-    failures: tuple[ScheduledFailure, ...] = ()
+    faults: tuple[ReliabilityModel, ...] = ()  #: reliability of devices and links.
+    failures: tuple[ScheduledFailure, ...] = ()  #: failures at known times.
 
     def __post_init__(self) -> None:
         super().__post_init__()

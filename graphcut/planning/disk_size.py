@@ -27,20 +27,14 @@ _HEAD_BYTES: Final = 64
 
 @dataclass(frozen=True)
 class SerializedSizes:
-    """Bytes on disk, by what adds them to a part.
+    """Bytes on disk, by what adds them to a part."""
 
-    Attributes:
-        nodes: of each flowing node, by its index in `graph.nodes`.
-        shared: of what a part holds once, however many of its nodes need it (weights, constants, functions), with the
-            flowing nodes that need it.
-        declarations: of declaring each tensor as an input or an output of a part.
-        part: of every part.
-    """
-
-    nodes: Mapping[int, int]
+    nodes: Mapping[int, int]  #: of each flowing node, by its index in `graph.nodes`.
+    #: of what a part holds once, however many of its nodes need it (weights, constants, functions), with the flowing
+    #: nodes that need it.
     shared: tuple[tuple[int, tuple[int, ...]], ...]
-    declarations: Mapping[str, int]
-    part: int
+    declarations: Mapping[str, int]  #: of declaring each tensor as an input or an output of a part.
+    part: int  #: of every part.
 
 
 def serialized_sizes(model: Model) -> SerializedSizes:

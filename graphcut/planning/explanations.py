@@ -16,32 +16,21 @@ _MOST_ALTERNATIVES: Final = 2
 
 
 class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cut, all other cuts of the plan left where they are.
+    """A cut, all other cuts of the plan left where they are."""
 
-    Attributes:
-        after: the last node before it.
-        cost: the objective with this cut, in the unit of the outcome; but for parts within a budget it is bytes
-            received, for the fewest devices seconds of one request, and for tokens seconds between two.
-        crossing_bytes: bytes that cross, each tensor once.
-    """
-
-    after: str
+    after: str  #: the last node before it.
+    #: the objective with this cut, in the unit of the outcome; but for parts within a budget it is bytes received, for
+    #: the fewest devices seconds of one request, and for tokens seconds between two.
     cost: float
-    crossing_bytes: int
+    crossing_bytes: int  #: bytes that cross, each tensor once.
 
 
 class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The explanation of one cut.
+    """The explanation of one cut."""
 
-    Attributes:
-        chosen: the cut of the plan.
-        bottleneck: the part with the greatest cost.
-        alternatives: the next best cuts, the best first.
-    """
-
-    chosen: CandidateCut
-    bottleneck: int
-    alternatives: tuple[CandidateCut, ...]
+    chosen: CandidateCut  #: the cut of the plan.
+    bottleneck: int  #: the part with the greatest cost.
+    alternatives: tuple[CandidateCut, ...]  #: the next best cuts, the best first.
 
 
 def reasons(solution: Solution, problem: PlanningProblem) -> tuple[Reason, ...]:

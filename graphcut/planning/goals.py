@@ -40,14 +40,11 @@ class _Checked(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class At(_Checked, frozen=True, tag=True):
-    """Cut after given nodes.
-
-    Attributes:
-        nodes: node names, tensor names, or globs of either (`/model/layers.*/add_1`); one or several. A cut after a
-            tensor is a cut after the node that writes it.
-    """
+    """Cut after given nodes."""
 
     usage = 'At("a") or At(("a", "b"))'
+    #: node names, tensor names, or globs of either (`/model/layers.*/add_1`); one or several. A cut after a tensor is a
+    #: cut after the node that writes it.
     nodes: tuple[str, ...]
 
     if TYPE_CHECKING:
@@ -61,29 +58,21 @@ class At(_Checked, frozen=True, tag=True):
 
 
 class Into(_Checked, frozen=True, tag=True):
-    """A number of parts, with the most expensive part as cheap as possible; of equal plans the fewest bytes sent.
-
-    Attributes:
-        parts: the number of parts.
-        by: what is balanced. `time`: seconds on one device, receiving and sending included. `layers`: the layers that
-            the model repeats. `bytes`: file sizes. `flops`: floating-point operations.
-    """
+    """A number of parts, with the most expensive part as cheap as possible; of equal plans the fewest bytes sent."""
 
     usage = 'Into(3) or Into(3, "bytes")'
-    parts: int
+    parts: int  #: the number of parts.
+    #: what is balanced. `time`: seconds on one device, receiving and sending included. `layers`: the layers that the
+    #: model repeats. `bytes`: file sizes. `flops`: floating-point operations.
     by: Measure = "time"
 
 
 class Within(_Checked, frozen=True, tag=True):
-    """No part over a budget, in the fewest parts; of these the fewest bytes sent, of these the smallest largest part.
-
-    Attributes:
-        memory_bytes: the most bytes of a part; also as text (`Within("2GB")`).
-        counting: what counts besides the files of a part (its model, and the weights that it reads).
-    """
+    """No part over a budget, with the fewest parts, then the fewest bytes sent, then the smallest largest part."""
 
     usage = 'Within(2_000_000_000) or Within("2GB")'
-    memory_bytes: int
+    memory_bytes: int  #: the most bytes of a part; also as text (`Within("2GB")`).
+    #: what counts besides the files of a part (its model, and the weights that it reads).
     counting: tuple[Counted, ...] = ()
 
     if TYPE_CHECKING:
@@ -97,31 +86,23 @@ class Within(_Checked, frozen=True, tag=True):
 
 
 class Across(_Checked, frozen=True, tag=True):
-    """At most one part on each device of a cluster.
-
-    Attributes:
-        cluster: the devices and the links between them.
-        objective: `throughput`: the shortest time between two requests. `latency`: the shortest time of one request.
-            `decode`: the most tokens a second with `in_flight` sequences. `bytes`: the fewest bytes sent. `devices`:
-            the fewest devices, of these the least latency.
-        in_flight: how many sequences are decoded at the same time, for `decode`.
-    """
+    """At most one part on each device of a cluster."""
 
     usage = 'Across(read_cluster("cluster.toml"), "latency")'
-    cluster: Cluster
+    cluster: Cluster  #: the devices and the links between them.
+    #: `throughput`: the shortest time between two requests. `latency`: the shortest time of one request. `decode`: the
+    #: most tokens a second with `in_flight` sequences. `bytes`: the fewest bytes sent. `devices`: the fewest devices,
+    #: of these the least latency.
     objective: Objective = "throughput"
-    in_flight: int = 1
+    in_flight: int = 1  #: how many sequences are decoded at the same time, for `decode`.
 
 
 class Heads(_Checked, frozen=True, tag=True):
-    """One part for each group of outputs, and one for the trunk that several of them need.
-
-    Attributes:
-        groups: names of outputs that stay together; outputs that no group names stay with the trunk. Empty: each
-            output is a group of its own.
-    """
+    """One part for each group of outputs, and one for the trunk that several of them need."""
 
     usage = 'Heads() or Heads((("logits",), ("boxes", "scores")))'
+    #: names of outputs that stay together; outputs that no group names stay with the trunk. Empty: each output is a
+    #: group of its own.
     groups: tuple[tuple[str, ...], ...] = ()
 
 
@@ -130,19 +111,13 @@ Goal = At | Into | Within | Across | Heads
 
 
 class Limits(_Checked, frozen=True):
-    """What constrains any goal.
-
-    Attributes:
-        pins: nodes, named as in `At`, and the part that each must be in, from 0.
-        avoid: nodes, named as in `At`, whose outputs must not cross a boundary.
-        inside_layers: a layer that the model repeats may be cut.
-        recompute: `auto`: a part recomputes tensors where that is cheaper than receiving them.
-    """
+    """What constrains any goal."""
 
     usage = 'Limits(pins=(("node", 0),), avoid=("tensor",))'
-    pins: tuple[tuple[str, int], ...] = ()
-    avoid: tuple[str, ...] = ()
-    inside_layers: bool = False
+    pins: tuple[tuple[str, int], ...] = ()  #: nodes, named as in `At`, and the part that each must be in, from 0.
+    avoid: tuple[str, ...] = ()  #: nodes, named as in `At`, whose outputs must not cross a boundary.
+    inside_layers: bool = False  #: a layer that the model repeats may be cut.
+    #: `auto`: a part recomputes tensors where that is cheaper than receiving them.
     recompute: Literal["auto", "never"] = "auto"
 
 

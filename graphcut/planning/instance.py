@@ -23,17 +23,11 @@ _EXACT_BITS: Final = 50
 
 @dataclass(frozen=True)
 class Hyperedges:
-    """Items that several groups touch: a tensor and its readers, a weight and the groups that read it.
+    """Items that several groups touch: a tensor and its readers, a weight and the groups that read it."""
 
-    Attributes:
-        count: the number of items.
-        item: the item of each (item, group) pair, ascending.
-        group: the group of each pair; each pair occurs once.
-    """
-
-    count: int
-    item: Ints
-    group: Ints
+    count: int  #: the number of items.
+    item: Ints  #: the item of each (item, group) pair, ascending.
+    group: Ints  #: the group of each pair; each pair occurs once.
 
     @classmethod
     def of(cls, touches: Sequence[Iterable[int]]) -> Hyperedges:
@@ -61,37 +55,25 @@ class Hyperedges:
 
 @dataclass(frozen=True)
 class Workload:
-    """Groups in a topological order, and the tensors between them.
+    """Groups in a topological order, and the tensors between them."""
 
-    Attributes:
-        work: seconds (or another measure to balance) of each group, one row for each device class; `inf` where the
-            group can't run.
-        own_bytes: bytes that each group adds to the part that holds it, whatever else the part holds.
-        inner_bytes: bytes that a group needs while it runs, beyond what it passes to other groups.
-        writer: the group that writes each tensor that other groups read or that is an output of the model.
-        readers: the other groups that read each tensor.
-        tensor_bytes: bytes of each tensor.
-        declared_bytes: bytes that it takes to declare each tensor as an input or an output of a part.
-        is_output: whether each tensor is an output of the model.
-        sharers: items that a part holds once, however many of its groups need them (weights, constants, inputs of
-            the model), and the groups that do.
-        shared_bytes: bytes of each of these items.
-        shared_work: seconds that each item takes in each part that needs it, one row for each device class.
-        part_bytes: bytes that every part takes, whatever it holds.
-        before, after: pairs of groups that must be in this order although no tensor flows between them.
-    """
-
+    #: seconds (or another measure to balance) of each group, one row for each device class; `inf` where the group can't
+    #: run.
     work: Floats
-    own_bytes: Ints
-    inner_bytes: Ints
-    writer: Ints
-    readers: Hyperedges
-    tensor_bytes: Ints
-    declared_bytes: Ints
-    is_output: Bools
+    own_bytes: Ints  #: bytes that each group adds to the part that holds it, whatever else the part holds.
+    inner_bytes: Ints  #: bytes that a group needs while it runs, beyond what it passes to other groups.
+    writer: Ints  #: the group that writes each tensor that other groups read or that is an output of the model.
+    readers: Hyperedges  #: the other groups that read each tensor.
+    tensor_bytes: Ints  #: bytes of each tensor.
+    declared_bytes: Ints  #: bytes that it takes to declare each tensor as an input or an output of a part.
+    is_output: Bools  #: whether each tensor is an output of the model.
+    #: items that a part holds once, however many of its groups need them (weights, constants, inputs of the model), and
+    #: the groups that do.
     sharers: Hyperedges
-    shared_bytes: Ints
-    shared_work: Floats
+    shared_bytes: Ints  #: bytes of each of these items.
+    shared_work: Floats  #: seconds that each item takes in each part that needs it, one row for each device class.
+    #: bytes that every part takes, whatever it holds. before, after: pairs of groups that must be in this order
+    #: although no tensor flows between them.
     part_bytes: int = 0
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()

@@ -36,72 +36,45 @@ _PLANNED: Final = ("outcome", "unlimited", "front", "reasons", "coverage")
 
 
 class RecomputedNodes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a part computes instead of receiving it: `Recomputed` with names of nodes.
+    """What a part computes instead of receiving it: `Recomputed` with names of nodes."""
 
-    Attributes:
-        nodes: the names of the nodes that it runs for that. One that no other part needs is its own, not repeated.
-        tensors: what it need not receive.
-        saved_bytes: bytes that it receives less.
-        cost_s: seconds that it runs longer.
-    """
-
+    #: the names of the nodes that it runs for that. One that no other part needs is its own, not repeated.
     nodes: tuple[str, ...]
-    tensors: tuple[str, ...]
-    saved_bytes: int
-    cost_s: float
+    tensors: tuple[str, ...]  #: what it need not receive.
+    saved_bytes: int  #: bytes that it receives less.
+    cost_s: float  #: seconds that it runs longer.
 
 
 class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One part of a plan.
+    """One part of a plan."""
 
-    Attributes:
-        nodes: the names of its nodes.
-        repeats: the names of nodes of other parts that it runs as well.
-        device: the device that runs it; None if the plan is for no devices.
-        predicted: its predicted metrics; a replay computes them anew if the file was edited.
-        recomputed: what it saves by nodes that other parts run as well; computed anew likewise.
-    """
-
-    nodes: tuple[str, ...]
-    repeats: tuple[str, ...] = ()
-    device: Device | None = None
-    predicted: PartMetrics | None = None
+    nodes: tuple[str, ...]  #: the names of its nodes.
+    repeats: tuple[str, ...] = ()  #: the names of nodes of other parts that it runs as well.
+    device: Device | None = None  #: the device that runs it; None if the plan is for no devices.
+    predicted: PartMetrics | None = None  #: its predicted metrics; a replay computes them anew if the file was edited.
+    #: what it saves by nodes that other parts run as well; computed anew likewise.
     recomputed: RecomputedNodes | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a plan file.
+    """The content of a plan file."""
 
-    Attributes:
-        format: `graphcut.plan/1`.
-        model: the path of the model, relative to the folder of the plan file.
-        graph: digest of its graph, without weights.
-        goal: what the plan is for.
-        limits: its constraints.
-        dims: the sizes of symbolic dimensions that it was made for, in the order in which they are reported.
-        planned: digest of all of the above and of the parts as planned. If it no longer matches, the file was edited,
-            and the following fields do not hold.
-        outcome: how good the plan is.
-        unlimited: the same without pins and nodes to avoid.
-        front: the Pareto front: seconds between two requests, and of one.
-        reasons: why each cut is where it is.
-        coverage: how many nodes a cost model matched, if one was given.
-        parts: in an order in which they can run. To move a node, move its name.
-    """
-
-    format: Literal["graphcut.plan/1"]
-    model: str
-    graph: str
-    goal: Goal
-    limits: Limits
+    format: Literal["graphcut.plan/1"]  #: `graphcut.plan/1`.
+    model: str  #: the path of the model, relative to the folder of the plan file.
+    graph: str  #: digest of its graph, without weights.
+    goal: Goal  #: what the plan is for.
+    limits: Limits  #: its constraints.
+    #: the sizes of symbolic dimensions that it was made for, in the order in which they are reported.
     dims: dict[str, int]
+    #: digest of all of the above and of the parts as planned. If it no longer matches, the file was edited, and the
+    #: following fields do not hold.
     planned: str = ""
-    outcome: Optimality | None
-    unlimited: Optimality | None = None
-    front: tuple[tuple[float, float], ...] = ()
-    reasons: tuple[Reason, ...] = ()
-    coverage: Coverage | None = None
-    parts: tuple[PlannedPart, ...]
+    outcome: Optimality | None  #: how good the plan is.
+    unlimited: Optimality | None = None  #: the same without pins and nodes to avoid.
+    front: tuple[tuple[float, float], ...] = ()  #: the Pareto front: seconds between two requests, and of one.
+    reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
+    coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
+    parts: tuple[PlannedPart, ...]  #: in an order in which they can run. To move a node, move its name.
 
     @property
     def digest(self) -> str:

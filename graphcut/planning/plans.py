@@ -48,41 +48,25 @@ ANY_DEVICE: Final = Device(name="any")
 
 @dataclass(frozen=True, repr=False)
 class Plan(Product):
-    """An ordered partition of the nodes of a graph into parts.
+    """An ordered partition of the nodes of a graph into parts."""
 
-    Attributes:
-        goal: what it is for.
-        graph: the graph that is cut.
-        parts: the flowing nodes of each part (indices in `graph.nodes`), in an order in which the parts can run. A node
-            that is in several parts has its home in the first, and is recomputed in the others.
-        devices: the device of each part; empty for `At`.
-        limits: its constraints.
-        dims: the sizes of symbolic dimensions that it was made for.
-        costs: FLOPs and bytes of the nodes for these sizes; None for `At`.
-        coverage: how many nodes a cost model matched, if one was given.
-        outcome: how good it is, before anything is recomputed; None for `At` and `Heads`.
-        unlimited: the same without pins and nodes to avoid, if there are any.
-        front: see `Solution.front`.
-        recomputed: what parts compute instead of receiving it.
-        metrics: predicted metrics of each part; empty for `At`.
-        reasons: why each cut is where it is.
-        model: the model that is cut, so that a notebook can draw it; None for a plan that was made by hand.
-    """
-
-    goal: Goal
-    graph: Graph
+    goal: Goal  #: what it is for.
+    graph: Graph  #: the graph that is cut.
+    #: the flowing nodes of each part (indices in `graph.nodes`), in an order in which the parts can run. A node that is
+    #: in several parts has its home in the first, and is recomputed in the others.
     parts: tuple[tuple[int, ...], ...]
-    devices: tuple[Device, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    dims: Mapping[str, int] = field(default_factory=dict)
-    costs: Costs | None = None
-    coverage: Coverage | None = None
-    outcome: Optimality | None = None
-    unlimited: Optimality | None = None
-    front: tuple[tuple[float, float], ...] = ()
-    recomputed: tuple[Recomputed, ...] = ()
-    metrics: tuple[PartMetrics, ...] = ()
-    reasons: tuple[Reason, ...] = ()
+    devices: tuple[Device, ...] = ()  #: the device of each part; empty for `At`.
+    limits: Limits = field(default_factory=Limits)  #: its constraints.
+    dims: Mapping[str, int] = field(default_factory=dict)  #: the sizes of symbolic dimensions that it was made for.
+    costs: Costs | None = None  #: FLOPs and bytes of the nodes for these sizes; None for `At`.
+    coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
+    outcome: Optimality | None = None  #: how good it is, before anything is recomputed; None for `At` and `Heads`.
+    unlimited: Optimality | None = None  #: the same without pins and nodes to avoid, if there are any.
+    front: tuple[tuple[float, float], ...] = ()  #: see `Solution.front`.
+    recomputed: tuple[Recomputed, ...] = ()  #: what parts compute instead of receiving it.
+    metrics: tuple[PartMetrics, ...] = ()  #: predicted metrics of each part; empty for `At`.
+    reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
+    #: the model that is cut, so that a notebook can draw it; None for a plan that was made by hand.
     model: Model | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:

@@ -15,33 +15,19 @@ from .disk_size import SerializedSizes
 
 
 class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Predicted metrics of one part.
+    """Predicted metrics of one part."""
 
-    Attributes:
-        nodes: number of flowing nodes, replicated ones included.
-        flops: floating-point operations of one run.
-        weight_bytes: bytes of the weights that its nodes read.
-        written_bytes: bytes of its files: no less than they will be, and hardly more.
-        activation_bytes: the most bytes alive at one time of its inputs, activations and outputs, caches included.
-        cache_bytes: bytes of the KV caches of its layers after the run.
-        received_bytes: bytes that other parts send it, each tensor once.
-        sent_bytes: bytes that it sends, each tensor once.
-        run_s: seconds that its device computes.
-        busy_s: the same with receiving and sending.
-        intensity: FLOPs for each byte of weights and activations that it reads or writes.
-    """
-
-    nodes: int
-    flops: int
-    weight_bytes: int
-    written_bytes: int
-    activation_bytes: int
-    cache_bytes: int
-    received_bytes: int
-    sent_bytes: int
-    run_s: float
-    busy_s: float
-    intensity: float
+    nodes: int  #: number of flowing nodes, replicated ones included.
+    flops: int  #: floating-point operations of one run.
+    weight_bytes: int  #: bytes of the weights that its nodes read.
+    written_bytes: int  #: bytes of its files: no less than they will be, and hardly more.
+    activation_bytes: int  #: the most bytes alive at one time of its inputs, activations and outputs, caches included.
+    cache_bytes: int  #: bytes of the KV caches of its layers after the run.
+    received_bytes: int  #: bytes that other parts send it, each tensor once.
+    sent_bytes: int  #: bytes that it sends, each tensor once.
+    run_s: float  #: seconds that its device computes.
+    busy_s: float  #: the same with receiving and sending.
+    intensity: float  #: FLOPs for each byte of weights and activations that it reads or writes.
 
 
 def part_metrics(

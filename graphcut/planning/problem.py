@@ -23,25 +23,16 @@ from .node_names import find_nodes
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """The groups of a model that parts are made of.
+    """The groups of a model that parts are made of."""
 
-    Attributes:
-        analysis: the analysed model.
-        costs: FLOPs and bytes of its nodes.
-        limits: the constraints of the plan.
-        groups: the flowing nodes (indices in `graph.nodes`) in groups that stay in one part.
-        replicable: flowing nodes that are in no group: each part that needs one runs it.
-        sizes: bytes on disk.
-        pins: for a group the part that it must be in.
-    """
-
-    analysis: Analysis
-    costs: Costs
-    limits: Limits
+    analysis: Analysis  #: the analysed model.
+    costs: Costs  #: FLOPs and bytes of its nodes.
+    limits: Limits  #: the constraints of the plan.
+    #: the flowing nodes (indices in `graph.nodes`) in groups that stay in one part.
     groups: tuple[tuple[int, ...], ...]
-    replicable: tuple[int, ...]
-    sizes: SerializedSizes
-    pins: Mapping[int, int]
+    replicable: tuple[int, ...]  #: flowing nodes that are in no group: each part that needs one runs it.
+    sizes: SerializedSizes  #: bytes on disk.
+    pins: Mapping[int, int]  #: for a group the part that it must be in.
 
     @property
     def graph(self) -> Graph:

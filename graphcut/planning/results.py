@@ -19,21 +19,13 @@ MetricUnit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "token
 
 
 class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How good a plan is, by its objective.
+    """How good a plan is, by its objective."""
 
-    Attributes:
-        objective: what was minimized (or, for tokens a second, maximized), in words.
-        value: what was reached.
-        bound: a proven bound: no plan has a better value.
-        unit: of both.
-        is_optimal: it is proven that no plan has a better value than this one.
-    """
-
-    objective: str
-    value: float
-    bound: float
-    unit: MetricUnit
-    is_optimal: bool
+    objective: str  #: what was minimized (or, for tokens a second, maximized), in words.
+    value: float  #: what was reached.
+    bound: float  #: a proven bound: no plan has a better value.
+    unit: MetricUnit  #: of both.
+    is_optimal: bool  #: it is proven that no plan has a better value than this one.
 
     def __str__(self) -> str:
         """Value, bound and gap in one line."""
@@ -54,23 +46,16 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Solution:
-    """The result of a planner.
+    """The result of a planner."""
 
-    Attributes:
-        found: the groups of each part.
-        devices: the device of each part.
-        outcome: how good it is.
-        costs: for each part the table, over the boundaries it was found on, of what a part costs its device.
-        aggregation: whether the objective is the sum or the maximum of the parts' costs.
-        front: for a cluster, the Pareto front: seconds between two requests and seconds of one request, ascending in
-            the first. No plan on it is as good as another in both.
-    """
-
-    found: SearchResult
-    devices: tuple[Device, ...]
-    outcome: Optimality
+    found: SearchResult  #: the groups of each part.
+    devices: tuple[Device, ...]  #: the device of each part.
+    outcome: Optimality  #: how good it is.
+    #: for each part the table, over the boundaries it was found on, of what a part costs its device.
     costs: tuple[Floats, ...]
-    aggregation: Aggregation
+    aggregation: Aggregation  #: whether the objective is the sum or the maximum of the parts' costs.
+    #: for a cluster, the Pareto front: seconds between two requests and seconds of one request, ascending in the first.
+    #: No plan on it is as good as another in both.
     front: tuple[tuple[float, float], ...] = ()
 
 

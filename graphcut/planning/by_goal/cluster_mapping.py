@@ -85,21 +85,13 @@ def plan_across(
 
 @dataclass(frozen=True)
 class ClusterEvaluator:
-    """Finds the best partition for an objective on the devices of a cluster.
+    """Finds the best partition for an objective on the devices of a cluster."""
 
-    Attributes:
-        goal: the objective.
-        load: the workload.
-        classes: the device classes.
-        quantum: see `time_quantum`.
-        pins: for a group the part that it must be in.
-    """
-
-    goal: Across
-    load: Workload
-    classes: tuple[DeviceClass, ...]
-    quantum: float
-    pins: Mapping[int, int]
+    goal: Across  #: the objective.
+    load: Workload  #: the workload.
+    classes: tuple[DeviceClass, ...]  #: the device classes.
+    quantum: float  #: see `time_quantum`.
+    pins: Mapping[int, int]  #: for a group the part that it must be in.
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -20,23 +20,14 @@ from .topological_orders import Order
 
 @dataclass(frozen=True)
 class BoundaryTables(ABC):
-    """Boundaries 0, 1, ... by growing size, and tables over pairs of them: `table[j, i]` is of the part from i to j.
+    """Boundaries 0, 1, ... by growing size, and tables over pairs of them: `table[j, i]` is of the part from i to j."""
 
-    Attributes:
-        load: the workload.
-        order: a topological order of the groups.
-        nested: whether boundary i is a proper subset of boundary j, so that there is a part between them.
-        received: bytes of tensors that enter the part, each tensor once.
-        sent: bytes of tensors that leave it, each tensor once.
-        declared: bytes that it takes to declare those tensors.
-    """
-
-    load: Workload
-    order: Order
-    nested: Bools
-    received: Floats
-    sent: Floats
-    declared: Floats
+    load: Workload  #: the workload.
+    order: Order  #: a topological order of the groups.
+    nested: Bools  #: whether boundary i is a proper subset of boundary j, so that there is a part between them.
+    received: Floats  #: bytes of tensors that enter the part, each tensor once.
+    sent: Floats  #: bytes of tensors that leave it, each tensor once.
+    declared: Floats  #: bytes that it takes to declare those tensors.
 
     @property
     def boundary_count(self) -> int:

@@ -33,15 +33,11 @@ DeviceCounts = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Criterion:
-    """A number that partitions are compared by: the sum, or the maximum, of the costs of their parts.
+    """A number that partitions are compared by: the sum, or the maximum, of the costs of their parts."""
 
-    Attributes:
-        costs: for each device class a table: `costs[c][j, i]` is the cost of the part between boundaries i and j.
-        aggregation: how the costs of the parts make one number.
-    """
-
+    #: for each device class a table: `costs[c][j, i]` is the cost of the part between boundaries i and j.
     costs: Sequence[Floats]
-    aggregation: Aggregation
+    aggregation: Aggregation  #: how the costs of the parts make one number.
 
     def combine(self, first: Floats, second: Floats) -> Floats:
         """The aggregation of two stretches of the chain."""
@@ -50,17 +46,11 @@ class Criterion:
 
 @dataclass(frozen=True)
 class ChainPartition:
-    """A division of the chain into parts.
+    """A division of the chain into parts."""
 
-    Attributes:
-        boundaries: the boundaries used, from the first to the last of the chain.
-        classes: the device class of each part.
-        values: the values of the criteria.
-    """
-
-    boundaries: tuple[int, ...]
-    classes: tuple[int, ...]
-    values: tuple[float, ...]
+    boundaries: tuple[int, ...]  #: the boundaries used, from the first to the last of the chain.
+    classes: tuple[int, ...]  #: the device class of each part.
+    values: tuple[float, ...]  #: the values of the criteria.
 
     def ranked_by(self, first: float) -> ChainPartition:
         """The same with one more value before the others."""
@@ -69,14 +59,10 @@ class ChainPartition:
 
 @dataclass(frozen=True)
 class DpTable:
-    """The best values of the criteria for reaching each boundary.
+    """The best values of the criteria for reaching each boundary."""
 
-    Attributes:
-        criteria: what partitions are compared by, the most important first.
-        values: `values[state][k]` is an array over the boundaries for criterion k; `inf` where the state can't reach.
-    """
-
-    criteria: Sequence[Criterion]
+    criteria: Sequence[Criterion]  #: what partitions are compared by, the most important first.
+    #: `values[state][k]` is an array over the boundaries for criterion k; `inf` where the state can't reach.
     values: Mapping[DeviceCounts, Sequence[Floats]]
 
     def best(self, choose: Callable[[DeviceCounts], bool] = lambda _: True) -> ChainPartition | None:

@@ -16,19 +16,12 @@ from .boundaries import BoundaryTables
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """Devices that are the same but for their names.
+    """Devices that are the same but for their names."""
 
-    Attributes:
-        devices: the devices.
-        memory_bytes: memory of one of them; `inf` for no limit.
-        s_per_byte: seconds to receive or to send a byte.
-        latency_s: seconds until the first byte is received.
-    """
-
-    devices: tuple[Device, ...]
-    memory_bytes: float
-    s_per_byte: float
-    latency_s: float
+    devices: tuple[Device, ...]  #: the devices.
+    memory_bytes: float  #: memory of one of them; `inf` for no limit.
+    s_per_byte: float  #: seconds to receive or to send a byte.
+    latency_s: float  #: seconds until the first byte is received.
 
 
 def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:

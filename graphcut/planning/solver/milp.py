@@ -31,38 +31,23 @@ LinearForm = list[tuple[float, int]]
 
 @dataclass(frozen=True)
 class MilpProblem:
-    """A planning problem to be solved exactly.
+    """A planning problem to be solved exactly."""
 
-    Attributes:
-        load: the workload.
-        classes: the device classes; a part takes no more memory than its device has.
-        counts: the number of devices of each class.
-        objective: what is minimized.
-        in_flight: sequences in flight, for `token`.
-        pins: for a group the part that it must be in.
-        no_empty_part: every part holds a group; otherwise parts at the end may be empty.
-    """
-
-    load: Workload
-    classes: tuple[DeviceClass, ...]
-    counts: tuple[int, ...]
-    objective: MilpObjective
-    in_flight: int = 1
-    pins: Mapping[int, int] = field(default_factory=dict)
-    no_empty_part: bool = False
+    load: Workload  #: the workload.
+    classes: tuple[DeviceClass, ...]  #: the device classes; a part takes no more memory than its device has.
+    counts: tuple[int, ...]  #: the number of devices of each class.
+    objective: MilpObjective  #: what is minimized.
+    in_flight: int = 1  #: sequences in flight, for `token`.
+    pins: Mapping[int, int] = field(default_factory=dict)  #: for a group the part that it must be in.
+    no_empty_part: bool = False  #: every part holds a group; otherwise parts at the end may be empty.
 
 
 @dataclass(frozen=True)
 class MilpResult:
-    """What the solver found within its time limit.
+    """What the solver found within its time limit."""
 
-    Attributes:
-        bound: a lower bound of the objective of any plan; -inf where none was found.
-        parts: the groups of each part of the best plan found; empty where none was found.
-    """
-
-    bound: float
-    parts: tuple[tuple[int, ...], ...]
+    bound: float  #: a lower bound of the objective of any plan; -inf where none was found.
+    parts: tuple[tuple[int, ...], ...]  #: the groups of each part of the best plan found; empty where none was found.
 
 
 def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult | None:

@@ -31,13 +31,9 @@ from .boundaries import BoundaryTables, last_reader
 
 @dataclass(frozen=True)
 class IdealTables(BoundaryTables):
-    """All order ideals, the smaller first.
+    """All order ideals, the smaller first."""
 
-    Attributes:
-        ideals: `ideals[i, g]` is whether ideal i contains group g.
-    """
-
-    ideals: Bools
+    ideals: Bools  #: `ideals[i, g]` is whether ideal i contains group g.
 
     @property
     def is_complete(self) -> bool:

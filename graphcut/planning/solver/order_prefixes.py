@@ -35,13 +35,9 @@ _Ranges = tuple[Ints, Ints]
 
 @dataclass(frozen=True)
 class PrefixTables(BoundaryTables):
-    """Some prefixes of an order, the shorter first.
+    """Some prefixes of an order, the shorter first."""
 
-    Attributes:
-        lengths: the length of each prefix.
-    """
-
-    lengths: Ints
+    lengths: Ints  #: the length of each prefix.
 
     @property
     def is_complete(self) -> bool:

@@ -41,40 +41,25 @@ MOST_WEIGHT_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What a part computes instead of receiving it.
+    """What a part computes instead of receiving it."""
 
-    Attributes:
-        part: the part.
-        nodes: the nodes it runs for that, in topological order; one that no other part needs is moved, not repeated.
-        tensors: what it no longer receives.
-        saved_bytes: bytes that it receives less, after what the repeated nodes read.
-        cost_s: seconds that it runs longer.
-    """
-
-    part: int
+    part: int  #: the part.
+    #: the nodes it runs for that, in topological order; one that no other part needs is moved, not repeated.
     nodes: tuple[int, ...]
-    tensors: tuple[str, ...]
-    saved_bytes: int
-    cost_s: float
+    tensors: tuple[str, ...]  #: what it no longer receives.
+    saved_bytes: int  #: bytes that it receives less, after what the repeated nodes read.
+    cost_s: float  #: seconds that it runs longer.
 
 
 @dataclass(frozen=True)
 class TransferPrices:
-    """What repeating and sending cost for a part.
+    """What repeating and sending cost for a part."""
 
-    Attributes:
-        run_s: seconds that each flowing node takes on the device of the part.
-        s_per_byte: seconds to send a byte to the part.
-        tensor_bytes: bytes of each activation.
-        unsent: tensors that must not be sent, at any price.
-        repeatable: the nodes that may be repeated; None for any.
-    """
-
-    run_s: Mapping[int, float]
-    s_per_byte: float
-    tensor_bytes: Mapping[str, int]
-    unsent: frozenset[str] = frozenset()
-    repeatable: frozenset[int] | None = None
+    run_s: Mapping[int, float]  #: seconds that each flowing node takes on the device of the part.
+    s_per_byte: float  #: seconds to send a byte to the part.
+    tensor_bytes: Mapping[str, int]  #: bytes of each activation.
+    unsent: frozenset[str] = frozenset()  #: tensors that must not be sent, at any price.
+    repeatable: frozenset[int] | None = None  #: the nodes that may be repeated; None for any.
 
     def send_s(self, name: str) -> float:
         """Seconds to send a tensor to the part."""

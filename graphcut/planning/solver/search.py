@@ -35,15 +35,10 @@ Evaluator = Callable[[BoundaryTables], ChainPartition | None]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best partition that was found.
+    """The best partition that was found."""
 
-    Attributes:
-        tables: the boundaries it was found on.
-        chain: the partition; the first of its values is the objective.
-    """
-
-    tables: BoundaryTables
-    chain: ChainPartition
+    tables: BoundaryTables  #: the boundaries it was found on.
+    chain: ChainPartition  #: the partition; the first of its values is the objective.
 
     @cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
