@@ -7,7 +7,7 @@ Example:
     assert graphcut.verify(model, cascade)
 
 The public names are those of `__init__.pyi`. A module is imported when one of its names is first used (PEP 562,
-Scientific Python SPEC 1), so that `graphcut --help` is fast, and a machine that only runs parts needs no onnx.
+Scientific Python SPEC 1), so that the command starts fast, and a machine that only runs parts needs no onnx.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import numpy as np
 
 from ..core.errors import UsageError, did_you_mean
 from ..core.wiring import Tensor
-from ..loading.subgraphs import is_external
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -134,6 +133,8 @@ def _read_message(file: Path, name: str, dtype: str) -> object:
 
 def _points_elsewhere(message: Message) -> bool:
     """Whether a tensor in the message has external data: that could be any file of this machine."""
+    from ..loading.subgraphs import is_external  # it imports onnx, see `_read_message`
+
     if message.DESCRIPTOR.name == "TensorProto":
         return is_external(cast("TensorProto", message))
     values = [value for field, value in message.ListFields() if field.message_type is not None]
