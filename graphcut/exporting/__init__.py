@@ -1,1 +1,1 @@
-"""A cascade in the files of other tools: one file here for each format."""
+"""Export a cascade in the formats of other tools, one module for each."""

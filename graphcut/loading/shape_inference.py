@@ -47,7 +47,8 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
     own = {symbol for symbol in symbols if not symbol.startswith("unk__")}
     declared = {name: _with_symbols(tensor, own) for name, tensor in declared.items()}
     names = {*declared, *wanted, *(value.name for value in model.graph.output)}
-    tensors = _merged_all(declared, _inferred(model, names, own))
+    inferred = (value for value in infer_values(without_value_info(model)) if value.name in names)
+    tensors = _merged_all(declared, tensors_of_values(inferred, own))
     for weight in model.graph.initializer:
         if weight.name in names:
             tensors.setdefault(weight.name, tensor_of_initializer(weight))
@@ -81,10 +82,8 @@ def _dtype(kind: TypeProto) -> str:
     match kind.WhichOneof("value"):
         case "tensor_type":
             return _DTYPES.get(kind.tensor_type.elem_type, UNKNOWN)
-        case "sequence_type":
-            return f"sequence({_dtype(kind.sequence_type.elem_type)})"
-        case "optional_type":
-            return f"optional({_dtype(kind.optional_type.elem_type)})"
+        case "sequence_type" | "optional_type" as field:
+            return f"{field.removesuffix('_type')}({_dtype(getattr(kind, field).elem_type)})"
         case "map_type":
             return f"map({_DTYPES[kind.map_type.key_type]}, {_dtype(kind.map_type.value_type)})"
         case "sparse_tensor_type":
@@ -113,10 +112,8 @@ def _type_of_dtype(dtype: str) -> TypeProto:
     inner = inner.removesuffix(")")
     if not found:
         kind.tensor_type.elem_type = _ELEM_TYPES[dtype]
-    elif head == "sequence":
-        kind.sequence_type.elem_type.CopyFrom(_type_of_dtype(inner))
-    elif head == "optional":
-        kind.optional_type.elem_type.CopyFrom(_type_of_dtype(inner))
+    elif head in {"sequence", "optional"}:
+        getattr(kind, f"{head}_type").elem_type.CopyFrom(_type_of_dtype(inner))
     elif head == "sparse":
         kind.sparse_tensor_type.elem_type = _ELEM_TYPES[inner]
     else:
@@ -135,12 +132,6 @@ def tensors_of_values(values: Iterable[ValueInfoProto], symbols: AbstractSet[str
     """The `Tensor` of each ValueInfoProto by name, without those of unknown type."""
     found = (tensor_of_type(value.name, value.type, symbols=symbols) for value in values if value.HasField("type"))
     return {tensor.name: tensor for tensor in found if tensor.dtype != UNKNOWN}
-
-
-def _inferred(model: ModelProto, wanted: AbstractSet[str], own_symbols: AbstractSet[str]) -> dict[str, Tensor]:
-    return tensors_of_values(
-        (value for value in infer_values(without_value_info(model)) if value.name in wanted), own_symbols
-    )
 
 
 def without_value_info(model: ModelProto) -> ModelProto:
@@ -181,10 +172,7 @@ def has_unknown_dims(tensor: Tensor) -> bool:
 
 
 def _merged_all(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found = dict(second)
-    for name, tensor in first.items():
-        found[name] = merged(tensor, second[name]) if name in second else tensor
-    return found
+    return {**second, **{name: merged(tensor, second.get(name, tensor)) for name, tensor in first.items()}}
 
 
 def merged(first: Tensor, second: Tensor) -> Tensor:

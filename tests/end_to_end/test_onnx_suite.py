@@ -52,7 +52,7 @@ def models() -> Iterator[tuple[str, ModelProto]]:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_each_model_is_cut_and_no_tensor_differs(share: int, suite: list[Path], tmp_path: Path) -> None:
+def test_each_model_is_split_and_no_tensor_differs(share: int, suite: list[Path], tmp_path: Path) -> None:
     paths = suite[share::SHARES]
     outcomes = [cut_in_the_middle(path, tmp_path / "parts") for path in paths]
     assert [path.stem for path, outcome in zip(paths, outcomes, strict=True) if outcome == "differs"] == []

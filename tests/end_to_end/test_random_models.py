@@ -104,7 +104,7 @@ def models(draw: Callable[..., object]) -> ModelProto:
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(proto=models(), data=st.data())
-def test_a_random_model_cut_at_random_gives_the_same_bits(proto: ModelProto, data: st.DataObject) -> None:
+def test_a_random_model_split_at_random_is_bit_identical(proto: ModelProto, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
         onnx.save(proto, path)

@@ -30,7 +30,7 @@ def cut_in_four(model: Model, folder: Path) -> graphcut.Cascade:
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=str)
-def test_an_export_is_cut_and_every_border_tensor_is_bit_identical(export: Path, tmp_path: Path) -> None:
+def test_an_export_is_split_and_every_boundary_tensor_is_bit_identical(export: Path, tmp_path: Path) -> None:
     model = graphcut.load(FIXTURES / export)
     cascade = cut_in_four(model, tmp_path / "parts")
     report = verify(model, cascade)
@@ -42,7 +42,7 @@ def test_an_export_is_cut_and_every_border_tensor_is_bit_identical(export: Path,
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_an_architecture_is_cut_and_gives_its_reference_outputs(name: str, tmp_path: Path) -> None:
+def test_an_architecture_is_split_and_gives_its_reference_outputs(name: str, tmp_path: Path) -> None:
     network: LightNetwork = LIGHT[name]
     model = graphcut.load(network.path)
     cascade = cut_in_four(model, tmp_path / "parts")

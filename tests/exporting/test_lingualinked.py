@@ -54,7 +54,7 @@ def read(folder: Path) -> dict[str, Any]:
     return {file.relative_to(folder).as_posix(): json.loads(file.read_bytes()) for file in files}
 
 
-def test_four_modules_with_residual_tensors(model: Path, tmp_path: Path) -> None:
+def test_the_maps_of_four_modules_with_residual_tensors(model: Path, tmp_path: Path) -> None:
     cascade = cut(model, n=2)
     # What the parts give out, in the order of their files: the places in the maps are places in these.
     assert [part.writes for part in cascade.parts] == [("t", "a"), ("e",), ("s",), ("y",)]
@@ -84,7 +84,7 @@ def test_four_modules_with_residual_tensors(model: Path, tmp_path: Path) -> None
     assert written == sorted(file for file in (tmp_path / "maps").rglob("*") if file.is_file())
 
 
-def test_its_runner_s_way_through_the_maps_gives_the_model_s_answers(model: Path, tmp_path: Path) -> None:
+def test_running_by_the_maps_as_lingualinked_does_gives_the_outputs_of_the_model(model: Path, tmp_path: Path) -> None:
     """As LinguaLinked's InferenceBuffer does: lists of outputs, picked by the maps, fed in the order of the names."""
     cascade = cut(model)
     export_lingualinked(cascade, tmp_path / "maps")
@@ -104,7 +104,7 @@ def test_its_runner_s_way_through_the_maps_gives_the_model_s_answers(model: Path
     np.testing.assert_allclose([found["y"], found["e"]], expected, rtol=1e-6)
 
 
-def test_modules_are_counted_as_numbers(tmp_path: Path) -> None:
+def test_modules_are_sorted_as_numbers(tmp_path: Path) -> None:
     """LinguaLinked's phone sorts them as words, where 10 stands before 2."""
     names = [f"t{i}" for i in range(13)]
     nodes = [helper.make_node("Neg", [a], [b], name=b) for a, b in zip(["x", *names], names, strict=False)]
@@ -118,7 +118,7 @@ def test_modules_are_counted_as_numbers(tmp_path: Path) -> None:
     assert files["receiver_res_dep_map.json"] == {"11": {"0": [0]}}
 
 
-def test_a_module_that_hands_nothing_to_the_next_has_an_empty_list(tmp_path: Path) -> None:
+def test_a_module_that_sends_nothing_to_the_next_has_an_empty_list(tmp_path: Path) -> None:
     """Its runner looks up every module but the last."""
     nodes = [helper.make_node(op, ["x"], [op], name=op) for op in ("Neg", "Exp")]
     path = tmp_path / "two.onnx"
@@ -140,7 +140,7 @@ def test_a_whole_model_is_one_module(model: Path, tmp_path: Path) -> None:
     assert sizes == {"seq": {"0": [16] * len(files["model_output_names.json"]["module_0"])}, "res": {}}
 
 
-def test_sizes_that_are_not_known_are_left_out(model: Path, tmp_path: Path) -> None:
+def test_unknown_sizes_are_left_out(model: Path, tmp_path: Path) -> None:
     cascade = cut(model)
     export_lingualinked(cascade, tmp_path / "open")
     assert not (tmp_path / "open" / "model_output_mem_size.json").exists()
@@ -158,7 +158,7 @@ def test_the_same_cascade_gives_the_same_bytes(model: Path, tmp_path: Path) -> N
     assert [file.read_bytes() for file in export_lingualinked(cascade, tmp_path / "maps", force=True)] == first
 
 
-def test_maps_that_stand_there_are_replaced_only_when_told(model: Path, tmp_path: Path) -> None:
+def test_existing_maps_are_replaced_only_with_force(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "maps"
     export_lingualinked(cut(model), folder)
     two = cut(model, ("second",))
@@ -170,25 +170,25 @@ def test_maps_that_stand_there_are_replaced_only_when_told(model: Path, tmp_path
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_folder_with_something_else_in_it_is_never_touched(model: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_never_changed(model: Path, tmp_path: Path) -> None:
     cascade = cut(model)
     folder = tmp_path / "mine"
     (folder / "module0").mkdir(parents=True)
     (folder / "module0" / "thesis.txt").write_text("years")
-    with pytest.raises(UsageError, match=r"holds 'module0/thesis\.txt', which is none of LinguaLinked's maps"):
+    with pytest.raises(UsageError, match=r"contains 'module0/thesis\.txt', which is not a map of LinguaLinked"):
         export_lingualinked(cascade, folder, force=True)
     with pytest.raises(UsageError, match="is a file"):
         export_lingualinked(cascade, model, force=True)
-    with pytest.raises(UsageError, match="none of LinguaLinked's maps"):
+    with pytest.raises(UsageError, match="not a map of LinguaLinked"):
         export_lingualinked(cascade, cascade.root, force=True)
     assert (folder / "module0" / "thesis.txt").read_text() == "years"
 
 
-def test_an_empty_folder_is_taken(model: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_is_accepted(model: Path, tmp_path: Path) -> None:
     (tmp_path / "maps").mkdir()
     assert len(export_lingualinked(cut(model), tmp_path / "maps")) == 10
 
 
-def test_a_disk_that_refuses_is_told(model: Path, tmp_path: Path) -> None:
+def test_a_write_error_is_reported(model: Path, tmp_path: Path) -> None:
     with pytest.raises(GraphcutError, match=r"writing .* failed: No such file or directory"):
         export_lingualinked(cut(model), tmp_path / "nowhere" / "maps")

@@ -16,8 +16,8 @@ from inspect import isfunction
 from types import ModuleType
 
 from . import (
-    border_shapes,
-    border_types,
+    boundary_shapes,
+    boundary_types,
     captures,
     constants,
     external_data,
@@ -38,8 +38,8 @@ THEMES = (
     external_data,
     constants,
     functions,
-    border_types,
-    border_shapes,
+    boundary_types,
+    boundary_shapes,
     structure,
     interface,
     numerics,

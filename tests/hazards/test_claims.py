@@ -82,7 +82,7 @@ def _two_parts() -> Pieces:
     ],
     ids=repr,
 )
-def test_a_claim_that_holds_says_nothing(claim: Claim) -> None:
+def test_a_claim_that_holds_has_no_objection(claim: Claim) -> None:
     assert claim.objection(_two_parts()) == ""
 
 
@@ -115,7 +115,7 @@ def test_a_claim_that_holds_says_nothing(claim: Claim) -> None:
     ],
     ids=repr,
 )
-def test_a_claim_that_does_not_hold_says_what_is_wrong(claim: Claim, said: str) -> None:
+def test_a_claim_that_does_not_hold_has_an_objection(claim: Claim, said: str) -> None:
     assert claim.objection(_two_parts()) == said
 
 
@@ -128,7 +128,7 @@ def test_a_missing_shape_is_not_a_scalar() -> None:
     assert InputRank("b", None).objection(pieces) == "the rank of 'b' is 0 in part 0, not None"
 
 
-def test_a_tensor_is_identical_wherever_its_bytes_lie() -> None:
+def test_a_tensor_is_identical_at_any_location() -> None:
     pieces = _two_parts()
     moved = pieces.parts[0].graph.initializer[0]
     moved.external_data.add(key="location", value="weights.bin")

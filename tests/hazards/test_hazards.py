@@ -32,7 +32,7 @@ def cut(hazard: Hazard, folder: Path, *, weights: Storage = "copy") -> tuple[Mod
 
 @pytest.mark.parametrize("name", CUTTABLE)
 @pytest.mark.parametrize("weights", ["copy", "share"])
-def test_a_hazard_is_cut_and_nothing_is_lost(name: str, weights: Storage, tmp_path: Path) -> None:
+def test_a_hazard_is_split_and_nothing_is_lost(name: str, weights: Storage, tmp_path: Path) -> None:
     hazard = CUTTABLE[name]
     model, cascade = cut(hazard, tmp_path, weights=weights)
     assert prove(model, cascade).objections == ()
@@ -43,7 +43,7 @@ def test_a_hazard_is_cut_and_nothing_is_lost(name: str, weights: Storage, tmp_pa
 
 
 @pytest.mark.parametrize("name", CUTTABLE)
-def test_the_cascade_answers_as_the_file_on_disk_does(name: str, tmp_path: Path) -> None:
+def test_the_cascade_gives_the_outputs_of_the_model(name: str, tmp_path: Path) -> None:
     """Not as graphcut reads it: the reference is ONNX Runtime on the untouched file."""
     hazard = CUTTABLE[name]
     model, cascade = cut(hazard, tmp_path)
@@ -65,7 +65,7 @@ def has_types_without_numpy(model: Model) -> bool:
 
 
 @pytest.mark.parametrize("name", CUTTABLE)
-def test_merging_brings_the_graph_back(name: str, tmp_path: Path) -> None:
+def test_merging_restores_the_graph(name: str, tmp_path: Path) -> None:
     model, cascade = cut(CUTTABLE[name], tmp_path)
     whole = graphcut.merge(cascade, tmp_path / "whole.onnx")
     bare = onnx.ModelProto()
@@ -83,7 +83,7 @@ def test_the_same_cut_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
         assert file.read_bytes() == (second.root / file.name).read_bytes()
 
 
-def test_a_cyclic_assignment_is_refused_by_the_tensor_that_closes_the_circle(tmp_path: Path) -> None:
+def test_a_cyclic_assignment_is_refused_with_the_tensor_that_closes_the_cycle(tmp_path: Path) -> None:
     hazard = HAZARDS["cyclic_assignment"]()
     model = graphcut.load(hazard.write(tmp_path))
     assert hazard.assign is not None

@@ -56,13 +56,13 @@ def test_it_is_cut_at_tensors_that_nodes_write(name: str) -> None:
 
 
 @each_hazard
-def test_the_uncut_model_does_not_pass_for_its_parts(name: str) -> None:
+def test_the_unsplit_model_is_not_accepted_as_its_parts(name: str) -> None:
     hazard = HAZARDS[name]()
     if hazard.asserts:
         assert hazard.objections([hazard.model] * (len(hazard.cut) + 1)) != []
 
 
-def test_every_function_that_builds_a_hazard_is_listed_once() -> None:
+def test_every_hazard_is_listed_once() -> None:
     sources = [path.read_text("utf-8") for path in Path(__file__).parent.glob("*.py")]
     built = [name for text in sources for name in re.findall(r"^def ([a-z]\w*)\(\) -> Hazard:", text, re.MULTILINE)]
     assert sorted(built) == sorted(HAZARDS)

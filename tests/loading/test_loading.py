@@ -103,19 +103,19 @@ def test_in_ir_3_an_initializer_among_the_inputs_is_a_weight(opened: Draw) -> No
     assert [value.name for value in read.proto.graph.input] == ["x", "w"]
 
 
-def test_from_ir_4_on_it_is_an_input_with_a_default(opened: Draw) -> None:
+def test_since_ir_4_an_initializer_among_the_inputs_is_a_default(opened: Draw) -> None:
     read = opened(drawn("Add: x d > y", reads="x d unused", weights=[weight("d", 1, 2), weight("unused", 3)]))
     assert read.graph.reads == ("x", "d", "unused")
     assert read.graph.weights == {"d": Weight("d", 8, is_default=True), "unused": Weight("unused", 4, is_default=True)}
     assert (read.graph.nodes[0].reads, read.graph.nodes[0].weights) == (("x", "d"), ())
 
 
-def test_what_only_a_default_flows_into_is_no_constant(opened: Draw) -> None:
+def test_a_node_that_reads_a_default_is_not_constant(opened: Draw) -> None:
     read = opened(drawn("Neg: d > a", "Add: x a > y", reads="x d", weights=[weight("d", 1, 2)]))
     assert [node.is_constant for node in read.graph.nodes] == [False, False]
 
 
-def test_initializers_that_nothing_reads_are_gone(opened: Draw) -> None:
+def test_initializers_that_no_node_reads_are_removed(opened: Draw) -> None:
     dead, given_out = weight("dead", 1, 2), weight("given", 3, 4)
     read = opened(
         drawn(
@@ -130,7 +130,7 @@ def test_initializers_that_nothing_reads_are_gone(opened: Draw) -> None:
     assert read.weight_bytes == 16
 
 
-def test_an_initializer_that_a_body_reads_is_kept_and_one_that_it_hides_is_not(opened: Draw) -> None:
+def test_an_initializer_that_a_subgraph_reads_is_kept_and_one_that_it_redefines_is_not(opened: Draw) -> None:
     hiding = body("Add: w hidden > z", weights=[weight("hidden", 1, 2)])
     choice = helper.make_node("If", ["c"], ["y"], then_branch=hiding, else_branch=hiding)
     read = opened(
@@ -140,7 +140,7 @@ def test_an_initializer_that_a_body_reads_is_kept_and_one_that_it_hides_is_not(o
     assert read.graph.nodes[1].weights == ("w",)
 
 
-def test_a_sparse_initializer_goes_by_the_name_of_its_values(opened: Draw) -> None:
+def test_a_sparse_initializer_has_the_name_of_its_values(opened: Draw) -> None:
     def sparse(name: str) -> SparseTensorProto:
         indices = numpy_helper.from_array(np.array([1], np.int64))
         return SparseTensorProto(values=weight(name, 5), indices=indices, dims=[2])
@@ -168,11 +168,11 @@ def test_a_sparse_initializer_goes_by_the_name_of_its_values(opened: Draw) -> No
         (TensorProto(data_type=TensorProto.STRING, dims=[2], string_data=[b"abc", b"d"]), 4),
     ],
 )
-def test_what_the_values_of_a_tensor_take(tensor: TensorProto, number: int) -> None:
+def test_the_size_of_the_values_of_a_tensor(tensor: TensorProto, number: int) -> None:
     assert values_bytes(tensor) == number
 
 
-def test_a_data_type_that_onnx_does_not_have_is_refused_by_name(opened: Draw) -> None:
+def test_an_unknown_data_type_is_refused(opened: Draw) -> None:
     model = drawn("Add: x w > y", weights=[TensorProto(name="w", data_type=99, dims=[2])])
     assert "'w'" in str(refusal(opened, model))
 
@@ -180,7 +180,7 @@ def test_a_data_type_that_onnx_does_not_have_is_refused_by_name(opened: Draw) ->
 # Order, dead nodes, circles
 
 
-def test_nodes_stand_as_the_file_has_them_and_their_messages_beside_them(opened: Draw) -> None:
+def test_nodes_are_in_the_order_of_their_messages(opened: Draw) -> None:
     read = opened(drawn("Neg: x > b", "Abs: x > a", "Add: a b > y"))
     assert names(read) == ["b", "a", "y"]
     assert [node.output[0] for node in read.proto.graph.node] == ["b", "a", "y"]
@@ -188,7 +188,7 @@ def test_nodes_stand_as_the_file_has_them_and_their_messages_beside_them(opened:
     assert read.graph.nodes[2] == Node("y", "Add", ("a", "b"), ("y",), (), (), False, False, "")
 
 
-def test_nodes_that_nobody_needs_are_dropped_and_said(opened: Draw) -> None:
+def test_nodes_that_no_output_depends_on_are_removed_with_a_note(opened: Draw) -> None:
     read = opened(drawn("Neg: x > dead", "Abs: dead > deader", "Relu: x > y", "Identity: x >"))
     assert names(read) == ["y"]
     assert [node.op_type for node in read.proto.graph.node] == ["Relu"]
@@ -196,13 +196,13 @@ def test_nodes_that_nobody_needs_are_dropped_and_said(opened: Draw) -> None:
     assert read.notes == ("removed 3 nodes that no output depends on, such as 'dead'",)
 
 
-def test_a_node_of_which_one_output_is_wanted_stays_whole(opened: Draw) -> None:
+def test_a_node_with_one_needed_output_keeps_all_outputs(opened: Draw) -> None:
     read = opened(drawn(node("Split: x > a b _", axis=0, num_outputs=3), "Neg: b > y"))
     assert read.graph.nodes[0].writes == ("a", "b")
     assert list(read.proto.graph.node[0].output) == ["a", "b", ""]
 
 
-def test_unsorted_nodes_are_sorted_and_said(opened: Draw) -> None:
+def test_unsorted_nodes_are_sorted_with_a_note(opened: Draw) -> None:
     read = opened(drawn("Add: a b > y", "Neg: x > b", "Abs: b > a", "Relu: a > dead"))
     assert names(read) == ["b", "a", "y"]
     assert [node.output[0] for node in read.proto.graph.node] == ["b", "a", "y"]
@@ -212,14 +212,14 @@ def test_unsorted_nodes_are_sorted_and_said(opened: Draw) -> None:
     )
 
 
-def test_a_node_waits_for_what_its_body_captures(opened: Draw) -> None:
+def test_a_node_comes_after_the_tensors_that_its_subgraph_captures(opened: Draw) -> None:
     read = opened(drawn(branch("c", "y", "Neg: late > z"), "Abs: x > late", node("Cast: x > c", to=TensorProto.BOOL)))
     assert names(read) == ["late", "c", "y"]
 
 
 @settings(deadline=None)
 @given(st.integers(1, 7), st.randoms())
-def test_sorting_always_takes_the_first_that_is_ready(folder: Path, number: int, chance: random.Random) -> None:
+def test_sorting_keeps_the_order_of_the_file_where_it_can(folder: Path, number: int, chance: random.Random) -> None:
     steps = [f"Max: {' '.join(chance.choices(['x', *(f't{k}' for k in range(i))], k=2))} > t{i}" for i in range(number)]
     chance.shuffle(steps)
     model = drawn(*steps, writes=" ".join(f"t{i}" for i in range(number)))
@@ -238,7 +238,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("loading")
 
 
-def test_a_chain_of_three_thousand_is_sorted_from_its_end(opened: Draw) -> None:
+def test_a_reversed_chain_of_three_thousand_nodes_is_sorted(opened: Draw) -> None:
     chain = [node(f"Neg: t{i} > t{i + 1}") for i in range(3000)]
     read = opened(drawn(*reversed(chain), reads="t0", writes="t3000"))
     assert names(read) == [f"t{i + 1}" for i in range(3000)]
@@ -308,7 +308,7 @@ def test_an_empty_name_is_no_tensor(opened: Draw) -> None:
 # Bodies
 
 
-def test_captures_are_what_no_scope_between_defines() -> None:
+def test_captures_are_the_names_that_no_inner_scope_defines() -> None:
     """Each name says whether it is captured, and from how deep."""
     deepest = body(
         "Add: outer0 own2 > t2",
@@ -324,14 +324,14 @@ def test_captures_are_what_no_scope_between_defines() -> None:
     assert captures(top) == ["outer0", "outer2", "outer1", "outer3"]
 
 
-def test_bodies_in_a_list_and_siblings_each_have_names_of_their_own() -> None:
+def test_sibling_subgraphs_have_names_of_their_own() -> None:
     top = helper.make_node("Op", [], ["y"], domain="own")
     several = top.attribute.add(name="bodies", type=onnx.AttributeProto.GRAPHS)
     several.graphs.extend([body("Neg: a > b", writes="b"), body("Neg: b > a", writes="a")])
     assert captures(top) == ["a", "b"]
 
 
-def test_a_captured_tensor_is_read_like_any_other(opened: Draw) -> None:
+def test_a_captured_tensor_is_one_of_the_reads(opened: Draw) -> None:
     read = opened(
         drawn(
             node("Cast: x > c", to=TensorProto.BOOL),
@@ -349,7 +349,7 @@ def test_a_captured_tensor_is_read_like_any_other(opened: Draw) -> None:
 # Names, operators, constants
 
 
-def test_a_node_without_a_name_gets_that_of_its_first_output(opened: Draw) -> None:
+def test_a_node_without_a_name_has_that_of_its_first_output(opened: Draw) -> None:
     read = opened(
         drawn(node("Split: x > _ b c"), node("Neg: b > y", name="b"), node("Neg: c > z", name="b'"), writes="y z")
     )
@@ -357,12 +357,12 @@ def test_a_node_without_a_name_gets_that_of_its_first_output(opened: Draw) -> No
     assert read.graph.node_index == {"b''": 0, "b": 1, "b'": 2}
 
 
-def test_the_two_spellings_of_onnx_are_one_operator(opened: Draw) -> None:
+def test_the_two_spellings_of_the_onnx_domain_are_the_same(opened: Draw) -> None:
     read = opened(drawn("ai.onnx.Neg: x > a", "Neg: a > b", "com.microsoft.Gelu: b > y"))
     assert [node.op for node in read.graph.nodes] == ["Neg", "Neg", "com.microsoft.Gelu"]
 
 
-def test_what_nothing_flows_into_is_constant_over_any_number_of_nodes(opened: Draw) -> None:
+def test_a_node_that_depends_on_no_input_is_constant(opened: Draw) -> None:
     read = opened(
         drawn(
             node("Constant: > k", value=weight("", 1, 2)),
@@ -410,11 +410,11 @@ def stateful(step: NodeProto | str, *functions: FunctionProto) -> bool:
         ("other.Source: > y", True),
     ],
 )
-def test_what_draws_or_may_draw_random_numbers_is_stateful(step: str, differs: bool) -> None:  # noqa: FBT001
+def test_an_operator_that_may_be_random_is_stateful(step: str, differs: bool) -> None:  # noqa: FBT001
     assert stateful(step) == differs
 
 
-def test_a_random_node_deep_in_bodies_and_functions_makes_the_whole_stateful() -> None:
+def test_a_random_node_in_subgraphs_and_functions_makes_the_node_stateful() -> None:
     noise = function("Noise", "RandomNormalLike: p > q")
     wrap = function("Wrap", "own.Noise: p > q")
     choose = function("Choose", branch("p", "q", "own.Wrap: p > z"))
@@ -426,19 +426,19 @@ def test_a_random_node_deep_in_bodies_and_functions_makes_the_whole_stateful() -
     assert not stateful(branch("c", "y", "own.Calm: x > z"), noise, calm)
 
 
-def test_a_function_that_calls_itself_is_looked_at_once() -> None:
+def test_a_function_that_calls_itself_is_visited_once() -> None:
     """Not valid ONNX, and no reason to hang."""
     loop = function("Loop", "own.Loop: p > q")
     assert not stateful("own.Loop: x > y", loop)
     assert functions_called([node("own.Loop: x > y")], {function_key(loop): loop}) == {("own", "Loop", ""): None}
 
 
-def test_the_same_operator_is_judged_by_the_inputs_it_has(opened: Draw) -> None:
+def test_the_same_operator_is_stateful_depending_on_its_inputs(opened: Draw) -> None:
     read = opened(drawn("Dropout: x r > a", "Dropout: a r t > b", "Dropout: b r _ > y", reads="x r t"))
     assert [node.is_stateful for node in read.graph.nodes] == [False, True, False]
 
 
-def test_what_is_stateful_is_never_constant(opened: Draw) -> None:
+def test_a_stateful_node_is_never_constant(opened: Draw) -> None:
     """A random node reads nothing, and an unknown operator may read a clock: both stand in the flow, once."""
     random_body = branch("k", "s", node("RandomNormal: > z", shape=[2]))
     model = drawn(
@@ -462,7 +462,7 @@ def test_what_is_stateful_is_never_constant(opened: Draw) -> None:
 # Functions
 
 
-def test_functions_that_nothing_calls_are_gone(opened: Draw) -> None:
+def test_functions_that_no_node_calls_are_removed(opened: Draw) -> None:
     kept = [function("Inner", "Neg: p > q"), function("Outer", branch("p", "q", "own.Inner: p > z"))]
     read = opened(
         with_functions(
@@ -476,7 +476,7 @@ def test_functions_that_nothing_calls_are_gone(opened: Draw) -> None:
     assert list(read.functions) == [("own", "Inner", ""), ("own", "Outer", "")]
 
 
-def test_of_overloads_the_one_that_is_called_is_kept(opened: Draw) -> None:
+def test_only_the_overload_that_is_called_is_kept(opened: Draw) -> None:
     called = node("own.F: x > y", overload="b")
     model = drawn(called)
     model.ir_version = 10
@@ -484,7 +484,7 @@ def test_of_overloads_the_one_that_is_called_is_kept(opened: Draw) -> None:
     assert list(opened(model).functions) == [("own", "F", "b")]
 
 
-def test_a_function_in_the_domain_of_onnx_goes_by_either_spelling(opened: Draw) -> None:
+def test_a_function_in_the_onnx_domain_is_found_by_both_spellings(opened: Draw) -> None:
     made = function("Mine", "RandomNormalLike: p > q")
     made.domain = "ai.onnx"
     read = opened(with_functions(drawn("Mine: x > y"), made))
@@ -492,7 +492,7 @@ def test_a_function_in_the_domain_of_onnx_goes_by_either_spelling(opened: Draw) 
     assert read.graph.nodes[0].is_stateful
 
 
-def test_every_tensor_is_found_wherever_it_is_carried() -> None:
+def test_tensors_are_found_in_every_field_of_a_model() -> None:
     def named(name: str) -> TensorProto:
         return weight(name, 1)
 
@@ -541,13 +541,13 @@ def noted(name: str = "/by/name/Add", **notes: str) -> str:
     return module_of(made)
 
 
-def test_what_torch_notes_on_a_node_comes_first() -> None:
+def test_the_metadata_of_torch_comes_before_the_name() -> None:
     """As torch 2.9 writes it for a Linear in a Sequential: each scope with its whole path, the node itself last."""
     assert noted(scopes="['', 'network', 'network.0', 'linear']") == "network/0"
     assert noted(scopes="['', 'linear']") == ""
 
 
-def test_both_notes_of_torch_tell_the_same_module() -> None:
+def test_both_metadata_entries_of_torch_give_the_same_module() -> None:
     namespace = ": __main__.Net/network: torch.nn.Sequential/network.0: torch.nn.Linear/linear: aten.linear.default"
     assert noted(namespace=namespace) == noted(scopes="['', 'network', 'network.0', 'linear']") == "network/0"
     assert noted(namespace=": __main__.Net/linear: aten.linear.default") == ""
@@ -558,40 +558,40 @@ def test_both_notes_of_torch_tell_the_same_module() -> None:
     ["5", "None", "'text'", "{1: 2}", "{[]: 1}", "[1, 2, 3]", "[", "[]", "['alone']", "(" * 500, "-" * 100_000 + "1"],
     ids=lambda scopes: scopes[:10],
 )
-def test_notes_of_another_form_are_passed_over(scopes: str) -> None:
+def test_metadata_of_another_form_is_ignored(scopes: str) -> None:
     assert noted(scopes=scopes) == "by/name"
 
 
 # Symbols
 
 
-def test_symbols_stand_in_the_order_of_the_inputs(opened: Draw) -> None:
+def test_symbols_are_in_the_order_of_the_inputs(opened: Draw) -> None:
     model = drawn("Add: x z > y")
     del model.graph.input[:]
     model.graph.input.extend([floats("x", "rows", 2), floats("z", "batch", "rows", None)])
     assert opened(model).symbols == ("rows", "batch")
 
 
-def test_a_number_for_a_symbol_that_is_not_there_is_refused_with_those_that_are(chain: Path) -> None:
+def test_an_unknown_symbol_is_refused_and_the_known_ones_are_listed(chain: Path) -> None:
     with pytest.raises(GraphcutError) as caught:
         load(chain, dims={"n": 2, "batch": 1})
     assert str(caught.value) == "chain.onnx has no symbolic dimension 'batch'"
     assert caught.value.hint == "its symbolic dimensions: n"
 
 
-def test_a_model_without_symbols_says_so(opened: Draw, tmp_path: Path) -> None:
+def test_an_unknown_symbol_is_refused_for_a_model_without_symbols(opened: Draw, tmp_path: Path) -> None:
     opened(drawn("Neg: x > y"))
     with pytest.raises(GraphcutError) as caught:
         load(tmp_path / "model.onnx", dims={"n": 2})
     assert caught.value.hint == "its symbolic dimensions: none"
 
 
-def test_a_size_below_nothing_is_refused(chain: Path) -> None:
+def test_a_negative_size_is_refused(chain: Path) -> None:
     with pytest.raises(GraphcutError, match="'n'"):
         load(chain, dims={"n": -1})
 
 
-def test_numbers_for_symbols_serve_sizes_and_leave_the_model_as_it_is(chain: Path) -> None:
+def test_dims_are_used_for_sizes_and_leave_the_model_unchanged(chain: Path) -> None:
     free, bound = load(chain), load(chain, dims={"n": 3})
     assert free.proto == bound.proto
     assert free.tensor_bytes["a"] == (16, False)  # one row at least
@@ -628,7 +628,7 @@ LOCATION = ("location", "w.bin")
         ([("offset", "024")], 6),
     ],
 )
-def test_the_place_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str, str]], first: int) -> None:
+def test_the_range_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str, str]], first: int) -> None:
     model = load(external(tmp_path, LOCATION, *entries))
     assert model.data == {"w.bin": (tmp_path / "w.bin", 40)}
     span = model.range_of(model.proto.graph.initializer[0])
@@ -653,7 +653,7 @@ def test_the_place_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str,
         ([("length", "-16")], "the weights of 'w' are bytes 0 to -16 of w.bin"),
     ],
 )
-def test_a_place_that_does_not_fit_is_refused_with_the_numbers(
+def test_a_range_that_does_not_fit_is_refused_with_the_numbers(
     tmp_path: Path, entries: list[tuple[str, str]], said: str
 ) -> None:
     with pytest.raises(ModelError) as caught:
@@ -685,24 +685,24 @@ def test_a_weight_without_a_location_is_refused(tmp_path: Path) -> None:
         load(external(tmp_path))
 
 
-def test_an_external_weight_of_a_type_that_onnx_does_not_have_is_refused_for_its_type(tmp_path: Path) -> None:
+def test_an_external_weight_of_unknown_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         load(external(tmp_path, LOCATION, data_type=99))
     assert "offset" not in str(caught.value)
     assert "'w'" in str(caught.value)
 
 
-def test_packed_weights_take_half_a_byte_each(tmp_path: Path) -> None:
+def test_4_bit_weights_are_packed(tmp_path: Path) -> None:
     model = load(external(tmp_path, LOCATION, number=5, data_type=TensorProto.INT4))
     assert model.range_of(model.proto.graph.initializer[0]) == ByteRange(tmp_path / "w.bin", 0, 3)
 
 
-def test_an_empty_weight_lies_anywhere_in_its_file(tmp_path: Path) -> None:
+def test_an_empty_weight_may_be_anywhere_in_its_file(tmp_path: Path) -> None:
     model = load(external(tmp_path, LOCATION, ("offset", "40"), number=0))
     assert model.range_of(model.proto.graph.initializer[0]) == ByteRange(tmp_path / "w.bin", 40, 0)
 
 
-def test_one_file_that_many_weights_lie_in_is_listed_once(tmp_path: Path) -> None:
+def test_a_file_with_many_weights_is_listed_once(tmp_path: Path) -> None:
     tensors = []
     for name, location in (("a", "w.bin"), ("b", "w.bin"), ("c", "sub/w.bin")):
         tensors.append(
@@ -747,7 +747,7 @@ def test_a_model_in_a_hugging_face_cache_is_read_through_its_links(tmp_path: Pat
     assert {path.resolve() for path, _ in opened.data.values()} == {blobs / "aa11", blobs / "bb22"}
 
 
-def test_training_info_is_kept_and_said_to_bind_the_whole(opened: Draw) -> None:
+def test_training_info_is_kept_with_a_note(opened: Draw) -> None:
     model = drawn("Neg: x > y")
     model.training_info.add().algorithm.name = "sgd"
     read = opened(model)
@@ -772,6 +772,6 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, text: bytes) -> Non
     assert caught.value.hint
 
 
-def test_a_note_that_is_not_utf_8_is_refused_or_passed_over(tmp_path: Path) -> None:
+def test_metadata_that_is_not_utf_8_is_refused_or_ignored(tmp_path: Path) -> None:
     with contextlib.suppress(ModelError):
         assert names(load(with_spoiled_text(tmp_path, b"meta"))) == ["node", "y"]

@@ -84,7 +84,7 @@ DIMS = st.one_of(st.none(), st.integers(0, 2**62), st.sampled_from(["n", "batch 
 
 @settings(deadline=None)
 @given(words(), st.one_of(st.none(), st.lists(DIMS, max_size=4).map(tuple)))
-def test_a_type_is_read_as_it_was_written(word: str, shape: tuple[Dim, ...] | None) -> None:
+def test_a_type_survives_conversion_to_a_message_and_back(word: str, shape: tuple[Dim, ...] | None) -> None:
     tensor = Tensor(name="t", dtype=word, shape=None if "(" in word else shape)
     assert tensor_of_type("t", TypeProto.FromString(type_proto(tensor).SerializeToString())) == tensor
 
@@ -116,17 +116,17 @@ def test_a_type_is_read_as_it_was_written(word: str, shape: tuple[Dim, ...] | No
         (TypeProto(), Tensor(name="t", dtype="undefined", shape=None)),
     ],
 )
-def test_each_kind_of_type_has_a_word(kind: TypeProto, tensor: Tensor) -> None:
+def test_each_kind_of_type_has_a_dtype(kind: TypeProto, tensor: Tensor) -> None:
     assert tensor_of_type("t", kind) == tensor
 
 
-def test_a_size_that_is_below_nothing_or_called_nothing_is_open() -> None:
+def test_a_negative_size_or_empty_symbol_is_unknown() -> None:
     kind = floats("t", -1, 3).type
     kind.tensor_type.shape.dim.add().dim_param = ""
     assert tensor_of_type("t", kind).shape == (None, 3, None)
 
 
-def test_symbols_that_are_not_wanted_are_left_open() -> None:
+def test_symbols_that_are_not_wanted_are_unknown_dimensions() -> None:
     assert tensor_of_type("t", floats("t", "n", "unk__0", 3).type, symbols={"n"}).shape == ("n", None, 3)
 
 
@@ -151,12 +151,12 @@ def test_a_scalar_is_declared_as_one_and_an_unknown_rank_is_not() -> None:
         ("seq(map(int64,tensor(float)))", "sequence(map(int64, float32))"),
     ],
 )
-def test_the_words_of_onnx_runtime_are_translated(theirs: str, ours: str) -> None:
+def test_types_of_onnx_runtime_are_translated(theirs: str, ours: str) -> None:
     assert dtype_from_ort(theirs) == ours
     assert tensor_of_type("t", type_proto(Tensor(name="t", dtype=ours, shape=None))).dtype == ours
 
 
-def test_onnx_runtime_and_the_message_say_the_same_word() -> None:
+def test_onnx_runtime_and_the_message_give_the_same_dtype() -> None:
     """One model that hands every kind of value through, asked both ways."""
     tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
     kinds = [tensor, helper.make_sequence_type_proto(tensor), helper.make_optional_type_proto(tensor)]
@@ -180,7 +180,7 @@ def test_inference_fills_what_is_not_declared(opened: Draw) -> None:
     assert said(opened(relu_then_neg()).tensors, "x", "a", "y") == ["float32[n,4]"] * 3
 
 
-def test_what_is_declared_is_believed_where_inference_finds_nothing(opened: Draw) -> None:
+def test_a_declared_type_is_used_if_inference_finds_nothing(opened: Draw) -> None:
     assert said(opened(custom_then_neg(floats("a", "m", 7))).tensors, "a") == ["float32[m,7]"]
 
 
@@ -190,11 +190,11 @@ def test_each_source_fills_the_gaps_of_the_other(opened: Draw) -> None:
     assert said(opened(model).tensors, "a") == ["int64[2,found]"]
 
 
-def test_sizes_that_contradict_each_other_are_left_open(opened: Draw) -> None:
+def test_contradicting_sizes_are_unknown(opened: Draw) -> None:
     assert said(opened(relu_then_neg(floats("a", "n", 5))).tensors, "a") == ["float32[n,?]"]
 
 
-def test_ranks_that_contradict_each_other_leave_the_rank_open(opened: Draw) -> None:
+def test_contradicting_ranks_are_unknown(opened: Draw) -> None:
     assert said(opened(relu_then_neg(floats("a", "n", 4, 1))).tensors, "a") == ["float32[…]"]
 
 
@@ -204,14 +204,14 @@ def test_a_stale_number_does_not_freeze_a_symbol(opened: Draw) -> None:
     assert size in {"n", None}
 
 
-def test_parts_take_what_the_whole_takes_whatever_a_stale_note_says(opened: Draw, tmp_path: Path) -> None:
+def test_parts_accept_what_the_model_accepts_despite_stale_value_info(opened: Draw, tmp_path: Path) -> None:
     model = opened(relu_then_neg(floats("a", 1, 4)))
     x = np.ones((3, 4), np.float32)
     (whole,) = ort.InferenceSession(model.path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     assert graphcut.run(cut(model, "a", tmp_path / "parts"), {"x": x})["y"].tolist() == whole.tolist()
 
 
-def test_a_stale_note_on_one_tensor_does_not_spread(opened: Draw) -> None:
+def test_stale_value_info_of_one_tensor_does_not_affect_others(opened: Draw) -> None:
     steps = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Neg", ["a"], ["b"]),
@@ -223,17 +223,17 @@ def test_a_stale_note_on_one_tensor_does_not_spread(opened: Draw) -> None:
     ]
 
 
-def test_the_name_that_the_author_gave_is_kept(opened: Draw) -> None:
+def test_the_symbols_of_the_author_are_kept(opened: Draw) -> None:
     assert said(opened(relu_then_neg(floats("a", "rows", 4))).tensors, "a") == ["float32[rows,4]"]
 
 
-def test_names_that_inference_made_up_are_left_out(opened: Draw) -> None:
+def test_symbols_that_inference_generates_are_unknown_dimensions(opened: Draw) -> None:
     steps = [helper.make_node("NonZero", ["x"], ["a"]), helper.make_node("Cast", ["a"], ["y"], to=TensorProto.FLOAT)]
     model = opened(through(*steps))
     assert said(model.tensors, "a", "y") == said(model.boundary_types, "a", "y") == ["int64[2,?]", "float32[2,?]"]
 
 
-def test_a_name_that_inference_made_up_in_an_earlier_life_is_not_taken_for_that_of_another_tensor(opened: Draw) -> None:
+def test_a_symbol_of_an_earlier_inference_is_not_confused_with_a_new_one(opened: Draw) -> None:
     """`unk__0` stands in the file for b; today's inference would call a's size so."""
     steps = [
         helper.make_node("NonZero", ["x"], ["a"]),
@@ -259,7 +259,7 @@ def test_a_scalar_is_known_to_be_one_and_an_unknown_rank_is_not_taken_for_one(op
     assert said(opened(model).tensors, "scalar", "unknown", "y") == ["float32[]", "float32[…]", "float32[…]"]
 
 
-def test_types_are_inferred_through_functions_and_bodies(opened: Draw) -> None:
+def test_types_are_inferred_through_functions_and_subgraphs(opened: Draw) -> None:
     twice = helper.make_function(
         "other", "Twice", ["p"], ["q"], [helper.make_node("Add", ["p", "p"], ["q"])], [helper.make_opsetid("", 17)]
     )
@@ -289,7 +289,7 @@ def test_sequences_and_optionals_are_known_too(opened: Draw) -> None:
     assert found["s"].shape is None
 
 
-def test_an_output_that_the_model_only_names_is_known_by_what_writes_it(opened: Draw) -> None:
+def test_the_type_of_an_output_without_type_is_inferred(opened: Draw) -> None:
     """As ONNX Runtime has it, which takes such a model; the checker of onnx does not."""
     model = relu_then_neg()
     model.graph.initializer.append(vector("w", 1, 2, 3))
@@ -299,14 +299,14 @@ def test_an_output_that_the_model_only_names_is_known_by_what_writes_it(opened: 
     assert said(opened(model).tensors, "w", "k", "f") == ["int64[3]", "int64[2]", "float32[n,4]"]
 
 
-def test_an_element_type_that_onnx_does_not_have_is_refused_or_unknown(opened: Draw) -> None:
+def test_an_unknown_element_type_is_refused_or_undefined(opened: Draw) -> None:
     model = relu_then_neg()
     model.graph.input[0].type.tensor_type.elem_type = 99
     with contextlib.suppress(ModelError):
         assert opened(model).tensors["x"].dtype == "undefined"
 
 
-def test_looking_changes_nothing(opened: Draw) -> None:
+def test_inference_does_not_change_the_model(opened: Draw) -> None:
     steps = [helper.make_node("Gelu", ["x"], ["a"], domain="com.microsoft"), helper.make_node("Neg", ["a"], ["y"])]
     model = opened(through(*steps, noted=floats("a", None, 5)))
     before = model.proto.SerializeToString(deterministic=True)
@@ -322,12 +322,12 @@ def test_onnx_runtime_knows_its_own_operators_and_keeps_symbols(opened: Draw) ->
     assert said(opened(through(*steps)).tensors, "a") == ["float32[n,4]"]
 
 
-def test_onnx_runtime_is_not_asked_when_there_is_no_gap(opened: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_runtime_is_not_used_if_all_ranks_are_known(opened: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: pytest.fail("ONNX Runtime was asked"))
     assert said(opened(relu_then_neg()).tensors, "a") == ["float32[n,4]"]
 
 
-def test_names_that_onnx_runtime_made_up_are_left_out(opened: Draw) -> None:
+def test_symbols_that_onnx_runtime_generates_are_unknown_dimensions(opened: Draw) -> None:
     steps = [
         helper.make_node("NonZero", ["x"], ["i"]),
         helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
@@ -337,7 +337,7 @@ def test_names_that_onnx_runtime_made_up_are_left_out(opened: Draw) -> None:
     assert said(opened(through(*steps)).tensors, "a") == ["float32[2,?]"]
 
 
-def test_onnx_runtime_s_scalar_is_told_from_its_unknown_rank(opened: Draw) -> None:
+def test_a_scalar_of_onnx_runtime_is_told_from_an_unknown_rank(opened: Draw) -> None:
     """Its Python interface says [] for both."""
     steps = [
         helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
@@ -352,7 +352,7 @@ def test_onnx_runtime_s_scalar_is_told_from_its_unknown_rank(opened: Draw) -> No
     assert said(found, "scalar", "unknown") == ["float32[]", "float32[…]"]
 
 
-def test_onnx_runtime_finds_weights_where_they_lie(opened: Draw) -> None:
+def test_onnx_runtime_finds_external_weights(opened: Draw) -> None:
     """Inline they lie in the model itself, and the skeleton that it is asked about has none of them."""
     weight = numpy_helper.from_array(np.ones((4, 600), np.float32), "w")
     steps = [
@@ -364,14 +364,14 @@ def test_onnx_runtime_finds_weights_where_they_lie(opened: Draw) -> None:
     assert said(opened(model).tensors, "a") == ["float32[n,600]"]
 
 
-def test_what_nobody_knows_is_undefined_and_what_follows_is_as_declared(opened: Draw) -> None:
+def test_an_unknown_type_is_undefined(opened: Draw) -> None:
     model = opened(custom_then_neg())
     assert model.tensors["a"] == Tensor(name="a", dtype="undefined", shape=None)
     assert said(model.tensors, "x", "y") == ["float32[n,4]", "float32[?,?]"]
     assert model.tensor_bytes["a"] == (0, False)
 
 
-def test_a_cut_at_what_nobody_knows_is_refused_with_a_way_out(opened: Draw, tmp_path: Path) -> None:
+def test_a_cut_at_a_tensor_of_unknown_type_is_refused(opened: Draw, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         cut(opened(custom_then_neg()), "a", tmp_path / "parts")
     assert str(caught.value) == ("the type of 'a' is unknown to the model, to ONNX shape inference and to ONNX Runtime")
@@ -379,12 +379,12 @@ def test_a_cut_at_what_nobody_knows_is_refused_with_a_way_out(opened: Draw, tmp_
     assert not (tmp_path / "parts").exists()
 
 
-def test_the_way_out_leads_out(opened: Draw, tmp_path: Path) -> None:
+def test_with_a_value_info_the_cut_is_accepted(opened: Draw, tmp_path: Path) -> None:
     parts = cut(opened(custom_then_neg(floats("a", "n", 4))), "a", tmp_path / "parts")
     assert str(parts.tensors["a"]) == "float32[n,4]"
 
 
-def test_a_large_operand_that_decides_shapes_is_still_one_to_onnx_runtime(opened: Draw, tmp_path: Path) -> None:
+def test_onnx_runtime_still_reads_a_large_shape_operand(opened: Draw, tmp_path: Path) -> None:
     """It refuses a Split whose sizes lie in another file: "Cannot parse data from external tensors"."""
     sizes = vector("sizes", *[1] * 130)
     slices = [f"s{i}" for i in range(130)]
@@ -419,13 +419,13 @@ def rows_of_reshaped() -> ModelProto:
     return model_of(steps, [floats("x", "n", "s", 4)], [floats("y", None, None)], weights)
 
 
-def test_at_a_border_a_size_gets_the_name_of_the_symbol_it_is_equal_to(opened: Draw) -> None:
+def test_an_unknown_dimension_gets_the_symbol_it_is_equal_to(opened: Draw) -> None:
     model = opened(rows_of_reshaped())
     assert said(model.tensors, "a") == ["float32[?,?]"]
     assert said(model.boundary_types, "a") == ["float32[n,?]"]
 
 
-def test_a_size_that_stands_already_is_not_renamed(opened: Draw) -> None:
+def test_a_known_dimension_is_not_renamed(opened: Draw) -> None:
     model = rows_of_reshaped()
     model.graph.value_info.append(floats("a", "rows", None))
     assert said(opened(model).boundary_types, "a") == ["float32[rows,?]"]
@@ -440,7 +440,7 @@ def cached(*pasts: str) -> ModelProto:
     return model_of(steps, inputs, [floats("y", None, None, None), floats("m", None, None)])
 
 
-def test_past_and_new_tokens_together_are_all_of_them(opened: Draw) -> None:
+def test_past_and_new_tokens_add_up_to_the_total(opened: Draw) -> None:
     border = opened(cached("past_sequence_length")).boundary_types
     assert said(border, "all", "m") == [
         "float32[batch,total_sequence_length,4]",
@@ -448,12 +448,12 @@ def test_past_and_new_tokens_together_are_all_of_them(opened: Draw) -> None:
     ]
 
 
-def test_where_it_is_not_clear_what_is_past_no_sum_is_guessed(opened: Draw) -> None:
+def test_with_two_past_symbols_no_total_is_guessed(opened: Draw) -> None:
     assert said(opened(cached("past_a", "past_b")).boundary_types, "all") == ["float32[batch,?,4]"]
 
 
 @pytest.mark.parametrize("kernel", [(1, 3), (3, 3), (3, 1), (3, 5), (7, 9), (13, 29)])
-def test_a_size_that_is_merely_near_another_is_not_called_so(opened: Draw, kernel: tuple[int, int]) -> None:
+def test_a_dimension_near_a_symbol_is_not_named_after_it(opened: Draw, kernel: tuple[int, int]) -> None:
     """A convolution without padding makes a picture smaller; its width is not its height for that."""
     weight = numpy_helper.from_array(np.ones((1, 1, *kernel), np.float32), "w")
     steps = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
@@ -463,7 +463,7 @@ def test_a_size_that_is_merely_near_another_is_not_called_so(opened: Draw, kerne
     ).boundary_types["a"].shape == (1, 1, *expected)
 
 
-def test_numbers_for_symbols_give_every_size_that_follows_from_them(opened: Draw) -> None:
+def test_dims_give_every_size_that_depends_on_them(opened: Draw) -> None:
     model = opened(cached("past_sequence_length"))
     dims = {"batch": 2, "past_sequence_length": 5, "sequence_length": 3}
     bound = infer_bound(model.proto, dims, {"all", "m"})
@@ -471,7 +471,7 @@ def test_numbers_for_symbols_give_every_size_that_follows_from_them(opened: Draw
     assert said(model.tensors, "all") == ["float32[batch,?,4]"]
 
 
-def test_bytes_follow_from_numbers_for_symbols(opened: Draw, tmp_path: Path) -> None:
+def test_dims_give_the_bytes(opened: Draw, tmp_path: Path) -> None:
     opened(cached("past_sequence_length"))
     dims = {"batch": 2, "past_sequence_length": 5, "sequence_length": 3}
     assert load(tmp_path / "model.onnx", dims=dims).tensor_bytes == {
@@ -595,7 +595,7 @@ def sizes_when_run(model: ModelProto, feeds: Mapping[str, object], name: str) ->
 
 @pytest.mark.parametrize("idiom", IDIOMS)
 @pytest.mark.parametrize(("n", "s"), [(2, 5), (1, 1), (3, 2)])
-def test_sizes_follow_from_values_that_follow_from_sizes(idiom: str, n: int, s: int) -> None:
+def test_sizes_are_computed_through_values_that_depend_on_sizes(idiom: str, n: int, s: int) -> None:
     steps, formulas = IDIOMS[idiom]
     model = arithmetic(*steps)
     model.graph.initializer.append(numpy_helper.from_array(np.array(2, np.int64), "two"))
@@ -604,12 +604,12 @@ def test_sizes_follow_from_values_that_follow_from_sizes(idiom: str, n: int, s: 
     assert sizes_when_run(model, {"x": np.zeros((n, s, 4), np.float32)}, "a") == expected
 
 
-def test_what_follows_from_a_symbol_without_a_number_stays_open() -> None:
+def test_a_size_that_depends_on_a_symbol_without_number_is_unknown() -> None:
     model = arithmetic(*IDIOMS["how much there is"][0])
     assert said(infer_bound(model, {"n": 2}, {"a"}), "a") == ["int64[?]"]
 
 
-def test_what_follows_from_what_is_fed_stays_open() -> None:
+def test_a_size_that_depends_on_input_values_is_unknown() -> None:
     model = arithmetic(node("Range", "zero many one", "a"), inputs=(ints("many"),))
     assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
 
@@ -621,7 +621,7 @@ def many_by_default() -> ModelProto:
     return model
 
 
-def test_what_follows_from_a_default_stays_open_since_it_may_be_overridden() -> None:
+def test_a_size_that_depends_on_a_default_is_unknown() -> None:
     model = many_by_default()
     assert said(infer_bound(model, {}, {"a"}), "a") == ["int64[?]"]
     model.ir_version = 3  # then every weight is listed among the inputs, and none may be fed
@@ -630,7 +630,7 @@ def test_what_follows_from_a_default_stays_open_since_it_may_be_overridden() -> 
     assert said(infer_bound(model, {}, {"a"}), "a") == ["int64[7]"]
 
 
-def test_parts_take_what_the_whole_takes_when_a_default_is_overridden(opened: Draw, tmp_path: Path) -> None:
+def test_parts_accept_an_overridden_default_as_the_model_does(opened: Draw, tmp_path: Path) -> None:
     model = many_by_default()
     model.graph.output[0].CopyFrom(ints("a", None))
     parts = cut(opened(model), "r", tmp_path / "parts")
@@ -638,7 +638,7 @@ def test_parts_take_what_the_whole_takes_when_a_default_is_overridden(opened: Dr
     assert graphcut.run(parts, {"x": np.zeros((1, 1, 4), np.float32), "many": np.array(3)})["a"].tolist() == [0, 1, 2]
 
 
-def test_what_is_drawn_at_random_is_no_size() -> None:
+def test_a_random_value_is_not_evaluated() -> None:
     steps = [
         node("RandomUniform", "", "drawn", shape=[1], low=1.0, high=9.0),
         node("Cast", "drawn", "goal", to=TensorProto.INT64),
@@ -647,7 +647,7 @@ def test_what_is_drawn_at_random_is_no_size() -> None:
     assert said(infer_bound(arithmetic(*steps), {}, {"a"}), "a") == ["float32[?]"]
 
 
-def test_what_a_body_or_a_function_makes_is_not_computed() -> None:
+def test_subgraphs_and_functions_are_not_evaluated() -> None:
     """An If has its branches' shapes; a function may be called as an operator of onnx is."""
     branch = helper.make_graph([node("Identity", "s", "t")], "body", [], [ints("t")])
     steps = [
@@ -663,7 +663,7 @@ def test_what_a_body_or_a_function_makes_is_not_computed() -> None:
     assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
 
 
-def test_no_value_grows_with_the_numbers_that_are_put_in() -> None:
+def test_no_value_grows_with_the_numbers_of_the_symbols() -> None:
     """A mask of 10^18 elements has a size, and nobody makes it to find out."""
     steps = [
         *IDIOMS["a causal mask"][0][:-1],
@@ -699,9 +699,7 @@ def masked(layers: int) -> ModelProto:
 
 
 @pytest.mark.parametrize("few", [1, 3, 500])
-def test_what_spreads_from_one_open_size_is_settled_however_many_inherit_it(
-    few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_sizes_that_depend_on_one_unknown_size_are_found(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound_sizes, "BATCH", few)
     model = masked(12)
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 1
@@ -711,7 +709,7 @@ def test_what_spreads_from_one_open_size_is_settled_however_many_inherit_it(
     assert not [str(tensor) for tensor in found.values() if tensor.shape is None or None in tensor.shape]
 
 
-def test_a_stale_note_does_not_speak_for_an_open_size() -> None:
+def test_stale_value_info_is_not_used_for_an_unknown_size() -> None:
     model = arithmetic(*IDIOMS["positions"][0])
     model.graph.value_info.append(ints("s", 9))
     model.graph.output[0].CopyFrom(ints("a", 9))
@@ -731,7 +729,7 @@ def test_a_stale_note_does_not_speak_for_an_open_size() -> None:
         ([node("Min", "s hundred", "size")], "?"),
     ],
 )
-def test_a_size_computed_from_symbols_is_named_only_where_it_is_one(
+def test_a_computed_size_is_named_only_if_it_is_equal_to_a_symbol(
     opened: Draw, size: list[NodeProto], named: str
 ) -> None:
     steps = [*dims_of("n", "s"), *size, node("Range", f"zero {'size' if size else 's'} one", "r")]
@@ -745,20 +743,20 @@ NUMBERS = bound_sizes.distant_primes(10_007, 12)
 NEAR = range(-64, 65)
 
 
-def test_no_sum_or_difference_of_the_numbers_for_symbols_is_near_another_one_of_them() -> None:
+def test_no_sum_or_difference_of_the_primes_is_near_another_one() -> None:
     for numbers in (*itertools.combinations_with_replacement(NUMBERS, 2), *itertools.combinations(NUMBERS, 3)):
         signs = itertools.product((1, -1), repeat=len(numbers))
         made = {sum(sign * number for sign, number in zip(some, numbers, strict=True)) for some in signs}
         assert not {found + gap for found in made for gap in NEAR} & (set(NUMBERS) - set(numbers))
 
 
-def test_no_small_multiple_or_part_of_a_number_for_a_symbol_is_that_of_another() -> None:
+def test_no_small_multiple_or_fraction_of_a_prime_is_another_one() -> None:
     for number, times, part in itertools.product(NUMBERS, range(1, 65), range(1, 65)):
         rounded = {number * times // part, -(-number * times // part)}
         assert not rounded & (set(NUMBERS) - {number})
 
 
-def test_the_mask_of_a_decoder_is_known_to_the_byte_and_named(tmp_path: Path) -> None:
+def test_the_size_of_a_decoders_mask_is_known_and_named(tmp_path: Path) -> None:
     graphcut.demos.write("llm", tmp_path / "llm.onnx", layers=2)
     mask = "/model/causal_mask/Where_output_0"
     for seq in (5, 1):
@@ -775,7 +773,7 @@ SCALARS = ("Add", "Sub", "Mul", "Max", "Min", "Div", "Mod")
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_random_arithmetic_gives_the_sizes_that_onnx_runtime_gives(data: st.DataObject) -> None:
+def test_random_shape_computations_give_the_sizes_of_onnx_runtime(data: st.DataObject) -> None:
     standing, steps = ["n", "s", "one", "two", "seven"], dims_of("n", "s")
     for i in range(data.draw(st.integers(1, 8))):
         op, left, right = (data.draw(st.sampled_from(some)) for some in (SCALARS, standing, standing))

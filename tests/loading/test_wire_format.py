@@ -176,15 +176,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(deadline=None)
 @given(models())
-def test_nothing_is_lost_but_the_payload_and_that_is_where_it_says(folder: Path, model: ModelProto) -> None:
+def test_only_raw_data_is_removed_and_it_is_at_the_location_given(folder: Path, model: ModelProto) -> None:
     check(folder / "model.onnx", model.SerializeToString())
 
 
 @settings(deadline=None, max_examples=30)
 @given(models(), models())
-def test_a_file_of_two_messages_is_their_merger_as_protobuf_has_it(
-    folder: Path, first: ModelProto, second: ModelProto
-) -> None:
+def test_a_file_of_two_messages_is_merged_as_by_protobuf(folder: Path, first: ModelProto, second: ModelProto) -> None:
     check(folder / "model.onnx", first.SerializeToString() + second.SerializeToString())
 
 
@@ -203,7 +201,7 @@ def weight_read(path: Path) -> list[float]:
     return list(np.frombuffer(read_bytes(model.range_of(tensor)), np.float32))
 
 
-def test_a_weight_is_found_by_its_place_in_the_file(tmp_path: Path) -> None:
+def test_a_weight_is_found_by_its_range_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(weighted(), path)
     assert weight_read(path) == list(range(1000))
@@ -225,7 +223,7 @@ def test_a_model_that_onnx_has_loaded_from_external_data_and_saved_whole_keeps_i
 
 
 @pytest.mark.parametrize("location", [None, TensorProto.DEFAULT])
-def test_notes_of_a_file_that_is_not_used_any_more_do_not_count(tmp_path: Path, location: int | None) -> None:
+def test_a_location_that_is_not_used_is_ignored(tmp_path: Path, location: int | None) -> None:
     """As ONNX Runtime has it: `raw_data` holds the values unless `data_location` says EXTERNAL."""
     model = weighted()
     (tensor,) = model.graph.initializer
@@ -236,7 +234,7 @@ def test_notes_of_a_file_that_is_not_used_any_more_do_not_count(tmp_path: Path, 
     assert weight_read(tmp_path / "model.onnx") == list(range(1000))
 
 
-def test_a_tensor_that_says_external_is_external_whatever_raw_data_it_has(tmp_path: Path) -> None:
+def test_an_external_tensor_is_external_even_with_raw_data(tmp_path: Path) -> None:
     """As ONNX Runtime has it, too."""
     model = weighted()
     (tensor,) = model.graph.initializer
@@ -290,7 +288,7 @@ def everything() -> ModelProto:
     return model
 
 
-def test_a_model_cut_short_anywhere_is_refused_or_is_a_model_all_the_same(tmp_path: Path) -> None:
+def test_a_truncated_model_is_refused_or_is_a_valid_model(tmp_path: Path) -> None:
     raw = everything().SerializeToString()
     opening = [end for end in range(len(raw) + 1) if loads(tmp_path / "model.onnx", raw[:end])]
     # Only between the fields of the model itself can protobuf not tell; what opens is a whole graph with an opset.
@@ -298,7 +296,7 @@ def test_a_model_cut_short_anywhere_is_refused_or_is_a_model_all_the_same(tmp_pa
     assert all(ModelProto.FromString(raw[:end]).opset_import for end in opening)
 
 
-def test_a_model_cut_short_within_a_weight_is_refused_with_the_numbers(tmp_path: Path) -> None:
+def test_a_model_truncated_in_a_weight_is_refused_with_the_numbers(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     raw = weighted().SerializeToString()
     for end in (*range(100), *range(100, 4000, 97), *range(4000, len(raw) - 40)):
@@ -315,7 +313,7 @@ Spoiled = list[tuple[int, int]]
 
 @settings(deadline=None, max_examples=400, derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
-def test_a_model_with_spoiled_bytes_opens_or_is_refused(folder: Path, spoiled: Spoiled) -> None:
+def test_a_model_with_corrupted_bytes_opens_or_is_refused(folder: Path, spoiled: Spoiled) -> None:
     raw = bytearray(everything().SerializeToString())
     for place, byte in spoiled:
         raw[place % len(raw)] = byte
@@ -324,7 +322,7 @@ def test_a_model_with_spoiled_bytes_opens_or_is_refused(folder: Path, spoiled: S
 
 @settings(deadline=None)
 @given(st.binary(max_size=2000))
-def test_noise_is_refused(folder: Path, noise: bytes) -> None:
+def test_random_bytes_are_refused(folder: Path, noise: bytes) -> None:
     assert not loads(folder / "model.onnx", noise)
 
 
@@ -342,34 +340,34 @@ def test_noise_is_refused(folder: Path, noise: bytes) -> None:
     ],
     ids=["png", "zip", "html", "git-lfs", "text", "ones", "zeros", "utf-8"],
 )
-def test_other_files_are_no_models(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     assert str(refusal(path)).startswith(f"{path} is not an ONNX model")
 
 
-def test_an_empty_file_says_so(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.touch()
     caught = refusal(path)
     assert (str(caught), caught.hint) == (f"{path} is empty", "export the model again, or check the copy")
 
 
-def test_a_folder_is_no_model_and_the_hint_names_the_one_in_it(tmp_path: Path) -> None:
+def test_a_folder_is_refused_and_a_model_in_it_is_suggested(tmp_path: Path) -> None:
     caught = refusal(tmp_path)
     assert (str(caught), caught.hint) == (f"{tmp_path} is a folder, not a model", "name the .onnx file")
     (tmp_path / "it.onnx").touch()
     assert refusal(tmp_path).hint == f"did you mean {tmp_path / 'it.onnx'}?"
 
 
-def test_a_missing_file_says_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gone.onnx"
     caught = refusal(path)
     assert (str(caught), caught.hint) == (f"there is no file {path}", "check the path")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a.onnx/b.onnx"])
-def test_a_name_that_no_file_can_have_is_a_missing_file(tmp_path: Path, name: str) -> None:
+def test_an_impossible_file_name_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.onnx").touch()
     refusal(tmp_path / name)
 
@@ -382,7 +380,7 @@ def test_a_name_that_no_file_can_have_is_a_missing_file(tmp_path: Path, name: st
         (ModelProto(opset_import=[helper.make_opsetid("", 17)], graph=GraphProto(name="g")), "outputs or opset"),
     ],
 )
-def test_a_message_that_lacks_the_essential_is_no_model(tmp_path: Path, model: ModelProto, lacks: str) -> None:
+def test_a_message_without_graph_outputs_or_opset_is_refused(tmp_path: Path, model: ModelProto, lacks: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     caught = refusal(path)
@@ -399,7 +397,7 @@ def varint(value: int) -> bytes:
 
 
 @pytest.mark.parametrize("depth", [40, 400, 4000])
-def test_bodies_deeper_than_protobuf_goes_are_refused(tmp_path: Path, depth: int) -> None:
+def test_subgraphs_nested_too_deeply_are_refused(tmp_path: Path, depth: int) -> None:
     """Protobuf gives up at 100 messages in each other; a file may be made to go on."""
     graph = length_field(5, length_field(9, bytes(2000)))
     for _ in range(depth):
@@ -408,7 +406,7 @@ def test_bodies_deeper_than_protobuf_goes_are_refused(tmp_path: Path, depth: int
 
 
 @pytest.mark.parametrize("tail", [b"\x0b", b"\x0e", b"\x00\x00", b"\x80", b"\x80" * 11, b"\x0a\x05abc", b"\x09abc"])
-def test_a_file_that_goes_on_with_noise_is_refused(tmp_path: Path, tail: bytes) -> None:
+def test_a_file_with_random_bytes_at_the_end_is_refused(tmp_path: Path, tail: bytes) -> None:
     assert not loads(tmp_path / "model.onnx", weighted().SerializeToString() + tail)
 
 

@@ -31,7 +31,7 @@ from graphcut.running.executors.protocol import Died, Done, Failed, Lost, Ready,
 from graphcut.running.scheduling import scheduler
 
 from conftest import FIXTURES, floats, model_of
-from hazards import border_types
+from hazards import boundary_types
 from hazards.hazard import Hazard
 
 ONE_THREAD = SessionConfig(threads=1)
@@ -145,13 +145,13 @@ def test_results_of_an_export_are_bit_identical_to_one_process(name: str, tmp_pa
 BOUNDARY_HAZARDS: dict[str, Hazard] = {
     make.__name__: hazard
     for make in (
-        border_types.sequence_border,
-        border_types.optional_border,
-        border_types.bfloat16_border,
-        border_types.float8_border,
-        border_types.string_border,
-        border_types.bool_output_beside_border,
-        border_types.map_input,
+        boundary_types.sequence_border,
+        boundary_types.optional_border,
+        boundary_types.bfloat16_border,
+        boundary_types.float8_border,
+        boundary_types.string_border,
+        boundary_types.bool_output_beside_border,
+        boundary_types.map_input,
     )
     if (hazard := make()).cut and not hazard.ort_refuses
 }
