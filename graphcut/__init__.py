@@ -10,8 +10,6 @@ The public names are those of `__init__.pyi`. A module is imported when one of i
 Scientific Python SPEC 1), so that the command starts fast, and a machine that only runs parts needs no onnx.
 """
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The entry point of `graphcut` and `python -m graphcut`."""
 
-from __future__ import annotations
-
 
 def start() -> None:
     """Load the command and run it. Ctrl-C while Python imports exits with code 130, without a traceback."""

@@ -1,7 +1,5 @@
 """`ModelSplitter`: split a model, run its parts on workers, and use it like the whole model."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

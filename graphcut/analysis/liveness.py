@@ -1,7 +1,5 @@
 """Liveness of tensors along a topological order: the bytes alive after each node, and the cut points."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

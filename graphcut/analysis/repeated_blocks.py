@@ -1,7 +1,5 @@
 """The block that a model repeats, such as its transformer layer, found from the graph alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Compare the ways to run a model: several rounds of each, medians, and ratios to the whole model."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

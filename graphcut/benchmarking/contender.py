@@ -1,7 +1,5 @@
 """Run a model in one way and measure it. `comparison` starts this module as a process of its own."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import deque

@@ -1,7 +1,5 @@
 """Measure a model's time and memory in ONNX Runtime, module by module."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

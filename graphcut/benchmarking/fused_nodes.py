@@ -1,7 +1,5 @@
 """Which nodes of a model an optimized node of ONNX Runtime computes: fusions keep the names of their outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from onnx import NodeProto

@@ -5,8 +5,6 @@ with the shapes of what a kernel wrote and the memory of the CPU allocator
 (onnxruntime/core/framework/sequential_executor.cc).
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The ways to run a model or its cascade that `compare` measures. Imports no ONNX Runtime, so that --help is fast."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

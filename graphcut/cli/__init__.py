@@ -3,8 +3,6 @@
 Exit codes: 0 done, 1 the answer is no, 2 misuse, 3 failed, 4 no plan fits, 130 interrupted.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import os

@@ -1,7 +1,5 @@
 """The command `graphcut analyze`."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

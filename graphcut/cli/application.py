@@ -1,7 +1,5 @@
 """The typer application, and how commands are added to it: with groups of options, and with options that all have."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, is_dataclass

@@ -1,7 +1,5 @@
 """The command `graphcut cost-model`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The command `graphcut merge`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -4,8 +4,6 @@ An error, Ctrl-C included, undoes what was done. Only a machine that stops betwe
 old files are then in the scratch folder.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The exceptions of graphcut. Each has a message (what is wrong, and where) and a hint (what to do)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

@@ -3,8 +3,6 @@
 Tensors have names; nodes, weights (initializers) and blocks refer to tensors by name, and to nodes by index.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

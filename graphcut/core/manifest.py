@@ -3,8 +3,6 @@
 Splitting writes manifests; running, verifying and drawing read them. Format: docs/reference/manifest.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import Counter

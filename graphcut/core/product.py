@@ -1,7 +1,5 @@
 """`Product`: the base of graphcut's results, with a short `repr` and a picture in notebooks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass

@@ -1,7 +1,5 @@
 """States of a decoder: outputs that are inputs of the next step, such as a KV cache."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 

@@ -1,7 +1,5 @@
 """Parse and format sizes, durations and counts: `2GB`, `4.75 MiB`, `7.97 ms`, `1,491 nodes`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The version of graphcut, in a module of its own because every package may import it."""
 
-from __future__ import annotations
-
 from typing import Final
 
 __version__: Final = "0.1.0"

@@ -4,8 +4,6 @@ A unit is anything that reads and writes tensors by name: a node, a block of nod
 in the order in which they run.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

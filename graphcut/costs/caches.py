@@ -4,8 +4,6 @@ A decoder reads what it cached of the tokens before (`past_key_values.0.key`) an
 (`present.0.key`). Names of optimum, torch.onnx, ONNX Runtime's converters, onnxruntime-genai and NeMo are known.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

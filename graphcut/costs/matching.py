@@ -1,7 +1,5 @@
 """Which rows of a cost model belong to which nodes of a model, and the seconds of the nodes that follow."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence

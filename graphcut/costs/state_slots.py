@@ -4,8 +4,6 @@ Attention returns its past keys with the new ones, a recurrent cell its hidden s
 of ai.onnx (opset 24) and of ONNX Runtime's contributed operators.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple

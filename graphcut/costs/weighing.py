@@ -1,7 +1,5 @@
 """The costs of nodes: FLOPs, bytes of weights read, bytes of activations moved; and the peak memory of a part."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

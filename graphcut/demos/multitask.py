@@ -4,8 +4,6 @@ Two heads read the end of the trunk. `depth` reads its middle, so that it can ru
 trunk; if they are different parts, its input is a residual dependency.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .drafting import Draft, Recipe

@@ -3,8 +3,6 @@
 Two tensors are alive inside a block, one between blocks: the cheapest cut points are after the additions.
 """
 
-from __future__ import annotations
-
 from .drafting import Draft, Recipe
 
 _SIDE = 64

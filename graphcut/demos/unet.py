@@ -4,8 +4,6 @@ Every level has a skip connection. A cut in the middle is crossed by one tensor 
 dependencies of the cascade.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .drafting import Draft, Recipe

@@ -1,7 +1,5 @@
 """The cards of a scene: what each part of a plan or of a cascade holds and needs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Cut points as tab-separated lines, for other programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from ..analysis.cut_points import CutPoint

@@ -4,8 +4,6 @@ A tensor with many readers does not get an edge to each, since long edges make l
 between parts, a bus branches at a small dot; inside a part, the name of the tensor is beside each reader.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 

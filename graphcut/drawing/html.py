@@ -5,8 +5,6 @@ and focus, links into the page, the zoomable profile, tables, the search for nod
 only what differs from the name before it, and running sums become steps.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The rows of a lane chart: one for each boundary tensor, or for each bus where there are too many tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ Mermaid accepts at most 500 edges and 50,000 characters by default, also on GitH
 parts are folded into one box, and a note says so.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Final

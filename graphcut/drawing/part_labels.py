@@ -1,7 +1,5 @@
 """Short descriptions of parts, such as `embedding, layers 0-7`, in the words of their nodes' module paths."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

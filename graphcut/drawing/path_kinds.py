@@ -1,7 +1,5 @@
 """What a path is, without loading a package that reads models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

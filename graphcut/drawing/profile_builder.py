@@ -1,7 +1,5 @@
 """The cut profile of a scene: bytes alive after each node, the cheap cut points, the long-lived tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final

@@ -1,7 +1,5 @@
 """The documents that `bench --json` and `generate --json` print."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -4,8 +4,6 @@ Builders make a scene, and every renderer only draws it, so the terminal, the pa
 An index of a part counts from 0 in the order the parts run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

@@ -17,8 +17,6 @@ module, and in no map. An output of the model that an earlier module writes is a
 Indices are those of the outputs in the ONNX file; inputs must be fed by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from re import fullmatch

@@ -1,7 +1,5 @@
 """The consumers of a model input: nodes that read it, directly or through nodes that only move values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Conversion of numbers to the element type of an input, including types that numpy lacks."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

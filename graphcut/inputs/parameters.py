@@ -1,7 +1,5 @@
 """Values that an operator accepts as a parameter: indices in range, shapes with the right element count, valid axes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Final

@@ -3,8 +3,6 @@
 The spellings are those of torch.onnx, optimum, onnxruntime-genai and tf2onnx exports.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, Literal
 

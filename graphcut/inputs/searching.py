@@ -1,7 +1,5 @@
 """Search for inputs that a model accepts: the generated ones first, then a fixed list of other sizes and integers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final

@@ -1,7 +1,5 @@
 """Sizes and meanings of axes that the consumers of an input imply: channels of a weight, axes of an image, ..."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 

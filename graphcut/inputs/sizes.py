@@ -4,8 +4,6 @@ Sources, the strongest first: the user, a size that a weight requires, the meani
 Each symbolic dimension has one number, and lengths agree: a mask is as long as past and sequence together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

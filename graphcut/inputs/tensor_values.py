@@ -1,7 +1,5 @@
 """The numbers in one tensor: from the operators that read it, else from its role, else small random ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod

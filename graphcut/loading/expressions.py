@@ -3,8 +3,6 @@
 optimum and torch.onnx write these into dim_param; ONNX itself treats them as names.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -1,7 +1,5 @@
 """External data: the files with the values of weights, and copying ranges of them without loading them."""
 
-from __future__ import annotations
-
 import errno
 import os
 from bisect import bisect_right

@@ -4,8 +4,6 @@ Equal models have equal canonical bytes. The order of nodes and initializers doe
 tensors (value_info), nor the files and offsets of large tensors.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Set
 

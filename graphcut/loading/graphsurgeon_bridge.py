@@ -6,8 +6,6 @@ the model computes (module names, doc strings, value_info, device configurations
 difference is an error. The functions work on messages and not on `Model`, so that `loading.model` can use them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set

@@ -1,7 +1,5 @@
 """`load`: open an ONNX model without its weights. All of graphcut gets its models from here."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

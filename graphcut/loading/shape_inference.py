@@ -11,8 +11,6 @@ that a symbol always means what the author of the model meant.
 Dimensions that remain unknown can be computed for given numbers of the symbols: see `bound_sizes`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path

@@ -4,8 +4,6 @@ Recursion goes into nested subgraphs only, never along the graph. Scoping follow
 Graph" and "Value Information"; where a subgraph redefines an outer name, the inner one wins, as in ONNX Runtime.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Final
 

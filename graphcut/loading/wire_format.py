@@ -7,8 +7,6 @@ a small valid model, which protobuf parses.
 Wire format: https://protobuf.dev/programming-guides/encoding. Field numbers: onnx/onnx.proto.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clusters, read from `cluster.toml`: devices, the links between them, and how both fail in simulations."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cached_property
 from math import inf

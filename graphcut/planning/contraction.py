@@ -1,7 +1,5 @@
 """Groups of nodes that stay in one part, because a rule says so or because two parts would depend on each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 

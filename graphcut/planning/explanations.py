@@ -1,7 +1,5 @@
 """Why each cut of a plan is where it is: what crosses there, and what the next best cuts would cost."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Final
 

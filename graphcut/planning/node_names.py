@@ -1,7 +1,5 @@
 """Nodes by name: the node names, tensor names and glob patterns that users give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 

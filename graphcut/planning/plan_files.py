@@ -1,7 +1,5 @@
 """Plan files: `plan.json`, to be read, edited and replayed."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Iterable, Sequence

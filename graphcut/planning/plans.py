@@ -1,7 +1,5 @@
 """Plans: which node goes into which part, on which device, at what predicted cost, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property

@@ -1,7 +1,5 @@
 """Predicted metrics of the parts of a plan: file size, memory, run time, transfers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import msgspec

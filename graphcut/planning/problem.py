@@ -1,7 +1,5 @@
 """The planning problem of a model: groups of nodes that stay in one part, and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ They are left out of the planning problem, so that no cut is avoided because of 
 Whether a part of the finished plan runs them or receives their outputs is then decided exactly (solver/recompute.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Final
 

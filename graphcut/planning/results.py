@@ -1,7 +1,5 @@
 """What a planner returns: the parts and their devices, the value that was reached, and a bound of what is possible."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

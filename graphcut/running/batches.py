@@ -1,7 +1,5 @@
 """Micro-batches: the axis along which inputs can be divided, and how the outputs are joined again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -3,8 +3,6 @@
 The format: "Trace Event Format", Google, 2016: an array of events, with times in microseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

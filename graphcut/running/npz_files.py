@@ -1,7 +1,5 @@
 """Writing outputs to a .npz file."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pipelining: workers own parts, and work on several requests at the same time."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Memory of this process and of the machine: what is resident, what is still available, returning freed blocks."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """The log of a run: how long parts ran and waited, and which workers ended."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

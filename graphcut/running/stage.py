@@ -1,7 +1,5 @@
 """One loaded part. The only place that builds ONNX Runtime sessions for parts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

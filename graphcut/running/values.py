@@ -4,8 +4,6 @@ Numeric tensors are OrtValues: nothing is copied, and types that numpy lacks (bf
 Strings, sequences, maps and optionals are the Python objects that ONNX Runtime takes and returns.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping, Sequence
 from math import prod

@@ -1,7 +1,5 @@
 """The virtual clock: simulated time advances from one scheduled event to the next."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass

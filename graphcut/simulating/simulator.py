@@ -1,7 +1,5 @@
 """The simulation of a scenario: the scheduler that runs cascades, with a simulated executor."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from itertools import repeat

@@ -1,7 +1,5 @@
 """`merge`: one ONNX model from the parts of a cascade."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """`part_model`: the ModelProto of one part, made of copies of the model's messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from onnx import ModelProto, ValueInfoProto

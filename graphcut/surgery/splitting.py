@@ -1,7 +1,5 @@
 """`split`: write the parts of a model to a folder, all or none."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How much two values differ: tensors, sequences, maps and optionals of any element type."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf
 from typing import Any, Final

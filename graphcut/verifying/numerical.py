@@ -5,8 +5,6 @@ exception: ONNX Runtime's CPU kernels compute fp16 and bf16 in fp32, and round b
 boundary. There a difference of a fraction of the tensor's largest value is allowed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

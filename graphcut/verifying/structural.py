@@ -12,8 +12,6 @@ It compares messages and bytes. It runs nothing and loads no weights, so it work
 Since tensors keep their names and each is written once, the parts then compute the same values as the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`verify`: the structural proof and the numerical check, and their result."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

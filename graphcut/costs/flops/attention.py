@@ -5,8 +5,6 @@ softmax. All scores count, also where a mask hides half of them: most kernels co
 result is an upper bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Final

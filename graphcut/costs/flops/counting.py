@@ -3,8 +3,6 @@
 In subgraphs and functions, shapes come from ONNX shape inference on their nodes alone, from the types that come in.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

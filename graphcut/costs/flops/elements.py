@@ -5,8 +5,6 @@ conversion is 1; an exponential, logarithm, root or sine 4; a sigmoid 6; tanh, e
 normalization 8; to quantize or dequantize 2. Fused operators are the sum of their steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Final

@@ -1,7 +1,5 @@
 """A node as the FLOP rules see it: its attributes, and the sizes of its inputs and outputs by index."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar

@@ -4,8 +4,6 @@ A multiply-add is 2 FLOPs. For each element written, a bias adds 1 and quantizin
 whether padded, dilated or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import partial
 from math import prod

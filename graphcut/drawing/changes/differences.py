@@ -1,7 +1,5 @@
 """The changes between two scenes of one model."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What can change between two divisions of a model, as frozen records."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

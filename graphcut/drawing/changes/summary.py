@@ -1,7 +1,5 @@
 """What changed, in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """How the map draws a bus: its line width, its text, and how one line branches to several readers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import log2
 from typing import Final

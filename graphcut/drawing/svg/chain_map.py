@@ -4,8 +4,6 @@ Positions are arithmetic, without a layout engine: the picture changes little wh
 is a straight arrow; any other goes up to a track above the cards, and down to each of its readers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The SVG file, and the SVG elements of the HTML page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr

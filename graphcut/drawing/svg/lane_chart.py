@@ -1,7 +1,5 @@
 """The lane chart: for each boundary tensor a line from the part that makes it to the last part that reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil

@@ -1,7 +1,5 @@
 """Parts as cards and as rows: name, content, and bars on scales that all parts share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ The reader's font is unknown, so widths are those of a wide font (DejaVu Sans): 
 Letters whose width is unknown are told how wide to be.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The cut profile as a chart: what a cut after each node would send."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from math import ceil, log2

@@ -1,7 +1,5 @@
 """Colours, light and dark, and the style rules of the SVG; the HTML page uses the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Final
 

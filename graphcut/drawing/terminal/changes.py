@@ -1,7 +1,5 @@
 """What changed between two divisions of a model, on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 

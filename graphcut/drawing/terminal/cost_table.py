@@ -1,7 +1,5 @@
 """A cost model on the terminal: its sums, and its most expensive modules."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rich.console import Console, RenderableType

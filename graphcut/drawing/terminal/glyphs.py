@@ -1,7 +1,5 @@
 """The signs that terminal pictures use, in Unicode and in ASCII."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """The lane chart: a row for each boundary tensor, with a line from the part that makes it to the last that reads it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby

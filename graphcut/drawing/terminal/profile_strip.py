@@ -1,7 +1,5 @@
 """The cut profile in block characters: bytes alive after each node, with cuts and key nodes marked below."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs on the terminal: a comparison of ways to run a model, and what the parts of a cascade took."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Console, RenderableType

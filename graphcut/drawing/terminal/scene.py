@@ -1,7 +1,5 @@
 """A scene on the terminal: title, sentence, parts, boundary tensors, cut profile, and what else there is to say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType

@@ -1,7 +1,5 @@
 """What all terminal pictures share: titles, sections, tables, bars, notes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final

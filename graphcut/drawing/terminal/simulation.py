@@ -1,7 +1,5 @@
 """The result of a simulation on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from statistics import mean

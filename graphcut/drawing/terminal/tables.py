@@ -1,7 +1,5 @@
 """Tables for the terminal. Numbers are never shortened: where room is short, names are, and columns are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """`Across`: which part runs on which device of a cluster, for a given objective."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

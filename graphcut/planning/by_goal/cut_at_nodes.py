@@ -1,7 +1,5 @@
 """`At`: cut after named nodes or tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 

@@ -4,8 +4,6 @@ The chain DP knows how much a device sends and receives, but not to and from who
 device, which gives a lower bound. Here the plan gets its true cost, and devices are exchanged while that improves it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, combinations
 

@@ -1,7 +1,5 @@
 """`Within`: no part over a memory budget, in the fewest parts; of these the fewest bytes, of these the most even."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Heads`: one part for each head of a model, and one for the trunk that several of them need."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """`Into`: a given number of parts, with the most expensive part as cheap as possible."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 

@@ -6,8 +6,6 @@ consecutive ones. The boundaries are either all order ideals of a small workload
 topological order (order_prefixes.py).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Cost tables: seconds that the part between two boundaries keeps a device busy, and bytes that it takes there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 

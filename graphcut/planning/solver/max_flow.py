@@ -4,8 +4,6 @@ No library fits: scipy casts capacities to int32 without a warning, and the boun
 more than 2**31 bytes; networkx takes seconds on a few hundred vertices.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Set
 

@@ -13,8 +13,6 @@ which passes 6 bytes to node 3. The cheapest cut is between 1 and 2:
     {1}
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Final
 

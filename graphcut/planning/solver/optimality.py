@@ -1,7 +1,5 @@
 """`--prove`: ask the exact solver for a lower bound, and take its plan where that is better."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 from .milp import MilpProblem, solve

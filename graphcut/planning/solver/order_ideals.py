@@ -18,8 +18,6 @@ Example: group 0 writes a tensor of 8 bytes for groups 1 and 2, which write 1 by
     False
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

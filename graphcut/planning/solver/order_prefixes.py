@@ -17,8 +17,6 @@ The 8 of `received[3, 1]` comes from the rectangles of the tensor of group 0. It
 reader, and with i in (1, 2], j > 2 for the second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -20,8 +20,6 @@ byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives 
     (Recomputed(part=1, nodes=(0,), tensors=('m',), saved_bytes=6, cost_s=1.0),)
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

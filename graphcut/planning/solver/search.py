@@ -5,8 +5,6 @@ and the best result is improved: with more boundaries close to its own, and by a
 its boundaries (over the groups that may be on either side), which gives a new order. Only better results are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property

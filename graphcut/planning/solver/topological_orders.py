@@ -5,8 +5,6 @@ order is exact for that order and misses only what other orders have. Four order
 ones random depth-first orders follow until a plan meets its lower bound.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace

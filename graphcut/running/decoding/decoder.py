@@ -1,7 +1,5 @@
 """A cascade as a decoder: the roles of its inputs, the states kept between steps, and the logits."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Iterable, Mapping, Sequence

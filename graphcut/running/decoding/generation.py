@@ -1,7 +1,5 @@
 """Greedy decoding: each step feeds the tokens that are new, and every part keeps its own cache."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing

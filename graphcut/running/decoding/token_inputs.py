@@ -1,7 +1,5 @@
 """The inputs of a decoder that depend on the tokens: recognized by their names, and computed for each step."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple

@@ -3,8 +3,6 @@
 Transport is up to the caller: the driver reads and sends chunks, and the other machine's `PartStore` writes them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator, Mapping

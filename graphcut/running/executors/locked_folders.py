@@ -4,8 +4,6 @@ The processes that use a folder lock it, and remove it at their end. If all of t
 folder: nobody has locked it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

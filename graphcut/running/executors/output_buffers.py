@@ -1,7 +1,5 @@
 """Preallocated output buffers: parts write into shared memory directly once the shapes of their outputs are known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Final
 

@@ -3,8 +3,6 @@
 It needs numpy, onnxruntime and msgspec, and does not import the program that started it.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -4,8 +4,6 @@ A worker is a fresh Python process that imports graphcut only. So the user's pro
 come from anywhere. Tensors are in shared memory, see `shared_memory`; each worker has a pipe for commands and events.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

@@ -4,8 +4,6 @@ An executor is a set of workers that hold parts: threads, processes, actors on o
 scheduler decides which step runs when and on which worker. The executor runs it and reports events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter

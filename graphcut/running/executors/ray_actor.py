@@ -1,7 +1,5 @@
 """The Ray actor that is a worker on another machine, and how tensors are converted for Ray."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Ray cluster of a run: connecting to one or starting one, its machines, and the placement of workers."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

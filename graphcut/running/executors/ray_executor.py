@@ -5,8 +5,6 @@ object stores and go straight from the machine that made them to those that read
 pass through this process.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

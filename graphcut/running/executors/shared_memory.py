@@ -4,8 +4,6 @@ Shared memory consists of *regions*: files in a private folder, in /dev/shm if i
 files. The process that made a region maps it for writing, all others for reading. Small values travel in messages.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import math

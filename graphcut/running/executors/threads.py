@@ -1,7 +1,5 @@
 """Workers in this process. They share the loaded parts, so that each part is in memory once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread

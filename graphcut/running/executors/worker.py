@@ -1,7 +1,5 @@
 """A worker: the parts it has loaded, and the states of the sequences it works on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Layer-wise pass: each part is loaded once, and all inputs run through it before the next part is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...core.errors import RunError

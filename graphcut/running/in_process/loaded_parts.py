@@ -1,7 +1,5 @@
 """The parts that are loaded in this process: those that stay, the one that runs, and the next one."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 

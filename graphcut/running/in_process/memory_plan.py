@@ -1,7 +1,5 @@
 """Memory forecast of a run and the parts that stay loaded, from the manifest and the shapes of the inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

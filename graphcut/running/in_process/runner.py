@@ -1,7 +1,5 @@
 """Running a cascade in this process, once or many times, within a memory limit."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
 from itertools import chain

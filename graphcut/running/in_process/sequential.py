@@ -1,7 +1,5 @@
 """A cascade part by part, with one part loaded at a time; and the inputs of a user as values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ...core.errors import RunError, did_you_mean

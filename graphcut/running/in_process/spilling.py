@@ -1,7 +1,5 @@
 """Spill store: tensors that wait between parts, in memory up to a limit, the others in files of a temporary folder."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import shutil

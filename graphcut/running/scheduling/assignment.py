@@ -1,7 +1,5 @@
 """Which worker owns which parts at the start of a run, and which executor the workers belong to."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@
 parts if there is one, and `LoadBalance.accept` is called when it is in force.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise

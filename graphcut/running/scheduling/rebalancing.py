@@ -1,7 +1,5 @@
 """Rebalancing: parts move to other workers during a run, once their new owners have loaded them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from ..executors.protocol import Done

@@ -4,8 +4,6 @@ There is one for all executors. A step runs at least once; a request is answered
 The tensors that a step reads are released only after the step is done, so lost work is repeated from the last boundary.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, assert_never

@@ -5,8 +5,6 @@ sequence read, and repeats these steps on another worker. The rebuilt states are
 draw no random numbers.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The worker pool: which worker owns and holds which parts, what it runs, and what happens when it ends."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
