@@ -162,7 +162,7 @@ def _copy(source: int, span: ByteRange, output: int, offset: int, buffer: memory
     done = 0
     cloned = _clone_pages(source, span, output, offset)
     if cloned is None and span.length and hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(output, offset, span.length)
+        _reserve(output, offset, span.length)
     while done < span.length:
         if cloned is not None and done == cloned[0]:
             copied = cloned[1] - cloned[0]
@@ -177,6 +177,15 @@ def _copy(source: int, span: ByteRange, output: int, offset: int, buffer: memory
         done += copied
         if report is not None:
             report(copied)
+
+
+def _reserve(file: int, offset: int, length: int) -> None:
+    """Reserve disk space, if the file system can."""
+    try:
+        os.posix_fallocate(file, offset, length)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+            raise
 
 
 def _clone_pages(source: int, span: ByteRange, output: int, offset: int) -> tuple[int, int] | None:

@@ -312,9 +312,10 @@ def _devices(plan: Plan) -> Sequence[Device]:
 
 
 def _states(model: Model) -> Iterator[State]:
+    sizes = head_sizes(model)
     for cache in find_caches(model):
         axis = token_axis(model, cache)
-        start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, head_sizes(model))
+        start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, sizes)
         yield State(past=cache.past, present=cache.present, axis=axis, start=start)
 
 

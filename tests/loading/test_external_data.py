@@ -377,6 +377,29 @@ def test_a_full_disk_leaves_no_handle_open(folder: Path, tmp_path: Path, monkeyp
         write_data(lay_out([ByteRange(folder / A, 0, 10), ByteRange(folder / B, 0, 10)]), tmp_path / "new.bin")
 
 
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_file_system_that_cannot_reserve_space_is_written_to(
+    folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    assert written(lay_out([ByteRange(folder / A, 0, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][: 3 * PAGE]
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_it_is_written_to(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr(os, "pwrite", lambda *_: pytest.fail("something is written"))
+    with no_handle_is_left(), pytest.raises(OSError, match="No space left on device"):
+        write_data(lay_out([ByteRange(folder / A, 0, 3 * PAGE)]), tmp_path / "new.bin")
+
+
 def test_short_writes_are_continued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda target, piece, offset: real(target, piece[:999], offset))

@@ -22,6 +22,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, GraphcutError, Model, SessionConfig, UsageError, demos
+from graphcut.costs import caches
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
 from graphcut.surgery import splitting
@@ -149,6 +150,29 @@ def test_the_manifest_describes_the_model_and_the_split(external: Path) -> None:
     ]
     assert cascade.source.resolve() == external.resolve()
     assert json.loads(cascade.path.read_text(encoding="utf-8"))["format"] == "graphcut.cascade/1"
+
+
+def test_the_caches_are_searched_as_often_for_many_as_for_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = 0
+    find_caches = caches.find_caches
+
+    def counted(model: Model) -> tuple[caches.Cache, ...]:
+        nonlocal searches
+        searches += 1
+        return find_caches(model)
+
+    found = {}
+    for layers in (2, 8):
+        demos.write("llm", tmp_path / "m.onnx", hidden=16, layers=layers, heads=2, kv_heads=1, vocab=32)
+        model = graphcut.load(tmp_path / "m.onnx")
+        plan = graphcut.plan(graphcut.analyze(model), At(("/model/layers.0/add_1",)))
+        with monkeypatch.context() as patch:
+            searches = 0
+            patch.setattr(caches, "find_caches", counted)
+            cascade = graphcut.split(model, plan, force=True)
+        assert len(cascade.manifest.states) == 2 * layers
+        found[layers] = searches
+    assert found[2] == found[8]
 
 
 def test_dims_are_for_sizes_only(inline: Path) -> None:
