@@ -785,12 +785,16 @@ def test_parts_in_a_replay_repeat_all_their_steps() -> None:
 # Rebalancing
 
 
+def balance_of_two() -> LoadBalance:
+    return LoadBalance((0, 4, 8), lambda _worker, _parts: True)
+
+
 def slowed(*, overlap: bool) -> tuple[Script, Run]:
     """Two workers with four parts each, of which the second becomes three times as slow."""
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
     workers = workers_with(range(4), range(4, 8), overlap=[range(8)] * 2 if overlap else ())
-    return script, play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
+    return script, play(script, workers, feeds(40), ["t8"], balance=balance_of_two())
 
 
 def test_parts_that_both_workers_hold_move_without_loading() -> None:
@@ -814,7 +818,7 @@ def test_parts_do_not_move_to_a_worker_without_memory() -> None:
     workers = workers_with(range(4), range(4, 8), memory_bytes=40)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    found = play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
+    found = play(script, workers, feeds(40), ["t8"], balance=balance_of_two())
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
     assert found.scheduler.log.rebalances == []
     assert script.held == []
@@ -824,7 +828,7 @@ def test_a_worker_with_a_memory_limit_drops_parts_that_moved() -> None:
     workers = workers_with(range(4), range(4, 8), memory_bytes=70)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    found = play(script, workers, feeds(40), ["t8"], balance=LoadBalance((0, 4, 8)))
+    found = play(script, workers, feeds(40), ["t8"], balance=balance_of_two())
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
     assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]
     assert script.held == [(0, (0, 1, 2, 3, 4, 5)), (1, (6, 7))]
@@ -836,7 +840,7 @@ def test_rebalancing_goes_on_after_a_death_during_preparation() -> None:
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
     script.kill_at(before.scheduler.log.rebalances[0][1] - LOAD_S / 2, 0)
-    found = play(script, workers_with(range(4), range(4, 8)), feeds(60), ["t8"], balance=LoadBalance((0, 4, 8)))
+    found = play(script, workers_with(range(4), range(4, 8)), feeds(60), ["t8"], balance=balance_of_two())
     assert found.answers == by_hand(script.units, ["t8"], feeds(60))
     assert len(found.scheduler.log.deaths) == 1
     assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]

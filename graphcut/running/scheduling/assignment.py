@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Literal
 
 from ...core.errors import UsageError
@@ -12,7 +11,7 @@ from ..executors.protocol import Executor
 from ..executors.threads import ThreadExecutor
 from ..executors.worker import StatesByPart
 from ..stage import SessionConfig
-from .load_balancing import LoadBalance, even_bounds
+from .load_balancing import LoadBalance, even_bounds, spans_of
 from .requests import ScheduledPart
 from .worker_pool import WorkerState
 
@@ -46,14 +45,8 @@ def part_memory_bytes(part: Part) -> int:
 def assign_parts(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[WorkerState]:
     """The workers and the parts they own: those of the plan's devices, or else consecutive parts of similar memory.
 
-    Args:
-        cascade: the parts.
-        workers: the number of workers; by default the number of the plan's devices, or else of cores, but not more than
-            parts. More workers than parts share the parts with the most memory.
-        overlap: how many parts before and after its own a worker holds as well.
-
-    Raises:
-        UsageError: `workers` is less than 1.
+    There are as many workers as the plan has devices, or else as cores, but not more than parts. If more `workers` are
+    asked for, several share the parts with the most memory. Each also holds `overlap` parts before and after its own.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"{workers} workers can't run anything", hint="take 1 or more")
@@ -70,7 +63,7 @@ def assign_parts(cascade: Cascade, workers: int | None, overlap: int = 0) -> lis
         ]
     number = workers or min(len(parts), os.cpu_count() or 1)
     bounds = even_bounds([part_memory_bytes(part) + 1.0 for part in parts], min(number, len(parts)))
-    spans = [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
+    spans = spans_of(bounds)
     while len(spans) < number:  # one more worker for the span with the most memory for each of its workers
         spans.append(max(spans, key=lambda span: sum(part_memory_bytes(parts[i]) for i in span) / spans.count(span)))
     return [worker(f"worker {i}", None, span) for i, span in enumerate(spans)]
@@ -79,11 +72,7 @@ def assign_parts(cascade: Cascade, workers: int | None, overlap: int = 0) -> lis
 def make_executor(
     cascade: Cascade, via: Via, config: SessionConfig, states: StatesByPart, workers: Sequence[WorkerState]
 ) -> Executor:
-    """An executor for `workers`.
-
-    Raises:
-        UsageError: `via` is `ray`, and Ray is not installed.
-    """
+    """An executor for `workers`."""
     match via:
         case "threads":
             return ThreadExecutor(cascade, config, states)
@@ -97,9 +86,8 @@ def make_executor(
             except ModuleNotFoundError as error:
                 if (error.name or "").partition(".")[0] != "ray":
                     raise
-                raise UsageError(
-                    "`ray` needs Ray, which is not installed", hint="pip install 'graphcut[ray]'"
-                ) from None
+                hint = "pip install 'graphcut[ray]'"
+                raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
             return RayExecutor(cascade, config, states, [worker.name for worker in workers])
 
 
@@ -118,7 +106,7 @@ def load_balance_of(parts: Sequence[ScheduledPart], workers: Sequence[WorkerStat
         limit = workers[index].memory_bytes
         return limit is None or sum(parts[i].memory_bytes for i in held) <= limit
 
-    return LoadBalance(bounds, allowed=allowed)
+    return LoadBalance(bounds, allowed)
 
 
 def share_threads(config: SessionConfig, workers: int, via: Via) -> SessionConfig:

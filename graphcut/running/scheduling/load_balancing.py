@@ -23,52 +23,20 @@ Allowed = Callable[[int, range], bool]
 
 Array = npt.NDArray[np.float64]
 
-GAIN: Final = 0.10
-"""The share of the slowest worker's time that a division must save."""
-
-ROUNDS: Final = 3
-"""The number of successive rounds that must find such a gain."""
-
-REST: Final = 4
-"""Rounds without a proposal at first and after a change: the first runs of a part on a worker are slower."""
-
-SAME: Final = 0.01
-"""Divisions whose slowest workers differ by less than this share are equal; the one that moves fewest parts wins."""
-
-EXACT: Final = 1e-9
-"""The relative rounding error of sums of floats."""
-
-NOISE: Final = 0.05
-"""The random variation of a part's time from step to step, as a logarithm."""
-
-SURPRISE: Final = 4 * NOISE
-"""A difference that is not random, as a logarithm."""
-
-MOST: Final = math.log(2)
-"""The largest change that a single round can show, as a logarithm: a single slow step must not move parts."""
-
-SETTLED: Final = 4
-"""The number of measurements after which the usual time of a part on a worker is known."""
-
-AGING: Final = 0.9
-"""The weight of a measurement relative to one that is a round younger."""
-
-OLD: Final = 0.05
-"""The least weight of a measurement, so that it outweighs the priors."""
-
-PRIOR: Final = 1e-3
-"""The weight of the prior that workers are equally fast, relative to a measurement."""
-
-ALIKE: Final = 1e-6
-"""The weight of the prior that parts cost the same. It matters only for parts that were never measured."""
-
-TICK_S: Final = 1e-9
-"""The least time of a part: clocks that are too coarse say 0."""
-
-
-def always(_worker: int, _parts: range) -> bool:
-    """Every worker may hold everything."""
-    return True
+GAIN: Final = 0.10  #: the share of the slowest worker's time that a division must save.
+ROUNDS: Final = 3  #: the number of successive rounds that must find such a gain.
+REST: Final = 4  #: rounds without a proposal at first and after a change: first runs of a part on a worker are slower.
+SAME: Final = 0.01  #: slowest workers that differ by less are equal; the division that moves fewest parts wins.
+EXACT: Final = 1e-9  #: the relative rounding error of sums of floats.
+NOISE: Final = 0.05  #: the random variation of a part's time from step to step, as a logarithm.
+SURPRISE: Final = 4 * NOISE  #: a difference that is not random, as a logarithm.
+MOST: Final = math.log(2)  #: the largest change that a round can show, as a logarithm: a slow step must not move parts.
+SETTLED: Final = 4  #: the number of measurements after which the usual time of a part on a worker is known.
+AGING: Final = 0.9  #: the weight of a measurement relative to one that is a round younger.
+OLD: Final = 0.05  #: the least weight of a measurement, so that it outweighs the priors.
+PRIOR: Final = 1e-3  #: the weight of the prior that workers are equally fast, relative to a measurement.
+ALIKE: Final = 1e-6  #: the weight of the prior that parts cost the same. It matters for parts never measured.
+TICK_S: Final = 1e-9  #: the least time of a part: clocks that are too coarse say 0.
 
 
 def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
@@ -78,9 +46,6 @@ def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
     partition problem: Skiena, The Algorithm Design Manual), in O(workers * parts²).
 
     Example: even_bounds([1, 1, 1, 3], 2) is (0, 3, 4): both workers have 3. Weights are in any unit, not negative.
-
-    Raises:
-        UsageError: fewer than one worker, or more workers than parts.
     """
     if not 1 <= workers <= len(weights):
         raise UsageError(
@@ -92,7 +57,12 @@ def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
     return _cheapest(loads, [spans**2] * workers, limit=_min_max_load(loads) * (1 + EXACT))
 
 
-def better_bounds(costs: Array, slowness: Array, bounds: Bounds, *, allowed: Allowed = always) -> Bounds | None:
+def spans_of(bounds: Bounds) -> list[tuple[int, ...]]:
+    """The parts of each worker."""
+    return [tuple(range(start, end)) for start, end in pairwise(bounds)]
+
+
+def better_bounds(costs: Array, slowness: Array, bounds: Bounds, allowed: Allowed) -> Bounds | None:
     """A division whose slowest worker takes at least `GAIN` less time than now; None if there is none.
 
     Part i takes costs[i] * slowness[k] seconds on worker k. The time of the slowest worker is optimal within `SAME`,
@@ -123,18 +93,13 @@ class LoadBalance:
     rounds. If a single part is the bottleneck, there is nothing to propose.
     """
 
-    bounds: Bounds  #: the division in force.
-
-    def __init__(self, bounds: Bounds, *, allowed: Allowed = always) -> None:
+    def __init__(self, bounds: Bounds, allowed: Allowed) -> None:
         """Begin with `bounds`, and propose only what is `allowed`.
 
         `allowed` is asked about the parts that a worker would own, and has to take into account what else it holds:
         overlaps, and during a change the parts that it owns now.
-
-        Raises:
-            UsageError: `bounds` is not a division.
         """
-        self.bounds = _checked(bounds, parts=bounds[-1], workers=len(bounds) - 1)
+        self.bounds = bounds  #: the division in force.
         self._allowed = allowed
         self._speeds = MeasuredSpeeds(parts=bounds[-1], workers=len(bounds) - 1)
         self._streak, self._rest = 0, REST
@@ -154,17 +119,13 @@ class LoadBalance:
         if self._rest:
             self._rest -= 1
             return None
-        better = better_bounds(*self._speeds.fitted(), self.bounds, allowed=self._allowed)
+        better = better_bounds(*self._speeds.fitted(), self.bounds, self._allowed)
         self._streak = self._streak + 1 if better else 0
         return better if self._streak >= ROUNDS else None
 
     def accept(self, bounds: Bounds) -> None:
-        """`bounds` are in force now, whether they were proposed or not.
-
-        Raises:
-            UsageError: they are not a division of these parts among these workers.
-        """
-        self.bounds = _checked(bounds, parts=self.bounds[-1], workers=len(self.bounds) - 1)
+        """`bounds` are in force now, whether they were proposed or not."""
+        self.bounds = bounds
         self._streak, self._rest = 0, REST
 
 
@@ -306,13 +267,3 @@ def _cheapest(loads: Sequence[Array], prices: Sequence[Array], *, limit: float) 
     for start in reversed(starts):
         bounds.append(int(start[bounds[-1]]))
     return (0, *bounds[::-1])
-
-
-def _checked(bounds: Bounds, *, parts: int, workers: int) -> Bounds:
-    fits = len(bounds) == workers + 1 and bounds[0] == 0 and bounds[-1] == parts
-    if not fits or workers < 1 or any(end <= start for start, end in pairwise(bounds)):
-        raise UsageError(
-            f"the bounds {bounds} don't divide {parts} parts among {workers} workers",
-            hint=f"they are {workers + 1} rising numbers, from 0 to {parts}",
-        )
-    return bounds

@@ -1,9 +1,7 @@
 """Rebalancing: parts move to other workers during a run, once their new owners have loaded them."""
 
-from itertools import pairwise
-
 from ..executors.protocol import Done
-from .load_balancing import Bounds, LoadBalance
+from .load_balancing import Bounds, LoadBalance, spans_of
 from .worker_pool import WorkerPool
 
 
@@ -28,7 +26,7 @@ class Rebalancing:
         for part, seconds in zip(event.step.parts, event.seconds, strict=True):
             self._balance.measured(event.worker, part, seconds)
         if self._next is None and (bounds := self._balance.proposal()) is not None:
-            wanted = _spans(bounds)
+            wanted = spans_of(bounds)
             # If a worker is not up or has no memory, it is proposed again.
             if all(worker.is_up and self._pool.fits(i, wanted[i]) for i, worker in enumerate(self._pool.workers)):
                 self._next = bounds
@@ -41,7 +39,7 @@ class Rebalancing:
         bounds = self._next
         if bounds is None or self._balance is None:
             return None
-        owned = _spans(bounds)
+        owned = spans_of(bounds)
         if not all(worker.holds.issuperset(parts) for worker, parts in zip(self._pool.workers, owned, strict=True)):
             return None
         self._pool.own(owned)
@@ -56,7 +54,3 @@ class Rebalancing:
     def end(self) -> None:
         """Move nothing from now on."""
         self._next = self._balance = None
-
-
-def _spans(bounds: Bounds) -> list[tuple[int, ...]]:
-    return [tuple(range(start, stop)) for start, stop in pairwise(bounds)]

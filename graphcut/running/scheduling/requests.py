@@ -33,23 +33,17 @@ class Request:
 
 
 class Routing:
-    """Which parts read and write which tensors. The same for all requests.
-
-    Attributes:
-        parts: the parts, in topological order.
-        outputs: the tensors of an answer.
-        readers: for each tensor, the indices of the parts that read it.
-        inputs: the tensors that come from outside. Some may not be fed.
-    """
+    """Which parts read and write which tensors. The same for all requests."""
 
     def __init__(self, parts: Sequence[ScheduledPart], outputs: Sequence[str]) -> None:
-        self.parts = tuple(parts)
-        self.outputs = dict.fromkeys(outputs).keys()
-        self.readers: dict[str, list[int]] = {}
+        self.parts = tuple(parts)  #: in topological order.
+        self.outputs = dict.fromkeys(outputs).keys()  #: the tensors of an answer.
+        self.readers: dict[str, list[int]] = {}  #: for each tensor, the indices of the parts that read it.
         for index, part in enumerate(parts):
             for name in part.reads:
                 self.readers.setdefault(name, []).append(index)
         self._writer = {name: index for index, part in reversed([*enumerate(parts)]) for name in part.writes}
+        #: the tensors that come from outside. Some may not be fed.
         self.inputs = frozenset(name for name, readers in self.readers.items() if self.is_input(name, readers[0]))
 
     def wanted(self, parts: Sequence[int]) -> tuple[str, ...]:
@@ -64,19 +58,7 @@ class Routing:
 
 
 class RequestState:
-    """The state of a request in flight. A restarted request gets a new one.
-
-    Attributes:
-        number: its number in the order of arrival.
-        request: the request.
-        handles: the tensors that will still be read, and those of the answer.
-        attempt: how often it was restarted before.
-        deaths: by the first part of a step, how many workers ended while they ran that step.
-        running: how many of its steps run now.
-        taken: the parts that are done or run now.
-        error: why it has no answer; None if it has one or may still get one.
-        is_dropped: its handles are not needed, except by the steps that run now.
-    """
+    """The state of a request in flight. A restarted request gets a new one."""
 
     def __init__(
         self,
@@ -87,15 +69,16 @@ class RequestState:
         before: RequestState | None,
     ) -> None:
         """Begin with the inputs that are fed; `before` is the attempt that this one replaces."""
-        self.number = number
+        self.number = number  #: in the order of arrival.
         self.request = request
-        self.handles: dict[str, Handle] = {}
-        self.attempt: int = before.attempt + 1 if before else 0
+        self.handles: dict[str, Handle] = {}  #: the tensors that will still be read, and those of the answer.
+        self.attempt: int = before.attempt + 1 if before else 0  #: how often it was restarted before.
+        #: by the first part of a step, how many workers ended while they ran that step.
         self.deaths: Counter[int] = before.deaths if before else Counter()
-        self.running = 0
-        self.taken: set[int] = set()
-        self.error: Exception | None = None
-        self.is_dropped = False
+        self.running = 0  #: how many of its steps run now.
+        self.taken: set[int] = set()  #: the parts that are done or run now.
+        self.error: Exception | None = None  #: why it has no answer; None if it has one or may still get one.
+        self.is_dropped = False  #: its handles are not needed, except by the steps that run now.
         self._routing = routing
         self._absent = routing.inputs - handles.keys()
         self._unread = {name: len(readers) for name, readers in routing.readers.items()}

@@ -18,33 +18,20 @@ from .requests import Request, RequestState, Routing
 from .state_recovery import StateRecovery, StepHistory
 from .worker_pool import WorkerPool, WorkerState
 
-MAX_KILLS: Final = 3
-"""A request fails once so many workers ended while they ran the same step of it."""
-
-MAX_LOSSES: Final = 5
-"""How often a request is restarted after its tensors were lost."""
-
-DEADLINE_S: Final = 300.0
-"""How long a worker may take to load its parts, and for a step whose duration is not known yet."""
-
-LEAST_PATIENCE_S: Final = 5.0
-"""A worker is never considered hung earlier."""
-
+MAX_KILLS: Final = 3  #: a request fails once so many workers ended while they ran the same step of it.
+MAX_LOSSES: Final = 5  #: how often a request is restarted after its tensors were lost.
+DEADLINE_S: Final = 300.0  #: how long a worker may take to load its parts, and for a step of unknown duration.
+LEAST_PATIENCE_S: Final = 5.0  #: a worker is never considered hung earlier.
+#: a worker is considered hung after so many times the expected time of its step. Each death in that step multiplies
+#: this again: some requests take longer than others.
 PATIENCE: Final = 10
-"""A worker is considered hung after so many times the expected time of its step. Each death in that step multiplies
-this again: some requests take longer than others."""
 
 Answer = Mapping[str, Value] | RunError
 """The outputs of a request, or why it failed."""
 
 
 class Scheduler:
-    """Runs requests through the parts of a cascade.
-
-    Attributes:
-        log: the log of the run.
-        pool: the workers.
-    """
+    """Runs requests through the parts of a cascade."""
 
     def __init__(  # noqa: PLR0913 - independent settings
         self,
@@ -58,18 +45,7 @@ class Scheduler:
         balance: LoadBalance | None = None,
         log: RunLog | None = None,
     ) -> None:
-        """Starts nothing; see `run`.
-
-        Args:
-            routing: the parts, and which of them reads which tensor.
-            executor: runs the steps.
-            workers: the workers, with the parts that each owns.
-            window: the maximum number of requests in flight, delivered ones not counted.
-            on_error: what to do with a request that fails.
-            deadline_s: how long loading may take, and a step whose duration is not known yet.
-            balance: moves parts between neighbours during the run; None to leave them where they are.
-            log: the log to write to.
-        """
+        """Starts nothing. At most `window` requests are in flight; without a `balance`, parts stay where they are."""
         self.log = log or RunLog(len(routing.parts), len(workers))
         self.pool = WorkerPool(executor, workers, routing.parts, deadline_s)
         self._routing = routing
@@ -91,11 +67,8 @@ class Scheduler:
     def run(self, requests: Iterable[Request | None]) -> Iterator[Answer]:
         """The answers, in the order of the requests, which are fetched as the window allows.
 
-        A request that is None means that there is none now, and to ask again after the next event.
-
-        Raises:
-            RunError: a request failed and `on_error` is `raise`; a part can't be loaded; or a worker is lost and no
-                other has memory for its parts.
+        A request that is None means that there is none now, and to ask again after the next event. Errors are raised if
+        `on_error` says so, if a part can't be loaded, and if a worker is lost and no other has memory for its parts.
         """
         source = iter(requests)
         undelivered = 0

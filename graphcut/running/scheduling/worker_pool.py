@@ -10,13 +10,10 @@ from ...core.units import size
 from ..executors.protocol import Executor, Step
 from .requests import ScheduledPart
 
-MAX_DEATHS: Final = 3
-"""How often a worker may end without finishing a step in between before it is not restarted any more."""
-
-_HUNG: Final = "it hung"
-
+#: how long after its first, second and third death a worker is restarted. After a fourth one without finishing a step
+#: in between, it is not restarted any more.
 _PAUSES_S: Final = (0.0, 0.2, 1.0)
-"""How long after its first, second and third death a worker is restarted."""
+_HUNG: Final = "it hung"
 
 
 @dataclass(slots=True)
@@ -49,12 +46,7 @@ class WorkerState:
 
 
 class WorkerPool:
-    """All workers of a run.
-
-    Attributes:
-        workers: the workers, by index.
-        parts: the parts, by index.
-    """
+    """All workers of a run."""
 
     def __init__(
         self, executor: Executor, workers: Sequence[WorkerState], parts: Sequence[ScheduledPart], start_s: float
@@ -147,17 +139,13 @@ class WorkerPool:
         self.hold(index, worker.owns)  # it may have got some while it loaded
 
     def died(self, index: int, reason: str, *, for_good: bool) -> None:
-        """A worker ended: restart it later, or give its parts to others.
-
-        Raises:
-            RunError: it can't be restarted, and no other worker has memory for one of its parts.
-        """
+        """A worker ended: restart it later, or give its parts to others. Raises RunError if none has memory for one."""
         worker = self.workers[index]
         worker.death_reason = worker.death_reason or reason
         worker.is_up, worker.step, worker.deadline = False, None, None
         worker.holds = worker.requested = frozenset()
         worker.deaths += 1
-        if for_good or worker.deaths > MAX_DEATHS:
+        if for_good or worker.deaths > len(_PAUSES_S):
             worker.is_gone = True
             self._reassign(index)
         else:
