@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from .errors import CascadeError, GraphcutError, RecordError, validation_message, wrong_type
 from .product import Product
 from .wiring import Dim, Tensor, Wiring, wire
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 FORMAT: Final = "graphcut.cascade/1"
 MANIFEST: Final = "cascade.json"
@@ -209,17 +211,22 @@ def read_manifest(path: Path) -> Manifest:
         RecordError: it doesn't have the expected format.
     """
     try:
-        raw = path.read_bytes()
+        return read_record(path, Manifest, FORMAT, "split the model again")
     except OSError as error:
         raise CascadeError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from None
-    hint = "split the model again, or use the version of graphcut that wrote it"
+
+
+def read_record(path: Path, kind: type[_Record], version: str, again: str) -> _Record:
+    """The record in a JSON file whose field `format` is `version`, else a RecordError; an OSError is passed on."""
+    raw = path.read_bytes()
+    hint = f"{again}, or use the version of graphcut that wrote it"
     try:
         found = msgspec.json.decode(raw)
-        version = found.get("format") if isinstance(found, dict) else None
-        if version != FORMAT:
-            what = f"the format {version!r}" if version else "no format"
-            raise RecordError(f"{path} has {what}, and this version of graphcut reads {FORMAT!r}", hint=hint)
-        return msgspec.json.decode(raw, type=Manifest)
+        given = found.get("format") if isinstance(found, dict) else None
+        if given != version:
+            what = f"the format {given!r}" if given else "no format"
+            raise RecordError(f"{path} has {what}, and this version of graphcut reads {version!r}", hint=hint)
+        return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

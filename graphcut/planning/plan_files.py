@@ -12,8 +12,9 @@ from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import Analysis
 from ..core.atomic_files import replacing
-from ..core.errors import GraphcutError, RecordError, UsageError, validation_message
+from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph, partition
+from ..core.manifest import read_record
 from ..costs.device import Device
 from ..costs.matching import Coverage
 from ..costs.weighing import weigh
@@ -139,22 +140,10 @@ def read_plan(path: str | Path) -> PlanFile:
     """
     path = Path(path)
     try:
-        raw = path.read_bytes()
+        return read_record(path, PlanFile, FORMAT, "plan again")
     except OSError as error:
-        raise UsageError(
-            f"{path} can't be read: {error.strerror}", hint="`graphcut plan MODEL ... -o FILE` writes one"
-        ) from None
-    hint = "plan again, or use the graphcut that wrote it"
-    try:
-        found = msgspec.json.decode(raw)
-        version = found.get("format") if isinstance(found, dict) else None
-        if isinstance(version, str) and version != FORMAT:
-            raise RecordError(f"{path}: its format is {version!r}, and this graphcut reads {FORMAT!r}", hint=hint)
-        return msgspec.json.decode(raw, type=PlanFile)
-    except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{path} is not a plan: {error}", hint=hint) from None
+        hint = "`graphcut plan MODEL ... -o FILE` writes one"
+        raise UsageError(f"{path} can't be read: {error.strerror}", hint=hint) from None
 
 
 def replay(analysis: Analysis, path: str | Path) -> Plan:
