@@ -280,7 +280,7 @@ class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="s
     """A verification: the answer, the structural proof, and every tensor that was compared."""
 
     same: bool  #: the answer.
-    is_identical: bool  #: whether all compared tensors are identical.
+    is_identical: bool | None  #: whether all compared tensors are identical; null if nothing was run.
     proof: ProofRecord  #: the structural comparison.
     runs: tuple[tuple[ComparedTensorRecord, ...], ...]  #: the tensors that were compared, for each set of inputs.
     first_difference: ComparedTensorRecord | None  #: the first tensor that fails; null if none.

@@ -1,18 +1,20 @@
 """How much two values differ: tensors, sequences, maps and optionals of any element type."""
 
+import ctypes
 from collections.abc import Sequence
-from math import inf
+from math import inf, prod
 from typing import Any, Final
 
 import numpy as np
+import onnxruntime as ort
 
 from ..core.wiring import Tensor
-from ..running.values import NON_NUMPY_TYPES, Value, ml_dtypes_name, to_array
+from ..running.values import NON_NUMPY_TYPES, Value, ml_dtypes_name
 
 Array = np.ndarray[Any, Any]
 
 _CHUNK_ELEMENTS: Final = 1 << 17
-"""Arrays are compared in chunks of this size, which takes less than 32 MiB at a time."""
+"""Arrays are compared in chunks of this size, which takes less than 32 MiB, however large they are."""
 _NUMERIC_KINDS: Final = "fiubcV"
 _FLOAT_KINDS: Final = "fcV"
 """The types of ml_dtypes are of kind V. Those that are values of tensors here are all floats."""
@@ -21,15 +23,18 @@ _FLOAT_KINDS: Final = "fcV"
 def flatten(value: Value, tensor: Tensor) -> list[Any]:
     """The arrays, keys and lengths that a value consists of, in a fixed order; a large array in chunks, after its type.
 
-    An array of a type that numpy lacks (bfloat16, 8-bit floats) is of a type of ml_dtypes, which onnx depends on.
+    Arrays are views: `value` must live as long as they do. A float in a map is an array of one number. An array of a
+    type that numpy lacks (bfloat16, 8-bit floats) is of a type of ml_dtypes, which onnx depends on.
     """
-    plain = to_array(value, tensor)
+    plain = _view(value, tensor) if isinstance(value, ort.OrtValue) else value
     if plain is None:
         return []
     if isinstance(plain, dict):
         return [item for key in sorted(plain) for item in (key, *flatten(plain[key], tensor))]
     if isinstance(plain, list):
         return [len(plain), *(item for element in plain for item in flatten(element, tensor))]
+    if isinstance(plain, float):
+        return [np.array(plain)]
     if tensor.dtype in NON_NUMPY_TYPES:
         import ml_dtypes  # takes 20 ms, and few models need it
 
@@ -38,6 +43,15 @@ def flatten(value: Value, tensor: Tensor) -> list[Any]:
         return [plain]
     chunks = (plain.reshape(-1)[i : i + _CHUNK_ELEMENTS] for i in range(0, plain.size, _CHUNK_ELEMENTS))
     return [f"{plain.dtype}{plain.shape}", *chunks]
+
+
+def _view(value: ort.OrtValue, tensor: Tensor) -> Array:
+    """The numbers of a tensor in the memory where they are; the bits if numpy lacks the type."""
+    if tensor.dtype not in NON_NUMPY_TYPES:
+        return np.asarray(value.numpy())
+    bits, shape = NON_NUMPY_TYPES[tensor.dtype][0], value.shape()
+    memory = ctypes.c_char * (prod(shape) * np.dtype(bits).itemsize)
+    return np.frombuffer(memory.from_address(value.data_ptr()), bits).reshape(shape)
 
 
 def is_float(item: object) -> bool:
@@ -62,7 +76,9 @@ def _is_identical(a: object, b: object) -> bool:
     if not is_float(a):
         return False
     left, right = _widened(a), _widened(b)
-    same_number = (left == right) & (np.signbit(left.real) == np.signbit(right.real))
+    same_number = left == right
+    for part in ("real", "imag"):
+        same_number &= np.signbit(getattr(left, part)) == np.signbit(getattr(right, part))
     return bool(np.all(same_number | (np.isnan(left) & np.isnan(right))))
 
 
@@ -73,34 +89,37 @@ def _widened(array: Array) -> Array:
 
 def largest(items: Sequence[Any]) -> float:
     """The largest finite absolute value in a flattened value; 0 if there is none."""
-    arrays = [np.abs(_widened(a)) for a in items if isinstance(a, np.ndarray) and a.dtype.kind in _NUMERIC_KINDS]
-    return max((float(a[np.isfinite(a)].max(initial=0.0)) for a in arrays), default=0.0)
+    return max((_largest(item) for item in items if isinstance(item, np.ndarray)), default=0.0)
+
+
+def _largest(array: Array) -> float:
+    numbers = np.abs(_widened(array)) if array.dtype.kind in _NUMERIC_KINDS else np.zeros(0)
+    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
 
 
 def difference(a: Sequence[Any], b: Sequence[Any]) -> tuple[float, float, int]:
     """The largest absolute difference, relative difference (to `a`), and difference in ulps of two flattened values.
 
-    The first two are infinite if shapes, types, strings, or which numbers are finite differ. Ulps (units in the last
-    place) are 0 for numbers that are not real floats.
+    The first two are infinite if shapes, types, strings, keys, or which numbers are finite differ. Ulps (units in the
+    last place) are 0 for numbers that are not real floats.
     """
     if len(a) != len(b):
         return inf, inf, 0
-    found = [_difference(x, y) for x, y in zip(a, b, strict=True)] or [(0.0, 0.0, 0)]
-    absolute, relative, ulps = zip(*found, strict=True)
-    return max(absolute), max(relative), max(ulps)
+    absolute, relative, ulps = 0.0, 0.0, 0
+    for found in map(_difference, a, b):
+        absolute, relative, ulps = max(absolute, found[0]), max(relative, found[1]), max(ulps, found[2])
+    return absolute, relative, ulps
 
 
 def _difference(a: object, b: object) -> tuple[float, float, int]:
     if _is_identical(a, b):
         return 0.0, 0.0, 0
-    a, b = np.asarray(a), np.asarray(b)
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return inf, inf, 0
     if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind not in _NUMERIC_KINDS:
         return inf, inf, 0
     if a.dtype.kind in "iub":
-        # In Python's integers: the difference of two int64 may need 65 bits, more than float64 can represent.
-        gaps = [abs(int(x) - int(y)) for x, y in zip(a.ravel(), b.ravel(), strict=True)]
-        ratios = (gap / abs(int(x)) if x else inf for gap, x in zip(gaps, a.ravel(), strict=True) if gap)
-        return float(max(gaps)), max(ratios), 0
+        return _whole_difference(a, b)
     left, right = _widened(a), _widened(b)
     with np.errstate(all="ignore"):
         same = np.isnan(left) & np.isnan(right) | (left == right)
@@ -111,16 +130,30 @@ def _difference(a: object, b: object) -> tuple[float, float, int]:
     return float(gap.max()), float(relative.max()), _ulps(a, b)
 
 
+def _whole_difference(a: Array, b: Array) -> tuple[float, float, int]:
+    gap = _gap(a, b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(gap == 0, 0.0, gap / _gap(a, np.zeros_like(a)))
+    return float(gap.max()), float(relative.max()), 0
+
+
+def _gap(a: Array, b: Array) -> Array:
+    """The exact distances between integers: that of two int64 may need 64 bits without a sign."""
+    if a.dtype.kind == "b":
+        return np.asarray(a ^ b, np.uint64)
+    with np.errstate(over="ignore"):  # both the conversion of negative numbers and the subtraction are modulo 2^64
+        return np.asarray(np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64))
+
+
 def _ulps(a: Array, b: Array) -> int:
     """The largest number of representable values between two numbers; 0 for complex numbers."""
     signed = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}.get(a.dtype.itemsize)
     if a.dtype.kind == "c" or signed is None:
         return 0
-    lowest = -(2 ** (8 * a.dtype.itemsize - 1))
+    lowest = np.int64(-(2 ** (8 * a.dtype.itemsize - 1)))
     steps_from_zero = []
     for array in (a, b):
-        bits = np.ascontiguousarray(array).view(signed).astype(object if a.dtype.itemsize == 8 else np.int64)
+        bits = np.ascontiguousarray(array).view(signed).astype(np.int64)
         steps_from_zero.append(np.where(bits < 0, lowest - bits, bits))
     finite = np.isfinite(_widened(a)) & np.isfinite(_widened(b))
-    gaps = np.abs(steps_from_zero[0] - steps_from_zero[1])[finite]
-    return int(gaps.max()) if gaps.size else 0
+    return int(_gap(*steps_from_zero)[finite].max(initial=0))

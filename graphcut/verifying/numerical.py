@@ -88,7 +88,8 @@ def compare(
     """Run the model and the cascade on `feeds`, and compare tensor by tensor in the order in which parts write them.
 
     With `optimized` (graph optimizations on) only outputs are compared. The allowed difference is then 4 times what
-    the optimizations change in the unsplit model, and at least 1e-5 of the tensor's largest value.
+    the optimizations change in the unsplit model, and at least 1e-5 of the tensor's largest value. Integers, booleans
+    and strings must always be equal.
 
     Memory: one session is loaded at a time, and weights stay on disk. All compared tensors of the model are held until
     the end, beside those of the cascade that later parts read. Comparing takes less than 32 MiB in addition.
@@ -108,8 +109,9 @@ def compare(
         tensor = cascade.tensors[name]
         expected, actual = flatten(whole[name], tensor), flatten(value, tensor)
         top = largest(expected)
-        allowed = top * fraction if any(map(is_float, expected)) else 0.0
-        if optimized:
+        is_exact = not any(map(is_float, expected))  # integers, booleans and strings have no rounding to allow for
+        allowed = 0.0 if is_exact else top * fraction
+        if optimized and not is_exact:
             noise = difference(expected, flatten(unoptimized[name], tensor))[0]
             allowed = max(allowed, _NOISE_FACTOR * noise, _SMALLEST_OPTIMIZED * top)
         max_abs, max_rel, max_ulps = difference(expected, actual)

@@ -35,9 +35,9 @@ class Verification(Product):
         return next((tensor for run in self.runs for tensor in run if not tensor.passes), None)
 
     @property
-    def is_identical(self) -> bool:
-        """Whether all compared tensors are bit-identical."""
-        return all(tensor.is_identical for run in self.runs for tensor in run)
+    def is_identical(self) -> bool | None:
+        """Whether all compared tensors are bit-identical; None if nothing was run."""
+        return all(tensor.is_identical for run in self.runs for tensor in run) if self.runs else None
 
     @property
     def is_random(self) -> bool:

@@ -31,6 +31,7 @@ def test_a_wrong_cascade_is_exit_1(run: Run, own_parts: Path) -> None:
     assert as_json.code == 1
     found = json.loads(as_json.out)
     assert (found["same"], found["proof"]["holds"], len(found["proof"]["objections"])) == (False, False, 1)
+    assert (found["is_identical"], found["runs"]) == (None, []), "nothing was run, so nothing is known to be identical"
 
 
 def test_a_moved_model_is_given_by_option(run: Run, own_llm: Path, own_parts: Path) -> None:
