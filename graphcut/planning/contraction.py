@@ -1,6 +1,6 @@
 """Groups of nodes that stay in one part, because a rule says so or because two parts would depend on each other."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
 from ..core.graph import Graph
@@ -31,17 +31,18 @@ def contract(
         together: nodes that must share a group.
         ordered: pairs of nodes that must be in this order although no tensor flows between them.
     """
-    known = set(nodes)
-    joined = _union_find(len(graph.nodes), ([node for node in group if node in known] for group in together))
     activations = [tensor for tensor in graph.readers if tensor in graph.producer]
     edges = [(graph.producer[tensor], reader) for tensor in activations for reader in graph.readers[tensor]]
-    above: dict[int, dict[int, None]] = {joined[node]: {} for node in nodes}
+    above: dict[int, dict[int, None]] = {node: {} for node in nodes}
+    for row in together:  # its nodes form a circle
+        kept = [node for node in row if node in above]
+        edges += zip(kept, kept[1:] + kept[:1], strict=True)
     for source, target in (*edges, *ordered):
-        if source in known and target in known and joined[source] != joined[target]:
-            above[joined[source]][joined[target]] = None
+        if source in above and target in above:
+            above[source][target] = None
     component = _strong_components(above)
     index: dict[int, int] = {}  # of the components, in the order of their first nodes
-    group_of = {node: index.setdefault(component[joined[node]], len(index)) for node in nodes}
+    group_of = {node: index.setdefault(component[node], len(index)) for node in nodes}
     members: list[list[int]] = [[] for _ in index]
     before: list[set[int]] = [set() for _ in index]
     after: list[set[int]] = [set() for _ in index]
@@ -61,23 +62,6 @@ def contract(
     return tuple(tuple(members[group]) for group in kahn(before, after, push, lambda: heappop(ready)))
 
 
-def _union_find(count: int, together: Iterable[Sequence[int]]) -> list[int]:
-    """For each node the representative of its group."""
-    parent = list(range(count))
-
-    def find(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for group in together:
-        for node in group[1:]:
-            a, b = find(group[0]), find(node)
-            parent[max(a, b)] = min(a, b)
-    return [find(node) for node in range(count)]
-
-
 def _strong_components(above: Mapping[int, Iterable[int]]) -> dict[int, int]:
     """For each vertex the representative of its strongly connected component (Kosaraju's algorithm, no recursion)."""
     below: dict[int, list[int]] = {vertex: [] for vertex in above}
@@ -86,17 +70,14 @@ def _strong_components(above: Mapping[int, Iterable[int]]) -> dict[int, int]:
             below[reader].append(vertex)
     entered: set[int] = set()
     finished: list[int] = []
-    for start in above:
-        path: list[tuple[int, Iterator[int]]] = [] if start in entered else [(start, iter(above[start]))]
-        entered.add(start)
-        while path:
-            vertex, rest = path[-1]
-            following = next((reader for reader in rest if reader not in entered), None)
-            if following is None:
-                finished.append(path.pop()[0])
-            else:
-                entered.add(following)
-                path.append((following, iter(above[following])))
+    waiting = list(above)
+    while waiting:
+        vertex = waiting.pop()
+        if vertex < 0:  # all that it reaches is finished
+            finished.append(~vertex)
+        elif vertex not in entered:
+            entered.add(vertex)
+            waiting += (~vertex, *above[vertex])
     representative: dict[int, int] = {}
     for root in reversed(finished):
         waiting = [root]
@@ -104,5 +85,5 @@ def _strong_components(above: Mapping[int, Iterable[int]]) -> dict[int, int]:
             vertex = waiting.pop()
             if vertex not in representative:
                 representative[vertex] = root
-                waiting += [writer for writer in below[vertex] if writer not in representative]
+                waiting += below[vertex]
     return representative

@@ -626,7 +626,7 @@ def test_along_orders_bounds_of_parts_and_budgets_are_valid(
 
 
 def boundaries_of(tables: BoundaryTables) -> list[int]:
-    return [bits(np.flatnonzero(tables.inside(boundary)).tolist()) for boundary in range(tables.boundary_count)]
+    return [bits(tables.groups_between(0, boundary)) for boundary in range(tables.boundary_count)]
 
 
 def assert_tables_are_right(tables: BoundaryTables, brute: Brute, order: Sequence[int]) -> None:

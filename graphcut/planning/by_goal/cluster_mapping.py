@@ -18,8 +18,7 @@ from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, chain_dp
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, device_classes, fits_in, received_bytes, time_quantum
-from ..solver.milp import MilpObjective, MilpProblem
-from ..solver.optimality import prove
+from ..solver.milp import MilpObjective, MilpProblem, prove
 from ..solver.search import SearchResult, search
 from .direct_links import assign_devices
 

@@ -14,8 +14,7 @@ from ..results import Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
 from ..solver.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
-from ..solver.milp import MilpProblem
-from ..solver.optimality import prove
+from ..solver.milp import MilpProblem, prove
 from ..solver.search import search
 
 

@@ -15,8 +15,7 @@ from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
-from ..solver.milp import MilpObjective, MilpProblem
-from ..solver.optimality import prove
+from ..solver.milp import MilpObjective, MilpProblem, prove
 from ..solver.search import search
 
 _OBJECTIVES: Final[dict[Measure, tuple[str, MetricUnit]]] = {

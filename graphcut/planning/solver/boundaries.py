@@ -9,6 +9,7 @@ topological order (order_prefixes.py).
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from .topological_orders import Order
 class BoundaryTables(ABC):
     """Boundaries 0, 1, ... by growing size, and tables over pairs of them: `table[j, i]` is of the part from i to j."""
 
+    is_complete: ClassVar = False  #: whether these are all order ideals of the workload.
     load: Workload  #: the workload.
     order: Order  #: a topological order of the groups.
     nested: Bools  #: whether boundary i is a proper subset of boundary j, so that there is a part between them.
@@ -32,18 +34,9 @@ class BoundaryTables(ABC):
         """The number of boundaries."""
         return len(self.nested)
 
-    @property
-    @abstractmethod
-    def is_complete(self) -> bool:
-        """Whether these are all order ideals of the workload."""
-
     @abstractmethod
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:
         """The groups in boundary j and not in boundary i, in `order`."""
-
-    @abstractmethod
-    def inside(self, boundary: int) -> Bools:
-        """A mask over the groups: those in the boundary."""
 
     @cached_property
     @abstractmethod

@@ -97,6 +97,8 @@ def allowed_by(tables: BoundaryTables, pins: Mapping[int, int]) -> Callable[[int
     """
     if not pins:
         return None
-    inside = np.stack([tables.inside(boundary) for boundary in range(tables.boundary_count)])[:, list(pins)]
+    inside = np.zeros((tables.boundary_count, tables.load.groups), dtype=bool)
+    for boundary in range(tables.boundary_count):
+        inside[boundary, list(tables.groups_between(0, boundary))] = True
     pinned_to = np.array(list(pins.values()))
-    return lambda parts: np.asarray((inside == (pinned_to < parts)).all(axis=1))
+    return lambda parts: np.asarray((inside[:, list(pins)] == (pinned_to < parts)).all(axis=1))

@@ -5,34 +5,34 @@ more than 2**31 bytes; networkx takes seconds on a few hundred vertices.
 """
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Collection, Set
+
+Arc = tuple[int, int, int | None]
+"""Source, target, and capacity; None for infinite."""
 
 
 class FlowNetwork:
-    """A network of vertices 0, 1, ... with arcs of integer capacities.
+    """A network of vertices 0, 1, ... with arcs of integer capacities; every path has an arc that is not infinite.
 
     Arc k and its reverse have the indices 2k and 2k + 1; `residual` is what each can still carry.
 
-    >>> network = FlowNetwork(4)
-    >>> for arc in [(0, 2, 3), (0, 3, 2), (2, 1, 2), (3, 1, 9)]:
-    ...     network.add_arc(*arc)
+    >>> network = FlowNetwork(4, [(0, 2, 3), (0, 3, 2), (2, 1, 2), (3, 1, None)])
     >>> network.push_max_flow(0, 1)  # 2 over vertex 2 and 2 over vertex 3
     4
     >>> network.reaching(1)  # the sink side of the minimum cut {2 -> 1, 0 -> 3}
     {1, 3}
     """
 
-    def __init__(self, vertices: int) -> None:
+    def __init__(self, vertices: int, arcs: Collection[Arc]) -> None:
         self.target: list[int] = []
         self.residual: list[int] = []
         self.leaving: list[list[int]] = [[] for _ in range(vertices)]
-
-    def add_arc(self, source: int, target: int, capacity: int) -> None:
-        """Add an arc from `source` to `target`."""
-        self.leaving[source].append(len(self.target))
-        self.leaving[target].append(len(self.target) + 1)
-        self.target += [target, source]
-        self.residual += [capacity, 0]
+        infinite = 1 + sum(capacity for _, _, capacity in arcs if capacity is not None)  # more than any flow
+        for source, target, capacity in arcs:
+            self.leaving[source].append(len(self.target))
+            self.leaving[target].append(len(self.target) + 1)
+            self.target += [target, source]
+            self.residual += [infinite if capacity is None else capacity, 0]
 
     def push_max_flow(self, source: int, sink: int) -> int:
         """Push a maximum flow from `source` to `sink`, and return its value.

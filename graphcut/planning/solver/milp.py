@@ -1,4 +1,4 @@
-"""Exact lower bounds: a mixed-integer linear program for a planning problem, solved by HiGHS.
+"""`--prove`: exact lower bounds by a mixed-integer linear program for a planning problem, solved by HiGHS.
 
 The program knows no order and no boundaries: each group is in one of K parts, and its successors are in the same part
 or a later one (Tarnawski et al., NeurIPS 2020, with part numbers that never fall along an edge for contiguity).
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 import numpy as np
 
 from ..instance import Workload
 from .cost_tables import DeviceClass
+from .order_prefixes import prefix_tables
+from .search import Evaluator, SearchResult, better, result_on
 
 if TYPE_CHECKING:
     from highspy import Highs
@@ -50,10 +53,27 @@ class MilpResult:
     parts: tuple[tuple[int, ...], ...]  #: the groups of each part of the best plan found; empty where none was found.
 
 
-def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult | None:
-    """The result of HiGHS; None where the program is too large to be solved in a reasonable time."""
+def prove(
+    found: SearchResult, lower_bound: float, problem: MilpProblem, evaluate: Evaluator, *, time_limit_s: float
+) -> tuple[SearchResult, float]:
+    """The best result and the best lower bound of the first value known after the exact solver has had its time.
+
+    It solves `problem` unless `found` is optimal already or the time limit is 0; `evaluate` values its plan.
+    """
+    if found.is_optimal or found.chain.values[0] <= lower_bound or not time_limit_s:
+        return found, lower_bound
+    answer = solve(problem, time_limit_s=time_limit_s)
+    if answer.parts:
+        order = tuple(group for part in answer.parts for group in part)
+        tables = prefix_tables(problem.load, order, [0, *accumulate(map(len, answer.parts))])
+        found = better(found, result_on(tables, evaluate)) or found
+    return found, max(lower_bound, min(answer.bound, found.chain.values[0]))
+
+
+def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult:
+    """The result of HiGHS; no bound and no parts where the program is too large to be solved in a reasonable time."""
     if problem.load.groups * sum(problem.counts) > MOST_BINARIES:
-        return None
+        return MilpResult(-np.inf, ())
     from highspy import HighsModelStatus, SolutionStatus  # a quarter of a second to import, and rarely needed
 
     formulation = _Formulation(problem)

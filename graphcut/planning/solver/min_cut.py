@@ -16,12 +16,11 @@ which passes 6 bytes to node 3. The cheapest cut is between 1 and 2:
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Final
 
-from .max_flow import FlowNetwork
+from .max_flow import Arc, FlowNetwork
 
 BEFORE: Final = 0
 AFTER: Final = 1
 FREE: Final = 2
-_INFINITE: Final = -1
 
 PricedTensor = tuple[int, int, Collection[int]]
 """The price of a tensor if it crosses (bytes, above 0), the node that writes it, and the nodes that read it."""
@@ -46,24 +45,17 @@ def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], fr
         """The vertex of a node; all nodes BEFORE are the source, all nodes AFTER the sink."""
         return vertices[node] if node in vertices else side(node)
 
-    known = [(price, vertex(writer), {vertex(reader) for reader in readers}) for price, writer, readers in tensors]
-    upper_bound = min(
-        sum(price for price, writer, readers in known if writer == BEFORE and readers - {BEFORE}),
-        sum(price for price, writer, readers in known if writer != AFTER and AFTER in readers),
-    )
-    arcs: list[tuple[int, int, int]] = []
+    arcs: list[Arc] = []
     count = len(free) + 2
-    for price, writer, readers in known:
-        if writer == AFTER or not readers - {BEFORE, writer}:
+    for price, node, nodes in tensors:
+        writer, readers = vertex(node), sorted({vertex(reader) for reader in nodes} - {BEFORE})
+        if writer == AFTER or not set(readers) - {writer}:
             continue
         arcs.append((writer, count, price))
-        arcs += [(count, reader, _INFINITE) for reader in sorted(readers) if reader != BEFORE]
-        arcs += [(reader, writer, _INFINITE) for reader in sorted(readers) if writer != BEFORE and reader != AFTER]
+        arcs += [(count, reader, None) for reader in readers]
+        arcs += [(reader, writer, None) for reader in readers if writer != BEFORE and reader != AFTER]
         count += 1
-    # No minimum cut costs more than `upper_bound`, so an arc that can carry more than that is as good as infinite.
-    network = FlowNetwork(count)
-    for source, target, price in arcs:
-        network.add_arc(source, target, upper_bound + 1 if price == _INFINITE else price)
+    network = FlowNetwork(count, arcs)
     network.push_max_flow(BEFORE, AFTER)
     late = network.reaching(AFTER)
     return {node for node in free if vertices[node] not in late}

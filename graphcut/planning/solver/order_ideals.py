@@ -31,17 +31,11 @@ from .boundaries import BoundaryTables, last_reader
 class IdealTables(BoundaryTables):
     """All order ideals, the smaller first."""
 
+    is_complete = True
     ideals: Bools  #: `ideals[i, g]` is whether ideal i contains group g.
-
-    @property
-    def is_complete(self) -> bool:
-        return True
 
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:
         return tuple(np.flatnonzero(self.ideals[j] & ~self.ideals[i]).tolist())
-
-    def inside(self, boundary: int) -> Bools:
-        return np.asarray(self.ideals[boundary])
 
     @cached_property
     def peak(self) -> Floats:

@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..instance import Bools, Floats, Hyperedges, Ints, Workload
+from ..instance import Floats, Hyperedges, Ints, Workload
 from .boundaries import BoundaryTables, last_reader
 from .topological_orders import Order
 
@@ -37,17 +37,8 @@ class PrefixTables(BoundaryTables):
 
     lengths: Ints  #: the length of each prefix.
 
-    @property
-    def is_complete(self) -> bool:
-        return False
-
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:
         return self.order[int(self.lengths[i]) : int(self.lengths[j])]
-
-    def inside(self, boundary: int) -> Bools:
-        mask = np.zeros(self.load.groups, dtype=bool)
-        mask[list(self.order[: int(self.lengths[boundary])])] = True
-        return mask
 
     @cached_property
     def peak(self) -> Floats:

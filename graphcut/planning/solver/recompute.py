@@ -28,11 +28,10 @@ from math import inf
 from typing import Final
 
 from ...core.graph import Graph, partition
-from .max_flow import FlowNetwork
+from .max_flow import Arc, FlowNetwork
 
 _SOURCE: Final = 0
 _SINK: Final = 1
-_INFINITE: Final = -1
 MOST_WEIGHT_BYTES: Final = 1 << 20
 """A node that brings more bytes of weights into a part is not repeated there: they would have to be held twice."""
 
@@ -188,20 +187,17 @@ def _sink_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], pr
             if graph.producer.get(name) not in inside:
                 readers.setdefault(name, set()).add(candidates.get(node, _SINK))
     inputs = {name for node in inside for name in graph.nodes[node].reads if name not in graph.producer}
-    arcs: list[tuple[int, int, int]] = []
+    arcs: list[Arc] = []
     vertices = len(candidates) + 2
     for name, reading in readers.items():
         writer = candidates.get(graph.producer.get(name, -1), _SOURCE)
         if writer == _SOURCE and name in inputs:
             continue  # the part receives this input of the model anyway
-        arcs.append((writer, vertices, _INFINITE if name in prices.unsent else _picoseconds(prices.send_s(name))))
-        arcs += [(vertices, reader, _INFINITE) for reader in sorted(reading)]
+        arcs.append((writer, vertices, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
+        arcs += [(vertices, reader, None) for reader in sorted(reading)]
         vertices += 1
     arcs += [(_SOURCE, vertex, _picoseconds(prices.run_s[node])) for node, vertex in candidates.items()]
-    infinite = 1 + sum(price for _, _, price in arcs if price != _INFINITE)
-    network = FlowNetwork(vertices)
-    for source, target, price in arcs:
-        network.add_arc(source, target, infinite if price == _INFINITE else price)
+    network = FlowNetwork(vertices, arcs)
     network.push_max_flow(_SOURCE, _SINK)
     return set(network.reaching(_SINK))
 
