@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -61,7 +62,7 @@ def test_times_of_modules_and_the_remainder_add_up_to_the_run(opened: Open) -> N
         REMAINDER,
     ]
     assert (found.pieces, found.rounds, dict(found.dims)) == (1, 5, {"n": 64})
-    assert found.peak_bytes > 0
+    assert (found.peak_bytes > 0) == (ort.__version__ >= "1.25")  # its profile has no memory before
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_the_defaults_of_a_demo_are_those_of_its_recipe(run: Run) -> None:
     text = " ".join(run("demo", "--help").out.split())
     for name, default in options_of("llm").items():
         if default not in {None, False}:
-            assert re.search(rf"--{name.replace('_', '-')} [^\[]*\[default: {default}\]", text), name
+            assert re.search(rf"--{name.replace('_', '-')} (\[[^\]]*\] )?[^\[]*\[default: {default}\]", text), name
 
 
 def test_help_is_printed_without_arguments(run: Run) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import onnxruntime as ort
 from onnx import ModelProto
 
 from .claims import Claim, Pieces
+
+ORT_VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class Hazard:
         asserts: what is true of the parts of a correct splitter.
         files: what lies beside the model, by its path relative to it.
         ort_refuses: a word of the error with which ONNX Runtime refuses the uncut model.
+        since: the first version of ONNX Runtime that runs the uncut model as the standard says.
         checker_refuses: a word of the error with which `onnx.checker` refuses the uncut model.
     """
 
@@ -40,6 +44,7 @@ class Hazard:
     asserts: tuple[Claim, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     ort_refuses: str = ""
+    since: tuple[int, int] = (0, 0)
     checker_refuses: str = ""
 
     def write(self, folder: Path) -> Path:
@@ -50,6 +55,11 @@ class Hazard:
         path = folder / "model.onnx"
         path.write_bytes(self.model.SerializeToString(deterministic=True))
         return path
+
+    @property
+    def runs(self) -> bool:
+        """Whether the installed ONNX Runtime runs the uncut model."""
+        return not self.ort_refuses and self.since <= ORT_VERSION
 
     def ways_to_feed(self) -> tuple[Mapping[str, object], ...]:
         """The feeds; and where the model has a default for one of them, also the feeds without these."""

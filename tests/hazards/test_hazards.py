@@ -21,7 +21,7 @@ from graphcut.verifying.structural import prove
 from hazards import HAZARDS
 from hazards.hazard import Hazard
 
-CUTTABLE = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and not hazard.ort_refuses}
+CUTTABLE = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and hazard.runs}
 
 
 def cut(hazard: Hazard, folder: Path, *, weights: Storage = "copy") -> tuple[Model, Cascade]:

@@ -23,6 +23,8 @@ def test_it_runs_in_onnxruntime(name: str, tmp_path: Path) -> None:
         with pytest.raises(Exception, match=hazard.ort_refuses):
             _session(path)
         return
+    if not hazard.runs:
+        pytest.skip(f"ONNX Runtime runs it from version {hazard.since} on")
     for feeds in hazard.ways_to_feed():
         answers = _session(path).run(None, feeds)
         assert len(answers) == len(hazard.model.graph.output)

@@ -153,7 +153,7 @@ BOUNDARY_HAZARDS: dict[str, Hazard] = {
         boundary_types.bool_output_beside_border,
         boundary_types.map_input,
     )
-    if (hazard := make()).cut and not hazard.ort_refuses
+    if (hazard := make()).cut and hazard.runs
 }
 
 

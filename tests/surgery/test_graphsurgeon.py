@@ -27,7 +27,7 @@ from conftest import floats, model_of
 from hazards import HAZARDS
 from hazards.hazard import Hazard
 
-CUTTABLE = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and not hazard.ort_refuses}
+CUTTABLE = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and hazard.runs}
 REFUSED = {
     "binary_string_attributes": "can't import",
     "body_weight_hides_outer_name": "would change node 'y'",
