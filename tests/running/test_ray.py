@@ -443,8 +443,10 @@ def test_an_error_names_a_missing_part(tmp_path: Path) -> None:
 def test_stopping_early_leaves_no_actor(cascade: Cascade) -> None:
     answers = stream(cascade, feeds_of(12), via="ray", config=ONE)
     next(answers)
+    assert len(actors()) == len(cascade.parts)
     del answers
-    wait_until(lambda: actors() == {})
+    wait_until(lambda: not actors())
+    assert actors() == {}
 
 
 ALONE = """

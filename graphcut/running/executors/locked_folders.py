@@ -16,30 +16,20 @@ from typing import Final
 
 from ...core.errors import RunError
 
-RECEIVED_PREFIX: Final = "graphcut-parts-"
-"""The prefix of folders for received part files."""
-
+RECEIVED_PREFIX: Final = "graphcut-parts-"  #: the prefix of folders for received part files.
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private folders are made in it
 
 _NAME: Final = re.compile(rf"graphcut-\d+-\w+|{RECEIVED_PREFIX}[\w-]+")
+#: younger folders are never removed: one is locked only after it was made, so it may not be locked yet.
 _MIN_AGE_S: Final = 60.0
-"""Younger folders are never removed: one is locked only after it was made, so it may not be locked yet."""
 
 
 class ShmFolders:
-    """Private folders for shared memory: one in /dev/shm where that exists, and one among the temporary files.
-
-    Attributes:
-        paths: the folders; the first one that has room is used.
-    """
+    """Private folders for shared memory: one in /dev/shm where that exists, and one among the temporary files."""
 
     def __init__(self) -> None:
-        """Make and lock the folders.
-
-        Raises:
-            RunError: no folder can be made.
-        """
-        self.paths: list[str] = []
+        """Make and lock the folders."""
+        self.paths: list[str] = []  #: the first one that has room is used.
         self._locks: list[int] = []
         parents = [SHARED_MEMORY] if SHARED_MEMORY.is_dir() else []
         if (temporary := Path(tempfile.gettempdir())) != SHARED_MEMORY:
@@ -64,8 +54,7 @@ class ShmFolders:
 def lock_folder(path: str | Path) -> int:
     """Lock a folder for use, and remove abandoned folders beside it.
 
-    Returns:
-        A file descriptor, which holds the lock until it is closed or this process ends.
+    The lock is held until the returned file descriptor is closed or this process ends.
     """
     file = _lock(path, fcntl.LOCK_SH)
     for other in Path(path).parent.glob("graphcut-*"):

@@ -7,8 +7,7 @@ from ..values import Value
 from .protocol import Step
 from .shared_memory import SharedMemory, TensorRef, TensorSpec, spec_of
 
-_MAX_SIGNATURES: Final = 4096
-"""When this many signatures are known, all are dropped."""
+_MAX_SIGNATURES: Final = 4096  #: when this many are known, all are dropped.
 
 Signature = tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[str, TensorSpec | None], ...]]
 """The parts of a step, its outputs, and the specs of its inputs. Steps of one signature mostly have equal outputs."""
@@ -30,11 +29,7 @@ class OutputBuffers:
         inputs: Mapping[str, Value],
         run_step: Callable[[Mapping[str, Value]], tuple[dict[str, Value], tuple[float, ...]]],
     ) -> tuple[dict[str, TensorRef], tuple[float, ...]]:
-        """Call `run_step` with output buffers, and return refs to the outputs, and the seconds that it returned.
-
-        Raises:
-            RunError: there is no room for the outputs.
-        """
+        """Call `run_step` with output buffers, and return refs to the outputs, and the seconds that it returned."""
         signature = (step.parts, step.writes, tuple((name, spec_of(value)) for name, value in inputs.items()))
         refs = self._shared.allocate(self._known.get(signature, {}))
         buffers = {name: self._shared.read(ref) for name, ref in refs.items()}

@@ -28,17 +28,14 @@ from .worker import StatesByPart, Worker
 
 
 class Setup(NamedTuple):
-    """The first message to a worker: its number, the path and the digest of the manifest, how to run parts.
+    """The first message to a worker."""
 
-    `owner` is the prefix of the names of its shared-memory regions.
-    """
-
-    worker: int
-    manifest: str
-    digest: str
+    worker: int  #: its number.
+    manifest: str  #: the path of the manifest.
+    digest: str  #: and its digest.
     config: SessionConfig
     states: StatesByPart
-    owner: str
+    owner: str  #: the prefix of the names of its shared-memory regions.
 
 
 class Hold(NamedTuple):

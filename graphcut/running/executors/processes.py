@@ -31,8 +31,7 @@ from .shared_memory import SharedMemory, TensorRef
 from .worker import StatesByPart
 
 _SERVE: Final = "from graphcut.running.executors.process_worker import serve; serve()"
-_PIPE_TIMEOUT_S: Final = 5
-"""A worker that blocks in the middle of a message for this long counts as hung, and is killed."""
+_PIPE_TIMEOUT_S: Final = 5  #: a worker that blocks in the middle of a message for this long is hung, and is killed.
 
 
 @dataclass(slots=True)

@@ -103,11 +103,7 @@ class Executor(Protocol):
         """Store the value of the tensor named `tensor` where workers can read it."""
 
     def get(self, handle: Handle, tensor: str) -> Value:
-        """The value of a stored tensor, which stays valid after the handle is released.
-
-        Raises:
-            LookupError: the tensor is lost.
-        """
+        """The value of a stored tensor, valid after the handle is released. Raises LookupError if it is lost."""
 
     def release(self, handle: Handle) -> None:
         """Free a stored tensor."""

@@ -22,21 +22,18 @@ from .locked_folders import RECEIVED_PREFIX
 from .protocol import Step
 from .worker import StatesByPart, Worker
 
+#: arrays up to this size travel in calls and results, which is faster than Ray's object store.
 INLINE_BYTES: Final = 64 << 10
-"""Arrays up to this size travel in calls and results, which is faster than Ray's object store."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The run time of each part of a step, the resident memory of the actor, and the outputs requested inline.
+    """What an actor returns for a step."""
 
-    `small` are the names of all outputs that are small enough to be requested inline the next time.
-    """
-
-    seconds: tuple[float, ...]
-    memory_bytes: int
-    inline: Mapping[str, Any]
-    small: tuple[str, ...]
+    seconds: tuple[float, ...]  #: the run time of each part.
+    memory_bytes: int  #: the resident memory of the actor.
+    inline: Mapping[str, Any]  #: the outputs that were requested inline.
+    small: tuple[str, ...]  #: the names of all outputs small enough to be requested inline the next time.
 
 
 class RemoteWorker(PartStore):
@@ -63,11 +60,7 @@ class RemoteWorker(PartStore):
         Event().wait()
 
     def hold(self, parts: Sequence[int]) -> None:
-        """Hold exactly these parts, see `Worker.hold`.
-
-        Raises:
-            RunError: a part can't be loaded here.
-        """
+        """Hold exactly these parts, see `Worker.hold`."""
         try:
             self._worker.hold(frozenset(parts))
         except RunError as error:
@@ -82,11 +75,7 @@ class RemoteWorker(PartStore):
     ) -> Any:  # noqa: ANN401 - Ray takes one value, or a tuple for several
         """Run a step. Return its `StepResult` or an error, then each output that was not requested inline (or None).
 
-        Args:
-            step: the step.
-            requested_inline: the outputs to return in the `StepResult`.
-            inline: inputs by name.
-            stored: more inputs, which Ray fetched from object stores: their names, then as many values.
+        `stored` are the inputs that Ray fetched from object stores: their names, then as many values.
         """
         large = [name for name in step.writes if name not in requested_inline]
         tensors, half = self._cascade.tensors, len(stored) // 2

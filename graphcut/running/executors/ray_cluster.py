@@ -21,25 +21,19 @@ from ...core.errors import RunError, UsageError
 from ...core.manifest import Manifest
 from ..stage import SessionConfig
 
-_DEVICE: Final = "dev:"
-"""The prefix of the Ray resources by which a machine declares which devices of a plan it is."""
+_DEVICE: Final = "dev:"  #: the prefix of Ray resources by which a machine declares which devices of a plan it is.
 
 _GPU_PROVIDERS: Final = frozenset(
     f"{name}ExecutionProvider" for name in ("CUDA", "Tensorrt", "NvTensorRTRTX", "ROCM", "MIGraphX")
 )
 
-_CONNECT_TIMEOUT_S: Final = 5.0
-"""How long a cluster may take to accept a connection."""
-
+_CONNECT_TIMEOUT_S: Final = 5.0  #: how long a cluster may take to accept a connection.
+#: a worker's share of its device. The resource only selects the machine; several workers may share it.
 _TINY_SHARE: Final = 0.001
-"""A worker's share of its device. The resource only selects the machine; several workers may share it."""
-
-_NO_STATISTICS: Final = {"RAY_USAGE_STATS_ENABLED": "0"}
-"""Otherwise Ray sends usage statistics to its makers."""
-
+_NO_STATISTICS: Final = {"RAY_USAGE_STATS_ENABLED": "0"}  #: otherwise Ray sends usage statistics to its makers.
+#: the token of clusters that are started here, for as long as this process runs. Without one, Ray would write a token
+#: to the user's home, which later clusters would require.
 _OWN_TOKEN: Final = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
-"""The token of clusters that are started here, for as long as this process runs. Without one, Ray would write a token
-to the user's home, which later clusters would require."""
 
 RayNode = Mapping[str, Any]
 """A machine as Ray describes it, with `NodeID`, `Alive` and `Resources`."""
@@ -49,11 +43,7 @@ class RayCluster:
     """The cluster that this process is connected to: connected before, running already, or started here."""
 
     def __init__(self, workers: int) -> None:
-        """Connect; start a cluster for `workers` on this machine if none runs and RAY_ADDRESS names none.
-
-        Raises:
-            RunError: the cluster at RAY_ADDRESS can't be reached.
-        """
+        """Connect; start a cluster for `workers` on this machine if none runs and RAY_ADDRESS names none."""
         self._connected_here = not ray.is_initialized()
         self._folder: str | None = None
         self._print: Any = None
@@ -96,11 +86,7 @@ class WorkerPlacement:
     """
 
     def __init__(self, manifest: Manifest, names: Sequence[str], config: SessionConfig) -> None:
-        """Read the machines of the cluster once.
-
-        Raises:
-            RunError: some machines declare a device, and a device of the cascade is missing.
-        """
+        """Read the machines of the cluster once. If some declare a device, none of the cascade may be missing."""
         self._config = config
         self._machines = alive_machines()
         known = sorted({name for one in self._machines for name in one["Resources"] if name.startswith(_DEVICE)})

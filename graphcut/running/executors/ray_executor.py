@@ -30,24 +30,14 @@ from .ray_actor import RemoteWorker, StepResult, is_inline
 from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, remove_folders
 from .worker import StatesByPart
 
-_POLL_S: Final = 0.5
-"""The interval at which the cluster is asked which machines are alive."""
-
-ABSENT_S: float = 10.0
-"""A device that no machine of the cluster has had for this long is lost permanently."""
-
-ROOM_S: float = 60.0
-"""A worker that no machine had room for in this time is given up."""
-
-_CLOSE_TIMEOUT_S: Final = 10
-"""How long `close` waits for actors to end, and for folders to be removed."""
-
+ABSENT_S: float = 10.0  #: a device that no machine of the cluster has had for this long is lost permanently.
+ROOM_S: float = 60.0  #: a worker that no machine had room for in this time is given up.
+_POLL_S: Final = 0.5  #: the interval at which the cluster is asked which machines are alive.
+_CLOSE_TIMEOUT_S: Final = 10  #: how long `close` waits for actors to end, and for folders to be removed.
+_CHUNKS_IN_FLIGHT: Final = 2  #: how many chunks of a file are sent at once.
+#: an actor waits in `live`, loads parts and runs steps, each in a thread of its own. Steps may run out of order: one
+#: that waits for a lost input does not delay the next.
 _ACTOR_OPTIONS: Final[Any] = {"concurrency_groups": {"life": 1, "loading": 1}, "allow_out_of_order_execution": True}
-"""An actor waits in `live`, loads parts and runs steps, each in a thread of its own. Steps may run out of order: one
-that waits for a lost input does not delay the next."""
-
-_CHUNKS_IN_FLIGHT: Final = 2
-"""How many chunks of a file are sent at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +95,7 @@ class RayExecutor(Executor):
         self._placement: WorkerPlacement | None = None
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        """Start an actor.
 
-        Raises:
-            RunError: there is no cluster at RAY_ADDRESS, or it lacks a device.
-        """
         if self._placement is None:
             self._cluster = RayCluster(len(self._names))
             self._placement = WorkerPlacement(self._cascade.manifest, self._names, self._config)

@@ -22,15 +22,10 @@ from ...core.errors import RunError
 from ...core.units import size
 from ..values import NON_NUMPY_TYPES, Value
 
-INLINE_BYTES: Final = 4096
-"""Values up to this size travel in the message, which is faster than a file."""
-
-_ALIGNMENT: Final = 64
-"""Tensors begin at multiples of this, as those that ONNX Runtime allocates do."""
-
+INLINE_BYTES: Final = 4096  #: values up to this size travel in the message, which is faster than a file.
+_ALIGNMENT: Final = 64  #: tensors begin at multiples of this, as those that ONNX Runtime allocates do.
+#: between a power of two and the next, regions have only this many different sizes, so that they can be reused.
 _SIZES_PER_OCTAVE: Final = 8
-"""Between a power of two and the next, regions have only this many different sizes, so that they can be reused."""
-
 _PICKLED: Final = 0
 _INT4_TYPES: Final = frozenset({21, 22})
 _NUMPY_DTYPES: Final[Mapping[int, type[np.generic]]] = {
@@ -103,11 +98,7 @@ class SharedMemory:
     # Writing
 
     def write(self, values: Mapping[str, Value]) -> dict[str, TensorRef]:
-        """Copy values to shared memory, all into one region.
-
-        Raises:
-            RunError: there is no room for them.
-        """
+        """Copy values to shared memory, all into one region."""
         sources = {name: _source_of(value) for name, value in values.items()}
         refs = {n: TensorRef(one.spec, inline=one.to_bytes()) for n, one in sources.items() if one.spec.is_inline}
         refs |= self.allocate({name: source.spec for name, source in sources.items() if name not in refs})
@@ -118,11 +109,7 @@ class SharedMemory:
         return refs
 
     def allocate(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorRef]:
-        """Room for tensors, all in one region.
-
-        Raises:
-            RunError: there is no room.
-        """
+        """Room for tensors, all in one region."""
         if not specs:
             return {}
         offsets, end = [], 0
@@ -141,8 +128,7 @@ class SharedMemory:
     def read(self, ref: TensorRef) -> Value:
         """The value, without a copy; it must be dropped before its region is freed. Writable in a region of one's own.
 
-        Raises:
-            LookupError: its region does not exist any more.
+        Raises LookupError if the region does not exist any more.
         """
         spec = ref.spec
         raw = np.frombuffer(ref.inline, np.uint8) if ref.region is None else self._view(ref)
@@ -154,11 +140,7 @@ class SharedMemory:
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, spec.element_type)
 
     def copy(self, ref: TensorRef) -> Value:
-        """The value in memory of its own.
-
-        Raises:
-            LookupError: its region does not exist any more.
-        """
+        """The value in memory of its own. Raises LookupError as `read` does."""
         if ref.region is None or ref.spec.element_type == _PICKLED:
             return self.read(ref)
         return self.read(TensorRef(ref.spec, inline=self._view(ref)[: ref.spec.size_bytes].tobytes()))

@@ -1,6 +1,7 @@
 """Workers in this process. They share the loaded parts, so that each part is in memory once."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from weakref import WeakValueDictionary
@@ -11,7 +12,8 @@ from ..values import Value
 from .protocol import Done, Event, Executor, Failed, Handle, Ready, Step
 from .worker import StatesByPart, Worker
 
-_Task = Callable[[Worker], Event | None]
+_Tasks = SimpleQueue[Callable[[], Event | None] | None]
+"""What a thread does next; None ends it."""
 
 
 class ThreadExecutor(Executor):
@@ -27,8 +29,8 @@ class ThreadExecutor(Executor):
         self._config = config
         self._states = states
         self._events: SimpleQueue[Event | None] = SimpleQueue()
-        self._tasks: dict[int, SimpleQueue[_Task | None]] = {}
-        self._loads: dict[int, SimpleQueue[Sequence[int] | None]] = {}
+        self._steps: dict[int, _Tasks] = {}
+        self._loads: dict[int, _Tasks] = {}
         self._workers: dict[int, Worker] = {}
         self._threads: list[Thread] = []
         self._stages: WeakValueDictionary[int, Stage] = WeakValueDictionary()  # while a worker holds them
@@ -36,29 +38,20 @@ class ThreadExecutor(Executor):
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         self._workers[worker] = Worker(self._cascade, self._states, self._stage)
-        self._tasks[worker] = SimpleQueue()
-        self._tasks[worker].put(lambda instance: self._hold(worker, instance, parts))
-        self._start_thread(self._run_tasks, worker)
+        self._steps[worker] = self._start_thread()
+        self._steps[worker].put(partial(self._hold, worker, parts))
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
         if worker not in self._loads:  # a second thread, so that loading does not delay steps
-            self._loads[worker] = SimpleQueue()
-            self._start_thread(self._run_loads, worker)
-        self._loads[worker].put(parts)
+            self._loads[worker] = self._start_thread()
+        self._loads[worker].put(partial(self._hold, worker, parts))
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
-        def task(instance: Worker) -> Event:
-            try:
-                outputs, seconds = instance.run(step, inputs)
-            except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
-                return Failed(worker, step, error)
-            return Done(worker, step, outputs, seconds)
-
-        self._tasks[worker].put(task)
+        self._steps[worker].put(partial(self._run, worker, step, inputs))
 
     def forget(self, sequence: int) -> None:
-        for tasks in self._tasks.values():
-            tasks.put(lambda instance: instance.forget(sequence))
+        for worker, tasks in self._steps.items():
+            tasks.put(partial(self._workers[worker].forget, sequence))
 
     def kill(self, worker: int) -> None:
         raise NotImplementedError(f"worker {worker} is a thread")
@@ -82,33 +75,34 @@ class ThreadExecutor(Executor):
         self._events.put(None)
 
     def close(self) -> None:
-        for tasks in self._tasks.values():
+        for tasks in (*self._steps.values(), *self._loads.values()):
             tasks.put(None)
-        for loads in self._loads.values():
-            loads.put(None)
         for thread in self._threads:
             thread.join()
         self._workers.clear()
 
-    def _start_thread(self, target: Callable[[int], None], worker: int) -> None:
-        self._threads.append(Thread(target=target, args=(worker,), daemon=True))
+    def _start_thread(self) -> _Tasks:
+        tasks: _Tasks = SimpleQueue()
+        self._threads.append(Thread(target=self._serve, args=(tasks,), daemon=True))
         self._threads[-1].start()
+        return tasks
 
-    def _run_tasks(self, worker: int) -> None:
-        tasks, instance = self._tasks[worker], self._workers[worker]
+    def _serve(self, tasks: _Tasks) -> None:
         while (task := tasks.get()) is not None:
-            event = task(instance)
+            event = task()
             if event is not None:
                 self._events.put(event)
             del event, task  # otherwise their values would stay in memory until the next task
 
-    def _run_loads(self, worker: int) -> None:
-        while (parts := self._loads[worker].get()) is not None:
-            self._events.put(self._hold(worker, self._workers[worker], parts))
-
-    def _hold(self, worker: int, instance: Worker, parts: Sequence[int]) -> Event:
+    def _run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> Event:
         try:
-            instance.hold(frozenset(parts))
+            return Done(worker, step, *self._workers[worker].run(step, inputs))
+        except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
+            return Failed(worker, step, error)
+
+    def _hold(self, worker: int, parts: Sequence[int]) -> Event:
+        try:
+            self._workers[worker].hold(frozenset(parts))
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
             return Failed(worker, None, error)
         return Ready(worker, frozenset(parts))
@@ -127,16 +121,13 @@ class InlineExecutor(ThreadExecutor):
     For steps so short that this matters, such as a token of a small decoder.
     """
 
-    def start(self, worker: int, parts: Sequence[int]) -> None:
-        self._workers[worker] = Worker(self._cascade, self._states, self._stage)
-        self._tasks[worker] = SimpleQueue()
-        self._tasks[worker].put(lambda instance: self._hold(worker, instance, parts))
-
     def next_event(self, timeout_s: float | None) -> Event | None:
-        for worker, tasks in self._tasks.items():
+        for tasks in (*self._steps.values(), *self._loads.values()):
             while not tasks.empty():
                 task = tasks.get_nowait()
-                event = None if task is None else task(self._workers[worker])
-                if event is not None:
+                if task is not None and (event := task()) is not None:
                     return event
         return super().next_event(timeout_s)
+
+    def _start_thread(self) -> _Tasks:
+        return SimpleQueue()

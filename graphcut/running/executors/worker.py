@@ -18,27 +18,19 @@ _NO_BUFFERS: Final[Mapping[str, Value]] = MappingProxyType({})
 
 
 class Worker:
-    """Runs steps on the parts it holds, one at a time. Another thread may load and drop parts meanwhile.
-
-    Attributes:
-        stages: the loaded parts, by index.
-        sequences: the values of the states of each sequence, by the name of the input that reads them.
-    """
+    """Runs steps on the parts it holds, one at a time. Another thread may load and drop parts meanwhile."""
 
     def __init__(self, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
         """A worker without parts; `load` returns the stage of the part with an index."""
-        self.stages: dict[int, Stage] = {}
+        self.stages: dict[int, Stage] = {}  #: the loaded parts, by index.
+        #: the values of the states of each sequence, by the name of the input that reads them.
         self.sequences: dict[int, dict[str, Value]] = {}
         self._cascade = cascade
         self._states = states
         self._load = load
 
     def hold(self, parts: frozenset[int]) -> None:
-        """Load the missing ones of `parts`, and drop all others.
-
-        Raises:
-            RunError: a part can't be loaded; the worker keeps the parts it had.
-        """
+        """Load the missing ones of `parts`, and drop all others. If one can't be loaded, the worker stays as it is."""
         stages = {part: self.stages.get(part) or self._load(part) for part in sorted(parts)}
         self.stages = stages  # in one assignment: a concurrent step sees either the old parts or the new ones
 
