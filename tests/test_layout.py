@@ -35,6 +35,7 @@ ONNX_MODULES = {"loading", "surgery", "verifying", "costs", "inputs", "exporting
 CORE_FILES = {
     "__init__",
     "atomic_files",
+    "digests",
     "errors",
     "graph",
     "product",

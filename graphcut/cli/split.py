@@ -36,6 +36,7 @@ def split(
     weights: Annotated[
         WeightMode, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
     ] = "copy",
+    digest: Annotated[bool, Option("--digest", help="Compute digests of shared weights, too.")] = False,
     dim: Dims = None,
     state: States = None,
     report: Annotated[Path | None, Option(metavar="FILE", help="Also draw the cut into an .html file.")] = None,
@@ -54,7 +55,7 @@ def split(
     if report is not None:
         _check_report(report, folder, force=force)
     opened = load(model, dim, state)
-    cut = prepare(opened, planner(opened), output, weights=weights)
+    cut = prepare(opened, planner(opened), output, weights=weights, digest=digest)
     if dry_run:
         _describe(cut, as_json=as_json)
         return

@@ -3,7 +3,6 @@
 Splitting writes manifests; running, verifying and drawing read them. Format: docs/reference/manifest.md.
 """
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from .digests import BLOCK_BYTES, DataFile, Digest
 from .errors import CascadeError, GraphcutError, RecordError, validation_message, wrong_type
 from .product import Product
 from .wiring import Dim, Tensor, Wiring, wire
@@ -44,7 +44,7 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     device: str | None  #: the device it was planned for; None if no cluster was given.
     graph: str  #: digest of its graph, without the values of large weights.
     sha256: str  #: digest of the file's bytes, which can be checked without ONNX.
-    data: dict[str, int]  #: the files with its weights, relative to the manifest, and their sizes in bytes.
+    data: dict[str, DataFile]  #: the files with its weights, by their paths relative to the manifest.
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,11 +135,6 @@ CascadeLike = str | Path | Cascade
 """A cascade, its folder, or its manifest file."""
 
 
-def digest_of(raw: bytes) -> str:
-    """The SHA-256 of the bytes of a file, in the form of `Part.sha256`."""
-    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
-
-
 def save_manifest(manifest: Manifest, path: Path) -> None:
     """Write `manifest` to `path`; equal manifests give equal bytes."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n")
@@ -149,7 +144,7 @@ def open_cascade(source: CascadeLike) -> Cascade:
     """The cascade in a folder, or that of a manifest file; a `Cascade` is returned as it is.
 
     Checks that the manifest is consistent, and that each file it names exists and has the size it had. The content of
-    the files is checked by `verify`.
+    the files is checked when parts are loaded, and by `verify`.
 
     Raises:
         CascadeError: there is no cascade, or its files are missing or changed.
@@ -193,6 +188,19 @@ def _contradictions(manifest: Manifest, wiring: Wiring) -> Iterator[str]:
     for part in manifest.parts:
         if part.device is not None and part.device not in devices:
             yield f"{part.file} is for {part.device!r}, which `devices` does not list"
+        for name, data in part.data.items():
+            if data.digest is not None and not _fits(data.digest, data.bytes):
+                yield f"the digest of {name!r} in {part.file} has ranges that overlap or don't fit its blocks"
+
+
+def _fits(digest: Digest, file_bytes: int) -> bool:
+    """Whether the ranges are inside the file, ascending, and make as many blocks as are listed."""
+    end = total = 0
+    for offset, length in digest.ranges:
+        if offset < end or length < 0:
+            return False
+        end, total = offset + length, total + length
+    return end <= file_bytes and len(digest.blocks) == -(-total // BLOCK_BYTES)
 
 
 def _no_manifest(path: Path) -> str:
@@ -235,7 +243,7 @@ def read_record(path: Path, kind: type[_Record], version: str, again: str) -> _R
 
 def _check_files(cascade: Cascade) -> None:
     for part in cascade.parts:
-        for name, expected in {part.file: None, **part.data}.items():
+        for name, expected in {part.file: None, **{name: data.bytes for name, data in part.data.items()}}.items():
             if not _is_inside(cascade.root, name):
                 raise CascadeError(f"{cascade.path} names {name!r}, which is outside its folder", hint="split again")
             file = cascade.root / name

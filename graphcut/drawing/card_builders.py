@@ -91,7 +91,7 @@ def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, dept
 
 def file_bytes(cascade: Cascade, part: Part) -> int:
     """The size of a part's files; of files shared with the model, only the weights that the part reads."""
-    data = part.weight_bytes if cascade.manifest.weights == "share" else sum(part.data.values())
+    data = part.weight_bytes if cascade.manifest.weights == "share" else sum(file.bytes for file in part.data.values())
     return data + cascade.file(part).stat().st_size
 
 

@@ -11,8 +11,9 @@ from typing import Final
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
+from ..core.digests import DataFile, FileVersion, unchanged_version, version_of
 from ..core.errors import RunError
-from ..core.manifest import Cascade, Part, digest_of
+from ..core.manifest import Cascade, Part
 from ..core.wiring import Tensor
 from .values import Value, Values, copied, is_numeric_tensor, to_array, to_value
 
@@ -78,8 +79,7 @@ class Stage:
         self._writes = list(part.writes)
         self._tensors = {name: cascade.tensors[name] for name in (*part.reads, *part.writes)}
         self._is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
-        if config.is_checked:
-            check_unchanged(cascade, part)
+        versions = check_unchanged(cascade, part) if config.is_checked else {}
         file = cascade.file(part)
         providers = _providers(cascade, part, config)
         try:
@@ -87,6 +87,7 @@ class Stage:
         except Exception as error:
             message = f"{file} can't be loaded: {ort_message(error)}"
             raise RunError(message, hint="`graphcut verify` checks a cascade") from error
+        _check_versions(versions)
 
     def step(self, values: Values, buffers: Values = _NO_BUFFERS) -> dict[str, Value]:
         """Run the part on its inputs in `values` and return its outputs.
@@ -159,25 +160,33 @@ def run_session(
     return {name: to_value(copied(value), tensors[name]) for name, value in found}
 
 
-def check_unchanged(cascade: Cascade, part: Part) -> None:
-    """Check that a part's file is the one written at the split, and that its data files have their sizes.
+def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
+    """Check that the files of a part are those written at the split. Returns their versions.
 
-    A mapped file that is too short would crash the process.
+    A data file without a digest is compared by its size alone: a mapped file that is too short would crash the process.
 
     Raises:
         RunError: a file was changed, or can't be read.
     """
-    file = cascade.file(part)
-    try:
-        is_same = digest_of(file.read_bytes()) == part.sha256
-        for name, expected in part.data.items():
-            if is_same:
-                file = cascade.root / name
-                is_same = file.stat().st_size == expected
-    except OSError as error:
-        raise RunError(f"{file} can't be read: {error.strerror}", hint="copy the whole cascade again") from None
-    if not is_same:
-        raise RunError(f"{file} was changed after the model was cut", hint="copy it again, or split the model again")
+    versions, contents = {}, dict[str, str | DataFile]({part.file: part.sha256})
+    for name, expected in {**contents, **part.data}.items():
+        file = cascade.root / name
+        try:
+            version = unchanged_version(file, expected)
+        except OSError as error:
+            raise RunError(f"{file} can't be read: {error.strerror}", hint="copy the whole cascade again") from None
+        if version is None:
+            message = f"{file} was changed after the model was cut"
+            raise RunError(message, hint="copy it again, or split the model again")
+        versions[file] = version
+    return versions
+
+
+def _check_versions(versions: Mapping[Path, FileVersion]) -> None:
+    """Check that files were not replaced since they had these versions."""
+    for file, version in versions.items():
+        if not file.exists() or version_of(file) != version:
+            raise RunError(f"{file} was changed while it was loaded", hint="don't change a cascade while it runs")
 
 
 def _providers(cascade: Cascade, part: Part, config: SessionConfig) -> list[tuple[str, dict[str, str]]]:

@@ -1,6 +1,7 @@
 """`split`: write the parts of a model to a folder, all or none."""
 
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Literal
 from onnx import ModelProto
 
 from ..core.atomic_files import replace_files, replace_folder, scratch_folder
+from ..core.digests import DataFile, Digest, digest_of, read_digest
 from ..core.errors import GraphcutError, PlanError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
@@ -21,7 +23,6 @@ from ..core.manifest import (
     Part,
     Source,
     State,
-    digest_of,
     open_cascade,
     read_manifest,
     save_manifest,
@@ -32,7 +33,7 @@ from ..core.units import count, size
 from ..costs.caches import find_caches, head_sizes, token_axis
 from ..costs.device import Device
 from ..costs.weighing import peak_bytes
-from ..loading.external_data import FileLayout, lay_out, refer_to_file, write_data
+from ..loading.external_data import ByteRange, FileLayout, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import is_external, tensors_in
@@ -55,6 +56,7 @@ class PartFile(Product):
     block: Block  #: its nodes.
     layout: FileLayout | None  #: its own data file; None if it has none.
     data: Mapping[str, int]  #: the files with its weights and their sizes in bytes, once all files are written.
+    shared: tuple[ByteRange, ...]  #: the ranges that it reads of the model's files; empty if its weights are copied.
 
     @cached_property
     def raw(self) -> bytes:
@@ -74,6 +76,7 @@ class PreparedFiles(Product):
     source: Model  #: the model.
     plan: Plan  #: the plan.
     weights: Storage  #: whether weights are copied or shared.
+    digest: bool  #: whether digests of shared weights are computed.
     folder: Path  #: the output folder.
     manifest_name: str  #: the file name of the manifest.
     parts: tuple[PartFile, ...]  #: the parts.
@@ -90,6 +93,7 @@ def split(
     output: str | Path | None = None,
     *,
     weights: Storage = "copy",
+    digest: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Cascade:
@@ -104,6 +108,7 @@ def split(
         output: the folder to make; by default `STEM.parts` beside the model, and the model's folder for shared weights.
         weights: `copy`: each part gets a data file with exactly the weights that it reads. `share`: the parts refer to
             the files of the model.
+        digest: compute digests of shared weights, which reads them once. Copied weights always get digests.
         force: replace an existing cascade; only files that its manifest lists are deleted.
         progress: called for the bytes written.
 
@@ -113,11 +118,16 @@ def split(
         PlanError: a part is larger than the memory budget of the plan.
         GraphcutError: there is too little disk space, or writing failed.
     """
-    return write(prepare(model, plan, output, weights=weights), force=force, progress=progress)
+    return write(prepare(model, plan, output, weights=weights, digest=digest), force=force, progress=progress)
 
 
 def prepare(
-    model: ModelLike, plan: Plan | Goal, output: str | Path | None = None, *, weights: Storage = "copy"
+    model: ModelLike,
+    plan: Plan | Goal,
+    output: str | Path | None = None,
+    *,
+    weights: Storage = "copy",
+    digest: bool = False,
 ) -> PreparedFiles:
     """The files that `split` would write.
 
@@ -138,7 +148,7 @@ def prepare(
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights) for i, block in blocks)
     if isinstance(plan.goal, Within) and weights == "copy":
         _check_budget(plan.goal, parts)
-    return PreparedFiles(model, plan, weights, folder, f"{prefix}{MANIFEST}", parts)
+    return PreparedFiles(model, plan, weights, digest, folder, f"{prefix}{MANIFEST}", parts)
 
 
 def _check_budget(goal: Within, parts: Sequence[PartFile]) -> None:
@@ -158,13 +168,14 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage) -> PartF
         for tensor, span in spans:
             refer_to_file(tensor, locations[span.file], span.offset, span.length)
         sizes, used = dict(model.data.values()), dict.fromkeys(span.file for _, span in spans)
-        return PartFile(name, proto, block, None, {locations[file]: sizes[file] for file in used})
+        ranges = tuple(merge_ranges(span for _, span in spans))
+        return PartFile(name, proto, block, None, {locations[file]: sizes[file] for file in used}, ranges)
     if not spans:
-        return PartFile(name, proto, block, None, {})
+        return PartFile(name, proto, block, None, {}, ())
     layout = lay_out(span for _, span in spans)
     for tensor, span in spans:
         refer_to_file(tensor, f"{name}.data", layout.offset_of(span), span.length)
-    return PartFile(name, proto, block, layout, {f"{name}.data": layout.file_bytes})
+    return PartFile(name, proto, block, layout, {f"{name}.data": layout.file_bytes}, ())
 
 
 def _output_folder(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
@@ -266,7 +277,8 @@ def _check_space(files: PreparedFiles, target: Path) -> None:
 
 def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:
     total = files.bytes_to_write
-    for part in files.parts:
+    digests = [_shared_digests(files, part) for part in files.parts]
+    for part, own in zip(files.parts, digests, strict=True):
         if part.layout is not None:
             (data_name,) = part.data
 
@@ -274,14 +286,24 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
                 if progress is not None:
                     progress(name, written, total)
 
-            write_data(part.layout, folder / data_name, progress=report)
+            own[data_name] = write_data(part.layout, folder / data_name, progress=report)
         (folder / part.name).write_bytes(part.raw)
         if progress is not None:
             progress(part.name, len(part.raw), total)
-    save_manifest(_manifest(files), folder / files.manifest_name)
+    save_manifest(_manifest(files, digests), folder / files.manifest_name)
 
 
-def _manifest(files: PreparedFiles) -> Manifest:
+def _shared_digests(files: PreparedFiles, part: PartFile) -> dict[str, Digest]:
+    """The digests of what a part reads of the model's files, by location."""
+    if not files.digest:
+        return {}
+    home, ranges = files.source.path.parent, defaultdict[Path, list[tuple[int, int]]](list)
+    for span in part.shared:
+        ranges[span.file].append((span.offset, span.length))
+    return {file.relative_to(home).as_posix(): read_digest(file, ranges[file]) for file in ranges}
+
+
+def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> Manifest:
     model, wiring = files.source, files.plan.partition.wiring
     names = dict.fromkeys((*model.graph.reads, *(edge.tensor for edge in wiring.edges), *model.graph.writes))
     return Manifest(
@@ -302,7 +324,7 @@ def _manifest(files: PreparedFiles) -> Manifest:
             Host(name=device.name, memory_bytes=device.memory_bytes, provider=device.provider)
             for device in dict.fromkeys(_devices(files.plan))
         ),
-        parts=tuple(_part(files, i) for i in range(len(files.parts))),
+        parts=tuple(_part(files, i, found) for i, found in enumerate(digests)),
     )
 
 
@@ -319,7 +341,7 @@ def _states(model: Model) -> Iterator[State]:
         yield State(past=cache.past, present=cache.present, axis=axis, start=start)
 
 
-def _part(files: PreparedFiles, index: int) -> Part:
+def _part(files: PreparedFiles, index: int, digests: Mapping[str, Digest]) -> Part:
     graph, part, devices = files.source.graph, files.parts[index], _devices(files.plan)
     weights = [graph.weights[name].bytes for name in part.block.weights]
     nodes = sorted({*part.block.nodes, *set(part.block.replicas).intersection(graph.flow)})
@@ -335,7 +357,7 @@ def _part(files: PreparedFiles, index: int) -> Part:
         device=devices[index].name if devices else None,
         graph=graph_digest(part.model),
         sha256=digest_of(part.raw),
-        data=dict(part.data),
+        data={name: DataFile(bytes=number, digest=digests.get(name)) for name, number in part.data.items()},
     )
 
 

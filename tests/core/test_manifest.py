@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcut import Cascade, CascadeError, GraphcutError, Manifest, Part, RecordError, Tensor, TensorEdge, open_cascade
+from graphcut.core.digests import DataFile, Digest
 from graphcut.core.manifest import FORMAT, MANIFEST, Host, Source, State, save_manifest
 
 AGAIN = "split the model again, or use the version of graphcut that wrote it"
+
+WHOLE = Digest(ranges=((0, 20),), blocks=("sha256:dd",))
 
 PARTS = (
     Part(
@@ -30,7 +33,7 @@ PARTS = (
         device="edge",
         graph="sha256:00",
         sha256="sha256:aa",
-        data={"part-0.onnx.data": 20},
+        data={"part-0.onnx.data": DataFile(bytes=20, digest=WHOLE)},
     ),
     Part(
         file="part-1.onnx",
@@ -58,7 +61,7 @@ PARTS = (
         device="edge",
         graph="sha256:22",
         sha256="sha256:cc",
-        data={"part-0.onnx.data": 20},
+        data={"part-0.onnx.data": DataFile(bytes=20, digest=WHOLE)},
     ),
 )
 THREE = Manifest(
@@ -89,6 +92,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 Change = Callable[[Any], object]
+
+DIGEST = ("parts", 0, "data", "part-0.onnx.data", "digest")
+"""The place of a digest in the manifest."""
 
 
 def spoil(folder: Path, change: Change) -> None:
@@ -172,6 +178,9 @@ def test_a_manifest_is_indented_json(tmp_path: Path) -> None:
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=4)
 SIZES = st.dictionaries(NAMES, st.integers(0, 2**63), max_size=3)
+RANGES = st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)), max_size=2).map(tuple)
+DIGESTS = st.builds(Digest, ranges=RANGES, blocks=st.lists(NAMES, max_size=3).map(tuple))
+DATA_FILES = st.builds(DataFile, bytes=st.integers(0, 2**63), digest=st.one_of(st.none(), DIGESTS))
 
 
 @st.composite
@@ -192,7 +201,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         device=draw(st.one_of(st.none(), NAMES)),
         graph=draw(NAMES),
         sha256=draw(NAMES),
-        data=draw(SIZES),
+        data=draw(st.dictionaries(NAMES, DATA_FILES, max_size=2)),
     )
     return Manifest(
         format=FORMAT,
@@ -256,7 +265,8 @@ def test_the_same_content_gives_the_same_bytes(scratch: Path) -> None:
         (put(True, "parts", 0, "nodes"), "parts[0].nodes: Expected `int`, got `bool`"),
         (put(1.5, "parts", 0, "nodes"), "parts[0].nodes: Expected `int`, got `float`"),
         (put(None, "parts", 2, "data"), "parts[2].data: Expected `object`, got `null`"),
-        (put("20", "parts", 0, "data", "part-0.onnx.data"), "parts[0].data[...]: Expected `int`, got `str`"),
+        (put(20, "parts", 0, "data", "part-0.onnx.data"), "parts[0].data[...]: Expected `object`, got `int`"),
+        (put([[0]], *DIGEST, "ranges"), "parts[0].data[...].digest.ranges[0]: Expected `array` of length 2"),
         (put(1.5, "tensors", 3, "shape", 1), "tensors[3].shape[1]: Expected `int | str | null`, got `float`"),
         (put("x", "reads"), "reads: Expected `array`, got `str`"),
         (put("link", "weights"), "weights: Invalid enum value 'link'"),
@@ -378,6 +388,18 @@ def test_a_tensor_with_two_types_is_refused(folder: Path) -> None:
     assert "'a'" in str(refusal(folder, CascadeError))
 
 
+@pytest.mark.parametrize(
+    "ranges",
+    [[[0, 21]], [[21, 0]], [[-1, 20]], [[0, -1]], [[0, 12], [8, 12]], [[8, 4], [0, 4]], [], [[0, 2**62]]],
+    ids=str,
+)
+def test_ranges_that_a_digest_can_not_have_are_refused(folder: Path, ranges: list[list[int]]) -> None:
+    spoil(folder, put(ranges, *DIGEST, "ranges"))
+    caught = refusal(folder, CascadeError)
+    said = "the digest of 'part-0.onnx.data' in part-0.onnx has ranges that overlap or don't fit its blocks"
+    assert (str(caught), caught.hint) == (f"{folder / MANIFEST}: {said}", "split the model again")
+
+
 def test_an_input_that_may_be_left_out_is_an_input(folder: Path) -> None:
     spoil(folder, put(["ghost"], "optional"))
     assert "'ghost'" in str(refusal(folder, CascadeError))
@@ -418,7 +440,7 @@ def test_a_path_out_of_the_folder_is_refused(folder: Path, name: str, place: str
     secret.write_bytes(b"x")
     (folder / "link").symlink_to(secret)
     (folder / "folder").symlink_to(folder.parent, target_is_directory=True)
-    spoil(folder, put(name if place == "file" else {name: 1}, "parts", 1, place))
+    spoil(folder, put(name if place == "file" else {name: {"bytes": 1, "digest": None}}, "parts", 1, place))
     caught = refusal(folder, CascadeError)
     assert str(caught) == f"{folder / MANIFEST} names {name!r}, which is outside its folder"
 
@@ -427,7 +449,7 @@ def test_a_path_out_of_the_folder_is_refused(folder: Path, name: str, place: str
 @pytest.mark.parametrize("place", ["file", "data"])
 def test_an_impossible_file_name_is_refused(folder: Path, name: str, place: str) -> None:
     (folder / "loop").symlink_to("loop")
-    spoil(folder, put(name if place == "file" else {name: 1}, "parts", 1, place))
+    spoil(folder, put(name if place == "file" else {name: {"bytes": 1, "digest": None}}, "parts", 1, place))
     refusal(folder, CascadeError)
 
 

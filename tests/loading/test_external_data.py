@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcut import ModelError
+from graphcut.core import digests as digests_of_files
+from graphcut.core.digests import read_digest
 from graphcut.loading import external_data
 from graphcut.loading.external_data import (
     ByteRange,
@@ -271,7 +273,8 @@ def bytes_of(span: ByteRange) -> bytes:
 
 def written(layout: FileLayout, target: Path, progress: Callable[[int], None] | None = None) -> bytes:
     target.unlink(missing_ok=True)
-    write_data(layout, target, progress=progress)
+    digest = write_data(layout, target, progress=progress)
+    assert digest == read_digest(target, [(0, layout.file_bytes)])
     return target.read_bytes()
 
 
@@ -288,6 +291,21 @@ def test_every_range_is_found_again_byte_for_byte(folder: Path, drawn: Spans) ->
         assert content[offset : offset + span.length] == bytes_of(span)
         assert same_bytes(ByteRange(folder / "new.bin", offset, span.length), span)
     assert sum(moved) == sum(run.length for run in merge_ranges(spans))
+
+
+def test_a_file_of_several_blocks_is_written_and_hashed_like_a_small_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = [ByteRange(folder / A, 4095, 3000), ByteRange(folder / B, 100, 2 * PAGE), ByteRange(folder / B, 9000, 0)]
+    monkeypatch.setattr(external_data, "ALIGNED_BYTES", PAGE)
+    layout = lay_out(spans)
+    expected, digests = written(layout, tmp_path / "one"), set()
+    for block_bytes in (1000, 3 * PAGE):
+        monkeypatch.setattr(external_data, "BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(digests_of_files, "BLOCK_BYTES", block_bytes)
+        assert written(layout, tmp_path / "new") == expected
+        digests.add(read_digest(tmp_path / "new", [(0, len(expected))]).blocks)
+    assert sorted(map(len, digests)) == [-(-len(expected) // (3 * PAGE)), -(-len(expected) // 1000)]
 
 
 @settings(deadline=None)

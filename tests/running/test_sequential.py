@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, Part, RunError, SessionConfig
-from graphcut.core.manifest import digest_of
+from graphcut.core.digests import digest_of
 from graphcut.running.in_process.sequential import run_sequentially
 from graphcut.running.stage import Stage, session_options
 

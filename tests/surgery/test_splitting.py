@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import At, Cascade, GraphcutError, Model, SessionConfig, UsageError, demos
+from graphcut import At, Cascade, GraphcutError, Model, Part, SessionConfig, UsageError, demos
+from graphcut.core.digests import DataFile, Digest, digest_of
 from graphcut.costs import caches
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
@@ -75,6 +76,10 @@ def planned(path: Path, *names: str) -> tuple[Model, Plan]:
 def cut(path: Path, *names: str, output: Path | None = None, weights: Storage = "copy", force: bool = False) -> Cascade:
     model, plan = planned(path, *names)
     return graphcut.split(model, plan, output, weights=weights, force=force)
+
+
+def data_sizes(part: Part) -> dict[str, int]:
+    return {name: file.bytes for name, file in part.data.items()}
 
 
 def holdings(folder: Path) -> dict[str, bytes]:
@@ -144,7 +149,7 @@ def test_the_manifest_describes_the_model_and_the_split(external: Path) -> None:
     assert (manifest.weights, manifest.dims, manifest.optional) == ("copy", {}, ())
     assert [str(tensor) for tensor in manifest.tensors] == ["float32[n,16]"] * 3
     assert [tensor.name for tensor in manifest.tensors] == ["x", "t0", "y"]
-    assert [(part.file, part.nodes, part.weight_bytes, part.data) for part in cascade.parts] == [
+    assert [(part.file, part.nodes, part.weight_bytes, data_sizes(part)) for part in cascade.parts] == [
         ("part-0.onnx", 1, 1024, {"part-0.onnx.data": 1024}),
         ("part-1.onnx", 2, 2048, {"part-1.onnx.data": 2048}),
     ]
@@ -222,7 +227,7 @@ def test_a_data_file_has_each_byte_once(tmp_path: Path) -> None:
     tied.external_data.extend(first.external_data)
     onnx.save(stored, tmp_path / "m.onnx")
     cascade = cut(tmp_path / "m.onnx", "m3")
-    assert [part.data for part in cascade.parts] == [{"part-0.onnx.data": 1024}, {"part-1.onnx.data": 2048}]
+    assert [data_sizes(part) for part in cascade.parts] == [{"part-0.onnx.data": 1024}, {"part-1.onnx.data": 2048}]
     x = {"x": np.ones((2, 16), np.float32)}
     assert_same(graphcut.run(cascade, x, config=EXACT), answers(tmp_path / "m.onnx", x))
 
@@ -236,13 +241,13 @@ def test_overlapping_weights_are_stored_once(tmp_path: Path) -> None:
     entries["offset"].value = "512"
     onnx.save(stored, tmp_path / "m.onnx")
     cascade = cut(tmp_path / "m.onnx", "m1")
-    assert [part.data for part in cascade.parts] == [{"part-0.onnx.data": 1536}, {}]
+    assert [data_sizes(part) for part in cascade.parts] == [{"part-0.onnx.data": 1536}, {}]
     assert prove(graphcut.load(tmp_path / "m.onnx"), cascade).objections == ()
 
 
 def test_a_part_without_large_weights_has_no_data_file(chain: Path) -> None:
     cascade = cut(chain, "exp")
-    assert [part.data for part in cascade.parts] == [{}, {}]
+    assert [data_sizes(part) for part in cascade.parts] == [{}, {}]
     assert sorted(holdings(cascade.root)) == ["cascade.json", "part-0.onnx", "part-1.onnx"]
 
 
@@ -252,7 +257,7 @@ def test_shared_weights_are_not_copied(external: Path) -> None:
     names = ["net.bin", "net.cascade.json", "net.onnx", "net.part-0.onnx", "net.part-1.onnx"]
     assert sorted(holdings(external.parent)) == names
     assert cascade.path == external.parent / "net.cascade.json"
-    assert all(part.data == {"net.bin": 3072} for part in cascade.parts)
+    assert all(data_sizes(part) == {"net.bin": 3072} for part in cascade.parts)
     assert all(cascade.file(part).stat().st_size < 1024 for part in cascade.parts)
     assert (external.stat(), (external.parent / "net.bin").read_bytes()) == before
     assert (external.parent / "net.bin").stat().st_nlink == 1
@@ -644,6 +649,47 @@ def test_progress_reports_every_byte(inline: Path) -> None:
     assert totals == {prepare(model, plan).bytes_to_write}
 
 
+# Digests of weights
+
+
+def with_other_weights(path: Path) -> None:
+    """Another version of the model of `external`: one bit of a weight differs."""
+    raw = bytearray((path.parent / "net.bin").read_bytes())
+    raw[0] ^= 1
+    (path.parent / "net.bin").write_bytes(raw)
+
+
+def test_copied_weights_have_the_digest_of_their_file(external: Path) -> None:
+    for part in cut(external, "m0").parts:
+        ((name, data),) = part.data.items()
+        raw = (external.parent / "net.parts" / name).read_bytes()
+        assert data == DataFile(bytes=len(raw), digest=Digest(ranges=((0, len(raw)),), blocks=(digest_of(raw),)))
+
+
+@pytest.mark.parametrize("weights", ["copy", "share"])
+def test_two_versions_of_the_weights_give_different_manifests(external: Path, weights: Storage) -> None:
+    made = []
+    for _ in range(2):
+        model, plan = planned(external, "m0")
+        made.append(graphcut.split(model, plan, weights=weights, digest=True, force=True))
+        with_other_weights(external)
+    old, new = ([part.data for part in cascade.parts] for cascade in made)
+    assert old[0] != new[0]
+    assert old[1] == new[1]
+
+
+def test_shared_weights_have_digests_of_what_each_part_reads_if_asked_for(external: Path) -> None:
+    model, plan = planned(external, "m0")
+    raw = (external.parent / "net.bin").read_bytes()
+    without = graphcut.split(model, plan, weights="share")
+    assert [part.data for part in without.parts] == [{"net.bin": DataFile(bytes=3072, digest=None)}] * 2
+    with_digests = graphcut.split(model, plan, weights="share", digest=True, force=True)
+    assert [part.data["net.bin"].digest for part in with_digests.parts] == [
+        Digest(ranges=((0, 1024),), blocks=(digest_of(raw[:1024]),)),
+        Digest(ranges=((1024, 2048),), blocks=(digest_of(raw[1024:]),)),
+    ]
+
+
 # Merging
 
 
@@ -681,7 +727,7 @@ def test_a_weight_in_two_parts_is_merged_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
     onnx.save(products("w", "w"), tmp_path / "m.onnx")
     cascade = cut(tmp_path / "m.onnx", "m0")
-    assert [part.data for part in cascade.parts] == [{"part-0.onnx.data": 1024}, {"part-1.onnx.data": 1024}]
+    assert [data_sizes(part) for part in cascade.parts] == [{"part-0.onnx.data": 1024}, {"part-1.onnx.data": 1024}]
     graphcut.merge(cascade, tmp_path / "whole.onnx")
     assert (tmp_path / "whole.onnx.data").stat().st_size == 1024
 

@@ -34,7 +34,8 @@ def stamps_of(cascade: Cascade, part: Part) -> dict[str, FileStamp]:
     Raises:
         RunError: a file is missing, or has another length than the manifest says.
     """
-    return {name: _stamp(cascade.root / name, part.data.get(name)) for name in (part.file, *sorted(part.data))}
+    sizes = {part.file: None, **{name: part.data[name].bytes for name in sorted(part.data)}}
+    return {name: _stamp(cascade.root / name, expected) for name, expected in sizes.items()}
 
 
 def with_digests(cascade: Cascade, part: Part, stamps: Mapping[str, FileStamp]) -> dict[str, FileStamp]:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ...core.digests import digest_of
 from ...core.errors import RunError
-from ...core.manifest import Manifest, digest_of, open_cascade
+from ...core.manifest import Manifest, open_cascade
 from ..process_memory import resident_bytes
 from ..stage import SessionConfig, Stage
 from .output_buffers import OutputBuffers
