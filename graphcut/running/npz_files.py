@@ -14,9 +14,6 @@ def save_outputs(outputs: Mapping[str, object], path: Path) -> None:
     """Write arrays to `path`, whole or not at all. Strings become numpy's fixed-width text.
 
     `numpy.savez` takes names as keyword arguments, and so can't write an output named `file`.
-
-    Raises:
-        RunError: an output is a sequence, a map or None; or the file can't be written.
     """
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray):

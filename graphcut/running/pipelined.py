@@ -19,8 +19,7 @@ from .scheduling.scheduler import DEADLINE_S, Scheduler
 from .stage import SessionConfig
 from .values import Feeds, OnError, Outputs, Value, to_array
 
-_LONGEST_S: Final = 1_000_000
-"""The longest deadline. Systems can't wait much longer in one call."""
+_LONGEST_S: Final = 1_000_000  #: the longest deadline. Systems can't wait much longer in one call.
 
 
 class Pipeline:

@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Final
 
 _SELF: Final = Path("/proc/self")
-
-_M_MMAP_THRESHOLD: Final = -3
-"""The parameter of glibc's mallopt, from malloc.h."""
-
-_LARGE_BLOCK_BYTES: Final = 128 << 10
-"""glibc's initial value of M_MMAP_THRESHOLD."""
-
+_M_MMAP_THRESHOLD: Final = -3  #: the parameter of glibc's mallopt, from malloc.h.
+_LARGE_BLOCK_BYTES: Final = 128 << 10  #: glibc's initial value of M_MMAP_THRESHOLD.
+#: code of ONNX Runtime's library that is loaded when kernels first run, where the system has no /proc/self/smaps.
 _LIBRARY_CODE_BYTES: Final = 24 << 20
-"""Code of ONNX Runtime's library that is loaded when kernels first run, where the system has no /proc/self/smaps."""
 
 
 def status_bytes(field: str, process: Path = _SELF) -> int:
@@ -54,9 +49,6 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
     The smaller of what the machine has available and what the cgroups (v2) of this process leave. Page cache counts as
     available, since the kernel drops it on demand. macOS reports no available memory: half of its physical memory.
-
-    Args:
-        root: the root of the file system with /proc and /sys.
     """
     found = [number for number in (_machine_bytes(root), *_cgroup_bytes(root)) if number is not None]
     return max(0, min(found)) if found else None
@@ -95,15 +87,12 @@ class PeakMemory:
 
     Creating it resets the process's peak counter (VmHWM), by writing to /proc/self/clear_refs. Other code in this
     process that reads the counter sees the new maximum.
-
-    Attributes:
-        is_since_start: the system has no counter to reset, so the maximum is that since the process began.
     """
 
     def __init__(self) -> None:
+        self.is_since_start = False  #: there is no counter to reset, so the maximum is that since the process began.
         try:
             (_SELF / "clear_refs").write_text("5")
-            self.is_since_start = False
         except OSError:
             self.is_since_start = True
 

@@ -64,11 +64,7 @@ def symbol_sizes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tens
 
 
 def to_value(given: object, tensor: Tensor) -> Value:
-    """A user's input as a value. Types that numpy lacks are given as ml_dtypes arrays or as their bits.
-
-    Raises:
-        RunError: the element type or a known size differs from that of `tensor`.
-    """
+    """A user's input as a value. Types that numpy lacks are given as ml_dtypes arrays or as their bits."""
     if isinstance(given, ort.OrtValue) or not tensor.is_plain:
         return given
     try:

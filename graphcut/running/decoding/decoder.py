@@ -86,12 +86,7 @@ def decoder_of(
     dims: Mapping[str, int],
     max_context: int | None,
 ) -> Decoder:
-    """How `cascade` is decoded. See `generate` for the arguments; `pairs` are its `states`.
-
-    Raises:
-        RunError: the role of an input is not known, or the output with the logits is not found.
-        UsageError: a name or a size does not fit the model.
-    """
+    """How `cascade` is decoded. See `generate` for the arguments and errors; `pairs` are its `states`."""
     states = states_of(cascade, pairs)
     tensors = cascade.tensors
     _check_names(cascade, states, inputs, dims)
@@ -194,11 +189,7 @@ def _logits(cascade: Cascade, states: Sequence[State]) -> str:
 
 
 def _most(ids: Tensor, states: Sequence[State]) -> int | None:
-    """The maximum number of tokens in a step.
-
-    Raises:
-        RunError: the model reads a fixed number of tokens greater than one, and prompts may have any length.
-    """
+    """The maximum number of tokens in a step. Prompts may have any length, so a fixed number above one is refused."""
     length = (ids.shape or (None,))[-1]
     if isinstance(length, str) and ids.shape is not None and len(ids.shape) == 1:
         is_batch = _BATCH.search(length) or any(length in (state.start or ()) for state in states)
@@ -230,11 +221,7 @@ def _capacity(
 
 
 def _zero_shape(state: State, sizes: Mapping[str, int], batch: int, *, has_branch: bool) -> tuple[int, ...]:
-    """The shape of `state` at the beginning of a sequence.
-
-    Raises:
-        RunError: it is not known.
-    """
+    """The shape of `state` at the beginning of a sequence."""
     if state.start is None:
         message = f"the shape of the state {state.past!r} is not known"
         raise RunError(message, hint="feed its first value with --inputs")

@@ -23,9 +23,7 @@ from .token_inputs import TokenChunk
 FinishReason = Literal["stop", "max_tokens", "full"]
 """Why a sequence ended: a stop token; `max_tokens` were generated; the model takes no more tokens."""
 
-_LAST_TOKEN: Final = 2**31 - 1
-"""The largest id that every type of token input can hold."""
-
+_LAST_TOKEN: Final = 2**31 - 1  #: the largest id that every type of token input can hold.
 _NO_TOKENS: Final = TokenChunk(0, ())
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 

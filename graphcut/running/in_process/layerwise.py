@@ -24,9 +24,7 @@ class LayerwisePass:
     def run(self, inputs: Iterable[Mapping[str, Value] | RunError], parts: LoadedParts) -> Iterator[Outputs | RunError]:
         """The outputs for each of `inputs`, in order, while the last part runs.
 
-        Raises:
-            RunError: a part can't be loaded; or, after the outputs of the inputs before it, an input failed and
-                `on_error` is `raise`.
+        If an input fails and `on_error` is `raise`, its error comes after the outputs of the inputs before it.
         """
         number, last = 0, len(self._cascade.parts) - 1
         for index in range(last + 1):

@@ -9,17 +9,12 @@ from ...core.manifest import Cascade, Part
 from ...core.units import count
 from ..values import symbol_sizes
 
+#: memory of a session without weights and nodes: its threads, the message of its part. Measured: 1 to 1.8 MiB.
 _SESSION_BYTES: Final = 2 << 20
-"""Memory of a session without weights and nodes: its threads, the message of its part. Measured: 1 to 1.8 MiB."""
-
-_NODE_BYTES: Final = 4 << 10
-"""Memory of a session for each node. Measured on 29,236 nodes: 3.6 KiB."""
-
+_NODE_BYTES: Final = 4 << 10  #: memory of a session for each node. Measured on 29,236 nodes: 3.6 KiB.
+#: types for which the CPU may have no kernels: ONNX Runtime then keeps the weights as float32, twice as large.
 _HALF_TYPES: Final = ("float16", "bfloat16")
-"""Types for which the CPU may have no kernels: ONNX Runtime then keeps the weights as float32, twice as large."""
-
-_STEPS: Final = 1 << 16
-"""The number of steps into which the budget is divided for the subset-sum problem."""
+_STEPS: Final = 1 << 16  #: into so many steps the budget is divided for the subset-sum problem.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +29,20 @@ class PartMemory:
 
 @dataclass(frozen=True, slots=True)
 class ResidencyPlan:
-    """The parts that stay loaded (`pinned`, by index); the others are loaded for each use.
+    """Which parts stay loaded; the others are loaded for each use."""
 
-    With `is_ahead`, the next part is loaded while one runs. `peak_bytes` excludes tensors that wait for a later part.
-    """
-
-    pinned: frozenset[int]
-    is_ahead: bool
-    peak_bytes: int
+    pinned: frozenset[int]  #: the parts that stay loaded.
+    is_ahead: bool  #: the next part is loaded while one runs.
+    peak_bytes: int  #: without tensors that wait for a later part.
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSizes:
-    """Bytes of inputs, outputs and boundary tensors by name, and of what is alive at a time in each part.
+    """Sizes in bytes."""
 
-    With `is_exact`, no size was estimated.
-    """
-
-    tensors: Mapping[str, int]
-    activations: Sequence[int]
-    is_exact: bool
+    tensors: Mapping[str, int]  #: inputs, outputs and boundary tensors by name.
+    activations: Sequence[int]  #: what is alive at a time in each part.
+    is_exact: bool  #: no size was estimated.
 
 
 def tensor_sizes(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> TensorSizes:
@@ -235,11 +224,11 @@ class MemoryForecast:
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """The memory that the process has already, its memory limit if there is one, and what the machine has available."""
+    """What there is for a run."""
 
-    base_bytes: int
-    memory_bytes: int | None
-    free_bytes: int
+    base_bytes: int  #: what the process has already.
+    memory_bytes: int | None  #: its memory limit; None without one.
+    free_bytes: int  #: what the machine has available.
 
     @property
     def budget_bytes(self) -> int:
@@ -260,10 +249,7 @@ def predict_memory(
     """The best plan for `times` inputs (None: unknown) of these shapes in `memory`, and what it is predicted to need.
 
     Each part is used once for all inputs if `is_once`, else once for each. Weights are `prepacked` if all parts fit,
-    with `exact` also if they don't.
-
-    Raises:
-        MemoryCapError: the memory limit is too small.
+    with `exact` also if they don't. Raises MemoryCapError if the memory limit is too small.
     """
     sizes = tensor_sizes(cascade, shapes)
     is_mapped, is_single, budget = not prepacked, times == 1 and is_once, memory.budget_bytes
@@ -293,11 +279,8 @@ def predict_memory(
 
 
 def limit_error(memory_bytes: int, smallest_bytes: int) -> MemoryCapError:
-    """The error for a memory limit that is too small.
-
-    The memory of a process differs by some pages from start to start, so the hint is rounded up.
-    """
-    mebibytes = -(-smallest_bytes // (1 << 20)) + 1
+    """The error for a memory limit that is too small."""
+    mebibytes = -(-smallest_bytes // (1 << 20)) + 1  # from start to start, the memory of a process differs by pages
     return MemoryCapError(
         f"this run is predicted to need {smallest_bytes:,} bytes, and the memory limit is {memory_bytes:,}",
         smallest_bytes=smallest_bytes,

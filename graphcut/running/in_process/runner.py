@@ -26,8 +26,7 @@ from .memory_plan import (
 from .sequential import input_values, run_sequentially
 from .spilling import SpillStore
 
-_UNLIMITED: Final = 1 << 62
-"""The available memory where the system does not report it."""
+_UNLIMITED: Final = 1 << 62  #: the available memory where the system does not report it.
 
 
 def run(

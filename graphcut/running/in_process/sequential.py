@@ -12,9 +12,6 @@ def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -
     """Run the parts in order. Yields the values at each boundary: before the first part, and after each part.
 
     A value is kept if a later part reads it or if it is an output.
-
-    Raises:
-        RunError: as for `input_values`; or a part can't be loaded or fails.
     """
     values = input_values(cascade, feeds)
     last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads}
@@ -27,11 +24,7 @@ def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -
 
 
 def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
-    """The inputs of a user as values.
-
-    Raises:
-        RunError: an input is missing, unknown or of the wrong type.
-    """
+    """The inputs of a user as values. Raises RunError if one is missing, unknown or of the wrong type."""
     manifest = cascade.manifest
     for name in feeds:
         if name not in manifest.reads:

@@ -29,15 +29,12 @@ class SpillStore:
     turn, so what was read last is needed latest (Belady's rule). Strings and Python objects always stay in memory and
     are not counted.
 
-    Attributes:
-        in_memory_bytes: the bytes of tensors in memory.
-        spilled_bytes: the bytes written to files so far.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], limit_bytes: int) -> None:
         """An empty store for these types of tensors; `limit_bytes` is the maximum of `in_memory_bytes`."""
-        self.in_memory_bytes = 0
-        self.spilled_bytes = 0
+        self.in_memory_bytes = 0  #: the bytes of tensors in memory.
+        self.spilled_bytes = 0  #: the bytes written to files so far.
         self._tensors = tensors
         self._limit_bytes = limit_bytes
         self._held: dict[Key, Value] = {}
