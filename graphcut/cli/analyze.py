@@ -19,7 +19,7 @@ def analyze(
     from ..analysis.cut_points import analyze as analyze_model
     from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
     from ..drawing.scene_builders import scene_of_analysis
-    from ..drawing.terminal import draw_scene
+    from ..drawing.terminal.scene import draw_scene
 
     analysis = analyze_model(load(model, dim))
     if as_json:

@@ -72,9 +72,7 @@ def add_command(function: Callable[..., None], legend: Mapping[str, Mapping[str,
 def _flat(function: Callable[..., None]) -> Callable[..., None]:
     """`function` as typer reads it: with the fields of its groups instead of the groups."""
     own = [*signature(function, eval_str=True).parameters.values(), _GENERAL]
-    groups: dict[str, Any] = {
-        parameter.name: parameter.annotation for parameter in own if is_dataclass(parameter.annotation)
-    }
+    groups: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
     fields = {name: signature(group, eval_str=True).parameters.values() for name, group in groups.items()}
     flat = [field for parameter in own for field in fields.get(parameter.name, [parameter])]
 

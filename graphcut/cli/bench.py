@@ -13,10 +13,6 @@ from .input_files import read_or_generate
 from .output import print_, print_json, say
 
 
-def _ways() -> list[tuple[str, str]]:
-    return list(way_descriptions().items())
-
-
 def bench(
     ctx: typer.Context,
     cascade_path: CascadePath,
@@ -25,7 +21,11 @@ def bench(
     rounds: Annotated[int, Option(metavar="N", min=1, help="How often each way is measured.")] = 3,
     way: Annotated[
         list[str] | None,
-        Option(metavar="WAY", help="Measure this way, and not the others. Repeatable.", autocompletion=_ways),
+        Option(
+            metavar="WAY",
+            help="Measure this way, and not the others. Repeatable.",
+            autocompletion=lambda: list(way_descriptions().items()),
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -80,11 +80,7 @@ class OriginalOptions:
     seed: Seed = 0
 
     def load(self, cascade: Cascade) -> Model:
-        """The model that `cascade` was cut from.
-
-        Raises:
-            CascadeError: there is no such file, or it is another model.
-        """
+        """The model that `cascade` was cut from."""
         from ..loading.fingerprint import graph_digest
         from ..loading.model import load
         from ..verifying.verification import find_source
@@ -135,11 +131,6 @@ def open_(path: Path) -> Cascade:
         hint = f"`graphcut split MODEL --plan {shlex.quote(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
     return open_cascade(path)
-
-
-def shortest(cascade: Cascade) -> Path:
-    """The path to name a cascade by: its folder where that is enough, else its manifest."""
-    return cascade.path.parent if cascade.path.name == "cascade.json" else cascade.path
 
 
 def check_output(output: Path | None, *, force: bool, option: str = "-o") -> None:

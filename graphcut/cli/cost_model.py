@@ -38,9 +38,8 @@ def cost_model(
     limit = None if memory is None else parse_bytes(memory)
     check_output(output, force=force)
     opened = load(model, dim)
-    dims = decoder_dims(
-        analyze(opened), profile if "--profile" in given else None, tokens if "--tokens" in given else None
-    )
+    sizes = profile if "--profile" in given else None, tokens if "--tokens" in given else None
+    dims = decoder_dims(analyze(opened), *sizes)
     costs = weigh(opened, dims)
     if measure:
         from ..benchmarking.cost_measurement import measure as measured
@@ -53,6 +52,4 @@ def cost_model(
         table = table_of(costs)
     save_table(table, output)
     print_(lambda console: draw_cost_table(table, costs, console))
-    if unset := [symbol for symbol in opened.symbols if symbol not in costs.dims]:
-        say(f"note: sizes count {', '.join(unset)} as 1; set them with --dim NAME=N")
     say(f"wrote {output}")

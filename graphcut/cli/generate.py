@@ -86,11 +86,7 @@ def generate(
 
 
 def _prompts_and_inputs(
-    cascade: Cascade,
-    texts: Sequence[str],
-    files: Sequence[Path],
-    states: Mapping[str, str],
-    original: OriginalOptions,
+    cascade: Cascade, texts: Sequence[str], files: Sequence[Path], states: Mapping[str, str], original: OriginalOptions
 ) -> tuple[list[list[int]], dict[str, object]]:
     """The prompts and the constant inputs that a command line names; what is generated of them is reported."""
     from ..inputs.input_files import read_inputs

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.errors import UsageError
 from .common_options import check_output, is_random
@@ -16,32 +16,24 @@ if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..loading.model import Model
 
+OnError = Literal["raise", "skip"]
+
 
 @dataclass
 class FeedReader:
     """The inputs of a run, each read when it is needed, and the files of their outputs.
 
     An input that can't be read ends the iteration, or is skipped; feeds before it may still be in flight.
-
-    Attributes:
-        cascade: the cascade that they are for.
-        inputs: .npz files, folders of ONNX test data, or the word `random`.
-        outputs: the file for the outputs of each.
-        folder: the folder of the outputs; None for a single input, whose output file has a name of its own.
-        skips_unreadable: go on after an input that can't be read.
-        generated: the feed that `random` stands for.
-        fed: the indices of inputs that were read and are not answered yet, in order.
-        unread: why inputs could not be read.
     """
 
-    cascade: Cascade
-    inputs: Sequence[Path]
-    outputs: Sequence[Path]
-    folder: Path | None
-    skips_unreadable: bool
-    generated: Mapping[str, object] = field(default_factory=dict)
-    fed: deque[int] = field(default_factory=deque)
-    unread: list[UsageError] = field(default_factory=list)
+    cascade: Cascade  #: the cascade that they are for.
+    inputs: Sequence[Path]  #: .npz files, folders of ONNX test data, or the word `random`.
+    outputs: Sequence[Path]  #: the file for the outputs of each.
+    folder: Path | None  #: the folder of the outputs; None for a single input, whose output file has a name of its own.
+    on_error: OnError  #: stop at an input that fails or can't be read, or go on.
+    generated: Mapping[str, object] = field(default_factory=dict)  #: the feed that `random` stands for.
+    fed: deque[int] = field(default_factory=deque)  #: the inputs that were read and are not answered yet, in order.
+    unread: list[UsageError] = field(default_factory=list)  #: why inputs could not be read.
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -55,7 +47,7 @@ class FeedReader:
                 feed = self.generated if is_random(path) else read_inputs(path, reads, tensors=tensors)
             except UsageError as error:
                 self.unread.append(error)
-                if not self.skips_unreadable:
+                if self.on_error == "raise":
                     return
             else:
                 self.fed.append(index)
@@ -87,19 +79,13 @@ def type_of(value: object) -> str:
     return type(value).__name__ if shape is None else f"{getattr(value, 'dtype', '')}{list(shape)}"
 
 
-def feed_reader(
-    cascade: Cascade, given: Sequence[Path], output: Path, *, force: bool, skips_unreadable: bool
-) -> FeedReader:
-    """The inputs that a command line names, those of a folder by name, and where their outputs go.
-
-    Raises:
-        UsageError: there are none, two would have the same output file, or an output exists.
-    """
+def feed_reader(cascade: Cascade, given: Sequence[Path], output: Path, on_error: OnError, *, force: bool) -> FeedReader:
+    """The inputs that a command line names, those of a folder by name, and where their outputs go."""
     if len(given) == 1 and not _is_folder_of_many(given[0]):
         if output.is_dir():
             raise UsageError(f"{output} is a folder, and one input makes one file", hint=f"write -o {output}/NAME.npz")
         check_output(output, force=force)
-        return FeedReader(cascade, given, [output], None, skips_unreadable)
+        return FeedReader(cascade, given, [output], None, on_error)
     inputs = [path for one in given for path in (_inside(one) if _is_folder_of_many(one) else [one])]
     names = [path.name.removesuffix(".npz") + ".npz" for path in inputs]
     if twice := [name for name, times in Counter(names).items() if times > 1]:
@@ -111,7 +97,7 @@ def feed_reader(
     for path in outputs:
         if path.exists() and not force:
             raise UsageError(f"{path} already exists", hint="choose another folder with -o, or add --force")
-    return FeedReader(cascade, inputs, outputs, output, skips_unreadable)
+    return FeedReader(cascade, inputs, outputs, output, on_error)
 
 
 def _is_folder_of_many(path: Path) -> bool:
@@ -125,7 +111,5 @@ def _is_test_data(path: Path) -> bool:
 def _inside(folder: Path) -> list[Path]:
     found = [path for path in sorted(folder.iterdir()) if path.suffix == ".npz" or _is_test_data(path)]
     if not found:
-        raise UsageError(
-            f"{folder} holds no inputs", hint="inputs are .npz files, or folders with input_0.pb and so on"
-        )
+        raise UsageError(f"{folder} holds no inputs", hint="inputs are .npz files or folders with input_0.pb and so on")
     return found

@@ -26,7 +26,7 @@ def plan(
     """Find the best cut for a goal; write no parts."""
     from ..analysis.cut_points import analyze
     from ..drawing.scene_builders import scene_of_plan
-    from ..drawing.terminal import draw_scene
+    from ..drawing.terminal.scene import draw_scene
     from ..planning.plan_files import save_plan
 
     planner = options.planner()

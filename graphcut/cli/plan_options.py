@@ -91,11 +91,7 @@ class PlanOptions:
     plan: Annotated[Path | None, Option(metavar="FILE", help="Replay a plan that `graphcut plan -o` saved.")] = None
 
     def planner(self) -> Callable[[Model], Plan]:
-        """The function that makes the plan of a model; the options are checked before any model is opened.
-
-        Raises:
-            UsageError: there is not exactly one goal, an option does not apply to it, or a value is wrong.
-        """
+        """The function that makes the plan of a model; the options are checked before any model is opened."""
         given = given_options(self.ctx)
         _check(given)
         if "--in-flight" in given and self.objective != "decode":

@@ -26,7 +26,7 @@ from .common_options import (
     is_random,
     open_,
 )
-from .input_files import FeedReader, feed_reader, read_or_generate, type_of
+from .input_files import FeedReader, OnError, feed_reader, read_or_generate, type_of
 from .output import complain, counting, print_, say
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ _APPLIES_TO: Final = {
     **dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random"),
 }
 
-OnError = Literal["raise", "skip"]
 _Answers = Iterator[dict[str, Any] | RunError]
 
 
@@ -77,9 +76,7 @@ def run(
     cascade_path: CascadePath,
     inputs: Annotated[
         list[Path],
-        Option(
-            metavar="FILE", help="A .npz file, an ONNX test-data folder, a folder of these, or `random`. Repeatable."
-        ),
+        Option(metavar="FILE", help="A .npz file, ONNX test-data folder, a folder of these, or `random`. Repeatable."),
     ],
     output: Annotated[
         Path, Option("--output", "-o", metavar="FILE", help="The .npz file of the outputs; for many inputs, a folder.")
@@ -104,15 +101,12 @@ def run(
     config = provider.session_config()
     limit = None if memory is None else parse_bytes(memory)
     cascade = open_(cascade_path)
-    feeds = feed_reader(cascade, inputs, output, force=force, skips_unreadable=on_error == "skip")
+    feeds = feed_reader(cascade, inputs, output, on_error, force=force)
     if is_generated:
         feeds.generated = read_or_generate(RANDOM, original.load(cascade), original.seed)
-    answered = (
-        _on_workers(feeds, pipeline, config, on_error)
-        if pipeline.via
-        else _in_this_process(feeds, config, limit, on_error, exact=exact)
-    )
-    with answered as answers:
+    is_remote = pipeline.via is not None
+    run_all = _on_workers(feeds, pipeline, config) if is_remote else _in_this_process(feeds, config, limit, exact=exact)
+    with run_all as answers:
         failed = _save_all(feeds, answers)
     if failed:
         complain(f"{failed} of {len(feeds)} inputs failed")
@@ -120,9 +114,7 @@ def run(
 
 
 @contextmanager
-def _on_workers(
-    feeds: FeedReader, options: PipelineOptions, config: SessionConfig, on_error: OnError
-) -> Iterator[_Answers]:
+def _on_workers(feeds: FeedReader, options: PipelineOptions, config: SessionConfig) -> Iterator[_Answers]:
     """The outputs of each input, in order, from a pipeline of workers; afterwards a summary is printed."""
     from ..drawing.terminal.runs import draw_run_log
     from ..running.chrome_trace import save_trace
@@ -138,7 +130,7 @@ def _on_workers(
         is_tracing=options.trace is not None,
         deadline_s=options.deadline,
     ) as pipeline:
-        yield pipeline.map(feeds, on_error=on_error)
+        yield pipeline.map(feeds, on_error=feeds.on_error)
     log, workers = pipeline.log, pipeline.workers
     print_(lambda console: draw_run_log(log, parts, workers, console, are_pieces=pipeline.is_divided), stderr=True)
     if options.trace is not None:
@@ -147,14 +139,12 @@ def _on_workers(
 
 
 @contextmanager
-def _in_this_process(
-    feeds: FeedReader, config: SessionConfig, limit: int | None, on_error: OnError, *, exact: bool
-) -> Iterator[_Answers]:
+def _in_this_process(feeds: FeedReader, config: SessionConfig, limit: int | None, *, exact: bool) -> Iterator[_Answers]:
     """The outputs of each input, in order; predicted and measured memory are printed before and after."""
     from ..running.in_process.runner import Runner
 
     with Runner(feeds.cascade, config=config, memory_bytes=limit, exact=exact) as runner:
-        with closing(runner.run_all(feeds, on_error=on_error)) as answers:
+        with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
             _say_before(runner, exact=exact)
             yield answers
         _say_after(runner)
@@ -183,12 +173,7 @@ def _say_after(runner: Runner) -> None:
 
 
 def _save_all(feeds: FeedReader, answers: _Answers) -> int:
-    """Write the outputs as they come; returns how many inputs failed.
-
-    Raises:
-        UsageError: an input can't be read, and the run stops at failures.
-        RunError: an input fails, and the run stops at failures; or the run fails, or outputs can't be written.
-    """
+    """Write the outputs as they come; returns how many inputs failed."""
     failed = 0
     try:
         with counting("inputs", len(feeds)) as advance:
@@ -204,7 +189,7 @@ def _save_all(feeds: FeedReader, answers: _Answers) -> int:
         if feeds.folder is not None and feeds.fed:
             error.hint = f"{error.hint or 'look at the input'} (the run stopped at {feeds.inputs[feeds.fed[0]]})"
         raise
-    if feeds.unread and not feeds.skips_unreadable:
+    if feeds.unread and feeds.on_error == "raise":
         raise feeds.unread[0]
     for unread in feeds.unread:
         complain(str(unread))

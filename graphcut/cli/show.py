@@ -41,7 +41,7 @@ def show(
 ) -> None:
     """Draw a model, a plan or a cascade; or compare two of them."""
     to = _format("json" if as_json else to, output, is_given=as_json or "--to" in given_options(ctx))
-    _check(thing, other, to, part, model, is_sized=dim is not None)
+    _check(thing, other, to, part, model, sized=dim is not None)
     if to != "lingualinked":
         check_output(output, force=force)
     sizes = parsed_dims(dim)
@@ -50,7 +50,13 @@ def show(
     elif to == "lingualinked":
         _export(thing, output, model, sizes, force=force)
     elif to == "terminal":
-        _show_text(thing, output, model, sizes)
+        from ..drawing.opening import scene_at
+        from ..drawing.terminal.scene import draw_scene
+
+        scene = scene_at(thing, model=model, dims=sizes)
+        put_drawing(lambda console: draw_scene(scene, console, explain=True), output)
+        if scene.next_command and output is None:
+            say_next(scene.next_command)
     elif to == "json":
         from ..drawing.json_records import dumps
         from ..drawing.opening import record_at
@@ -81,9 +87,7 @@ def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:
     return to if is_given or named is None else named
 
 
-def _check(
-    thing: Path, other: Path | None, to: Format, part: int | None, model: Path | None, *, is_sized: bool
-) -> None:
+def _check(thing: Path, other: Path | None, to: Format, part: int | None, model: Path | None, *, sized: bool) -> None:
     """Refuse options that would do nothing, or contradict each other."""
     from ..drawing.path_kinds import is_model
 
@@ -97,28 +101,16 @@ def _check(
         return
     if model is not None and (to == "json" or part is not None):
         what = "JSON is" if to == "json" else "the nodes of a part are"
-        raise UsageError(
-            f"--model changes nothing here: {what} read from the files of {thing}", hint="leave --model out"
-        )
-    if is_sized and (part is not None or (to == "json" and not is_model(thing))):
+        raise UsageError(f"--model changes nothing here: {what} read from {thing} itself", hint="leave --model out")
+    if sized and (part is not None or (to == "json" and not is_model(thing))):
         what = "the nodes of a part have no sizes" if part is not None else f"the JSON is the content of {thing}"
         raise UsageError(f"--dim changes nothing here: {what}", hint="leave --dim out")
-
-
-def _show_text(thing: Path, output: Path | None, model: Path | None, sizes: Mapping[str, int]) -> None:
-    from ..drawing.opening import scene_at
-    from ..drawing.terminal import draw_scene
-
-    scene = scene_at(thing, model=model, dims=sizes)
-    put_drawing(lambda console: draw_scene(scene, console, explain=True), output)
-    if scene.next_command and output is None:
-        say_next(scene.next_command)
 
 
 def _compare(
     thing: Path, other: Path, to: Format, output: Path | None, model: Path | None, sizes: Mapping[str, int]
 ) -> None:
-    from ..drawing.changes import changes_between
+    from ..drawing.changes.differences import changes_between
     from ..drawing.json_records import dumps
     from ..drawing.opening import scene_at
     from ..drawing.terminal.changes import draw_changes

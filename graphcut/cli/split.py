@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typer import Option
 
 from ..core.atomic_files import scratch_folder
 from ..core.errors import UsageError
-from .common_options import AsJson, Dims, Force, ModelPath, States, check_output, load, shortest
+from .common_options import AsJson, Dims, Force, ModelPath, States, check_output, load
 from .output import print_, print_json, put_text, say_next, settings, writing
 from .plan_options import PlanOptions
 
@@ -67,8 +66,6 @@ def split(
 
         put_text(html_of(_scene(cut, cascade)), report)
     _show(cut, cascade, as_json=as_json)
-    if not as_json:
-        say_next(f"graphcut verify {shlex.quote(str(shortest(cascade)))}")
 
 
 def _folder(model: Path, output: Path | None, weights: WeightMode) -> Path:
@@ -131,7 +128,7 @@ def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:
 
 
 def _show(cut: PreparedFiles, cascade: Cascade, *, as_json: bool) -> None:
-    from ..drawing.terminal import draw_scene
+    from ..drawing.terminal.scene import draw_scene
 
     if as_json:
         from ..drawing.json_records import cascade_record
@@ -142,3 +139,4 @@ def _show(cut: PreparedFiles, cascade: Cascade, *, as_json: bool) -> None:
     else:
         scene = _scene(cut, cascade)
         print_(lambda console: draw_scene(scene, console))
+        say_next(scene.next_command)

@@ -22,7 +22,7 @@ def verify(
     Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed.
     """
     from ..drawing.json_records import verification_record
-    from ..drawing.terminal import draw_verification
+    from ..drawing.terminal.verification import draw_verification
     from ..inputs.input_files import read_inputs
     from ..verifying.verification import verify as verified
 

@@ -1,7 +1,7 @@
 """The cards of a scene: what each part of a plan or of a cascade holds and needs."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from ..core.errors import CascadeError
 from ..core.graph import Block, Graph
@@ -10,7 +10,7 @@ from ..costs.device import Device
 from ..costs.weighing import peak_bytes
 from ..loading.model import Model
 from ..planning.by_goal.cluster_mapping import COUNTING
-from ..planning.goals import Across, Counted, Within
+from ..planning.goals import Across, Within
 from ..planning.plans import Plan
 from .scene import Card
 
@@ -49,12 +49,9 @@ def _budget(plan: Plan, device: Device | None) -> int | None:
 
 def counted_bytes(plan: Plan, block: Block) -> int:
     """The memory that the plan's goal counts for a part besides its files, computed as the planner does."""
-    counting: Sequence[Counted] = ()
-    if isinstance(plan.goal, Within):
-        counting = plan.goal.counting
-    elif isinstance(plan.goal, Across):
-        counting = COUNTING
-    if not counting or plan.costs is None:
+    goal = plan.goal
+    counting = goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
+    if plan.costs is None:
         return 0
     sizes, graph = plan.costs.tensor_bytes, plan.graph
     pasts = {cache.past for cache in plan.costs.caches}
@@ -63,8 +60,7 @@ def counted_bytes(plan: Plan, block: Block) -> int:
     if "inputs" in counting:
         total += sum(sizes[name][0] for name in block.reads if name not in pasts)
     if "cache" in counting:
-        caches = [*pasts.intersection(block.reads), *presents.intersection(block.writes)]
-        total += sum(sizes[name][0] for name in caches)
+        total += sum(sizes[name][0] for name in pasts.intersection(block.reads) | presents.intersection(block.writes))
     if "activations" in counting:
         nodes = sorted({*block.nodes, *(node for node in block.replicas if not graph.nodes[node].is_constant)})
         own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
@@ -104,11 +100,7 @@ def replica_counts(cascade: Cascade, model: Model | None) -> Iterable[int]:
 
 
 def own_nodes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
-    """For each part the flowing nodes it computes, without its replicas: every flowing node is in exactly one part.
-
-    Raises:
-        CascadeError: the cascade was cut from another model.
-    """
+    """For each part the flowing nodes it computes, without its replicas: every flowing node is in exactly one part."""
     graph = model.graph
     rows = [_own_nodes(graph, part) for part in cascade.parts]
     if sorted(node for row in rows for node in row) != list(graph.flow):

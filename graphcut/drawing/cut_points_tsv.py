@@ -8,17 +8,9 @@ from ..analysis.cut_points import CutPoint
 def cut_points_tsv(points: Sequence[CutPoint]) -> Iterable[str]:
     """A line of titles, then a line for each cut point."""
     yield "node\tbytes\texact\ttensors\tweights_before\tweights_after\tkey\tmodule"
-    for point in points:
-        values = (
-            point.node,
-            point.bytes,
-            "yes" if point.is_exact else "at least",
-            ",".join(point.boundary_tensors),
-            point.weights_before,
-            point.weights_after,
-            "yes" if point.is_key else "no",
-            point.module,
-        )
+    for p in points:
+        crossing = (p.bytes, "yes" if p.is_exact else "at least", ",".join(p.boundary_tensors))
+        values = (p.node, *crossing, p.weights_before, p.weights_after, "yes" if p.is_key else "no", p.module)
         yield "\t".join(map(str, values))
 
 

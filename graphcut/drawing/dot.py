@@ -75,12 +75,7 @@ def _bus(index: int, bus: Bus) -> Iterator[str]:
 
 
 def dot_of_part(cascade: Cascade, part: int) -> str:
-    """The nodes of the part with that index as a DOT graph, without constant nodes and weights.
-
-    Raises:
-        UsageError: there is no such part.
-        ModelError: its file is damaged.
-    """
+    """The nodes of the part with that index as a DOT graph, without constant nodes and weights."""
     if not 0 <= part < len(cascade.parts):
         raise UsageError(
             f"there is no part {part}: {cascade.path} has {count(len(cascade.parts), 'part')}",

@@ -15,17 +15,18 @@ from functools import cache
 from html import escape
 from importlib import resources
 from itertools import groupby, pairwise
+from os.path import commonprefix
 from typing import Any, Final
 
 from msgspec import to_builtins
 
+from ..core.units import count
 from ..core.version import __version__
 from .profile_builder import best_options
 from .scene import CutProfile, Scene
 from .svg.document import LANES, MAP, NARROW, WIDE, inline_svg, map_and_lanes
 from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
 
-_VERDICT: Final = re.compile(r"\s+(?=[✓✗])")
 _INVISIBLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _FIGURE: Final = re.compile(r"(\d[\d.,]*\d|\d)( (?:parts?|B|KiB|MiB|GiB|TiB)\b)")
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
@@ -89,20 +90,13 @@ def _pictures(scene: Scene) -> dict[str, str]:
 
 
 def _answer(scene: Scene) -> str:
-    """The sentence with figures and parts in bold, and the verdicts as badges."""
-    sentence, *verdicts = _VERDICT.split(scene.sentence)
-    over = sum(card.is_over for card in scene.cards)
-    if over:
-        verdicts.insert(0, f"✗ {over} {'part' if over == 1 else 'parts'} over budget")
-    badges = [
-        f'<span class="badge {"good" if verdict.startswith("✓") else "bad"}">{escape(verdict.rstrip("."))}</span>'
-        for verdict in verdicts
-    ]
-    text = _FIGURE.sub(r"<b>\1\2</b>", escape(sentence))
+    """The sentence with figures and parts in bold, and a badge if parts are over budget."""
+    text = _FIGURE.sub(r"<b>\1\2</b>", escape(scene.sentence))
     for name in (card.name for card in scene.cards):
         for end in " ,.":
             text = text.replace(escape(f" {name}{end}"), f" <b>{escape(name)}</b>{end}")
-    return " ".join([text, *badges])
+    over = sum(card.is_over for card in scene.cards)
+    return f'{text} <span class="badge bad">✗ {count(over, "part")} over budget</span>' if over else text
 
 
 def _data(scene: Scene) -> str:
@@ -121,7 +115,7 @@ def _data(scene: Scene) -> str:
 
 def _compact(profile: CutProfile) -> dict[str, Any]:
     """The profile as columns; the script undoes what makes them small."""
-    shared = ["", *(_shared_start(*pair) for pair in pairwise(profile.nodes))][: len(profile.nodes)]
+    shared = ["", *map(commonprefix, pairwise(profile.nodes))][: len(profile.nodes)]
     operators = {operator: index for index, operator in enumerate(dict.fromkeys(profile.ops))}
     return {
         # Lengths in units of UTF-16, as JavaScript counts.
@@ -141,12 +135,6 @@ def _compact(profile: CutProfile) -> dict[str, Any]:
         "cut_options": to_builtins(profile.cut_options),
         "best": [option.nodes_before for option in best_options(profile)],
     }
-
-
-def _shared_start(before: str, after: str) -> str:
-    """The longest common start of two names."""
-    different = (i for i, (left, right) in enumerate(zip(before, after, strict=False)) if left != right)
-    return after[: next(different, min(len(before), len(after)))]
 
 
 def _runs(flags: Iterable[bool]) -> list[int]:

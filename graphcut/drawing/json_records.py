@@ -7,12 +7,13 @@ parts or of segments.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..analysis.cut_points import Analysis, CutPoint
-from ..core.graph import Block
+from ..core.graph import Graph
 from ..core.manifest import Cascade, Manifest
 from ..core.wiring import DependencyMap, Tensor
 from ..costs.device import Device
@@ -86,31 +87,29 @@ class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schem
 def analysis_record(analysis: Analysis) -> AnalysisRecord:
     """The document of an analysis."""
     model, graph, segments, repeat = analysis.model, analysis.model.graph, analysis.segments, analysis.repeat
-    names = [node.name for node in graph.nodes]
+    blocks = () if repeat is None else tuple(_names(graph, block) for block in repeat.blocks)
     return AnalysisRecord(
         model=str(model.path),
-        nodes=len(names),
+        nodes=len(graph.nodes),
         flowing_nodes=len(graph.flow),
         weight_bytes=model.weight_bytes,
         dims=dict(model.dims),
         inputs=tuple(model.tensors[name] for name in graph.reads),
         outputs=tuple(model.tensors[name] for name in graph.writes),
         notes=tuple(model.notes),
-        key_nodes=tuple(names[i] for i in analysis.key_nodes),
-        dominators=tuple(names[i] for i in analysis.dominators),
-        segments=tuple(
-            SegmentRecord(tuple(names[i] for i in block.nodes), block.reads, block.writes) for block in segments.blocks
-        ),
+        key_nodes=_names(graph, analysis.key_nodes),
+        dominators=_names(graph, analysis.dominators),
+        segments=tuple(SegmentRecord(_names(graph, one.nodes), one.reads, one.writes) for one in segments.blocks),
         sequential=segments.wiring.sequential,
         residual=segments.wiring.residual,
         profile_bytes=tuple(analysis.profile),
         cut_points=analysis.cut_points,
-        repeat=None
-        if repeat is None
-        else RepeatRecord(
-            tuple(tuple(names[i] for i in block) for block in repeat.blocks), repeat.block, repeat.before, repeat.after
-        ),
+        repeat=None if repeat is None else RepeatRecord(blocks, repeat.block, repeat.before, repeat.after),
     )
+
+
+def _names(graph: Graph, nodes: Iterable[int]) -> tuple[str, ...]:
+    return tuple(graph.nodes[i].name for i in nodes)
 
 
 class PlannedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,18 +155,18 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 
 def plan_record(plan: Plan, model: Model) -> PlanRecord:
     """The document of a plan for `model`."""
-    names, wiring = [node.name for node in plan.graph.nodes], plan.partition.wiring
-
-    def part(index: int, block: Block) -> PlannedPartRecord:
-        return PlannedPartRecord(
-            nodes=tuple(names[i] for i in block.nodes),
-            replicas=tuple(names[i] for i in block.replicas),
+    graph, wiring = plan.graph, plan.partition.wiring
+    parts = (
+        PlannedPartRecord(
+            nodes=_names(graph, block.nodes),
+            replicas=_names(graph, block.replicas),
             reads=block.reads,
             writes=block.writes,
             device=plan.devices[index] if plan.devices else None,
             predicted=plan.metrics[index] if plan.metrics else None,
         )
-
+        for index, block in enumerate(plan.partition.blocks)
+    )
     return PlanRecord(
         model=str(model.path),
         goal=plan.goal,
@@ -177,11 +176,11 @@ def plan_record(plan: Plan, model: Model) -> PlanRecord:
         gap=None if plan.outcome is None else plan.outcome.gap,
         without_limits=plan.unlimited,
         front=plan.front,
-        parts=tuple(part(index, block) for index, block in enumerate(plan.partition.blocks)),
+        parts=tuple(parts),
         sequential=wiring.sequential,
         residual=wiring.residual,
         recomputed=tuple(
-            RecomputedRecord(one.part, tuple(names[i] for i in one.nodes), one.tensors, one.saved_bytes, one.cost_s)
+            RecomputedRecord(one.part, _names(graph, one.nodes), one.tensors, one.saved_bytes, one.cost_s)
             for one in plan.recomputed
         ),
         reasons=plan.reasons,
@@ -203,10 +202,7 @@ def cascade_record(cascade: Cascade) -> CascadeRecord:
     """The document of a cascade."""
     wiring = cascade.wiring
     return CascadeRecord(
-        cascade=str(cascade.path),
-        manifest=cascade.manifest,
-        sequential=wiring.sequential,
-        residual=wiring.residual,
+        cascade=str(cascade.path), manifest=cascade.manifest, sequential=wiring.sequential, residual=wiring.residual
     )
 
 
@@ -243,12 +239,8 @@ def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
         )
         for part in prepared.parts
     )
-    return DryRunRecord(
-        folder=str(prepared.folder),
-        manifest=prepared.manifest_name,
-        parts=tuple(parts),
-        bytes=prepared.bytes_to_write,
-    )
+    folder, total = str(prepared.folder), prepared.bytes_to_write
+    return DryRunRecord(folder=folder, manifest=prepared.manifest_name, parts=tuple(parts), bytes=total)
 
 
 class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):

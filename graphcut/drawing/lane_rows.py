@@ -9,12 +9,13 @@ from .scene import Bus, Flow, Scene, totals_of
 from .sentences import size_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneRow(Flow):
+@dataclass(frozen=True, slots=True)
+class LaneRow:
     """One row."""
 
     kind: Literal["tensor", "bus"]  #: whether the row is one tensor or all tensors of a bus.
     index: int  #: in `Scene.tensors` or `Scene.buses`.
+    flow: Flow  #: that tensor or bus.
     name: str  #: of the tensor, or of the first and how many more.
     type: str  #: of the tensors; empty if they differ.
 
@@ -22,9 +23,9 @@ class LaneRow(Flow):
 def lane_rows(scene: Scene, most: int) -> tuple[list[LaneRow], str]:
     """At most `most` rows, and a text about the tensors without a row; empty if there are none."""
     if len(scene.tensors) <= most:
-        return [_row(scene, "tensor", i, tensor, [i]) for i, tensor in enumerate(scene.tensors)], ""
+        return [LaneRow("tensor", i, one, one.tensor, one.type) for i, one in enumerate(scene.tensors)], ""
     shown = _most_important(scene.buses, most)
-    rows = [_row(scene, "bus", i, scene.buses[i], scene.buses[i].tensors) for i in shown]
+    rows = [LaneRow("bus", i, scene.buses[i], *_name_and_type(scene, scene.buses[i])) for i in shown]
     hidden = [bus for i, bus in enumerate(scene.buses) if i not in shown]
     if not hidden:
         return rows, ""
@@ -40,15 +41,7 @@ def _most_important(buses: Sequence[Bus], most: int) -> list[int]:
     return sorted(ranked[: most - 1])
 
 
-def _row(scene: Scene, kind: Literal["tensor", "bus"], index: int, flow: Flow, tensors: Sequence[int]) -> LaneRow:
-    first, types = scene.tensors[tensors[0]], {scene.tensors[i].type for i in tensors}
-    return LaneRow(
-        kind=kind,
-        index=index,
-        name=f"{first.tensor} and {len(tensors) - 1} more" if len(tensors) > 1 else first.tensor,
-        type=first.type if len(types) == 1 else "",
-        source=flow.source,
-        readers=flow.readers,
-        bytes=flow.bytes,
-        is_exact=flow.is_exact,
-    )
+def _name_and_type(scene: Scene, bus: Bus) -> tuple[str, str]:
+    first, types = scene.tensors[bus.tensors[0]], {scene.tensors[i].type for i in bus.tensors}
+    more = f" and {len(bus.tensors) - 1} more" if len(bus.tensors) > 1 else ""
+    return f"{first.tensor}{more}", first.type if len(types) == 1 else ""

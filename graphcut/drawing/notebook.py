@@ -35,6 +35,5 @@ def framed(scene: Scene) -> str:
     from .html import html_of
 
     style = f"width: 100%; height: {_HEIGHT}; border: 0; resize: vertical; overflow: auto"
-    return (
-        f'<iframe title="graphcut" sandbox="allow-scripts" style="{style}" srcdoc="{escape(html_of(scene))}"></iframe>'
-    )
+    frame = f'<iframe title="graphcut" sandbox="allow-scripts" style="{style}"'
+    return f'{frame} srcdoc="{escape(html_of(scene))}"></iframe>'

@@ -22,7 +22,7 @@ from .mermaid import mermaid_of
 from .path_kinds import is_model, is_plan
 from .scene import Scene
 from .scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
-from .svg import svg_of
+from .svg.document import svg_of
 
 if TYPE_CHECKING:
     from ..planning.cluster import SimulatedCluster
@@ -31,26 +31,15 @@ if TYPE_CHECKING:
 OutputFormat = Literal["html", "svg", "dot", "mermaid"]
 """The formats that a scene is drawn in as text."""
 
-_RENDERERS: Final[dict[OutputFormat, Callable[[Scene], str]]] = {
-    "html": html_of,
-    "svg": svg_of,
-    "dot": dot_of,
-    "mermaid": mermaid_of,
-}
+_Renderers = dict[OutputFormat, Callable[[Scene], str]]
+_RENDERERS: Final[_Renderers] = {"html": html_of, "svg": svg_of, "dot": dot_of, "mermaid": mermaid_of}
 
 
 def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] | None = None) -> Scene:
-    """The scene of what is at `path`.
+    """The scene of what is at `path`: a model, a plan file, or the folder or manifest of a cascade.
 
-    Args:
-        path: an .onnx file, a plan file, or the folder or manifest of a cascade.
-        model: the model that a plan or a cascade belongs to, if it has moved.
-        dims: numbers for symbolic dimensions of a model or a cascade, in addition to those that a cascade stores. The
-            predictions of a plan are for the dims that it was made with.
-
-    Raises:
-        UsageError: the model of a plan is missing; `model` is given for a model, or `dims` for a plan.
-        GraphcutError: what is at `path` can't be opened.
+    `model` is the model of a plan or a cascade that has moved. `dims` are numbers for symbolic dimensions of a model or
+    a cascade, in addition to those that a cascade stores; the predictions of a plan are for those it was made with.
     """
     _check_exists(path)
     if is_model(path):
@@ -66,15 +55,8 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
     return scene_of_cascade(cascade, source_of(cascade, model))
 
 
-def rendered_at(
-    path: Path, output_format: OutputFormat, *, model: Path | None = None, dims: Mapping[str, int] | None = None
-) -> str:
-    """The scene of what is at `path`, as text in that format.
-
-    Raises:
-        UsageError: as `scene_at`; or the model is not cut, and the format shows only parts.
-        GraphcutError: what is at `path` can't be opened.
-    """
+def rendered_at(path: Path, output_format: OutputFormat, *, model: Path | None, dims: Mapping[str, int]) -> str:
+    """The scene of what is at `path`, as text in that format."""
     scene = scene_at(path, model=model, dims=dims)
     if output_format in {"dot", "mermaid"} and not scene.cards:
         raise UsageError(f"{path} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
@@ -82,11 +64,7 @@ def rendered_at(
 
 
 def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.Struct:
-    """The document of what is at `path`: the analysis of a model for `dims`, a plan file, or a cascade.
-
-    Raises:
-        GraphcutError: what is at `path` can't be opened.
-    """
+    """The document of what is at `path`: the analysis of a model for `dims`, a plan file, or a cascade."""
     from .json_records import analysis_record, cascade_record
 
     _check_exists(path)
@@ -96,12 +74,7 @@ def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.S
 
 
 def scenario_at(path: Path, cluster: SimulatedCluster | None, *, model: Path | None = None) -> Scenario:
-    """The scenario for a simulation of a plan or cascade on `cluster`; None is the one that the plan was made for.
-
-    Raises:
-        UsageError: the model of a plan is missing, there is no cluster, or it lacks devices of the parts.
-        GraphcutError: what is at `path` can't be opened.
-    """
+    """The scenario for a simulation of a plan or cascade on `cluster`; None is the one that the plan was made for."""
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
     _check_exists(path)
@@ -118,39 +91,28 @@ def scenario_at(path: Path, cluster: SimulatedCluster | None, *, model: Path | N
 
 
 def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:
-    """The cascade with sizes for these dims, in addition to those it stores; its files are unchanged.
-
-    Raises:
-        UsageError: no boundary tensor has such a dimension.
-    """
+    """The cascade with sizes for these dims, in addition to those it stores; its files are unchanged."""
     manifest = cascade.manifest
     symbols = dict.fromkeys(dim for tensor in manifest.tensors for dim in tensor.shape or () if isinstance(dim, str))
-    for name in dims:
-        if name not in symbols:
-            known = ", ".join(symbols) or "none"
-            raise UsageError(f"no tensor of {cascade.path} has a dimension {name!r}", hint=f"its dimensions: {known}")
+    if unknown := [name for name in dims if name not in symbols]:
+        known = ", ".join(symbols) or "none"
+        raise UsageError(f"no tensor of {cascade.path} has a dimension {unknown[0]!r}", hint=f"its dimensions: {known}")
     bound = msgspec.structs.replace(manifest, dims={**manifest.dims, **dims})
     return replace(cascade, manifest=bound) if dims else cascade
 
 
 def source_of(cascade: Cascade, named: Path | None) -> Model | None:
-    """The model that the cascade was cut from; None if it is missing or has changed, and none is named.
-
-    Raises:
-        CascadeError: the cascade was not cut from the named model.
-        GraphcutError: the named model can't be opened.
-    """
-    digest, dims = cascade.manifest.source.graph, cascade.manifest.dims
-    if named is not None:
-        model = load(named, dims=dims)
-        if graph_digest(model.proto) != digest:
-            raise CascadeError(f"{cascade.path} was not cut from {named}: the graphs differ", hint="name its own model")
-        return model
+    """The model that the cascade was cut from; None if it is missing or has changed, and none is named."""
     try:
-        found = load(cascade.source, dims=dims)
+        model = load(named or cascade.source, dims=cascade.manifest.dims)
+        if graph_digest(model.proto) == cascade.manifest.source.graph:
+            return model
     except GraphcutError:
-        return None
-    return found if graph_digest(found.proto) == digest else None
+        if named is not None:
+            raise
+    if named is not None:
+        raise CascadeError(f"{cascade.path} was not cut from {named}: the graphs differ", hint="name its own model")
+    return None
 
 
 def scene_of(product: object) -> Scene | None:
@@ -179,8 +141,7 @@ def _model_of_plan(path: Path, named: Path | None) -> Model:
         return load(named)
     record = read_plan(path)
     recorded = Path(os.path.normpath(path.parent.resolve() / record.model))
-    candidates = (recorded, path.parent / recorded.name, Path(recorded.name))
-    found = [candidate for candidate in candidates if candidate.is_file()]
+    found = [place for place in (recorded, path.parent / recorded.name, Path(recorded.name)) if place.is_file()]
     for candidate in found:
         model = load(candidate)
         if graph_digest(model.proto) == record.graph:

@@ -132,9 +132,8 @@ class _Labeler:
             if kind is not None:
                 _add(sizes.setdefault(kind, [0, 0]), weight_bytes)
                 numbers[kind].update([] if number is None else [number])
-        return ", ".join(
-            _phrase(self._names[kind], list(self._pieces(row, kind, numbers[kind]))) for kind in _important(sizes)
-        )
+        kinds = _important(sizes)
+        return ", ".join(_phrase(self._names[kind], list(self._pieces(row, kind, numbers[kind]))) for kind in kinds)
 
     def _pieces(self, row: int, kind: _Kind, numbers: Iterable[int]) -> Iterable[tuple[int, str]]:
         """The numbers of a kind in a row; with `start`, `middle` or `end` for a module that other rows hold as well.

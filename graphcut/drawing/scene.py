@@ -125,15 +125,6 @@ class CutProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the verification table."""
-
-    what: str  #: what was checked: `structure` or `numbers`.
-    result: str  #: the result, in words.
-    is_good: bool | None  #: whether it passed; None if it was not run.
-
-
-@dataclass(frozen=True, slots=True)
 class OtherPlan:
     """An alternative plan: none of the others is better in both times."""
 
@@ -154,7 +145,6 @@ class Scene:
     tensors: tuple[BoundaryTensor, ...] = ()  #: the boundary tensors, in the order they are made.
     buses: tuple[Bus, ...] = ()  #: the same, grouped by source and readers.
     profile: CutProfile | None = None  #: the cut profile; None if the model is not at hand.
-    checks: tuple[Check, ...] = ()  #: what was verified.
     recomputed: tuple[str, ...] = ()  #: one sentence for each group of tensors that parts recompute.
     reasons: tuple[str, ...] = ()  #: one text for each cut: why it is where it is.
     notes: tuple[str, ...] = ()  #: what else a reader should know, one sentence each.

@@ -1,14 +1,12 @@
 """Builders: the scene of an analysis, a plan, a cascade."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..analysis.cut_points import Analysis
 from ..core.manifest import MANIFEST, Cascade
@@ -22,9 +20,6 @@ from .card_builders import cascade_card, counted_bytes, file_bytes, own_nodes, p
 from .part_labels import part_labels
 from .profile_builder import best_options, build_profile, most_balanced
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
-
-if TYPE_CHECKING:  # it loads ONNX Runtime
-    from ..verifying.verification import Verification
 
 _MAX_TENSORS: Final = 3
 _SAME: Final = 1e-6
@@ -66,12 +61,8 @@ def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
         for part, card, block in rows
     )
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
-    scene = replace(
-        planned,
-        cards=tuple(cards),
-        next_command=_next_command(cascade, None),
-        details=(*details, *_storage(cascade)),
-    )
+    details, command = (*details, *_storage(cascade)), _verify_command(cascade)
+    scene = replace(planned, cards=tuple(cards), next_command=command, details=details)
     return replace(scene, sentence=sentences.answer(scene))
 
 
@@ -107,18 +98,15 @@ def _planned_bytes(plan: Plan, model: Model) -> TensorBytes:
     return (model if model.dims == plan.dims else replace(model, dims=plan.dims)).tensor_bytes
 
 
-def scene_of_cascade(cascade: Cascade, model: Model | None = None, verification: Verification | None = None) -> Scene:
+def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
     """The scene of a cascade.
 
     Without the model there is no profile and no content of parts; a flowing node that only one part repeats is not
     counted as a replica; and sizes are those in the manifest. The model must be loaded with the dims of the manifest.
-
-    Raises:
-        CascadeError: the cascade was cut from another model.
     """
     parts, manifest = cascade.parts, cascade.manifest
     sizes = {name: tensor.bytes_for(manifest.dims) for name, tensor in cascade.tensors.items()}
-    facts = [("dims", _dims(manifest.dims))] if manifest.dims else []
+    facts = [("dims", sentences.dims_text(manifest.dims))] if manifest.dims else []
     labels, last_nodes, profile = [""] * len(parts), [""] * len(parts), None
     if model is not None:
         rows = own_nodes(cascade, model)
@@ -138,16 +126,15 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None, verification:
         tensors=tensors,
         buses=buses_of(tensors),
         profile=profile,
-        checks=sentences.checks(verification),
         notes=(
             *(sentences.unbound_sizes(model, manifest.dims) if model is not None else ()),
             *sentences.separated_states(parts, manifest.states),
         ),
-        next_command=_next_command(cascade, verification),
+        next_command=_verify_command(cascade),
         details=tuple(_storage(cascade)),
         model="" if model is None else str(model.path),
     )
-    return replace(scene, sentence=sentences.answer(scene, sentences.verdict(verification)))
+    return replace(scene, sentence=sentences.answer(scene))
 
 
 # Facts and details
@@ -162,11 +149,7 @@ def _facts(model: Model, dims: Mapping[str, int], flops: int | None = None) -> I
     if flops is not None:
         yield "per run", sentences.flop(flops)
     if dims:
-        yield "dims", _dims(dims)
-
-
-def _dims(dims: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={number}" for name, number in dims.items())
+        yield "dims", sentences.dims_text(dims)
 
 
 def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
@@ -203,43 +186,26 @@ def _limits(limits: Limits, names: Sequence[str]) -> Iterable[tuple[str, str]]:
 
 
 def _other_plans(plan: Plan) -> Iterable[OtherPlan]:
-    """The plans of the front; the chosen one is marked."""
+    """The plans of the front; the first that is as good as the chosen one is marked."""
     if len(plan.front) > 1:
-        chosen = _chosen(plan)
-        for i, (period, latency) in enumerate(plan.front):
-            yield OtherPlan(period, latency, i == chosen)
+        chosen = next((i for i, times in enumerate(plan.front) if _is_as_good(plan, *times)), None)
+        yield from (OtherPlan(*times, i == chosen) for i, times in enumerate(plan.front))
 
 
-def _chosen(plan: Plan) -> int | None:
-    """Index of the first plan of the front with the value of the chosen plan; None if there is none."""
-    if plan.outcome is None or not isinstance(plan.goal, Across):
-        return None
-    for i, (period_s, latency_s) in enumerate(plan.front):
-        value = _objective(plan.goal, period_s, latency_s)
-        if value is not None and abs(value - plan.outcome.value) <= _SAME * plan.outcome.value:
-            return i
-    return None
+def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:
+    """Whether these times give the plan's objective its value; False if they do not determine it."""
+    if plan.outcome is None or not isinstance(plan.goal, Across) or plan.goal.objective in {"bytes", "devices"}:
+        return False
+    value = latency_s if plan.goal.objective == "latency" else period_s
+    if plan.goal.objective == "decode":
+        value = 1 / max(latency_s / plan.goal.in_flight, period_s)
+    return abs(value - plan.outcome.value) <= _SAME * plan.outcome.value
 
 
-def _objective(goal: Across, period_s: float, latency_s: float) -> float | None:
-    """The objective of a plan of the front; None if its two times do not determine it."""
-    match goal.objective:
-        case "throughput":
-            return period_s
-        case "latency":
-            return latency_s
-        case "decode":
-            return 1 / max(latency_s / goal.in_flight, period_s)
-        case "bytes" | "devices":
-            return None
-
-
-def _next_command(cascade: Cascade, verification: Verification | None) -> str:
-    """Verify the cascade; once it is verified, write its report."""
-    path = shlex.quote(str(cascade.path.parent if cascade.path.name == MANIFEST else cascade.path))
-    if verification is None:
-        return f"graphcut verify {path}"
-    return f"graphcut show {path} --to html -o report.html" if verification.same else ""
+def _verify_command(cascade: Cascade) -> str:
+    """The command that verifies a cascade, named by its folder where that is enough."""
+    path = cascade.path.parent if cascade.path.name == MANIFEST else cascade.path
+    return f"graphcut verify {shlex.quote(str(path))}"
 
 
 def _split_command(model: Path, node: str) -> str:

@@ -1,9 +1,7 @@
 """Sentences about an analysis, a plan or a cascade. They use Unicode signs; a terminal may have to replace them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from ..core.states import StatePair, sent_states
 from ..core.units import count, duration, operations, size
@@ -16,17 +14,12 @@ from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import MetricUnit, Optimality
 from ..planning.solver.recompute import Recomputed
-from .scene import Card, Check, CutOption, Scene, totals_of
-
-if TYPE_CHECKING:  # it loads ONNX Runtime
-    from ..verifying.verification import Verification
+from .scene import Card, CutOption, Scene, totals_of
 
 _MAX_NAMES: Final = 6
 
 _LITTLE_GAIN: Final = 0.95
 """If the slowest part takes this share of the time of the whole model, splitting brings little."""
-
-REJECTED: Final = "not run: the original model rejects the generated inputs"
 
 
 class Sized(Protocol):
@@ -48,6 +41,11 @@ def flop(number: float) -> str:
     return f"{operations(number)}FLOP"
 
 
+def dims_text(dims: Mapping[str, object]) -> str:
+    """`batch=1, seq=512`."""
+    return ", ".join(f"{name}={number}" for name, number in dims.items())
+
+
 def printable(text: str) -> str:
     """`text` with escapes for control and format characters: line ends, terminal colours, text direction."""
     if text.isprintable():
@@ -58,9 +56,9 @@ def printable(text: str) -> str:
 # The answer
 
 
-def answer(scene: Scene, verdict: str = "") -> str:
-    """The number of parts, whether they fit their budgets, what crosses the boundaries, and the verdict."""
-    return " ".join(filter(None, (_parts(scene.cards), _crossing(scene), verdict)))
+def answer(scene: Scene) -> str:
+    """The number of parts, whether they fit their budgets, and what crosses the boundaries."""
+    return " ".join(filter(None, (_parts(scene.cards), _crossing(scene))))
 
 
 def _parts(cards: Sequence[Card]) -> str:
@@ -118,37 +116,6 @@ def cut_points_answer(best: CutOption | None, number: int) -> str:
         f"({size_text(best, least='at least ')}) {sends} there, with {size(best.weights_before)} of weights before it "
         f"and {size(best.weights_after)} after it."
     )
-
-
-# Verification
-
-
-def verdict(verification: Verification | None) -> str:
-    """The result of a verification in a few words; empty without one."""
-    if verification is None:
-        return ""
-    if not verification.same:
-        return "✗ does not match the original."
-    return "✓ same outputs as the original." if verification.runs else "✓ same structure as the original."
-
-
-def checks(verification: Verification | None) -> tuple[Check, ...]:
-    """The lines of the verification table."""
-    if verification is None:
-        return ()
-    proof, runs = verification.proof, verification.runs
-    structure = "; ".join((verification.structure_summary, *proof.objections[:_MAX_NAMES]))
-    has_failed = bool(verification.failure) or verification.first_difference is not None
-    is_good = False if has_failed else True if runs else None
-    return Check("structure", structure, proof.holds), Check("numbers", _numbers(verification), is_good)
-
-
-def _numbers(verification: Verification) -> str:
-    if not verification.runs:
-        return verification.failure or (REJECTED if verification.refusal else "not run")
-    worst = verification.first_difference
-    found = "" if worst is None else f"{worst.tensor!r} differs by {worst.max_abs:.3g}, allowed {worst.allowed:.3g}"
-    return "; ".join(filter(None, (verification.numbers_summary, found, verification.failure, verification.reason)))
 
 
 # Plans

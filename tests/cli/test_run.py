@@ -61,14 +61,11 @@ def feed(folder: Path, name: str, *values: float) -> Path:
     return folder / f"{name}.npz"
 
 
-def test_data(folder: Path, name: str, *values: float) -> Path:
+def onnx_test_data(folder: Path, name: str, *values: float) -> Path:
     (folder / name).mkdir(parents=True)
     message = numpy_helper.from_array(np.array(values, np.float32), "x")
     (folder / name / "input_0.pb").write_bytes(message.SerializeToString())
     return folder / name
-
-
-test_data.__test__ = False  # type: ignore[attr-defined]  # ONNX calls it so
 
 
 def answers(folder: Path) -> dict[str, list[float]]:
@@ -81,7 +78,7 @@ def batches(tmp_path: Path) -> Path:
     folder = tmp_path / "batches"
     feed(folder, "b", 3, -4)
     feed(folder, "a", -1, 2)
-    test_data(folder, "c", 5, 6)
+    onnx_test_data(folder, "c", 5, 6)
     (folder / "README").write_text("mine")
     return folder
 

@@ -24,8 +24,8 @@ from graphcut.drawing.html import html_of
 from graphcut.drawing.mermaid import mermaid_of
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
-from graphcut.drawing.svg import svg_of
-from graphcut.drawing.terminal import draw_scene
+from graphcut.drawing.svg.document import svg_of
+from graphcut.drawing.terminal.scene import draw_scene
 from graphcut.exporting.lingualinked import SIZES, export_lingualinked
 
 from command_line import Result, Run, holdings, run

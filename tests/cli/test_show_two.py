@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from test_show import RENDERERS, House, house, orphan, run
 
-from graphcut.drawing.changes import changes_between
+from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.json_records import dumps
 from graphcut.drawing.terminal.changes import draw_changes
 

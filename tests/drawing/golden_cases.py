@@ -7,7 +7,7 @@ from functools import partial
 
 from graphcut.drawing.dot import dot_of
 from graphcut.drawing.mermaid import mermaid_of
-from graphcut.drawing.svg import svg_of
+from graphcut.drawing.svg.document import svg_of
 
 import scenes_by_hand as by_hand
 from golden_terminal import TERMINAL

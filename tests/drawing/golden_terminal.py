@@ -14,7 +14,7 @@ import graphcut
 from graphcut import Into, Within, demos
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
-from graphcut.drawing.terminal import draw_scene
+from graphcut.drawing.terminal.scene import draw_scene
 
 import scenes_by_hand as by_hand
 
@@ -55,13 +55,13 @@ def decoder_plan() -> Scene:
 
 
 def unet_cascade() -> Scene:
-    """The demo's U-Net within a budget, cut and verified."""
+    """The demo's U-Net within a budget."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         demos.write("unet", folder / "unet.onnx")
         model = graphcut.load(folder / "unet.onnx", dims={"batch": 1})
         cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), Within(200_000)), folder / "unet.parts")
-        return scene_of_cascade(cascade, model, graphcut.verify(model, cascade))
+        return scene_of_cascade(cascade, model)
 
 
 def _drawn(make: Callable[[], Scene], width: int, encoding: str) -> str:

@@ -14,8 +14,8 @@ from rich.console import Console
 
 import graphcut
 from graphcut import Analysis, At, Into, UsageError, demos
-from graphcut.drawing.changes import Changes, changes_between
-from graphcut.drawing.changes.record import DetailChange, SentenceChange
+from graphcut.drawing.changes.differences import changes_between
+from graphcut.drawing.changes.record import Changes, DetailChange, SentenceChange
 from graphcut.drawing.json_records import dumps
 from graphcut.drawing.scene import BoundaryTensor, Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan

@@ -18,9 +18,9 @@ from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Plan, W
 from graphcut.drawing.json_records import dumps, plan_record
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.drawing.sentences import quantity
-from graphcut.drawing.terminal import draw_scene
 from graphcut.drawing.terminal.cost_table import draw_cost_table
-from graphcut.drawing.terminal.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
+from graphcut.drawing.terminal.scene import draw_scene
+from graphcut.drawing.terminal.screen import ASCII, UNICODE, Glyphs, glyphs_for
 from graphcut.planning.goals import Goal
 from graphcut.planning.results import MetricUnit
 

@@ -11,7 +11,7 @@ import pytest
 import graphcut
 from graphcut import Across, Cluster, Device, Into
 from graphcut.drawing import json_records
-from graphcut.drawing.changes import changes_between
+from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.simulating.simulator import simulate
 from graphcut.surgery.splitting import prepare

@@ -13,10 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from graphcut.drawing.scene import BoundaryTensor, Card, CutProfile, OtherPlan, Scene
-from graphcut.drawing.terminal.glyphs import ASCII, UNICODE
 from graphcut.drawing.terminal.lanes import lanes
 from graphcut.drawing.terminal.profile_strip import profile_strip
-from graphcut.drawing.terminal.screen import Screen
+from graphcut.drawing.terminal.screen import ASCII, UNICODE, Screen
 from graphcut.drawing.terminal.tables import Column, table
 
 import scenes_by_hand as by_hand
@@ -268,7 +267,7 @@ def test_reasons_are_given_when_asked_for() -> None:
 
 
 def shown(columns: Sequence[Column], width: int) -> list[str]:
-    return plain([table(columns, width=width, glyphs=UNICODE)], width)
+    return plain([table(Screen(UNICODE, width), columns)], width)
 
 
 NAMES = Column("name", [Text("/model/layers.0/mlp"), Text("/short")], min_width=8)

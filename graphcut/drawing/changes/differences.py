@@ -9,7 +9,7 @@ from typing import Final
 from ...core.errors import UsageError
 from ..part_labels import ModuleUse, labels
 from ..scene import Card, CutProfile, Scene, totals_of
-from ..sentences import printable
+from ..sentences import dims_text, printable
 from .record import ChangeKind as Kind
 from .record import Changes, ChangeSide, CutChange, DetailChange, NodeMove, PartPair, SentenceChange, TensorChange
 from .summary import summary
@@ -25,9 +25,6 @@ def changes_between(old: Scene, new: Scene) -> Changes:
 
     Which nodes moved is known only if both scenes have a profile; otherwise parts are matched by index, and cuts are
     not compared. Sizes are compared as they are: a note tells if they are for different dims.
-
-    Raises:
-        UsageError: the scenes are of different models, or one is not cut.
     """
     _check_comparable(old, new)
     load = next(name for name in _LOADS if all(getattr(card, name) is not None for card in (*old.cards, *new.cards)))
@@ -219,7 +216,7 @@ def _only(sentences: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
 
 def _notes(old: Scene, new: Scene) -> Iterable[str]:
     if _dims(old) != _dims(new):
-        texts = [", ".join(f"{name}={number}" for name, number in _dims(scene).items()) for scene in (old, new)]
-        yield f"sizes and times are for different dims: {texts[0] or 'none'} before, {texts[1] or 'none'} now"
+        before, after = (dims_text(_dims(scene)) or "none" for scene in (old, new))
+        yield f"sizes and times are for different dims: {before} before, {after} now"
     if old.profile is None or new.profile is None:
         yield f"{printable(new.title)} is not at hand, so it is unknown which nodes moved; name it with --model FILE"

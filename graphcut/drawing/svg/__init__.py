@@ -2,7 +2,3 @@
 
 Text is text, in the fonts of the reader. Dashes say the same as colours. The colours follow `prefers-color-scheme`.
 """
-
-from .document import svg_of
-
-__all__ = ["svg_of"]

@@ -1,10 +1,10 @@
 """The SVG file, and the SVG elements of the HTML page."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from ..scene import Check, Scene
+from ..scene import Scene
 from . import primitives
 from .chain_map import draw_chain, is_short_chain
 from .lane_chart import draw_lanes
@@ -140,25 +140,19 @@ def _sentences(scene: Scene, width: float) -> Iterator[Panel]:
     # The alternatives to a cut are for a screen, where one can try them.
     reasons = [": ".join(reason.split("\n")[:2]) for reason in scene.reasons]
     for title, texts in (
-        ("Recomputed instead of sent", [(text, "") for text in scene.recomputed]),
-        ("Verification", [_check(check) for check in scene.checks]),
-        ("Why the cuts are where they are", [(text, "") for text in reasons]),
-        ("Notes", [(text, "") for text in scene.notes]),
+        ("Recomputed instead of sent", scene.recomputed),
+        ("Why the cuts are where they are", reasons),
+        ("Notes", scene.notes),
     ):
         if texts:
-            more = len(texts) - _MAX_SENTENCES
-            last = [(f"and {more} more", "muted")] if more > 0 else []
-            yield _paragraphs(title, [*texts[:_MAX_SENTENCES], *last], width)
+            yield _paragraphs(title, texts, width)
 
 
-def _check(check: Check) -> tuple[str, str]:
-    sign = {True: "\N{CHECK MARK} ", False: "\N{BALLOT X} ", None: ""}[check.is_good]
-    return f"{sign}{check.what}: {check.result}", {True: "good", False: "over", None: "muted"}[check.is_good]
-
-
-def _paragraphs(title: str, texts: Iterable[tuple[str, str]], width: float) -> Panel:
+def _paragraphs(title: str, texts: Sequence[str], width: float) -> Panel:
     marks, y = [label(0, 12, title, HEAD)], 16.0
-    for text, css in texts:
+    shown = [(text, "") for text in texts[:_MAX_SENTENCES]]
+    more = [(f"and {len(texts) - len(shown)} more", "muted")] if len(texts) > len(shown) else []
+    for text, css in shown + more:
         for part in wrapped(text, width, BODY):
             y += BODY.size * LINE_HEIGHT
             marks.append(label(0, y, part, BODY, css=css))

@@ -42,11 +42,11 @@ def draw_lanes(scene: Scene, width: float) -> Panel:
     marks = [*_titles(columns), *(line(((x, 22), (x, bottom)), "grid") for x in columns.parts)]
     stripes = [box(0, 22 + _ROW * i, width, _ROW, "lane" if i % 2 else "lane stripe") for i in range(len(rows))]
     for i, (row, stripe) in enumerate(zip(rows, stripes, strict=True)):
-        source, *readers = (scene.cards[part].name for part in (row.source, *row.readers))
+        source, *readers = (scene.cards[part].name for part in (row.flow.source, *row.flow.readers))
         ends = f"from {source} to {', '.join(readers)}"
-        description = f"{row.name}, {row.type}, {size_text(row)}: {ends}; {kind_text(row)}"
+        description = f"{row.name}, {row.type}, {size_text(row.flow)}: {ends}; {kind_text(row.flow)}"
         lane = [stripe, *_lane(row, 22 + _ROW * (i + 0.5), columns)]
-        marks.append(thing(row.kind, row.index, description, lane, css_of(row)))
+        marks.append(thing(row.kind, row.index, description, lane, css_of(row.flow)))
     if hidden:
         marks.append(label(0, bottom + 15, hidden, SMALL, css="muted"))
         bottom += 18
@@ -86,9 +86,9 @@ def _lane(row: LaneRow, y: float, columns: _Columns) -> Iterator[str]:
     yield label(4, y + 4, row.name, CODE, room=columns.name - 16, keep="end")
     if columns.type > columns.name:
         yield label(columns.name, y + 4, row.type, CODE, css="muted", room=columns.type - columns.name - 10)
-    yield label(columns.bytes, y + 4, size_text(row), BODY, anchor="end")
-    first, last = columns.parts[row.source], columns.parts[row.readers[-1]]
+    yield label(columns.bytes, y + 4, size_text(row.flow), BODY, anchor="end")
+    first, last = columns.parts[row.flow.source], columns.parts[row.flow.readers[-1]]
     yield line(((first, y), (last, y)), "wire", width=min(2.2, radius))
     yield box(first - radius, y - radius, 2 * radius, 2 * radius, "made")
-    for reader in row.readers:
+    for reader in row.flow.readers:
         yield dot(columns.parts[reader], y, radius)

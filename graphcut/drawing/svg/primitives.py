@@ -7,6 +7,7 @@ Letters whose width is unknown are told how wide to be.
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
@@ -101,12 +102,8 @@ def fitted(text: str, room: float, face: Face, *, keep: Side = "start") -> str:
     left = room - width_of(ELLIPSIS, face)
     if left < 0:
         return ""
-    kept = 0
-    for letter in text if keep == "start" else reversed(text):
-        left -= face.size * _ems(letter, face)
-        if left < 0:
-            break
-        kept += 1
+    widths = accumulate(face.size * _ems(letter, face) for letter in (text if keep == "start" else reversed(text)))
+    kept = sum(1 for _ in takewhile(lambda width: width <= left, widths))
     return text[:kept] + ELLIPSIS if keep == "start" else ELLIPSIS + text[len(text) - kept :]
 
 

@@ -76,10 +76,9 @@ def _cuts_and_parts(scene: Scene, profile: CutProfile, middle: Mapping[int, floa
     for first, (left, right) in zip(firsts, pairwise((_AXIS, *cuts, end)), strict=True):
         part = profile.parts[first]
         yield box(left, _BOTTOM + 24, right - left, 16, "even" if part % 2 == 0 else "odd")
-        fitting = (
-            text for text in (scene.cards[part].short_name, str(part)) if width_of(text, SMALL) + 6 <= right - left
-        )
-        yield label((left + right) / 2, _BOTTOM + 36, next(fitting, ""), SMALL, anchor="middle")
+        names = (scene.cards[part].short_name, str(part), "")
+        fitting = next(name for name in names if width_of(name, SMALL) + 6 <= right - left or not name)
+        yield label((left + right) / 2, _BOTTOM + 36, fitting, SMALL, anchor="middle")
     taken, boundaries = 0.0, scene.boundaries
     for x, i in zip(cuts, profile.cuts, strict=True):
         yield line(((x, _TOP), (x, _BOTTOM + 24)), "cut")

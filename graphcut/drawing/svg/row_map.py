@@ -127,9 +127,7 @@ class _RowLayout:
             track = None
             if not self.is_direct(index):
                 first, last = self.row[bus.source], max(self.row[reader] for reader in bus.readers)
-                free = (
-                    t for t, spans in enumerate(taken) if all(last <= top or bottom <= first for top, bottom in spans)
-                )
+                free = (t for t, spans in enumerate(taken) if all(last <= a or b <= first for a, b in spans))
                 if (track := next(free, None)) is None:
                     continue
                 taken[track].append((first, last))

@@ -19,7 +19,6 @@ _COLOURS: Final = {  # light and dark
     "near": ("#1f5fbf", "#7fb0ff"),
     "far": ("#b04a06", "#ffa45c"),
     "over": ("#c22a22", "#ff8a80"),
-    "good": ("#17713a", "#6fd08c"),
     "stripe": ("#f4f5f7", "#171b20"),
     "grid": ("#e3e6ea", "#262c34"),
     "high": ("#d3dbe4", "#323b46"),
@@ -69,7 +68,7 @@ def _shape_rules() -> Iterator[str]:
 
 def _colour_rules(colours: Mapping[str, str]) -> Iterator[str]:
     yield f"svg text{{fill:{colours['text']}}}"
-    for name in ("muted", "near", "far", "over", "good"):
+    for name in ("muted", "near", "far", "over"):
         yield f"svg text.{name}{{fill:{colours[name]}}}"
     for name in ("paper", "track", "bar", "stripe", "high", "low", "even", "odd"):
         yield f"svg .{name}{{fill:{colours[name]}}}"

@@ -3,8 +3,3 @@
 Names from a model become `Text`, never markup: a node called `[red]` is shown as it is. Characters that do not print,
 such as escapes and line ends, are shown as escape sequences.
 """
-
-from .scene import draw_scene
-from .verification import draw_verification
-
-__all__ = ["draw_scene", "draw_verification"]

@@ -10,10 +10,10 @@ from ...core.units import duration, size
 from ..changes.record import ChangeKind, Changes, ChangeSide, CutChange, PartPair, SentenceChange, TensorChange
 from ..changes.summary import relative_change
 from ..scene import BoundaryTensor, BoundaryTotals, Card
-from ..sentences import size_text
+from ..sentences import dims_text, size_text
 from .lanes import MAX_ROWS, ends_text
-from .screen import Screen, Section, dims_text, picture, screen_on
-from .tables import Column
+from .screen import Screen, Section, picture, screen_on
+from .tables import Column, table
 
 _SIGNS: Final[dict[ChangeKind, str]] = {"stays": " ", "came": "+", "went": "-"}
 _STYLES: Final[dict[ChangeKind, str]] = {"stays": "dim", "came": "green", "went": "red"}
@@ -37,7 +37,7 @@ def draw_changes(changes: Changes, console: Console) -> RenderableType:
     return picture(
         [screen.title(changes.model, dims=dims), screen.text(changes.sentence)],
         [_numbers_table(changes, screen)],
-        [screen.table(_part_columns(changes.parts))],
+        [table(screen, _part_columns(changes.parts))],
         _moves(changes, screen),
         _cuts(changes, screen),
         _tensors(changes, screen),
@@ -53,7 +53,7 @@ def draw_changes(changes: Changes, console: Console) -> RenderableType:
 def _numbers_table(changes: Changes, screen: Screen) -> RenderableType:
     words, *values = zip(*_numbers(changes.before, changes.after), strict=True)
     columns = (Column(title, list(cells)) for title, cells in zip(("before", "now", "change"), values, strict=True))
-    return screen.table([Column("", [Text(word, style="dim") for word in words]), *columns])
+    return table(screen, [Column("", [Text(word, style="dim") for word in words]), *columns])
 
 
 def _numbers(before: ChangeSide, after: ChangeSide) -> Iterable[tuple[str, str, str, str]]:
@@ -149,7 +149,7 @@ def _moves(changes: Changes, screen: Screen) -> Section:
         Column("from", [Text(move.nodes[0], style="dim") for move in shown], min_width=8, drop_order=3),
         Column("up to", [Text(move.nodes[-1], style="dim") for move in shown], min_width=8, drop_order=2),
     ]
-    return [screen.table(columns), *screen.hidden(len(moved) - len(shown), "move")]
+    return [table(screen, columns), *screen.hidden(len(moved) - len(shown), "move")]
 
 
 def _cuts(changes: Changes, screen: Screen) -> Section:
@@ -161,7 +161,7 @@ def _cuts(changes: Changes, screen: Screen) -> Section:
         Column("cut after", [Text(cut.node, style=_STYLES[cut.kind]) for cut in shown], min_width=12),
         Column("crosses", [size_text(cut) for cut in shown]),
     ]
-    return [screen.table(columns), *screen.hidden(len(changes.cuts) - len(shown), "cut")]
+    return [table(screen, columns), *screen.hidden(len(changes.cuts) - len(shown), "cut")]
 
 
 def _tensors(changes: Changes, screen: Screen) -> Section:
@@ -179,7 +179,7 @@ def _tensors(changes: Changes, screen: Screen) -> Section:
         Column("before", [ends(one.before) for one in shown]),
         Column("now", [ends(one.after) for one in shown]),
     ]
-    return [screen.table(columns), *screen.hidden(len(changes.tensors) - len(shown), "tensor")]
+    return [table(screen, columns), *screen.hidden(len(changes.tensors) - len(shown), "tensor")]
 
 
 def _sign_column(rows: Sequence[CutChange] | Sequence[TensorChange]) -> Column:

@@ -8,9 +8,9 @@ from rich.text import Text
 from ...core.units import count, duration, size
 from ...costs.tables import CostRow, CostTable
 from ...costs.weighing import Costs
-from ..sentences import flop, uncounted_operators
-from .screen import dims_text, picture, screen_on
-from .tables import Column
+from ..sentences import dims_text, flop, unbound_sizes, uncounted_operators
+from .screen import picture, screen_on
+from .tables import Column, table
 
 _MAX_ROWS: Final = 12
 
@@ -37,5 +37,5 @@ def draw_cost_table(found: CostTable, costs: Costs, console: Console) -> Rendera
     ]
     if found.is_measured:
         columns.append(Column("time", [duration(row.time_s or 0.0) for row in shown]))
-    notes = map(screen.note, uncounted_operators(costs.uncounted))
-    return picture([title], [screen.table(columns)], notes=notes)
+    notes = (*uncounted_operators(costs.uncounted), *unbound_sizes(costs.model, costs.dims))
+    return picture([title], [table(screen, columns)], notes=map(screen.note, notes))

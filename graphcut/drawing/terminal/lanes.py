@@ -8,12 +8,11 @@ from typing import Final
 from rich.text import Text
 
 from ...core.units import count
-from ..lane_rows import LaneRow, lane_rows
+from ..lane_rows import lane_rows
 from ..scene import Flow, Scene
 from ..sentences import size_text
-from .glyphs import Glyphs
-from .screen import Screen, Section
-from .tables import Column
+from .screen import Glyphs, Screen, Section
+from .tables import Column, table
 
 MAX_ROWS: Final = 14
 _MAX_LINES: Final = 32
@@ -32,9 +31,9 @@ def lanes(scene: Scene, screen: Screen) -> Section:
     rows, hidden = lane_rows(scene, MAX_ROWS)
     glyphs, width, parts = screen.glyphs, screen.width, len(scene.cards)
     names = Column("boundary tensor", [Text(row.name) for row in rows], min_width=24)
-    sizes = Column("bytes", [size_text(row) for row in rows])
+    sizes = Column("bytes", [size_text(row.flow) for row in rows])
     step = _step(parts, width, width - names.least(15) - sizes.width - 4)
-    cells = [_line(row, step, glyphs) if step else ends_text(row, glyphs) for row in rows]
+    cells = [_line(row.flow, step, glyphs) if step else ends_text(row.flow, glyphs) for row in rows]
     picture = Column(_titles(parts, step) if step else "from and to", cells)
     types = Column("type", [Text(row.type, style="dim") for row in rows], drop_order=1)
     if names.width + types.width + sizes.width + picture.width + 6 > width:
@@ -43,7 +42,7 @@ def lanes(scene: Scene, screen: Screen) -> Section:
     if step:
         legend += f"   made {glyphs.made}   read {glyphs.read}"
     more = [screen.text(f"{glyphs.more} {hidden}", "dim")] if hidden else []
-    return [screen.table([names, types, sizes, picture]), *more, Text(legend, style="dim")]
+    return [table(screen, [names, types, sizes, picture]), *more, Text(legend, style="dim")]
 
 
 def ends_text(flow: Flow, glyphs: Glyphs, *, is_short: bool = False) -> Text:
@@ -84,12 +83,12 @@ def _titles(parts: int, step: int) -> str:
     return "".join(name.ljust(step) for name in names).rstrip()
 
 
-def _line(row: LaneRow, step: int, glyphs: Glyphs) -> Text:
-    length = step * (row.readers[-1] - row.source)
-    cells = [" "] * (step * row.source) + [glyphs.made] + [glyphs.far if row.is_residual else glyphs.near] * length
-    for reader in row.readers:
+def _line(flow: Flow, step: int, glyphs: Glyphs) -> Text:
+    length = step * (flow.readers[-1] - flow.source)
+    cells = [" "] * (step * flow.source) + [glyphs.made] + [glyphs.far if flow.is_residual else glyphs.near] * length
+    for reader in flow.readers:
         cells[step * reader] = glyphs.read
-    return Text("".join(cells), style=_style(row))
+    return Text("".join(cells), style=_style(flow))
 
 
 def _style(flow: Flow) -> str:

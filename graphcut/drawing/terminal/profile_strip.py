@@ -10,8 +10,7 @@ from rich.text import Text
 
 from ...core.units import size
 from ..scene import CutProfile
-from .glyphs import Glyphs
-from .screen import Screen
+from .screen import Glyphs, Screen
 
 _ROWS: Final = 4
 _MARGIN: Final = 12

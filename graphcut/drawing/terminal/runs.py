@@ -8,8 +8,8 @@ from rich.text import Text
 from ...benchmarking.comparison import WayResult
 from ...core.units import count, duration, size
 from ...running.run_log import RunLog
-from .screen import picture, screen_on
-from .tables import Column
+from .screen import Section, picture, screen_on
+from .tables import Column, table
 
 
 def draw_benchmark(results: Sequence[WayResult], console: Console) -> RenderableType:
@@ -26,7 +26,7 @@ def draw_benchmark(results: Sequence[WayResult], console: Console) -> Renderable
         Column("outputs", [Text(_difference(one.difference)) for one in ran], drop_order=3),
     ]
     failed = (screen.text(f"{one.title}: not measured: {one.error}", "yellow") for one in results if one.error)
-    return picture([screen.table(columns), *failed])
+    return picture([table(screen, columns), *failed])
 
 
 def draw_run_log(
@@ -52,7 +52,8 @@ def draw_run_log(
         Column("waited", [_each(waited_s, total.runs) for waited_s, total in waiting], drop_order=1),
         Column("by", [Text(", ".join(workers[w] for w in log.workers_of(i))) for i in range(len(parts))], min_width=8),
     ]
-    lines = [screen.text(sentence or _sentence(log, "piece" if are_pieces else "input")), screen.table(columns)]
+    sentence = sentence or _sentence(log, "piece" if are_pieces else "input")
+    lines: Section = [screen.text(sentence), table(screen, columns)]
     if log.elapsed_s:
         lines.append(screen.text(f"busy: {_busy(log, workers)}"))
     if log.memory_bytes:

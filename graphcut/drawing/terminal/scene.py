@@ -13,7 +13,7 @@ from ..sentences import flop, size_text
 from .lanes import lanes
 from .profile_strip import profile_strip
 from .screen import BAR_CELLS, Screen, Section, picture, screen_on
-from .tables import Column
+from .tables import Column, table
 
 
 def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
@@ -22,13 +22,12 @@ def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> Rend
     return picture(
         [_title(scene, screen), screen.text(scene.sentence)],
         _details(scene, screen),
-        [screen.table(_part_columns(scene, screen))] if scene.cards else [],
+        [table(screen, _part_columns(scene, screen))] if scene.cards else [],
         [*lanes(scene, screen), *map(screen.text, scene.recomputed)] if scene.cards else [],
         _profile(scene, screen),
         _cut_points(scene, screen),
         _other_plans(scene, screen),
         _reasons(scene, screen) if explain else [],
-        _checks(scene, screen),
         notes=map(screen.note, scene.notes),
     )
 
@@ -141,7 +140,7 @@ def _cut_points(scene: Scene, screen: Screen) -> Section:
         Column("after", [size(one.weights_after) for one in options]),
         Column("module", [Text(one.module, style="dim") for one in options], min_width=6),
     )
-    return [screen.table(columns)] if options else []
+    return [table(screen, columns)] if options else []
 
 
 # Sentences
@@ -164,12 +163,3 @@ def _reasons(scene: Scene, screen: Screen) -> Section:
         title, *rest = reason.split("\n")
         lines += [screen.text(title, "bold"), *(screen.text(f"  {line}") for line in rest)]
     return lines
-
-
-def _checks(scene: Scene, screen: Screen) -> Section:
-    return [
-        screen.text(
-            f"{screen.result_sign(check.is_good)} {check.what}: {check.result}", "red" if check.is_good is False else ""
-        )
-        for check in scene.checks
-    ]

@@ -1,7 +1,7 @@
-"""What all terminal pictures share: titles, sections, tables, bars, notes."""
+"""What all terminal pictures share: their signs, in Unicode and in ASCII; titles, sections, bars, notes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -9,13 +9,47 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ...core.units import count
-from .glyphs import Glyphs, glyphs_for
-from .tables import Column, table
+from ..sentences import printable
 
 Section = list[RenderableType]
 """Lines and tables that belong together; an empty one is not drawn."""
 
 BAR_CELLS: Final = 10
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """A set of signs."""
+
+    made: str  #: a part makes the tensor.
+    read: str  #: a part reads the tensor.
+    near: str  #: line of a sequential tensor.
+    far: str  #: line of a residual tensor.
+    cut: str  #: a cut or a cut point.
+    key: str  #: a key node.
+    bar: str  #: cell of a bar.
+    tick: str  #: a budget.
+    yes: str  #: passed.
+    no: str  #: failed.
+    levels: str  #: heights of a column, from empty to full.
+    more: str  #: something is left out.
+    least: str  #: before a lower bound.
+    replacements: Mapping[int, str] = field(default_factory=dict)  #: for signs in sentences, by code point.
+
+    def plain(self, text: str) -> str:
+        """`text` with escapes for what does not print, and with these signs only."""
+        return printable(text).translate(self.replacements) if self.replacements else printable(text)
+
+
+UNICODE: Final = Glyphs("■", "●", "─", "╌", "▲", "·", "━", "│", "✓", "✗", " ▁▂▃▄▅▆▇█", "…", "≥ ")
+_SIGNS: Final = {"≥": ">=", "…": "...", "✓": "ok", "✗": "NO", "µ": "u", "×": "x", "→": "->"}  # noqa: RUF001 - a sign
+_FOR: Final = str.maketrans(_SIGNS)
+ASCII: Final = Glyphs("#", "o", "-", ".", "^", ".", "=", "|", "ok", "NO", " .:-=+*#@", "...", ">= ", _FOR)
+
+
+def glyphs_for(console: Console) -> Glyphs:
+    """Unicode if the terminal can show it."""
+    return UNICODE if (console.encoding or "").lower().replace("-", "") == "utf8" else ASCII
 
 
 @dataclass(frozen=True)
@@ -27,7 +61,7 @@ class Screen:
 
     def text(self, text: str, style: str = "") -> Text:
         """A line of text, never read as markup."""
-        return self.glyphs.text(text, style)
+        return Text(self.glyphs.plain(text), style=style)
 
     def title(self, name: str, facts: str = "", dims: str = "") -> Text:
         """A name in bold, facts about it, and the dims that sizes are for."""
@@ -40,10 +74,6 @@ class Screen:
         """A note."""
         return self.text(f"note: {text}", "yellow")
 
-    def table(self, columns: Iterable[Column]) -> RenderableType:
-        """A table that fits the terminal."""
-        return table(columns, width=self.width, glyphs=self.glyphs)
-
     def hidden(self, number: int, noun: str) -> Section:
         """A line about rows that are left out, if there are any."""
         return [self.text(f"{self.glyphs.more} and {count(number, f'more {noun}')}", "dim")] if number > 0 else []
@@ -51,10 +81,6 @@ class Screen:
     def bar(self, share: float, cells: int = BAR_CELLS) -> str:
         """A bar of that share of `cells`; at least one cell for anything above 0."""
         return self.glyphs.bar * max(round(share * cells), int(share > 0))
-
-    def result_sign(self, is_good: bool | None) -> str:  # noqa: FBT001 - three-valued
-        """The sign for passed, failed, or (None) not run."""
-        return self.glyphs.more if is_good is None else self.glyphs.yes if is_good else self.glyphs.no
 
 
 def screen_on(console: Console) -> Screen:
@@ -69,11 +95,6 @@ def picture(*sections: Iterable[RenderableType], notes: Iterable[RenderableType]
         if section:
             lines += [Text(), *section] if lines else section
     return _Trimmed(Group(*lines, *notes))
-
-
-def dims_text(dims: Mapping[str, object]) -> str:
-    """`batch=1, seq=512`."""
-    return ", ".join(f"{name}={number}" for name, number in dims.items())
 
 
 @dataclass(frozen=True)

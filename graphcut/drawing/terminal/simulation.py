@@ -12,7 +12,7 @@ from ...core.units import count, duration, size
 from ...simulating.results import DeviceUse, SimulationResult
 from .lanes import MAX_ROWS
 from .screen import Screen, Section, picture, screen_on
-from .tables import Column
+from .tables import Column, table
 
 _SATURATED: Final = 0.98
 """A device that is busy for this share of the time can take no more requests."""
@@ -84,7 +84,7 @@ def _devices(result: SimulationResult, screen: Screen) -> Section:
     if any(device.failures for device in result.devices):
         columns.append(Column("failures", [f"{sum(device.failures for device in group):,}" for group in groups]))
         columns.append(Column("down", list(map(_share, _means(groups, lambda device: device.down)))))
-    return [screen.table(columns)]
+    return [table(screen, columns)]
 
 
 def _means(groups: Sequence[Sequence[DeviceUse]], share: Callable[[DeviceUse], float]) -> list[float]:
@@ -108,7 +108,7 @@ def _links(result: SimulationResult, screen: Screen) -> Section:
         Column("used", [_share(link.used) for link in shown]),
         _bars([link.used for link in shown], screen, drop_order=1),
     ]
-    lines: Section = [screen.table(columns)]
+    lines: Section = [table(screen, columns)]
     if rest:
         more = f"{count(len(rest), 'more link')}, used for at most {_share(rest[0].used)}"
         lines.append(screen.text(f"{screen.glyphs.more} {more}", "dim"))
@@ -137,7 +137,7 @@ def _cost_of_failures(result: SimulationResult, screen: Screen) -> Section:
         Column("with", [values[0] for values in rows.values()]),
         Column("without", [values[1] for values in rows.values()]),
     ]
-    lines: Section = [screen.table(columns)]
+    lines: Section = [table(screen, columns)]
     if result.restarted:
         text = f"{count(result.restarted, 'request')} restarted, because a device that failed had their tensors"
         lines.append(screen.text(text, "dim"))

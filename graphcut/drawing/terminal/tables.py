@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from .glyphs import Glyphs
+from .screen import Screen
 
 _GAP: Final = 2
 _SHORTEST: Final = 6
@@ -41,13 +41,13 @@ class Column:
         return min(self.width, max(min_width, cell_len(self.title))) if self.min_width else self.width
 
 
-def table(columns: Iterable[Column], *, width: int, glyphs: Glyphs) -> Table:
-    """A table without lines, at most `width` wide unless its numbers alone are wider.
+def table(screen: Screen, columns: Iterable[Column]) -> Table:
+    """A table without lines, as wide as the screen at most unless its numbers alone are wider.
 
     Of the columns that may be shortened, the last is shortened first.
     """
-    shown = _kept([_plain(column, glyphs) for column in columns], width)
-    widths = _widths(shown, width)
+    shown = _kept([_plain(column, screen) for column in columns], screen.width)
+    widths = _widths(shown, screen.width)
     made = Table(box=None, padding=0, header_style="dim")
     for column, room in zip(shown, widths, strict=True):
         if made.columns:  # a column as gap: rich before 14.3 counts padding after the last column, too
@@ -59,13 +59,13 @@ def table(columns: Iterable[Column], *, width: int, glyphs: Glyphs) -> Table:
     return made
 
 
-def _plain(column: Column, glyphs: Glyphs) -> Column:
+def _plain(column: Column, screen: Screen) -> Column:
     def plain(cell: Text | str) -> Text | str:
         if isinstance(cell, str):
-            return glyphs.plain(cell)
-        return cell if cell.spans else glyphs.text(cell.plain, str(cell.style))
+            return screen.glyphs.plain(cell)
+        return cell if cell.spans else screen.text(cell.plain, str(cell.style))
 
-    return replace(column, title=glyphs.plain(column.title), cells=[plain(cell) for cell in column.cells])
+    return replace(column, title=screen.glyphs.plain(column.title), cells=[plain(cell) for cell in column.cells])
 
 
 def _kept(columns: list[Column], width: int) -> list[Column]:

@@ -8,7 +8,6 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ...core.manifest import Cascade
-from ..sentences import REJECTED
 from .lanes import MAX_ROWS
 from .screen import Screen, screen_on
 
@@ -20,15 +19,15 @@ if TYPE_CHECKING:  # these load ONNX Runtime
 def draw_verification(verification: Verification, cascade: Cascade, console: Console) -> RenderableType:
     """The answer in the first line, then what was compared."""
     screen = screen_on(console)
-    proof, worst = verification.proof, verification.first_difference
-    structure = f"{screen.result_sign(proof.holds)} structure: {verification.structure_summary}"
-    lines = [_answer(verification, screen), screen.text(structure)]
+    proof, worst, glyphs = verification.proof, verification.first_difference, screen.glyphs
+    sign = glyphs.yes if proof.holds else glyphs.no
+    lines = [_answer(verification, screen), screen.text(f"{sign} structure: {verification.structure_summary}")]
     lines += [screen.text(f"  {sentence}", "red") for sentence in proof.objections[:MAX_ROWS]]
     if verification.runs:
-        sign = screen.result_sign(worst is None and not verification.failure)
+        sign = glyphs.no if worst is not None or verification.failure else glyphs.yes
         lines.append(screen.text(f"{sign} numbers: {verification.numbers_summary}"))
     elif verification.refusal:
-        lines.append(Text(f"{screen.glyphs.more} {REJECTED}"))
+        lines.append(Text(f"{glyphs.more} not run: the original model rejects the generated inputs"))
         lines.append(screen.text(f"  {verification.refusal}", "dim"))
         lines.append(Text("  pass your own with --inputs FILE.npz", "dim"))
     if verification.failure:
@@ -45,12 +44,9 @@ def draw_verification(verification: Verification, cascade: Cascade, console: Con
 def _answer(verification: Verification, screen: Screen) -> Text:
     if not verification.same:
         return Text(f"{screen.glyphs.no} the cascade does not match the model", style="bold red")
-    if verification.runs:
-        how = "bit-identical" if verification.is_identical else "equal within the tolerance"
-        return Text(f"{screen.glyphs.yes} the cascade matches the model: outputs are {how}", "bold green")
-    return Text(
-        f"{screen.glyphs.yes} the cascade matches the model: same structure, nothing was run", style="bold green"
-    )
+    how = "outputs are " + ("bit-identical" if verification.is_identical else "equal within the tolerance")
+    what = how if verification.runs else "same structure, nothing was run"
+    return Text(f"{screen.glyphs.yes} the cascade matches the model: {what}", style="bold green")
 
 
 def _difference(worst: TensorComparison, cascade: Cascade, screen: Screen) -> list[Text]:
