@@ -21,8 +21,8 @@ from graphcut import Cascade, Device, Into, Pipeline
 from graphcut.planning.cluster import ReliabilityModel, SimulatedCluster
 from graphcut.running.executors.protocol import Step
 from graphcut.running.run_log import RunLog
-from graphcut.running.scheduling.assignment import Via
-from graphcut.simulating.scenario import Scenario, scenario_of_log, scenario_of_plan
+from graphcut.running.scheduling.assignment import Via, scheduled_parts
+from graphcut.simulating.scenario import Scenario, scenario_of_plan
 from graphcut.simulating.simulator import simulate
 
 REQUESTS = 100
@@ -82,13 +82,29 @@ def bench_measured(cascade: Cascade, feeds: Sequence[Mapping[str, Any]], *, via:
             for future in [pipeline.submit(feeds[i % len(feeds)]) for i in range(REQUESTS)]:
                 future.result()
             measured_s = time.perf_counter() - began
-            scenario = scenario_of_log(cascade, log, overhead_s=statistics.fmean(log.words))
+            scenario = scenario_of_log(cascade, log, statistics.fmean(log.words))
             found = simulate(scenario, requests=REQUESTS, window=pipeline.window)
         ratios.append(found.total_s / measured_s)
         rates.append(REQUESTS / measured_s)
     ratio, rate = statistics.median(ratios), statistics.median(rates)
     said = f"{ratio:.3f} ({min(ratios):.2f}-{max(ratios):.2f}), {rate:.0f}/s"
     row(f"{len(cascade.parts)} parts, {workers} {via}: simulated to measured", said, "0.85 to 1.15")
+
+
+def scenario_of_log(cascade: Cascade, log: RunLog, overhead_s: float) -> Scenario:
+    """A measured run: each part takes its mean time on each worker that ran it, and tensors take no time."""
+    parts, workers = range(len(cascade.parts)), range(log.workers)
+    totals = [[log.part_totals.get((part, worker)) for part in parts] for worker in workers]
+    return Scenario(
+        tuple(scheduled_parts(cascade, {})),
+        tuple(part.weight_bytes for part in cascade.parts),
+        cascade.manifest.reads,
+        cascade.manifest.writes,
+        {name: 0 for part in cascade.parts for name in part.writes},
+        SimulatedCluster(devices=tuple(Device(name=f"worker {i}", latency_s=overhead_s / 2) for i in workers)),
+        tuple(tuple(part for part, total in enumerate(row) if total) for row in totals),
+        tuple(tuple(total.seconds / total.runs if total else 0.0 for total in row) for row in totals),
+    )
 
 
 def bench_large(scenario: Scenario, requests: int) -> None:

@@ -19,14 +19,10 @@ class ScheduledEvent:
 
 
 class Clock:
-    """A queue of events in the order of their times; events at equal times run in the order they were scheduled.
-
-    Attributes:
-        now_s: the simulated time, from 0. May be set to a time before the next event.
-    """
+    """A queue of events in the order of their times; events at equal times run in the order they were scheduled."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s = 0.0  #: the simulated time. May be set to a time before the next event.
         self._queue: list[tuple[float, int, ScheduledEvent]] = []
         self._count = 0
 

@@ -18,9 +18,7 @@ from typing import Final
 from ..planning.cluster import ReliabilityModel, SimulatedCluster
 from .clock import Clock, ScheduledEvent
 
-RETRANSMIT_S: Final = 0.2
-"""A lost message is sent again after this time: the minimum of Linux's TCP (RFC 6298 says 1 s)."""
-
+RETRANSMIT_S: Final = 0.2  #: a lost message is sent again after this time: Linux's minimum (RFC 6298 says 1 s).
 _RELIABLE: Final = ReliabilityModel(device="")
 _OnArrival = Callable[["Transfer"], None]
 

@@ -19,13 +19,11 @@ from ..loading.model import Model, load
 from ..planning.cluster import ScheduledFailure, SimulatedCluster
 from ..planning.goals import Across
 from ..planning.plans import Plan, with_metrics
-from ..running.run_log import RunLog
 from ..running.scheduling.assignment import scheduled_parts
 from ..running.scheduling.load_balancing import even_bounds
 from ..running.scheduling.requests import ScheduledPart
 
-_MAX_LISTED: Final = 8
-"""How many names a message lists."""
+_MAX_LISTED: Final = 8  #: how many names a message lists.
 
 PartsByDevice = tuple[tuple[int, ...], ...]
 """For each device, the indices of parts."""
@@ -147,38 +145,6 @@ def scenario_of_cascade(cascade: Cascade, cluster: SimulatedCluster) -> Scenario
     written = [(costs, part.writes) for part, costs in zip(cascade.parts, costs_by_part, strict=True)]
     tensor_bytes = {name: costs.tensor_bytes[name][0] for costs, names in written for name in names}
     assignment = _assignment(cluster, planned if len(planned) == len(cascade.parts) else None, seconds[0])
-    return _of_cascade(cascade, tensor_bytes, cluster, assignment, seconds)
-
-
-def scenario_of_log(cascade: Cascade, log: RunLog, *, overhead_s: float = 0.0) -> Scenario:
-    """A measured run on one machine: each part takes its mean time on each worker, and tensors take no time.
-
-    A part is assigned to all workers that ran it.
-
-    Args:
-        cascade: the cascade that ran.
-        log: the log of the run.
-        overhead_s: the mean time of a step on top of its parts, for messages between scheduler and worker.
-    """
-    measured = {key: total.seconds / total.runs for key, total in log.part_totals.items() if total.runs}
-    parts, workers = range(len(cascade.parts)), range(log.workers)
-    means = [log.total_of(part).seconds / max(1, log.total_of(part).runs) for part in parts]
-    return _of_cascade(
-        cascade,
-        {name: 0 for part in cascade.parts for name in part.writes},
-        SimulatedCluster(devices=tuple(Device(name=f"worker {i}", latency_s=overhead_s / 2) for i in workers)),
-        tuple(tuple(part for part in parts if (part, worker) in measured) for worker in workers),
-        tuple(tuple(measured.get((part, worker), means[part]) for part in parts) for worker in workers),
-    )
-
-
-def _of_cascade(
-    cascade: Cascade,
-    tensor_bytes: Mapping[str, int],
-    cluster: SimulatedCluster,
-    assignment: PartsByDevice,
-    seconds: SecondsByDevice,
-) -> Scenario:
     parts, weight_bytes = tuple(scheduled_parts(cascade, {})), tuple(part.weight_bytes for part in cascade.parts)
     inputs, outputs = cascade.manifest.reads, cascade.manifest.writes
     return Scenario(parts, weight_bytes, inputs, outputs, tensor_bytes, cluster, assignment, seconds)

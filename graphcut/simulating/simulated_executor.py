@@ -23,19 +23,17 @@ from .clock import Clock, ScheduledEvent
 from .network import Network, Transfer
 from .scenario import Scenario
 
-DETECTION_S: Final = 1.0
-"""A device that does not answer for this time counts as failed."""
-
+DETECTION_S: Final = 1.0  #: a device that does not answer for this time counts as failed.
+#: ONNX Runtime reads and prepacks about 1 GB of weights per second when it loads a part.
 LOAD_BYTES_PER_S: Final = 1e9
-"""ONNX Runtime reads and prepacks about 1 GB of weights per second when it loads a part."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedTensor:
-    """A tensor: its size, and the devices that have it, its maker first; None if all devices have it."""
+    """A tensor."""
 
     size_bytes: int
-    devices: dict[SimulatedDevice, None] | None
+    devices: dict[SimulatedDevice, None] | None  #: those that have it, its maker first; None if all have it.
 
 
 @dataclass(slots=True, eq=False)
@@ -74,17 +72,14 @@ class SimulatedDevice:
 
 
 class SimulatedExecutor(Executor):
-    """Simulated devices; worker numbers are device indices.
-
-    Attributes:
-        restarted: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
-    """
+    """Simulated devices; worker numbers are device indices."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         cluster = scenario.cluster
         self.clock = Clock()
         self.network = Network(cluster, self.clock, random.Random(f"network {seed}"))  # noqa: S311 - not for security
         self.devices = [SimulatedDevice(i, device.latency_s) for i, device in enumerate(cluster.devices)]
+        #: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
         self.restarted: set[tuple[int, int]] = set()
         self._scenario = scenario
         self._events: deque[Event | None] = deque()

@@ -17,8 +17,7 @@ from .results import DeviceUse, Latency, LinkUse, SimulationResult
 from .scenario import Scenario
 from .simulated_executor import SimulatedExecutor
 
-REQUESTS: Final = 1000
-"""The default number of requests."""
+REQUESTS: Final = 1000  #: the default number.
 
 
 def simulate(

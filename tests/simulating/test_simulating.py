@@ -19,11 +19,9 @@ import graphcut
 from graphcut import Across, Cluster, Device, Into, UsageError, demos
 from graphcut import NetworkLink as DirectLink
 from graphcut.planning.cluster import ReliabilityModel, ScheduledFailure, SimulatedCluster
-from graphcut.running.executors.protocol import Step
-from graphcut.running.run_log import RunLog
 from graphcut.running.scheduling.requests import ScheduledPart
 from graphcut.simulating.network import RETRANSMIT_S, LinkDirection, Route, Transfer, fair_shares
-from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario_of_log, scenario_of_plan
+from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
 from graphcut.simulating.simulated_executor import DETECTION_S, LOAD_BYTES_PER_S
 from graphcut.simulating.simulator import latency_of, simulate
 
@@ -556,20 +554,6 @@ def test_a_plan_without_cluster_is_spread_over_the_devices_in_order(
 def test_empty_tensors_take_no_time() -> None:
     """Planning counts no latency for it either."""
     assert simulate(chain([1.0, 2.0], latency_s=0.25), requests=1).total_s == 1 + 2 + 2 * 2 * 0.25
-
-
-def test_a_run_log_is_simulated_with_its_mean_times(
-    model: graphcut.Model, analysis: graphcut.Analysis, tmp_path: Path
-) -> None:
-    """Part 0 took 2 s on the first worker; part 1 took 1 s on the second and 3 s on the third."""
-    cascade = graphcut.split(model, graphcut.plan(analysis, Into(2)), tmp_path / "parts")
-    log = RunLog(2, 3)
-    for worker, part, seconds in ((0, 0, 1.0), (0, 0, 3.0), (1, 1, 1.0), (2, 1, 3.0)):
-        log.done(worker, Step(0, (part,), ()), [seconds], 10.0)
-    scenario = scenario_of_log(cascade, log, overhead_s=0.5)
-    assert scenario.assignment == ((0,), (1,), (1,))
-    assert scenario.seconds == ((2.0, 2.0), (2.0, 1.0), (2.0, 3.0))
-    assert simulate(scenario, requests=1).total_s == 2 + 1 + 2 * 0.5
 
 
 def test_parts_are_balanced_over_fewer_devices(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
