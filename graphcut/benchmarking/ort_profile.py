@@ -23,7 +23,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from ..core.errors import RunError
 from ..core.wiring import BITS, Tensor
-from ..loading.graph_reader import values_bytes
+from ..loading.tensor_values import values_bytes
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
 from ..running.values import Value
 from .fused_nodes import fused_nodes

@@ -14,10 +14,10 @@ from ..core.graph import Graph
 from ..core.product import Product
 from ..core.wiring import Dim, Tensor
 from ..loading.bound_sizes import infer_bound
-from ..loading.graph_reader import values_bytes
 from ..loading.model import Model, TensorBytes
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
+from ..loading.tensor_values import values_bytes
 from .caches import Cache, bound_dims, find_caches
 from .flops.counting import Context, constant_value, count_node, has_inner_nodes, infer_nodes, small_values
 from .flops.operation import Operation, axis, elements, rows

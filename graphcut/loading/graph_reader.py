@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from graphlib import CycleError, TopologicalSorter
-from math import prod
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -16,7 +15,9 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..core.errors import ModelError
 from ..core.graph import Graph, Node, Weight
-from ..core.wiring import BITS
+from ..core.units import count
+from .node_rules import check_calls, check_nodes
+from .repeated_definitions import is_constant
 from .subgraphs import (
     FIRST_IR_WITH_DEFAULTS,
     FunctionKey,
@@ -28,6 +29,7 @@ from .subgraphs import (
     is_stateful,
     nodes_within,
 )
+from .tensor_values import values_bytes
 
 
 def read_graph(
@@ -39,21 +41,25 @@ def read_graph(
     functions that no output depends on.
 
     Raises:
-        ModelError: the nodes form a cycle, or a tensor is written twice, or read but not written.
+        ModelError: the nodes form a cycle, or a tensor is written twice, or read but not written; or a node is not what
+            ONNX asks of its operator.
     """
     graph = proto.graph
     weights = _weights(proto)
     reads = tuple(dict.fromkeys(v.name for v in graph.input if v.name not in weights or weights[v.name].is_default))
     writes = tuple(value.name for value in graph.output)
-    entries = _entries(graph)
+    check_calls(graph.node, functions)
+    entries, notes = _entries(graph)
     _check_tensors(entries, writes, {*reads, *weights})
     order = _topological_order(entries)
     needed = _needed(entries, order, writes)
     dropped = tuple(entries[i].name for i in order if i not in needed)
-    notes = () if order == sorted(order) else ("the nodes were not in topological order; they were sorted",)
+    if order != sorted(order):
+        notes = (*notes, "the nodes were not in topological order; they were sorted")
     kept = [i for i in order if i in needed]
     if kept != list(range(len(entries))):
         _replace(graph.node, [graph.node[i] for i in kept])
+    check_nodes(graph.node, proto.opset_import, functions)
     nodes = _nodes(graph, [entries[i] for i in kept], weights, functions)
     read = {name for node in nodes for name in node.weights} | {*reads, *writes}
     _keep_weights(graph, read)
@@ -81,39 +87,50 @@ class _Entry(NamedTuple):
     has_subgraphs: bool
 
 
-def _entries(graph: GraphProto) -> list[_Entry]:
-    """One entry for each node. Its name is unique: the node's own, or that of its first output.
+def _entries(graph: GraphProto) -> tuple[list[_Entry], tuple[str, ...]]:
+    """One entry for each node, and notes. Its name is unique: the node's own, or that of its first output.
 
-    Node names are optional, and unique if given (ONNX IR spec, "Names Within a Graph").
+    Node names are optional, and unique if given (ONNX IR spec, "Names Within a Graph"). ONNX Runtime takes Constants of
+    one name, which it reads as initializers.
     """
-    taken = {node.name for node in graph.node}
-    if len(taken) < len(graph.node):
-        _check_names(graph)
+    taken = Counter(node.name for node in graph.node)
+    shared = {name for name, times in taken.items() if times > 1 and name}
+    if shared:
+        _check_names(graph, shared)
     entries = []
     operators: set[str] = set()
+    renamed = 0
     for i, node in enumerate(graph.node):
         operators.update((node.op_type, node.domain))
         reads = dict.fromkeys(node.input)
         inside = has_subgraphs(node)
         if inside:
-            check_text(text for n in nodes_within([node]) for text in (n.op_type, n.domain, *n.input, *n.output))
+            check_inner_text(nodes_within([node]))
             reads.update(dict.fromkeys(captures(node)))
         reads.pop("", None)
         writes = tuple(filter(None, node.output))
         name = node.name
-        if not name:
+        is_renamed = name in shared and is_constant(node)
+        renamed += is_renamed
+        if not name or is_renamed:
             name = writes[0] if writes else f"{node.op_type}_{i}"
             while name in taken:
                 name += "'"
-            taken.add(name)
+            taken[name] = 1
         entries.append(_Entry(name, tuple(reads), writes, inside))
-    check_text(operators | taken)
+    check_text(operators | taken.keys())
     check_text(name for entry in entries for name in entry.reads + entry.writes)
-    return entries
+    note = f"{count(renamed, 'Constant node')} that share a name are named after their outputs"
+    return entries, (note,) if renamed else ()
 
 
-def check_text(texts: Iterable[object]) -> None:
-    """Check that names are UTF-8 (ONNX IR spec, "Identifiers"); protobuf returns others as bytes.
+def check_inner_text(nodes: Iterable[NodeProto]) -> None:
+    """Check the texts of nodes in subgraphs and functions."""
+    check_text(text for node in nodes for text in (node.op_type, node.domain, *node.input, *node.output))
+
+
+def check_text(texts: Iterable[object], *, what: str = "the model has a name that") -> None:
+    """Check that texts are UTF-8 (ONNX IR spec, "Identifiers"); protobuf returns others as bytes.
 
     Raises:
         ModelError: one of them is not.
@@ -121,13 +138,13 @@ def check_text(texts: Iterable[object]) -> None:
     for text in texts:
         if isinstance(text, bytes):
             raise ModelError(
-                f"the model has a name that is not UTF-8: {text!r}",
+                f"{what} is not UTF-8: {text!r}",
                 hint="the file is damaged, or its names are in another encoding; export the model again",
             )
 
 
-def _check_names(graph: GraphProto) -> None:
-    names = Counter(node.name for node in graph.node if node.name)
+def _check_names(graph: GraphProto, shared: AbstractSet[str]) -> None:
+    names = Counter(node.name for node in graph.node if node.name in shared and not is_constant(node))
     name, times = max(names.items(), key=lambda item: item[1], default=("", 0))
     if times > 1:
         raise ModelError(
@@ -266,19 +283,6 @@ def _is_false(tensor: TensorProto) -> bool:
     if tensor.data_type != TensorProto.BOOL or any(dim != 1 for dim in tensor.dims):
         return False
     return tensor.raw_data == b"\0" or list(tensor.int32_data) == [0]
-
-
-def values_bytes(tensor: TensorProto) -> int:
-    """Size of the values of `tensor`, packed as in ONNX; strings by their lengths."""
-    if tensor.data_type == TensorProto.STRING:
-        return sum(len(text) for text in tensor.string_data)
-    if tensor.data_type not in TensorProto.DataType.values():
-        raise ModelError(
-            f"tensor {tensor.name!r} has the data type {tensor.data_type}, which ONNX does not have",
-            hint="check the model with onnx.checker.check_model, or install a newer onnx",
-        )
-    dtype = TensorProto.DataType.Name(tensor.data_type).lower()
-    return (prod(tensor.dims) * BITS.get({"float": "float32", "double": "float64"}.get(dtype, dtype), 8) + 7) // 8
 
 
 def module_of(node: NodeProto) -> str:

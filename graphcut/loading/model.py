@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,10 +19,13 @@ from ..core.units import count
 from ..core.wiring import Tensor
 from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, resolve_location
-from .graph_reader import check_text, read_graph, values_bytes
+from .graph_reader import check_inner_text, check_text, read_graph
 from .in_memory import TemporaryFolder, is_graph, write_model
+from .node_rules import check_nodes
+from .repeated_definitions import drop_equal_definitions
 from .shape_inference import infer_tensors
 from .subgraphs import FunctionKey, function_key, is_external, nodes_within, tensors_in
+from .tensor_values import check_inline_values, values_bytes
 from .wire_format import read_without_weights
 
 TensorBytes = Mapping[str, tuple[int, bool]]
@@ -157,9 +160,13 @@ def _open_in_memory(source: object) -> Model:
 def _open(path: Path) -> Model:
     proto = _parse(path)
     _check_text(proto)
-    functions = {function_key(function): function for function in proto.functions}
     data = _find_all_data(path, proto)
-    graph, (dropped, unused), notes = read_graph(proto, functions)
+    repeated = drop_equal_definitions(proto, partial(range_in, data))
+    functions = {function_key(function): function for function in proto.functions}
+    for function in proto.functions:
+        check_nodes(function.node, function.opset_import, functions)
+    graph, (dropped, unused), read_notes = read_graph(proto, functions)
+    notes = (*repeated, *read_notes)
     if dropped:
         notes = (*notes, f"removed {count(len(dropped), 'node')} that no output depends on, such as {dropped[0]!r}")
     if proto.training_info:
@@ -214,8 +221,10 @@ def _check_text(proto: ModelProto) -> None:
     check_text(tensor.name for tensor in graph.initializer)
     check_text(sparse.values.name for sparse in graph.sparse_initializer)
     check_text(text for function in proto.functions for text in (function.name, function.domain, function.overload))
-    inner = [node for function in proto.functions for node in nodes_within(function.node)]
-    check_text(text for node in inner for text in (node.op_type, node.domain, *node.input, *node.output))
+    check_inner_text(node for function in proto.functions for node in nodes_within(function.node))
+    for place, message in ((" of the model", proto), (" of the graph", graph)):
+        for field, value in message.ListFields():
+            check_text([value], what=f"the {field.name}{place}")
 
 
 def _symbols_in(proto: ModelProto) -> set[str]:
@@ -229,6 +238,7 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
     hint = "save the model again with the tool that wrote it"
     for tensor in tensors_in(proto):
         if not is_external(tensor):
+            check_inline_values(proto, tensor)
             continue
         check_text(entry.value for entry in tensor.external_data)
         locations = {entry.value for entry in tensor.external_data if entry.key == "location"}

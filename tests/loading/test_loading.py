@@ -18,7 +18,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorP
 from graphcut import GraphcutError, Model, ModelError, load
 from graphcut.core.graph import Node, Weight
 from graphcut.loading.external_data import ByteRange, read_bytes
-from graphcut.loading.graph_reader import module_of, values_bytes
+from graphcut.loading.graph_reader import module_of
 from graphcut.loading.subgraphs import (
     captures,
     function_key,
@@ -26,6 +26,7 @@ from graphcut.loading.subgraphs import (
     is_stateful,
     tensors_in,
 )
+from graphcut.loading.tensor_values import values_bytes
 
 from conftest import Draw, floats, model_of
 

@@ -1,0 +1,64 @@
+"""How many bytes the values of a tensor take, and whether a message holds as many."""
+
+from math import prod
+from typing import Final
+
+from onnx import ModelProto, TensorProto
+from onnx.helper import tensor_dtype_to_field
+
+from ..core.errors import ModelError
+from ..core.units import count
+from ..core.wiring import BITS
+from .node_rules import place
+from .subgraphs import nodes_within, tensors_in
+
+_COMPLEX: Final = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
+
+
+def values_bytes(tensor: TensorProto) -> int:
+    """Size of the values of `tensor`, packed as in ONNX; strings by their lengths."""
+    if tensor.data_type == TensorProto.STRING:
+        return sum(len(text) for text in tensor.string_data)
+    if tensor.data_type not in TensorProto.DataType.values():
+        raise ModelError(
+            f"tensor {tensor.name!r} has the data type {tensor.data_type}, which ONNX does not have",
+            hint="check the model with onnx.checker.check_model, or install a newer onnx",
+        )
+    if any(dim < 0 for dim in tensor.dims):
+        raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}", hint="a size is 0 or more")
+    return (prod(tensor.dims) * _bits(tensor) + 7) // 8
+
+
+def _bits(tensor: TensorProto) -> int:
+    dtype = TensorProto.DataType.Name(tensor.data_type).lower()
+    return BITS.get({"float": "float32", "double": "float64"}.get(dtype, dtype), 8)
+
+
+def check_inline_values(model: ModelProto, tensor: TensorProto) -> None:
+    """Check that the message of a tensor in `model` holds as many values as its shape has, as ONNX Runtime does.
+
+    Raises:
+        ModelError: it holds more or fewer. ONNX shape inference would take memory for what the shape says.
+    """
+    if tensor.HasField("raw_data") and tensor.data_type != TensorProto.STRING:
+        held, expected, unit = len(tensor.raw_data), values_bytes(tensor), "byte"
+    elif not tensor.data_type:
+        held, expected, unit = 0, prod(tensor.dims), "value"
+    else:
+        values_bytes(tensor)  # refuses an unknown type
+        held = len(getattr(tensor, tensor_dtype_to_field(tensor.data_type)))
+        expected, unit = prod(tensor.dims) * (1 + (tensor.data_type in _COMPLEX)), "value"
+        if _bits(tensor) < 8 and tensor.data_type != TensorProto.STRING:
+            expected, unit = values_bytes(tensor), "byte"
+    if held != expected:
+        raise ModelError(
+            f"{_place(model, tensor)} has {count(held, unit)}, and by its shape {list(tensor.dims)} {expected:,}",
+            hint="the model is damaged, or its weights were taken out; save or export it again",
+        )
+
+
+def _place(model: ModelProto, tensor: TensorProto) -> str:
+    """Where a tensor is, for messages: the innermost node that has it, or the name of the initializer."""
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    holders = [node for node in nodes_within(nodes) if any(inner is tensor for inner in tensors_in(node))]
+    return f"a tensor of {place(holders[-1])}" if holders else f"the initializer {tensor.name!r}"

@@ -1,0 +1,122 @@
+"""Names that a model defines twice: what ONNX Runtime runs is taken, and what differs is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+import graphcut
+from graphcut import At, ModelError, load, split, verify
+from graphcut.surgery.merging import merge
+
+from conftest import Draw, floats, model_of
+
+
+def constant(output: str, *values: float, name: str = "") -> NodeProto:
+    value = numpy_helper.from_array(np.array(values, np.float32))
+    return helper.make_node("Constant", [], [output], name=name, value=value)
+
+
+def add(a: str, b: str, output: str, name: str = "") -> NodeProto:
+    return helper.make_node("Add", [a, b], [output], name=name)
+
+
+def two(*nodes: NodeProto, size: int = 2) -> ModelProto:
+    return model_of(nodes, [floats("x", size)], [floats("y", size)])
+
+
+SHARED = two(
+    *(constant("a", 1, 2, name="c"), constant("b", 3, 4, name="c"), constant("d", 5, 6, name="first")),
+    *(add("x", "a", "t", "first"), add("t", "b", "u", "second"), add("u", "d", "y", "third")),
+)
+"""Two Constants of one name, as in silero-vad, and one with the name of another node."""
+
+
+def test_constants_of_one_name_are_named_after_their_outputs(opened: Draw) -> None:
+    model = opened(SHARED)
+    assert [node.name for node in model.graph.nodes] == ["a", "b", "d", "first", "second", "third"]
+    assert model.notes == ("3 Constant nodes that share a name are named after their outputs",)
+    assert [node.name for node in model.proto.graph.node] == ["c", "c", "first", "first", "second", "third"]
+
+
+def test_a_name_made_for_a_constant_is_not_that_of_another_node(opened: Draw) -> None:
+    model = opened(
+        two(constant("a", 1, 2, name="c"), constant("b", 3, 4, name="c"), add("a", "b", "t", "b"), add("t", "x", "y"))
+    )
+    assert [node.name for node in model.graph.nodes] == ["a", "b'", "b", "y"]
+
+
+REPEATED = two(
+    *(constant("a", 1, 2, name="one"), add("x", "a", "t", "first")),
+    *(constant("a", 1, 2, name="two"), add("t", "a", "y", "second")),
+)
+
+
+def test_a_constant_written_again_with_the_same_value_is_removed_with_a_note(opened: Draw) -> None:
+    model = opened(REPEATED)
+    assert [node.name for node in model.graph.nodes] == ["one", "first", "second"]
+    assert model.notes == ("removed 1 Constant node that repeated another, such as that of 'a'",)
+
+
+@pytest.mark.parametrize("proto", [SHARED, REPEATED], ids=["shared", "repeated"])
+def test_such_a_model_is_cut_verified_and_merged(proto: ModelProto, tmp_path: Path) -> None:
+    onnx.save(proto, tmp_path / "m.onnx")
+    cascade = split(tmp_path / "m.onnx", At("first"), tmp_path / "parts")
+    report = verify(tmp_path / "m.onnx", cascade)
+    assert (report.proof.holds, report.is_identical) == (True, True)
+    merge(cascade, tmp_path / "merged.onnx")
+    x = np.array([10, 20], np.float32)
+    outputs = [
+        ort.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0].tolist()
+        for name in ("m.onnx", "merged.onnx")
+    ]
+    assert outputs[0] == outputs[1] == graphcut.run(cascade, {"x": x})["y"].tolist()
+
+
+def test_constants_that_give_one_tensor_different_values_are_refused(opened: Draw) -> None:
+    with pytest.raises(ModelError) as caught:
+        opened(two(constant("a", 1, 2), constant("a", 1, 3), add("x", "a", "y")))
+    assert str(caught.value) == "the model is invalid: two Constant nodes define 'a', with different values"
+
+
+LARGE = 1000
+"""Floats of a weight that is left in the file."""
+
+
+def with_weights(*values: float) -> ModelProto:
+    """A model with an initializer `w` for each value."""
+    weights = [numpy_helper.from_array(np.full(LARGE, value, np.float32), "w") for value in values]
+    return model_of([add("x", "w", "y")], [floats("x", LARGE)], [floats("y", LARGE)], weights)
+
+
+def test_a_large_initializer_defined_again_with_the_same_values_is_removed_with_a_note(opened: Draw) -> None:
+    model = opened(with_weights(1, 1))
+    assert [weight.name for weight in model.proto.graph.initializer] == ["w"]
+    assert model.notes == ("removed 1 initializer defined again with the same values",)
+
+
+def test_initializers_of_one_name_with_different_values_are_refused(opened: Draw) -> None:
+    with pytest.raises(ModelError) as caught:
+        opened(with_weights(1, 2))
+    assert str(caught.value) == "the model is invalid: two initializers define 'w', with different values"
+
+
+@pytest.mark.parametrize("inner", ["Relu", "Neg"])
+def test_a_function_defined_twice_is_refused_as_by_onnx_runtime(tmp_path: Path, inner: str) -> None:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    model = two(helper.make_node("F", ["x"], ["y"], domain="own"))
+    model.opset_import.append(opsets[1])
+    for op in ("Relu", inner):
+        model.functions.append(
+            helper.make_function("own", "F", ["p"], ["q"], [helper.make_node(op, ["p"], ["q"])], opsets)
+        )
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(Exception, match="own:F"):
+        ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    with pytest.raises(ModelError, match=r"the function 'own\.F' is defined 2 times"):
+        load(tmp_path / "m.onnx")
