@@ -64,6 +64,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     #: its shape at the first step of a sequence, where its values are zeros: 0 along `axis`, except for a buffer of
     #: fixed size; a symbol for what the inputs decide, such as the batch. None if unknown.
     start: tuple[Dim, ...] | None
+    is_given: bool  #: the user named this pair; else it was found in the model.
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

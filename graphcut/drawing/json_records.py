@@ -251,6 +251,7 @@ class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int  #: number of nodes that were found in the parts.
     replicas: int  #: number of replicas that were checked.
     weight_bytes: int  #: bytes of weights that were compared.
+    given_states: int  #: number of states that the user named; only their types were compared.
 
 
 class ComparedTensorRecord(msgspec.Struct, frozen=True, kw_only=True):

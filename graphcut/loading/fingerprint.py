@@ -5,12 +5,18 @@ tensors (value_info), nor the files and offsets of large tensors.
 """
 
 import hashlib
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Final
 
 from google.protobuf.message import Message
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from .subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, tensors_in
+
+_VALUE_FIELDS: Final = (
+    *(field for field in TensorProto.DESCRIPTOR.fields_by_name if field.endswith("_data")),
+    "data_location",
+)
 
 
 def graph_digest(model: ModelProto) -> str:
@@ -55,11 +61,20 @@ def copy_fields(source: ModelProto, target: ModelProto, *, but: Set[str]) -> Non
 
 def canonical(message: Message) -> bytes:
     """The bytes of a message, without the files and offsets of external tensors in it."""
-    if any(map(is_external, tensors_in(message))):
+    return _without(message, ("external_data", "data_location"), is_external)
+
+
+def without_values(message: Message) -> bytes:
+    """The canonical bytes of a message without the values of the tensors in it; their types and shapes remain."""
+    return _without(message, _VALUE_FIELDS, lambda _: True)
+
+
+def _without(message: Message, fields: Iterable[str], of: Callable[[TensorProto], bool]) -> bytes:
+    if any(map(of, tensors_in(message))):
         copy = type(message)()
         copy.CopyFrom(message)
-        for tensor in filter(is_external, tensors_in(copy)):
-            del tensor.external_data[:]
-            tensor.ClearField("data_location")
+        for tensor in filter(of, tensors_in(copy)):
+            for field in fields:
+                tensor.ClearField(field)
         message = copy
     return message.SerializeToString(deterministic=True)

@@ -8,8 +8,9 @@ from ..core.errors import ModelError
 from ..core.graph import Block
 from ..loading.fingerprint import copy_fields
 from ..loading.model import Model
-from ..loading.shape_inference import UNKNOWN, tensor_of_type, type_proto
+from ..loading.shape_inference import UNKNOWN
 from ..loading.subgraphs import functions_called
+from ..verifying.facts import boundary_value
 
 
 def part_model(model: Model, block: Block) -> ModelProto:
@@ -50,16 +51,9 @@ def part_model(model: Model, block: Block) -> ModelProto:
 
 
 def _boundary_value(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
-    """The declaration of a boundary tensor; from value_info, unless its type is known better."""
-    tensor = model.boundary_types[name]
-    if tensor.dtype == UNKNOWN:
+    if model.boundary_types[name].dtype == UNKNOWN:
         raise ModelError(
             f"the type of {name!r} is unknown to the model, to ONNX shape inference and to ONNX Runtime",
             hint="cut somewhere else, or add a value_info for it to the model",
         )
-    value = ValueInfoProto(name=name)
-    if name in inner:
-        value.CopyFrom(inner[name])
-    if not value.HasField("type") or (tensor.is_plain and tensor_of_type(name, value.type) != tensor):
-        value.type.CopyFrom(type_proto(tensor))
-    return value
+    return boundary_value(model, name, inner)

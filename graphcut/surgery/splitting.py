@@ -2,7 +2,7 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,17 +22,13 @@ from ..core.manifest import (
     Manifest,
     Part,
     Source,
-    State,
     open_cascade,
     read_manifest,
     save_manifest,
 )
 from ..core.product import Product
-from ..core.states import start_of
 from ..core.units import count, size
-from ..costs.caches import find_caches, head_sizes, token_axis
 from ..costs.device import Device
-from ..costs.weighing import peak_bytes
 from ..loading.external_data import ByteRange, FileLayout, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
@@ -40,6 +36,7 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..planning import plans
 from ..planning.goals import Across, Goal, Within
 from ..planning.plans import Plan
+from ..verifying.facts import check_given_states, model_facts, part_facts
 from .part_models import part_model
 
 Storage = Literal["copy", "share"]
@@ -134,7 +131,8 @@ def prepare(
     Raises:
         ModelError: a boundary tensor has an unknown type.
         PlanError: a part is larger than the memory budget of the plan.
-        UsageError: the plan is for another model, or shared weights can't be reached from `output`.
+        UsageError: the plan is for another model, a named state can't become its input, or shared weights can't be
+            reached from `output`.
     """
     if not isinstance(plan, Plan):
         plan = plans.plan(model, plan)
@@ -142,6 +140,7 @@ def prepare(
         model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
     if plan.graph is not model.graph and plan.graph != model.graph:
         raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
+    check_given_states(model)
     folder, stem = _output_folder(model, output, weights)
     prefix = f"{stem}." if weights == "share" else ""
     blocks = enumerate(plan.partition.blocks)
@@ -304,8 +303,22 @@ def _shared_digests(files: PreparedFiles, part: PartFile) -> dict[str, Digest]:
 
 
 def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> Manifest:
-    model, wiring = files.source, files.plan.partition.wiring
-    names = dict.fromkeys((*model.graph.reads, *(edge.tensor for edge in wiring.edges), *model.graph.writes))
+    model, plan = files.source, files.plan
+    parts, earlier = [], set[int]()
+    for i, (part, found) in enumerate(zip(files.parts, digests, strict=True)):
+        parts.append(
+            Part(
+                file=part.name,
+                reads=part.block.reads,
+                writes=part.block.writes,
+                device=_devices(plan)[i].name if _devices(plan) else None,
+                graph=graph_digest(part.model),
+                sha256=digest_of(part.raw),
+                data={name: DataFile(bytes=number, digest=found.get(name)) for name, number in part.data.items()},
+                **part_facts(model, part.model, earlier),
+            )
+        )
+        earlier.update(part.block.nodes)
     return Manifest(
         format=FORMAT,
         source=Source(
@@ -315,50 +328,18 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
         ),
         weights=files.weights,
         dims=dict(model.dims),
-        reads=model.graph.reads,
-        optional=tuple(name for name in model.graph.reads if name in model.graph.weights),
-        writes=model.graph.writes,
-        tensors=tuple(model.boundary_types[name] for name in names),
-        states=tuple(_states(model)),
         devices=tuple(
             Host(name=device.name, memory_bytes=device.memory_bytes, provider=device.provider)
-            for device in dict.fromkeys(_devices(files.plan))
+            for device in dict.fromkeys(_devices(plan))
         ),
-        parts=tuple(_part(files, i, found) for i, found in enumerate(digests)),
+        parts=tuple(parts),
+        **model_facts(model, plan.partition.wiring.boundary_tensors),
     )
 
 
 def _devices(plan: Plan) -> Sequence[Device]:
     """The device of each part; empty if no cluster was given."""
     return plan.devices if isinstance(plan.goal, Across) else ()
-
-
-def _states(model: Model) -> Iterator[State]:
-    sizes = head_sizes(model)
-    for cache in find_caches(model):
-        axis = token_axis(model, cache)
-        start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, sizes)
-        yield State(past=cache.past, present=cache.present, axis=axis, start=start)
-
-
-def _part(files: PreparedFiles, index: int, digests: Mapping[str, Digest]) -> Part:
-    graph, part, devices = files.source.graph, files.parts[index], _devices(files.plan)
-    weights = [graph.weights[name].bytes for name in part.block.weights]
-    nodes = sorted({*part.block.nodes, *set(part.block.replicas).intersection(graph.flow)})
-    return Part(
-        file=part.name,
-        reads=part.block.reads,
-        writes=part.block.writes,
-        nodes=len(part.model.graph.node),
-        replicas=tuple(graph.nodes[i].name for i in part.block.replicas),
-        weight_bytes=sum(weights),
-        largest_weight_bytes=max(weights, default=0),
-        activation_bytes=peak_bytes(graph, nodes, files.source.tensor_bytes, writes=part.block.writes),
-        device=devices[index].name if devices else None,
-        graph=graph_digest(part.model),
-        sha256=digest_of(part.raw),
-        data={name: DataFile(bytes=number, digest=digests.get(name)) for name, number in part.data.items()},
-    )
 
 
 def describe(files: PreparedFiles) -> list[str]:

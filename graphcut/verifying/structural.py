@@ -3,11 +3,12 @@
 It compares messages and bytes. It runs nothing and loads no weights, so it works for models of any size. It holds if
 
 - the cascade has the model's inputs and outputs, and each part those that the manifest lists;
-- each flowing node of the model belongs to exactly one part, and is in others only as a replica that the manifest
-  lists; a random or stateful node is in no other; a constant node may be in any number of parts;
+- each flowing node of the model is in a part, and in others only as a replica that the manifest lists; a random or
+  stateful node is in no other; a constant node may be in any number of parts, also in none;
 - no part has other nodes;
-- each weight, function, opset and annotation of a part is the model's, weights byte by byte;
-- a tensor that a part reads is written by an earlier part, with the same type.
+- each weight, function, opset, declaration and annotation of a part is the model's, weights byte by byte;
+- a tensor that a part reads is written by an earlier part;
+- the manifest says of the model and of the parts what can be derived from them (see `facts`).
 
 Since tensors keep their names and each is written once, the parts then compute the same values as the model.
 """
@@ -15,21 +16,28 @@ Since tensors keep their names and each is written once, the parts then compute 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
 from google.protobuf.message import Message
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
-from ..core.errors import GraphcutError
+from ..core.digests import unchanged_version
+from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
-from ..core.manifest import Cascade, Part
+from ..core.manifest import Cascade, Manifest, Part
 from ..core.product import Product
 from ..core.units import count
-from ..core.wiring import Tensor
-from ..loading.external_data import same_bytes
-from ..loading.fingerprint import canonical, copy_fields, graph_digest
+from ..loading.external_data import read_bytes, same_bytes
+from ..loading.fingerprint import canonical, copy_fields, graph_digest, without_values
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
-from ..loading.subgraphs import functions_called, is_external, tensors_in
+from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
+from .facts import boundary_value, check_given_states, model_facts, part_facts
+
+_SHOWN_ITEMS: Final = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +48,7 @@ class Proof(Product):
     nodes: int  #: number of the model's nodes that were found in parts.
     replicas: int  #: number of further copies of nodes, constant or recomputed, in the parts.
     weight_bytes: int  #: size of the weights that were compared in files.
+    given_states: int = 0  #: number of states that the user named; only their types were compared.
 
     @property
     def holds(self) -> bool:
@@ -49,10 +58,21 @@ class Proof(Product):
 
 def prove(model: Model, cascade: Cascade) -> Proof:
     """Compare the parts of `cascade`, joined by tensor names, with `model`."""
-    objections = list(_interface(model, cascade))
+    manifest = cascade.manifest
+    given = {state.past: state.present for state in manifest.states if state.is_given}
+    objections: list[str] = []
+    for field, options in (("dims", {"dims": manifest.dims}), ("states", {"states": given})):
+        try:
+            model = load(model, **options)
+            check_given_states(model)
+        except UsageError as error:
+            objections.append(f"{field}: {error}")
+    objections += _model_facts(model, cascade)
+    objections += _devices(manifest)
     holders: dict[str, list[str]] = {}
-    replicas = {part.file: set(part.replicas) for part in cascade.parts}
     weight_bytes = 0
+    earlier: set[int] = set()
+    inner = {value.name: value for value in model.proto.graph.value_info}
     for part in cascade.parts:
         try:
             loaded = load(cascade.file(part))
@@ -62,45 +82,72 @@ def prove(model: Model, cascade: Cascade) -> Proof:
         for node in loaded.graph.nodes:
             holders.setdefault(node.writes[0], []).append(part.file)
         comparison = _PartComparison(model, part, loaded)
-        objections += [f"{part.file}: {sentence}" for sentence in comparison.objections(cascade)]
+        found = [*comparison.objections(inner)] or [*comparison.wrong_facts(cascade.root, earlier)]
+        objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
-    objections += _assignment(model.graph, holders, replicas)
+        earlier.update(model.graph.producer.get(node.writes[0], -1) for node in loaded.graph.nodes)
+    objections += _assignment(model.graph, holders)
     copies = sum(len(files) for files in holders.values()) - len(holders)
-    return Proof(tuple(objections), len(holders), copies, weight_bytes)
+    return Proof(tuple(objections), len(holders), copies, weight_bytes, len(given))
 
 
-def _interface(model: Model, cascade: Cascade) -> Iterator[str]:
-    manifest, graph = cascade.manifest, model.graph
-    if manifest.reads != graph.reads:
-        yield f"the cascade reads {_names(manifest.reads)}, but the model {_names(graph.reads)}"
-    if manifest.writes != graph.writes:
-        yield f"the cascade writes {_names(manifest.writes)}, but the model {_names(graph.writes)}"
-    defaults = tuple(name for name in graph.reads if name in graph.weights)
-    if manifest.optional != defaults:
-        yield f"optional inputs are {_names(manifest.optional)} in the cascade, but {_names(defaults)} in the model"
+def _model_facts(model: Model, cascade: Cascade) -> Iterator[str]:
+    """What the manifest says about the model, and is not so."""
+    manifest = cascade.manifest
+    known = [name for name in cascade.wiring.boundary_tensors if name in model.boundary_types]
+    yield from _wrong(model_facts(model, known), manifest)
+    if cascade.source.exists() and cascade.source.samefile(model.path):
+        data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
+        yield from _wrong({"data": data}, manifest.source)
+    weights = "copy" if "/" in manifest.source.file else "share"
+    yield from _wrong({"weights": weights}, manifest)
 
 
-def _assignment(
-    graph: Graph, holders: Mapping[str, Sequence[str]], replicas: Mapping[str, AbstractSet[str]]
-) -> Iterator[str]:
-    """Check that each flowing node belongs to one part; a constant node may be in any number, also in none.
+def _devices(manifest: Manifest) -> Iterator[str]:
+    used = tuple(dict.fromkeys(part.device for part in manifest.parts if part.device is not None))
+    listed = tuple(host.name for host in manifest.devices)
+    if listed != used:
+        yield f"the manifest lists the devices {_shown(listed)}, but its parts are for {_shown(used)}"
+    homeless = [part.file for part in manifest.parts if part.device is None]
+    if used and homeless:
+        yield f"{homeless[0]}: the manifest gives it no device, but other parts have one"
+
+
+def _wrong(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "") -> Iterator[str]:
+    """The fields of `record` that differ from `facts`, one sentence each."""
+    for field, fact in facts.items():
+        listed = getattr(record, field)
+        if field in {"tensors", "states"}:
+            yield from _wrong_items(field, fact, listed)
+        elif listed != fact:
+            yield f"the manifest gives {where}{field} as {_shown(listed)}, but it is {_shown(fact)}"
+
+
+def _wrong_items(field: str, facts: Iterable[msgspec.Struct], listed: Iterable[msgspec.Struct]) -> Iterator[str]:
+    """The same for a list of records, each of which is known by its first field."""
+    expected, found = ({msgspec.structs.astuple(item)[0]: item for item in items} for items in (facts, listed))
+    for name in found:
+        if name not in expected:
+            yield f"the manifest lists {name!r} in {field}, where it does not belong"
+    for name, item in expected.items():
+        if name in found:
+            yield from _wrong(msgspec.structs.asdict(item), found[name], f"{field}[{name!r}].")
+        else:
+            yield f"the manifest lacks {name!r} in {field}"
+
+
+def _assignment(graph: Graph, holders: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Check that each flowing node is in a part, and a stateful one in no other; a constant node may be in none.
 
     Args:
         graph: of the model.
         holders: the files of the parts that have a node, by the first tensor that it writes.
-        replicas: names of the replicas that the manifest lists for a part.
     """
-    for node in graph.nodes:
-        if node.is_constant:
-            continue
+    for i in graph.flow:
+        node = graph.nodes[i]
         found = holders.get(node.writes[0], ())
-        homes = [file for file in found if node.name not in replicas[file]]
         if not found:
             yield f"node {node.name!r} is in no part"
-        elif not homes:
-            yield f"node {node.name!r} belongs to no part: it is a replica in {', '.join(found)}"
-        elif len(homes) > 1:
-            yield f"node {node.name!r} is in {count(len(homes), 'part')}: {', '.join(homes)}"
         elif node.is_stateful and len(found) > 1:
             yield f"node {node.name!r} must run once, but is in {count(len(found), 'part')}: {', '.join(found)}"
 
@@ -118,35 +165,51 @@ class _PartComparison:
         self._part = part
         self._loaded, self._part_proto = loaded, loaded.proto
 
-    def objections(self, cascade: Cascade) -> Iterator[str]:
-        """How the part differs from the model, one sentence each."""
+    def objections(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
+        """How the part differs from the model, one sentence each; `inner` is the value_info of the model by name."""
         if graph_digest(self._part_proto) != self._part.graph and not self._loaded.dropped:
             yield "its graph is not the one that was written: the digest differs"
         if dropped := self._loaded.dropped:
             yield f"it has {count(len(dropped), 'node')} that no output depends on, such as {dropped[0]!r}"
         if unused := self._loaded.unused:
             yield f"it has weights or functions that no node uses, such as {unused[0]!r}"
-        yield from self._boundary(cascade)
+        yield from self._boundary(inner)
         yield from self._metadata()
         yield from self._nodes()
-        yield from self._replicas()
         yield from self._initializers()
         yield from self._functions()
         yield from self._annotations()
 
-    def _boundary(self, cascade: Cascade) -> Iterator[str]:
+    def wrong_facts(self, root: Path, earlier: AbstractSet[int]) -> Iterator[str]:
+        """What the manifest says about a part that has no other objection, and is not so."""
+        yield from _wrong(part_facts(self._model, self._part_proto, earlier), self._part)
+        if self._part.data.keys() != self._loaded.data.keys():
+            listed, found = (tuple(sorted(data)) for data in (self._part.data, self._loaded.data))
+            yield f"the manifest gives its data as {_shown(listed)}, but it is {_shown(found)}"
+        for name, expected in {self._part.file: self._part.sha256, **self._part.data}.items():
+            if unchanged_version(root / name, expected) is None:
+                yield f"{name} is not the file that was written: its digest differs"
+
+    def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
+        """Check that inputs and outputs are those of the manifest, and are declared as in the model."""
         graph, part = self._loaded.graph, self._part
         if graph.reads != part.reads:
-            yield f"it reads {_names(graph.reads)}, but the manifest lists {_names(part.reads)}"
+            yield f"it reads {_shown(graph.reads)}, but the manifest lists {_shown(part.reads)}"
         if graph.writes != part.writes:
-            yield f"it writes {_names(graph.writes)}, but the manifest lists {_names(part.writes)}"
-        for value in (*self._part_proto.graph.input, *self._part_proto.graph.output):
-            listed = cascade.tensors.get(value.name)
-            found = tensor_of_type(value.name, value.type)
-            if listed is not None and not _is_compatible(found, listed):
-                yield f"{value.name!r} is {found} in it, but {listed} in the manifest"
-            elif (size := _frozen_size(found, self._model.boundary_types.get(value.name))) is not None:
-                yield f"{value.name!r} has the size {size} in it, but a symbol in the model"
+            yield f"it writes {_shown(graph.writes)}, but the manifest lists {_shown(part.writes)}"
+        ours, original = self._part_proto.graph, self._proto.graph
+        for values, declared in ((ours.input, original.input), (ours.output, original.output)):
+            originals = {value.name: value for value in declared}
+            for value in values:
+                name = value.name
+                if name not in originals and name not in self._model.boundary_types:
+                    continue  # no tensor of the model, which is said elsewhere
+                expected = originals.get(name) or boundary_value(self._model, name, inner)
+                found, known = tensor_of_type(name, value.type), tensor_of_type(name, expected.type)
+                if found != known:
+                    yield f"{name!r} is {found} in it, but {known} in the model"
+                elif value != expected:
+                    yield f"the declaration of {name!r} differs from the model's"
 
     def _metadata(self) -> Iterator[str]:
         ours, original = ModelProto(), ModelProto()
@@ -165,19 +228,6 @@ class _PartComparison:
         triples = ((name, proto, None if i is None else originals[i]) for name, proto, i in found)
         yield from self._compare("node", triples)
 
-    def _replicas(self) -> Iterator[str]:
-        """Check that it has the replicas of the manifest, and that no other part reads what flowing ones write."""
-        nodes, producer = self._model.graph.nodes, self._model.graph.producer
-        held = {nodes[producer[t]].name for node in self._loaded.graph.nodes if (t := node.writes[0]) in producer}
-        replicas = dict.fromkeys(self._part.replicas)
-        for name in replicas:
-            if name not in held:
-                yield f"it lacks node {name!r}, which the manifest lists among its replicas"
-        for tensor in self._loaded.graph.writes:
-            node = nodes[producer[tensor]] if tensor in producer else None
-            if node is not None and node.name in replicas and not node.is_constant:
-                yield f"its output {tensor!r} is written by its replica {node.name!r}"
-
     def _initializers(self) -> Iterator[str]:
         ours, original = self._part_proto.graph, self._proto.graph
         weights = {tensor.name: tensor for tensor in original.initializer}
@@ -188,11 +238,12 @@ class _PartComparison:
         yield from self._compare("sparse weight", found)
 
     def _functions(self) -> Iterator[str]:
-        ours, originals = self._loaded.functions, self._model.functions
+        ours, originals = self._part_proto.functions, self._model.functions
         for key in functions_called(self._part_proto.graph.node, originals):
-            if key not in ours:
+            if key not in self._loaded.functions:
                 yield f"function {'.'.join(key[:2])!r} is called, but missing"
-        triples = ((".".join(key[:2]), function, originals.get(key)) for key, function in ours.items())
+        keys = map(function_key, ours)  # a key may be there twice, and which function then counts is open
+        triples = ((".".join(key[:2]), f, originals.get(key)) for key, f in zip(keys, ours, strict=True))
         yield from self._compare("function", triples)
 
     def _annotations(self) -> Iterator[str]:
@@ -207,41 +258,48 @@ class _PartComparison:
                 yield f"the quantization annotation of {annotation.tensor_name!r} is not the model's"
 
     def _compare(self, kind: str, triples: Iterable[tuple[str, Message, Message | None]]) -> Iterator[str]:
-        """Compare messages of the part with those of the model: canonical bytes, then the values in files."""
+        """Compare messages of the part with those of the model: all but the values of tensors, then these."""
         for name, ours, original in triples:
             if original is None:
                 yield f"{kind} {name!r} is not in the model"
-            elif canonical(ours) != canonical(original):
+                continue
+            pairs = list(zip(tensors_in(ours), tensors_in(original), strict=False))
+            if not any(map(is_external, chain.from_iterable(pairs))):
+                if canonical(ours) != canonical(original):
+                    yield f"{kind} {name!r} differs from the model's"
+            elif without_values(ours) != without_values(original):
                 yield f"{kind} {name!r} differs from the model's"
             else:
-                for a, b in zip(tensors_in(ours), tensors_in(original), strict=True):
-                    if is_external(a) and is_external(b) and not self._has_same_values(a, b):
+                for a, b in pairs:
+                    if not self._has_same_values(a, b):
                         yield f"the values of {a.name or 'a constant'!r} differ from the model's"
 
     def _has_same_values(self, ours: TensorProto, original: TensorProto) -> bool:
-        a, b = self._loaded.range_of(ours), self._model.range_of(original)
-        self.weight_bytes += a.length
-        return same_bytes(replace(a, file=a.file.resolve()), replace(b, file=b.file.resolve()))
+        """Whether two tensors of one type and shape have the same values, each in the message or in a file."""
+        if is_external(ours) and is_external(original):
+            a, b = self._loaded.range_of(ours), self._model.range_of(original)
+            self.weight_bytes += a.length
+            return same_bytes(replace(a, file=a.file.resolve()), replace(b, file=b.file.resolve()))
+        if not is_external(ours) and not is_external(original):
+            return canonical(ours) == canonical(original)
+        in_file, inline = (ours, original) if is_external(ours) else (original, ours)
+        span = (self._loaded if in_file is ours else self._model).range_of(in_file)
+        values = _inline_bytes(inline)
+        return len(values) == span.length and values == read_bytes(span)
 
 
-def _is_compatible(found: Tensor, listed: Tensor) -> bool:
-    """Whether the types are equal and the shapes don't contradict each other; an output may have no sizes."""
-    if found.dtype != listed.dtype:
-        return False
-    if found.shape is None or listed.shape is None:
-        return True
-    return len(found.shape) == len(listed.shape) and all(
-        a is None or a == b for a, b in zip(found.shape, listed.shape, strict=True)
-    )
+def _inline_bytes(tensor: TensorProto) -> bytes:
+    """The values of a tensor as a file would have them; none if they are not in its message."""
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    try:
+        return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
+    except ValueError:  # fewer values than its shape says
+        return b""
 
 
-def _frozen_size(found: Tensor, original: Tensor | None) -> int | None:
-    """A number in `found` where the original has a symbol."""
-    shape = original.shape if original is not None else None
-    pairs = zip(found.shape or (), shape or (), strict=False)
-    return next((a for a, b in pairs if isinstance(a, int) and isinstance(b, str)), None)
-
-
-def _names(names: tuple[str, ...]) -> str:
-    shown = ", ".join(repr(name) for name in names[:4])
-    return f"{shown or 'nothing'}{', …' if len(names) > 4 else ''} ({len(names)})"
+def _shown(value: object) -> str:
+    if not isinstance(value, tuple):
+        return repr(value)
+    more = f", … {len(value)} in all" if len(value) > _SHOWN_ITEMS else ""
+    return f"[{', '.join(map(repr, value[:_SHOWN_ITEMS]))}{more}]"

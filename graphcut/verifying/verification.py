@@ -57,7 +57,8 @@ class Verification(Product):
         """What the structural proof compared."""
         proof = self.proof
         text = f"{count(proof.nodes, 'node')} matched, {size(proof.weight_bytes)} of large weights compared"
-        return f"{text}, {count(proof.replicas, 'replica')}" if proof.replicas else text
+        text += f", {count(proof.replicas, 'replica')}" if proof.replicas else ""
+        return f"{text}, {count(proof.given_states, 'state')} as given with --state" if proof.given_states else text
 
     @property
     def numbers_summary(self) -> str:
@@ -105,7 +106,7 @@ def verify(
         RunError: the model refuses `inputs`. (If it refuses generated ones, the result says so.)
     """
     cascade = open_cascade(cascade)
-    model = model if isinstance(model, Model) else load(model, dims=cascade.manifest.dims)
+    model = load(model)
     if graph_digest(model.proto) != cascade.manifest.source.graph:
         raise CascadeError(
             f"{cascade.path.parent} was not cut from {model.path}: the graphs differ",
@@ -117,7 +118,10 @@ def verify(
     sets, refusal = list(inputs), ""
     if not sets:
         accepted = find_accepted_inputs(
-            model, lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT), seed=seed, sizes=model.dims
+            model,
+            lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT),
+            seed=seed,
+            sizes=model.dims or cascade.manifest.dims,
         )
         sets, refusal = list(accepted.feeds), accepted.refusal
     runs, failure = [], ""
