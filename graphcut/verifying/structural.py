@@ -186,8 +186,8 @@ class _PartComparison:
         if self._part.data.keys() != self._loaded.data.keys():
             listed, found = (tuple(sorted(data)) for data in (self._part.data, self._loaded.data))
             yield f"the manifest gives its data as {_shown(listed)}, but it is {_shown(found)}"
-        for name, expected in {self._part.file: self._part.sha256, **self._part.data}.items():
-            if unchanged_version(root / name, expected) is None:
+        for name in (self._part.file, *self._part.data):
+            if unchanged_version(root / name, self._part.data.get(name) or self._part.sha256) is None:
                 yield f"{name} is not the file that was written: its digest differs"
 
     def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
