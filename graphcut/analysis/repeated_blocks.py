@@ -87,11 +87,8 @@ def find_repeat(
 
     Example: in `a b c b c b c d` the run of period 2 is at indices 1 to 4, and the blocks are `b c`, three times.
 
-    Args:
-        graph: the graph.
-        order: its flowing nodes in a topological order that keeps the nodes of a block together.
-        labels: for each node of `order` a number, equal for nodes that look alike.
-        profile: bytes alive after each node of `order`.
+    `order` has the flowing nodes in a topological order that keeps the nodes of a block together; `labels` a number for
+    each, equal for nodes that look alike; `profile` the bytes alive after each.
     """
     if len(labels) < 4:
         return None

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade
 from ..running.npz_files import save_outputs
+from ..verifying.differences import difference
 from .contender import BenchmarkRun, BenchmarkTask
 from .ways import BASELINE, WAYS
 
@@ -59,19 +60,10 @@ def compare(
     rounds: int = 3,
     progress: Callable[[str, int], None] | None = None,
 ) -> tuple[WayResult, ...]:
-    """Measure the whole model and its cascade in several ways, on one feed.
+    """Measure the whole model and its cascade in several ways, on one feed of arrays of numbers.
 
-    Args:
-        cascade: the parts.
-        feed: the inputs by name, as arrays of numbers.
-        model: the whole model, if it has moved.
-        ways: names in `WAYS`; `whole` is measured in any case.
-        rounds: how often each way is started and measured.
-        progress: called before each measurement with the title of the way and the index of the round.
-
-    Raises:
-        UsageError: the model does not exist, or an input is not an array of numbers.
-        RunError: the whole model can't be run.
+    The whole model, which is `model` if it has moved, is measured in any case. Each way is started anew in each round;
+    `progress` is called before that with its title and the index of the round.
     """
     source = model or cascade.source
     if not source.is_file():
@@ -127,12 +119,10 @@ def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun
     return WayResult(
         way,
         WAYS[way].title,
-        load_s=median(run.load_s for run in runs),
-        run_s=median(run.run_s for run in runs),
         ratio=median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True)),
-        cpu_s=median(run.cpu_s for run in runs),
-        peak_bytes=round(median(run.peak_bytes for run in runs)),
         difference=difference,
+        peak_bytes=round(median(run.peak_bytes for run in runs)),
+        **{field: median(getattr(run, field) for run in runs) for field in ("load_s", "run_s", "cpu_s")},
     )
 
 
@@ -143,13 +133,4 @@ def largest_difference(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[An
     """
     if any(a.shape != b.shape or a.dtype.kind not in _NUMBERS for a, b in pairs):
         return None
-    return max((_largest(a, b) for a, b in pairs if a.size), default=0.0)
-
-
-def _largest(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
-        return 0.0
-    a, b = (array if array.dtype.kind in "fc" else array.astype(float) for array in (a, b))
-    if not np.array_equal(np.isnan(a), np.isnan(b)):
-        return float("inf")
-    return float(np.nanmax(np.abs(a - b)))
+    return difference([a for a, _ in pairs], [b for _, b in pairs])[0]

@@ -2,7 +2,8 @@
 
 ONNX Runtime writes profiles in Chrome's trace event format: an event for each kernel and for each run, in microseconds,
 with the shapes of what a kernel wrote and the memory of the CPU allocator
-(onnxruntime/core/framework/sequential_executor.cc).
+(onnxruntime/core/framework/sequential_executor.cc). Fusions keep the names of their outputs, so the nodes of the model
+that a kernel computes are found by these.
 """
 
 import os
@@ -26,7 +27,6 @@ from ..core.wiring import BITS, Tensor
 from ..loading.tensor_values import values_bytes
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
 from ..running.values import Value
-from .fused_nodes import fused_nodes
 
 _KERNEL: Final = "_kernel_time"
 """The end of the name of a kernel's event; the name of its node comes before."""
@@ -72,9 +72,6 @@ def profile(
     """Run `piece`, whose nodes have unique names, once to warm up, then `rounds` times with and without profiling.
 
     `tensors` are the types of its inputs and outputs, `folder` holds its external weights.
-
-    Raises:
-        RunError: ONNX Runtime refuses the piece or the inputs.
     """
     with tempfile.TemporaryDirectory(prefix="graphcut-") as scratch:
         inputs, names = ([value.name for value in values] for values in (piece.graph.input, piece.graph.output))
@@ -165,3 +162,56 @@ def shape_bytes(typed: Mapping[str, Sequence[int]]) -> int | None:
     ((type_name, shape),) = typed.items()
     bits = BITS.get(_TYPE_NAMES.get(type_name, type_name))
     return None if bits is None else (prod(shape) * bits + 7) // 8
+
+
+def fused_nodes(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -> dict[str, tuple[int, ...]]:
+    """For each node of `optimized`, by name, the indices of the nodes of `original` that it computes.
+
+    These are the nodes on the paths back from the tensors that it writes to tensors that exist in both graphs. A node
+    that writes no tensor of the original graph (its output has another layout, or it is inside a function) is found by
+    its name, else it counts for its reader, or for the node that it reads from. Empty where none of these is known.
+
+    Both are in topological order. Example: MatMul -> Add -> Relu fused into one FusedGemm that writes the output of the
+    Relu: {"FusedGemm": (0, 1, 2)}.
+    """
+    writer = {name: i for i, node in enumerate(original) for name in node.output if name}
+    by_name = {node.name: i for i, node in enumerate(original) if node.name}
+    last: dict[str, tuple[int, ...]] = {}
+    for node in optimized:
+        own = tuple(dict.fromkeys(writer[name] for name in node.output if name in writer))
+        last[node.name] = own or ((by_name[node.name],) if node.name in by_name else ())
+    # The tensors of the optimized graph, also those that it has under another name in another layout.
+    kept = {name for node in optimized for name in node.output}
+    for node in optimized:
+        if not any(name in writer for name in node.output):
+            kept.update(name for i in last[node.name] for name in original[i].output)
+    found = {name: _ancestors(original, writer, kept, own) for name, own in last.items()}
+    _fill_from_neighbours(found, optimized)
+    return found
+
+
+def _ancestors(
+    original: Sequence[NodeProto], writer: Mapping[str, int], kept: Collection[str], last: Sequence[int]
+) -> tuple[int, ...]:
+    """`last`, and the nodes before them up to the tensors in `kept`."""
+    seen = set(last)
+    waiting = list(last)
+    while waiting:
+        for name in original[waiting.pop()].input:
+            source = writer.get(name)
+            if source is not None and name not in kept and source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return tuple(sorted(seen))
+
+
+def _fill_from_neighbours(found: dict[str, tuple[int, ...]], optimized: Sequence[NodeProto]) -> None:
+    """Give a node for which nothing was found what its first reader has, or else the node that it reads from."""
+    reader = {name: node.name for node in reversed(optimized) for name in node.input}
+    for node in reversed(optimized):
+        if not found[node.name]:
+            found[node.name] = next((found[reader[name]] for name in node.output if name in reader), ())
+    writer = {name: node.name for node in optimized for name in node.output}
+    for node in optimized:
+        if not found[node.name]:
+            found[node.name] = next((found[writer[name]] for name in node.input if name in writer), ())

@@ -132,16 +132,10 @@ def _holds_tokens(model: Model, cache: Cache) -> bool:
 
 
 def profile_dims(model: Model, profile: DecoderProfile, length: int, batch: int = 1) -> dict[str, int]:
-    """Numbers for the symbols of a decoder; those in `model.dims` take precedence.
+    """Numbers for the symbols of a decoder; those in `model.dims` take precedence. A UsageError for other models.
 
-    Args:
-        model: a decoder with caches.
-        profile: `prefill` reads `length` tokens with an empty cache, `decode` one token with `length` in the cache.
-        length: number of tokens.
-        batch: number of sequences.
-
-    Raises:
-        UsageError: the model is not a decoder, or `length` or `batch` is below 1.
+    `prefill` reads `length` tokens of each of `batch` sequences with an empty cache, `decode` one token of each with
+    `length` tokens in the cache.
     """
     sizes = decoder_sizes(model)
     if sizes is None:
@@ -223,11 +217,8 @@ def _key(name: str) -> tuple[str, ...]:
 def _comes_back(past: Tensor, present: Tensor, known: Collection[str], *, may_grow: bool = True) -> bool:
     """Whether the output `present` can be the input `past` of the next step.
 
-    Args:
-        past: the input.
-        present: the output.
-        known: the symbols of inputs; another one, such as torch's `Concatpresent_dim_2`, may be any size.
-        may_grow: whether a fixed size may become a larger one.
+    `known` are the symbols of inputs: another one, such as torch's `Concatpresent_dim_2`, may be any size. A fixed size
+    may become a larger one if it `may_grow`.
     """
     if past.dtype != present.dtype or past.dtype == "undefined":
         return False

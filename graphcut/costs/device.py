@@ -24,19 +24,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     provider: str = "CPUExecutionProvider"  #: the execution provider of ONNX Runtime that runs its parts.
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ValueError: the name is empty, or a number is not finite and positive (a time may be 0). In a file, msgspec
-                adds where.
-        """
         if not self.name:
             raise ValueError("a device needs a name")
         for field in ("memory_bytes", "flops_per_s", "bytes_per_s", "link_bytes_per_s", "dispatch_s", "latency_s"):
-            value, may_be_0 = getattr(self, field), field in {"dispatch_s", "latency_s"}
-            if value is not None and not (0 < value < float("inf") or (may_be_0 and value == 0)):
-                expected = f"a finite number {'of 0 or more' if may_be_0 else 'above 0'}"
-                raise ValueError(f"{field} of device {self.name!r} can't be {value:g}: expected {expected}")
+            may_be_0 = field in {"dispatch_s", "latency_s"}
+            check_finite(field, f"device {self.name!r}", getattr(self, field), may_be_0=may_be_0)
+
+
+def check_finite(field: str, what: str, value: float | None, *, may_be_0: bool = True) -> None:
+    """Raise a ValueError if a number is given that is infinite, negative, or 0 though it must not be."""
+    if value is not None and not (0 < value < float("inf") or (may_be_0 and value == 0)):
+        expected = f"a finite number {'of 0 or more' if may_be_0 else 'above 0'}"
+        raise ValueError(f"{field} of {what} can't be {value:g}: expected {expected}")
 
 
 def run_s(costs: Costs, device: Device) -> tuple[float, ...]:

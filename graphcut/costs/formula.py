@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from ..core.wiring import Dim
 
@@ -33,13 +34,7 @@ class Formula:
 
     def at(self, dims: Mapping[str, int]) -> int:
         """The value for `dims`; a symbol that they don't bind counts as 1, as in `Tensor.bytes_for`."""
-        total = 0
-        for symbols, coefficient in self.terms:
-            value = coefficient
-            for symbol in symbols:
-                value *= dims.get(symbol, 1)
-            total += value
-        return total
+        return sum(number * prod(dims.get(symbol, 1) for symbol in symbols) for symbols, number in self.terms)
 
     def is_exact_at(self, dims: Mapping[str, int]) -> bool:
         """Whether `at(dims)` is the cost and not a lower bound: no size is unknown, and `dims` bind every symbol."""

@@ -109,11 +109,7 @@ def peak_bytes(
     after its last reader. While a node runs, its inputs and outputs are all held. Views count as copies. Linear in the
     nodes and edges of the part.
 
-    Args:
-        graph: the graph of the model.
-        nodes: flowing nodes, as indices into `graph.nodes`.
-        tensor_bytes: sizes of tensors; one that is not in it counts as 0.
-        writes: the outputs of the part; by default `outside_reads`.
+    `writes` are the outputs of the part, by default `outside_reads`. A tensor not in `tensor_bytes` counts as 0.
     """
     used = {n: dict.fromkeys((*graph.nodes[n].reads, *graph.nodes[n].writes)) for n in nodes}
     bytes_of = {tensor: tensor_bytes.get(tensor, (0, True))[0] for tensors in used.values() for tensor in tensors}

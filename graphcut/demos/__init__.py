@@ -31,13 +31,7 @@ DEMOS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 """The name of each demo, with a one-line description."""
 
-_RECIPES = {
-    "llm": "Llm",
-    "unet": "Unet",
-    "resnet": "Resnet",
-    "multitask": "Multitask",
-    "control-flow": "ControlFlow",
-}
+_RECIPES = {"llm": "Llm", "unet": "Unet", "resnet": "Resnet", "multitask": "Multitask", "control-flow": "ControlFlow"}
 
 
 def write(name: str, path: str | Path, *, external: bool | None = None, **options: object) -> None:
@@ -67,13 +61,8 @@ def write(name: str, path: str | Path, *, external: bool | None = None, **option
 
 
 def options_of(name: str) -> Mapping[str, object]:
-    """The options of the demo called `name`, with their defaults; without `external`, which every demo has.
-
-    Raises:
-        UsageError: there is no such demo.
-    """
-    fields = msgspec.structs.fields(_recipe(name))
-    return {field.name: field.default for field in fields}
+    """The options of the demo called `name`, with their defaults; without `external`, which every demo has."""
+    return {field.name: field.default for field in msgspec.structs.fields(_recipe(name))}
 
 
 def _prepare(name: str, options: Mapping[str, object]) -> Recipe:

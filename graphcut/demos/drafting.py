@@ -82,15 +82,9 @@ class Draft:
     def node(
         self, op: str, *reads: str, name: str = "", writes: str = "", domain: str = "", **attributes: object
     ) -> str:
-        """Add a node with one output. Returns the name of the output.
+        """Add a node with one output (`reads` has "" for an omitted input). Returns the name of the output.
 
-        Args:
-            op: the operator.
-            reads: the inputs; "" for an omitted one.
-            name: the last component of the node's name; by default the operator.
-            writes: the output; by default derived from the node's name.
-            domain: of the operator.
-            attributes: of the node.
+        `name` is the last component of the node's name, by default the operator; `writes` by default follows from it.
         """
         full_name = self._name(name or op)
         output = writes or f"{full_name}_output_0"

@@ -40,11 +40,6 @@ class Llm(Recipe, frozen=True, kw_only=True):
     tied: bool = False  #: the output projection is the transposed embedding.
 
     def __post_init__(self) -> None:
-        """Check that the sizes are compatible.
-
-        Raises:
-            UsageError: they are not.
-        """
         if self.hidden % (2 * self.heads):
             raise UsageError(
                 f"hidden = {self.hidden} does not divide into {self.heads} heads of an even size",

@@ -29,18 +29,9 @@ _ALIGNMENT_BYTES = 4096
 
 
 def save(draft: Draft, path: Path, *, external: bool | None = None) -> None:
-    """Write the model to `path`, and with `external` its weights to `<path>.data`.
+    """Write the model to `path`, and with `external` (by default: if they exceed 64 MiB) its weights to `<path>.data`.
 
     Files are written to a temporary folder first; both replace existing ones at the end, or neither does.
-
-    Args:
-        draft: what to write.
-        path: the model file.
-        external: None: if the weights exceed 64 MiB.
-
-    Raises:
-        ModelError: the model is to be one file, and is larger than protobuf allows (2 GiB).
-        OSError: a file can't be written.
     """
     if external is None:
         external = sum(weight.size_bytes for weight in draft.weights) > _INLINE_AT_MOST_BYTES
@@ -59,7 +50,8 @@ def _save_external(draft: Draft, path: Path) -> None:
         with (new / data_path.name).open("wb") as file:
             for weight in draft.weights:
                 file.write(bytes(-file.tell() % _ALIGNMENT_BYTES))
-                tensors.append(_external(weight, data_path.name, file.tell()))
+                tensors.append(_without_values(weight))
+                refer_to_file(tensors[-1], data_path.name, file.tell(), weight.size_bytes)
                 file.writelines(weight.pieces())
         (new / path.name).write_bytes(_encode(draft.model(tensors)))
         replace_files(new, path.parent, last=path.name, old=(data_path, path), backup=scratch / "old")
@@ -82,12 +74,6 @@ def _save_inline(draft: Draft, path: Path) -> None:
         for weight, weight_head in zip(draft.weights, heads, strict=True):
             file.write(weight_head)
             file.writelines(weight.pieces())
-
-
-def _external(weight: RandomWeight, location: str, offset: int) -> TensorProto:
-    tensor = _without_values(weight)
-    refer_to_file(tensor, location, offset, weight.size_bytes)
-    return tensor
 
 
 def _inline_head(weight: RandomWeight) -> bytes:

@@ -19,11 +19,10 @@ from ..core.wiring import DependencyMap, Tensor
 from ..costs.device import Device
 from ..costs.matching import Coverage
 from ..loading.model import Model
-from ..planning.explanations import Reason
 from ..planning.goals import Goal, Limits
 from ..planning.plans import Plan
 from ..planning.predictions import PartMetrics
-from ..planning.results import Optimality
+from ..planning.results import Optimality, Reason
 from ..simulating.results import SimulationResult
 from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes

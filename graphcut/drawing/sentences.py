@@ -9,10 +9,9 @@ from ..core.wiring import Unit
 from ..costs.caches import find_caches
 from ..costs.matching import Coverage
 from ..loading.model import Model
-from ..planning.explanations import CandidateCut, Reason
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
-from ..planning.results import MetricUnit, Optimality
+from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
 from ..planning.solver.recompute import Recomputed
 from .scene import Card, CutOption, Scene, totals_of
 

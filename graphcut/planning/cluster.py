@@ -2,7 +2,6 @@
 
 from collections import Counter
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 from ..core.errors import RecordError, UsageError, validation_message
 from ..core.product import Product
 from ..core.units import parse_bytes
-from ..costs.device import Device
+from ..costs.device import Device, check_finite
 
 
 class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,8 +22,8 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         what = f"the link between {' and '.join(self.between)}"
-        _check_finite("bytes_per_s", what, self.bytes_per_s, may_be_0=False)
-        _check_finite("latency_s", what, self.latency_s)
+        check_finite("bytes_per_s", what, self.bytes_per_s, may_be_0=False)
+        check_finite("latency_s", what, self.latency_s)
 
 
 class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -70,15 +69,15 @@ class ReliabilityModel(Product, msgspec.Struct, frozen=True, kw_only=True, forbi
         if (self.device is None) == (self.between is None):
             raise ValueError("a fault names either a `device` or the two devices `between` which a link is")
         what = f"device {self.device!r}" if self.between is None else f"the link between {' and '.join(self.between)}"
-        _check_finite("jitter_s", what, self.jitter_s)
+        check_finite("jitter_s", what, self.jitter_s)
         if not 0 <= self.loss < 1:
             raise ValueError(f"loss of {what} can't be {self.loss:g}: expected a number of 0 or more, less than 1")
         if (self.mean_up_s is None) != (self.mean_down_s is None):
             raise ValueError(f"mean_up_s and mean_down_s of {what} belong together")
         if self.mean_up_s is not None and self.between is not None:
             raise ValueError(f"{what} can't fail as a device does: only devices have mean_up_s and mean_down_s")
-        _check_finite("mean_up_s", what, self.mean_up_s, may_be_0=False)
-        _check_finite("mean_down_s", what, self.mean_down_s, may_be_0=False)
+        check_finite("mean_up_s", what, self.mean_up_s, may_be_0=False)
+        check_finite("mean_down_s", what, self.mean_down_s, may_be_0=False)
 
 
 class ScheduledFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,8 +88,8 @@ class ScheduledFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     for_s: float | None = None  #: seconds until it is back, with nothing loaded; None where it never is.
 
     def __post_init__(self) -> None:
-        _check_finite("at_s", f"a failure of {self.device!r}", self.at_s)
-        _check_finite("for_s", f"a failure of {self.device!r}", self.for_s, may_be_0=False)
+        check_finite("at_s", f"a failure of {self.device!r}", self.at_s)
+        check_finite("for_s", f"a failure of {self.device!r}", self.for_s, may_be_0=False)
 
 
 class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -121,12 +120,6 @@ class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields
 
 def _subject(fault: ReliabilityModel) -> frozenset[str]:
     return frozenset(fault.between or (fault.device or "",))
-
-
-def _check_finite(field: str, what: str, value: float | None, *, may_be_0: bool = True) -> None:
-    if value is not None and not (0 < value < inf or (may_be_0 and value == 0)):
-        expected = f"a finite number {'of 0 or more' if may_be_0 else 'above 0'}"
-        raise ValueError(f"{field} of {what} can't be {value:g}: expected {expected}")
 
 
 def read_cluster(path: str | Path) -> Cluster:

@@ -10,8 +10,7 @@ from ..core.graph import Graph
 def find_nodes(graph: Graph, patterns: Iterable[str]) -> set[int]:
     """The flowing nodes that `patterns` name: by node name, by a tensor they write, or by a glob of either.
 
-    Raises:
-        UsageError: a pattern matches nothing, or only constants or inputs of the model.
+    A UsageError if a pattern matches nothing, or only constants or inputs of the model.
     """
     found: set[int] = set()
     for pattern in patterns:

@@ -20,12 +20,11 @@ from ..costs.matching import Coverage
 from ..costs.weighing import weigh
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
-from .explanations import Reason
 from .goals import At, Goal, Limits
 from .node_names import guess
 from .plans import Plan, check_limits, with_metrics
 from .predictions import PartMetrics
-from .results import Optimality
+from .results import Optimality, Reason
 from .solver.recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
@@ -132,12 +131,7 @@ def _parts(made: Plan) -> Iterable[PlannedPart]:
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    """The content of a plan file.
-
-    Raises:
-        UsageError: it can't be read.
-        RecordError: it does not have the format of a plan file.
-    """
+    """The content of a plan file."""
     path = Path(path)
     try:
         return read_record(path, PlanFile, FORMAT, "plan again")

@@ -26,13 +26,12 @@ from .by_goal.memory_budget import fewest_parts, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
 from .disk_size import SerializedSizes, serialized_sizes
-from .explanations import Reason, reasons
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .node_names import find_nodes
 from .predictions import PartMetrics, part_metrics
 from .problem import PlanningProblem, problem_of
 from .replicable import replicable_nodes
-from .results import Optimality, Solution
+from .results import Optimality, Reason, Solution, reasons
 from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
 _TOLERANCE: Final = 1e-9
@@ -366,11 +365,7 @@ def _slowest_s(goal: Goal, solution: Solution) -> float:
 
 
 def check_limits(made: Plan) -> None:
-    """Check pins and nodes to avoid, for a plan that was not searched for: for `At`, or edited.
-
-    Raises:
-        PlanError: a limit does not hold.
-    """
+    """Raise a PlanError where a plan that was not searched for (`At`, or edited) does not keep its limits."""
     graph, limits = made.graph, made.limits
     home = {node: part for part, nodes in enumerate(made.parts) for node in nodes}
     for pattern, part in limits.pins:

@@ -36,16 +36,7 @@ def part_metrics(
     seconds: Callable[[Device], Sequence[float]],
     cluster: Cluster | None = None,
 ) -> tuple[PartMetrics, ...]:
-    """The metrics of each part on its device.
-
-    Args:
-        partition: the parts.
-        costs: FLOPs and bytes of the nodes.
-        sizes: their bytes on disk.
-        devices: the device of each part.
-        seconds: the seconds of each flowing node on a device.
-        cluster: the direct links; None for none.
-    """
+    """The metrics of each part on its device, where the flowing nodes take `seconds`; `cluster` has direct links."""
     graph, tensor_bytes = costs.model.graph, costs.tensor_bytes
     flow_index = {node: i for i, node in enumerate(graph.flow)}
     shared: dict[int, list[int]] = {}

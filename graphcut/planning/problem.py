@@ -190,10 +190,6 @@ def problem_of(
     Nodes share a group if a tensor between them has an unknown type or is not a plain tensor, if they touch both ends
     of a KV cache, or if the limits say so (`avoid`, `inside_layers`). The `replicable` ones, which must contain their
     predecessors, are in no group.
-
-    Raises:
-        UsageError: a pin or a glob names nothing.
-        PlanError: two pins contradict each other.
     """
     graph = analysis.model.graph
     together = [*_not_sendable(analysis), *_caches(graph, costs), *_avoided(graph, limits, replicable)]

@@ -32,13 +32,8 @@ def replicable_nodes(
     The set contains the predecessors of its nodes, and each of them leads to a node outside it. A node with more than
     256 ancestors is not replicable, so this takes O(256 * nodes).
 
-    Args:
-        graph: the graph.
-        costs: FLOPs and bytes of the nodes.
-        run_s: seconds that each flowing node takes.
-        s_per_byte: seconds to send a byte from one part to another.
-        kept: nodes that must be in one part only.
-        avoided: nodes whose outputs must not be sent: replicable at any price.
+    `run_s` are the seconds of each flowing node, `s_per_byte` those to send a byte from one part to another. Nodes in
+    `kept` must be in one part only. Outputs of `avoided` nodes must not be sent: they are replicable at any price.
     """
     most_s = _MOST_SHARE * sum(run_s.values())
     cones: dict[int, frozenset[int]] = {}  # for each candidate: the node and all its ancestors

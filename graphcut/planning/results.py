@@ -1,17 +1,22 @@
-"""What a planner returns: the parts and their devices, the value that was reached, and a bound of what is possible."""
+"""What a planner returns: parts and devices, the value that was reached, a bound of what is possible, and reasons."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
+import numpy as np
 
 from ..costs.device import Device
 from .instance import Floats
+from .problem import PlanningProblem
 from .solver.chain_dp import Aggregation
 from .solver.search import SearchResult
 
 _TOLERANCE: Final = 1e-6
 """A value that exceeds its bound by this share is equal to it: the tolerance of the exact solver."""
+
+_MOST_ALTERNATIVES: Final = 2
 
 MetricUnit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s"]
 
@@ -62,15 +67,57 @@ def optimality_of(
 ) -> Optimality:
     """The optimality of a value that was minimized; for tokens a second the value is the time of a token.
 
-    Args:
-        objective: what was minimized, in words.
-        value: what was reached.
-        lower_bound: a proven lower bound.
-        unit: of the result.
-        is_optimal: the value is proven to be optimal; if not, it is if it equals the bound.
+    It is optimal if that is proven (`is_optimal`), or if it equals the lower bound.
     """
     is_optimal = is_optimal or value <= lower_bound * (1 + _TOLERANCE)
     bound = value if is_optimal else lower_bound
     if unit == "tokens/s":
         value, bound = (1 / number if number else float("inf") for number in (value, bound))
     return Optimality(objective, value, bound, unit, is_optimal)
+
+
+class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cut, all other cuts of the plan left where they are."""
+
+    after: str  #: the last node before it.
+    #: the objective with this cut, in the unit of the outcome; but for parts within a budget it is bytes received, for
+    #: the fewest devices seconds of one request, and for tokens seconds between two.
+    cost: float
+    crossing_bytes: int  #: bytes that cross, each tensor once.
+
+
+class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The explanation of one cut."""
+
+    chosen: CandidateCut  #: the cut of the plan.
+    bottleneck: int  #: the part with the greatest cost.
+    alternatives: tuple[CandidateCut, ...]  #: the next best cuts, the best first.
+
+
+def reasons(solution: Solution, problem: PlanningProblem) -> tuple[Reason, ...]:
+    """One reason for each cut, in order."""
+    steps = zip(solution.costs, pairwise(solution.found.chain.boundaries), strict=True)
+    costs = np.array([float(table[j, i]) for table, (i, j) in steps])
+    return tuple(_reason(solution, problem, costs, cut) for cut in range(len(costs) - 1))
+
+
+def _reason(solution: Solution, problem: PlanningProblem, costs: Floats, cut: int) -> Reason:
+    """The cost of each boundary between those before and after the cut, from the tables of the parts on both sides."""
+    tables = solution.found.tables
+    before, here, after = solution.found.chain.boundaries[cut : cut + 3]
+    combine = np.add if solution.aggregation == "sum" else np.maximum
+    total = combine(solution.costs[cut][:, before], solution.costs[cut + 1][after, :])
+    rest = np.delete(costs, [cut, cut + 1])
+    if len(rest):
+        total = combine(total, rest.sum() if solution.aggregation == "sum" else rest.max())
+
+    def candidate(boundary: int) -> CandidateCut:
+        node = problem.groups[tables.groups_between(0, boundary)[-1]][-1]
+        return CandidateCut(problem.graph.nodes[node].name, float(total[boundary]), int(tables.sent[boundary, 0]))
+
+    chosen = candidate(here)
+    ascending = [int(i) for i in np.argsort(total, kind="stable") if np.isfinite(total[i]) and i != here]
+    others = [candidate(i) for i in reversed(ascending[: 4 * _MOST_ALTERNATIVES])]
+    by_node = {other.after: other for other in others if other.after != chosen.after}
+    alternatives = sorted(by_node.values(), key=lambda other: other.cost)[:_MOST_ALTERNATIVES]
+    return Reason(chosen, int(costs.argmax()), tuple(alternatives))

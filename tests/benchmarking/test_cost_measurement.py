@@ -13,8 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from graphcut import Model, RunError, UsageError, load
 from graphcut.benchmarking import cost_measurement
 from graphcut.benchmarking.cost_measurement import MeasuredCosts, measure, pieces_within
-from graphcut.benchmarking.fused_nodes import fused_nodes
-from graphcut.benchmarking.ort_profile import ProfiledPiece, ProfileEvent, kernel_seconds, shape_bytes
+from graphcut.benchmarking.ort_profile import ProfiledPiece, ProfileEvent, fused_nodes, kernel_seconds, shape_bytes
 from graphcut.costs.matching import cover
 from graphcut.costs.tables import REMAINDER, read_table, save_table
 from graphcut.costs.weighing import weigh

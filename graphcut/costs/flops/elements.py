@@ -55,8 +55,7 @@ _PER_ELEMENT_WRITTEN: Final = {
     },
     "com.microsoft.": {
         1: "Range MulInteger",
-        2: """
-            BiasAdd BiasDropout BitmaskBiasDropout GatedAdd QuantizeLinear DequantizeLinear GatherBlockQuantized""",
+        2: "BiasAdd BiasDropout BitmaskBiasDropout GatedAdd QuantizeLinear DequantizeLinear GatherBlockQuantized",
         3: "ComplexMul ComplexMulConj RotaryEmbedding MRotaryEmbedding",
         4: "QLinearConcat QLinearWhere",
         6: "BiasSoftmax QLinearLeakyRelu",
@@ -108,11 +107,6 @@ def _interpolated(mode: str, operation: Operation) -> Formula:
     return elements(operation.written()) * INTERPOLATION.get(operation.text("mode", mode), 8)
 
 
-def _non_max_suppression(operation: Operation) -> Formula:
-    """1 for each score. How many boxes are compared depends on the values."""
-    return elements(operation.read(1))
-
-
 def _by_operator(table: Mapping[str, Mapping[int, str]]) -> Mapping[str, int]:
     return {d + name: flops for d, row in table.items() for flops, names in row.items() for name in names.split()}
 
@@ -130,5 +124,6 @@ RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("ScatterElements", "ScatterND"), _scatter),
     **dict.fromkeys(("Resize", "Upsample", "com.microsoft.nchwc.Upsample"), partial(_interpolated, "nearest")),
     **dict.fromkeys(("GridSample", "com.microsoft.GridSample"), partial(_interpolated, "linear")),
-    "NonMaxSuppression": _non_max_suppression,
+    # 1 for each score. How many boxes are compared depends on the values.
+    "NonMaxSuppression": lambda operation: elements(operation.read(1)),
 }

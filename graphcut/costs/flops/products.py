@@ -114,20 +114,10 @@ def _pool(flops: int, extra: int, operation: Operation) -> Formula:
     return elements(operation.written()) * (prod(operation.numbers("kernel_shape")) * flops + extra)
 
 
-def _roi_pool(operation: Operation) -> Formula:
-    """MaxRoiPool: at least 1 for each element written; the values decide how large a region is."""
-    return elements(operation.written()) * UNKNOWN
-
-
 def _roi_align(operation: Operation) -> Formula:
     """Each element written averages interpolated points; for the sampling ratio 0 the values decide how many."""
     ratio = operation.number("sampling_ratio", 0)
     return elements(operation.written()) * INTERPOLATION["linear"] * (ratio * ratio if ratio else UNKNOWN)
-
-
-def _lrn(operation: Operation) -> Formula:
-    """A sum of squares over the window, a scale, a power and a division."""
-    return elements(operation.written()) * (2 * operation.number("size", 1) + 7)
 
 
 def _einsum(operation: Operation) -> Formula:
@@ -206,20 +196,10 @@ def _elimination(operation: Operation) -> Formula:
     return elements(shape) * size(shape, -1) * 2
 
 
-def _distances(operation: Operation) -> Formula:
-    """CDist: a difference, a square and a sum for each pair of rows and each column."""
-    return elements(operation.written()) * size(operation.read(0), -1) * 3
-
-
 def _linear_model(operation: Operation) -> Formula:
     """Linear classifiers and regressors: each coefficient, of an attribute, is used once for each row."""
     numbers = next((len(a.floats) for a in operation.proto.attribute if a.name == "coefficients"), None)
     return UNKNOWN if numbers is None else rows(operation.read(0)) * (2 * numbers)
-
-
-def _affine_grid(operation: Operation) -> Formula:
-    """Each coordinate written is a sum of as many products as the matrix has columns."""
-    return _dot_products(axis(operation.read(0), -1), 0, operation)
 
 
 _MS: Final = "com.microsoft."
@@ -257,9 +237,11 @@ RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys((_MS + "nchwc.MaxPool", _MS + "nchwc.AveragePool"), partial(_pool, 1, 0)),
     _MS + "QLinearAveragePool": partial(_pool, 1, 2 * _QUANTIZED),
     "LpPool": partial(_pool, 2, 0),
-    "MaxRoiPool": _roi_pool,
+    # At least 1 for each element written; the values decide how large a region is.
+    "MaxRoiPool": lambda operation: elements(operation.written()) * UNKNOWN,
     "RoiAlign": _roi_align,
-    "LRN": _lrn,
+    # A sum of squares over the window, a scale, a power and a division.
+    "LRN": lambda operation: elements(operation.written()) * (2 * operation.number("size", 1) + 7),
     "Einsum": _einsum,
     # A tanh; 2 sigmoids, a tanh and 5 more; 3 sigmoids, 2 tanh and 4 more.
     "RNN": partial(_recurrent, 1, 8),
@@ -270,7 +252,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "DFT": _fourier,
     "STFT": _short_fourier,
     **dict.fromkeys(("Det", _MS + "Inverse"), _elimination),
-    _MS + "CDist": _distances,
-    "AffineGrid": _affine_grid,
+    # A difference, a square and a sum for each pair of rows and each column.
+    _MS + "CDist": lambda operation: elements(operation.written()) * size(operation.read(0), -1) * 3,
+    # Each coordinate written is a sum of as many products as the matrix has columns.
+    "AffineGrid": lambda operation: _dot_products(axis(operation.read(0), -1), 0, operation),
     **dict.fromkeys(("ai.onnx.ml.LinearClassifier", "ai.onnx.ml.LinearRegressor"), _linear_model),
 }

@@ -45,10 +45,6 @@ def plan_across(
     """The best plan for the cluster of `goal`. A device runs one part or none.
 
     `seconds` are those of each flowing node on a device; `prove_s` is the time limit of the exact solver.
-
-    Raises:
-        UsageError: there is no such number of sequences in flight, or no such part.
-        PlanError: the model does not fit the devices.
     """
     problem.check_pins(len(goal.cluster.devices))
     if goal.in_flight < 1:

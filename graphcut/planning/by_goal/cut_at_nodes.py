@@ -24,9 +24,6 @@ def parts_at(
     descendants, what other outputs of the model need is after the cut. The other nodes are free: they go where the
     fewest bytes cross, of equal choices before the cut. The cuts nest in topological order, in whatever order they are
     named. Each is a minimum cut, and since the largest minimum cuts of growing demands nest, so is their sum.
-
-    Raises:
-        UsageError: no name is given, one matches nothing or a constant, or a cut leaves a part empty.
     """
     cuts = sorted(find_nodes(graph, goal.nodes))
     if not cuts:

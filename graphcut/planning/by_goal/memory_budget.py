@@ -21,11 +21,8 @@ from ..solver.search import search
 def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:
     """The division into the fewest parts none of which takes more than `goal.memory_bytes`.
 
-    Of these the one whose parts receive the fewest bytes, and of these the one whose largest part is smallest.
-
-    Raises:
-        UsageError: the budget is not a size.
-        PlanError: no division fits. The hint names the smallest budget that does.
+    Of these the one whose parts receive the fewest bytes, and of these the one whose largest part is smallest. If no
+    division fits, the hint of the PlanError names the smallest budget that does.
     """
     if goal.memory_bytes < 1:
         raise UsageError(f"a part can't have {goal.memory_bytes} bytes", hint="allow more, such as --memory 512MiB")

@@ -14,10 +14,6 @@ def parts_of_heads(graph: Graph, goal: Heads) -> tuple[tuple[int, ...], ...]:
 
     A head holds the nodes that only its outputs need. The trunk holds the nodes that outputs of several heads need, or
     an output that no head names. Heads do not read from each other, so they can run side by side.
-
-    Raises:
-        UsageError: a name is not an output of the model, or is in two heads.
-        PlanError: there are no two parts.
     """
     groups = goal.groups or tuple((name,) for name in dict.fromkeys(graph.writes))
     _check(graph, groups)

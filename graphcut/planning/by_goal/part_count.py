@@ -32,10 +32,6 @@ def plan_into(
     """The division into `goal.parts` parts whose most expensive part is cheapest; of equal ones the fewest bytes sent.
 
     Each part runs on `device`, where the flowing nodes take `seconds`. `prove_s` is the time limit of the exact solver.
-
-    Raises:
-        UsageError: there is no such number of parts, or the model has no layers to balance.
-        PlanError: the model can't be cut into so many parts.
     """
     if goal.parts < 1:
         raise UsageError(f"a model can't be cut into {goal.parts} parts", hint="ask for 1 or more")

@@ -105,11 +105,9 @@ def chain_dp(
 ) -> DpTable:
     """The DP table of all partitions of a chain, compared by the first criterion, of equal ones by the next.
 
-    Args:
-        criteria: later ones only decide between equals; a first one that aggregates by "max" must be the only one.
-        counts: the number of devices of each class.
-        allowed: for a number of parts a mask over the boundaries that may be reached with that many.
-        fewest_parts: stop at the smallest number of parts that reaches the last boundary.
+    A first criterion that aggregates by "max" must be the only one. `counts` has the devices of each class, `allowed`
+    is, for a number of parts, a mask over the boundaries that may be reached with that many. With `fewest_parts` the
+    DP stops at the smallest number of parts that reaches the last boundary.
     """
     start = np.full(len(criteria[0].costs[0]), np.inf)
     start[0] = 0.0

@@ -13,10 +13,9 @@ which passes 6 bytes to node 3. The cheapest cut is between 1 and 2:
     {1}
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Final
-
-from .max_flow import Arc, FlowNetwork
 
 BEFORE: Final = 0
 AFTER: Final = 1
@@ -25,6 +24,9 @@ FREE: Final = 2
 PricedTensor = tuple[int, int, Collection[int]]
 """The price of a tensor if it crosses (bytes, above 0), the node that writes it, and the nodes that read it."""
 
+Arc = tuple[int, int, int | None]
+"""Source, target, and capacity; None for infinite."""
+
 
 def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], free: Sequence[int]) -> Set[int]:
     """The free nodes that go before the cut, so that the tensors that cross it cost least.
@@ -32,10 +34,8 @@ def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], fr
     A tensor crosses if it is written before the cut and read after it. Of several minimum cuts the one with the most
     nodes before the cut. Exact for prices of any size; takes one maximum flow.
 
-    Args:
-        tensors: at least all that free nodes write or read.
-        side: BEFORE (closed under predecessors), AFTER (closed under successors) or FREE for a node.
-        free: the nodes whose side is FREE.
+    `tensors` are at least all that free nodes write or read. `side` is BEFORE (closed under predecessors), AFTER
+    (closed under successors) or FREE for a node; `free` are those whose side is FREE.
     """
     if not free:
         return frozenset()
@@ -59,3 +59,93 @@ def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], fr
     network.push_max_flow(BEFORE, AFTER)
     late = network.reaching(AFTER)
     return {node for node in free if vertices[node] not in late}
+
+
+class FlowNetwork:
+    """Maximum flow by Dinic's algorithm (1970), without recursion, with integer capacities of any size.
+
+    No library fits: scipy casts capacities to int32 without a warning, and the boundary tensors of a large model add up
+    to more than 2**31 bytes; networkx takes seconds on a few hundred vertices.
+
+    Vertices are 0, 1, ...; every path from source to sink has an arc that is not infinite. Arc k and its reverse have
+    the indices 2k and 2k + 1; `residual` is what each can still carry.
+
+    >>> network = FlowNetwork(4, [(0, 2, 3), (0, 3, 2), (2, 1, 2), (3, 1, None)])
+    >>> network.push_max_flow(0, 1)  # 2 over vertex 2 and 2 over vertex 3
+    4
+    >>> network.reaching(1)  # the sink side of the minimum cut {2 -> 1, 0 -> 3}
+    {1, 3}
+    """
+
+    def __init__(self, vertices: int, arcs: Collection[Arc]) -> None:
+        self.target: list[int] = []
+        self.residual: list[int] = []
+        self.leaving: list[list[int]] = [[] for _ in range(vertices)]
+        infinite = 1 + sum(capacity for _, _, capacity in arcs if capacity is not None)  # more than any flow
+        for source, target, capacity in arcs:
+            self.leaving[source].append(len(self.target))
+            self.leaving[target].append(len(self.target) + 1)
+            self.target += [target, source]
+            self.residual += [infinite if capacity is None else capacity, 0]
+
+    def push_max_flow(self, source: int, sink: int) -> int:
+        """Push a maximum flow from `source` to `sink`, and return its value.
+
+        One phase for each length of a shortest augmenting path; a phase takes O(vertices * arcs).
+        """
+        total = 0
+        while (level := self._levels(source, sink))[sink] >= 0:
+            tried = [0] * len(self.leaving)
+            while sent := self._augment(source, sink, level, tried):
+                total += sent
+        return total
+
+    def _levels(self, source: int, sink: int) -> list[int]:
+        """The distance of each vertex from the source in the residual network; -1 where unreached before the sink."""
+        level = [-1] * len(self.leaving)
+        level[source] = 0
+        waiting = deque([source])
+        while waiting and level[sink] < 0:
+            vertex = waiting.popleft()
+            for arc in self.leaving[vertex]:
+                if self.residual[arc] and level[self.target[arc]] < 0:
+                    level[self.target[arc]] = level[vertex] + 1
+                    waiting.append(self.target[arc])
+        return level
+
+    def _augment(self, source: int, sink: int, level: list[int], tried: list[int]) -> int:
+        """Saturate one path on which each arc leads one level on. `tried[v]` is how many arcs of v are dead ends."""
+        path: list[int] = []
+        vertex = source
+        while vertex != sink:
+            arcs = self.leaving[vertex]
+            while tried[vertex] < len(arcs):
+                arc = arcs[tried[vertex]]
+                if self.residual[arc] and level[self.target[arc]] == level[vertex] + 1:
+                    break
+                tried[vertex] += 1
+            else:
+                if not path:
+                    return 0
+                vertex = self.target[path.pop() ^ 1]
+                tried[vertex] += 1
+                continue
+            path.append(arc)
+            vertex = self.target[arc]
+        sent = min(self.residual[arc] for arc in path)
+        for arc in path:
+            self.residual[arc] -= sent
+            self.residual[arc ^ 1] += sent
+        return sent
+
+    def reaching(self, sink: int) -> Set[int]:
+        """The vertices with a residual path to `sink`, itself included."""
+        found = {sink}
+        waiting = [sink]
+        while waiting:
+            for arc in self.leaving[waiting.pop()]:
+                source = self.target[arc]
+                if self.residual[arc ^ 1] and source not in found:
+                    found.add(source)
+                    waiting.append(source)
+        return found

@@ -28,7 +28,7 @@ from math import inf
 from typing import Final
 
 from ...core.graph import Graph, partition
-from .max_flow import Arc, FlowNetwork
+from .min_cut import Arc, FlowNetwork
 
 _SOURCE: Final = 0
 _SINK: Final = 1

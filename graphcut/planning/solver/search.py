@@ -60,13 +60,9 @@ def search(
 ) -> SearchResult | None:
     """The best partition found; None where none meets the goal over any boundaries that were tried.
 
-    Args:
-        load: the workload.
-        evaluate: finds the best partition over given boundaries.
-        states: the number of states of the chain DP; the more there are, the fewer boundaries are tried.
-        parts: the least number of parts; there are more boundaries than that.
-        marked: groups next to which every boundary is tried, since they must be in certain parts.
-        lower_bound: of the first value; the search stops when it is reached.
+    The more `states` the chain DP has, the fewer boundaries are tried, but always more than `parts`. Next to `marked`
+    groups every boundary is tried, since they must be in certain parts. The search stops when the first value reaches
+    `lower_bound`.
     """
     most = max(int(np.clip((1.2e8 / states) ** 0.5, 48, MOST_BOUNDARIES)), 2 * parts)
     if load.groups <= most and (tables := ideal_tables(load, most)) is not None:
