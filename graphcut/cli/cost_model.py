@@ -31,7 +31,7 @@ def cost_model(
     from ..costs.weighing import weigh
     from ..drawing.terminal.cost_table import draw_cost_table
     from ..loading.model import load as open_model
-    from ..planning.plans import decoder_dims
+    from ..planning.plans import default_dims
 
     given = given_options(ctx)
     check_applicable(given, dict.fromkeys(("--rounds", "--memory", "--inputs"), "--measure"), given)
@@ -39,7 +39,7 @@ def cost_model(
     check_output(output, force=force)
     opened = load(model, dim)
     sizes = profile if "--profile" in given else None, tokens if "--tokens" in given else None
-    dims = decoder_dims(analyze(opened), *sizes)
+    dims = default_dims(analyze(opened), None, *sizes)
     costs = weigh(opened, dims)
     if measure:
         from ..benchmarking.cost_measurement import measure as measured

@@ -143,34 +143,23 @@ def plan(
 
 
 def default_dims(
-    analysis: Analysis, goal: Goal, profile: DecoderProfile | None = None, tokens: int | None = None
+    analysis: Analysis, goal: Goal | None = None, profile: DecoderProfile | None = None, tokens: int | None = None
 ) -> Mapping[str, int]:
-    """The sizes that a goal is planned for, on top of those that the model was loaded with: see `decoder_dims`.
+    """Sizes for a decoder, on top of those that the model was loaded with; empty for other models.
 
-    For the objective `decode` those of one token, if no profile is named.
-    """
-    is_decoding = isinstance(goal, Across) and goal.objective == "decode"
-    if is_decoding and profile is None and decoder_sizes(analysis.model) is not None:
-        profile = "decode"
-    return decoder_dims(analysis, profile, tokens)
-
-
-def decoder_dims(
-    analysis: Analysis, profile: DecoderProfile | None = None, tokens: int | None = None
-) -> Mapping[str, int]:
-    """Sizes for a decoder: by default a prompt of 512 tokens. Empty for other models.
-
-    Raises:
-        UsageError: a profile or a number of tokens is given, and the model is not a decoder.
+    By default a prompt of 512 tokens, for the objective `decode` one token with 512 in the cache. A UsageError where a
+    profile or a number of tokens is given and the model is not a decoder.
     """
     if profile is None and tokens is None and decoder_sizes(analysis.model) is None:
         return {}
-    return profile_dims(analysis.model, profile or "prefill", 512 if tokens is None else tokens)
+    is_decoding = isinstance(goal, Across) and goal.objective == "decode"
+    default: DecoderProfile = "decode" if is_decoding else "prefill"
+    return profile_dims(analysis.model, profile or default, 512 if tokens is None else tokens)
 
 
-def with_metrics(analysis: Analysis, made: Plan, costs: Costs, table: CostTable | None = None) -> Plan:
+def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
-    planner = _Planner(analysis, made.goal, made.limits, costs, table)
+    planner = _Planner(analysis, made.goal, made.limits, costs, None)
     prices = cache(planner.prices(made.devices or (ANY_DEVICE,) * len(made.parts)))
     return replace(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
 

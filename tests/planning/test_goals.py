@@ -23,7 +23,7 @@ from graphcut.costs.weighing import weigh
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Objective, Within
-from graphcut.planning.plans import decoder_dims, plan
+from graphcut.planning.plans import default_dims, plan
 from graphcut.planning.problem import problem_of
 from graphcut.surgery.splitting import PreparedFiles, prepare
 
@@ -157,7 +157,7 @@ def test_a_budget_counts_caches_before_and_after_a_run_and_other_inputs_as_asked
     counting: tuple[Counted, ...], named: Named
 ) -> None:
     analysis, limits = named("llm"), Limits(recompute="never")
-    graph, costs = analysis.model.graph, weigh(analysis.model, decoder_dims(analysis, "decode", 100))
+    graph, costs = analysis.model.graph, weigh(analysis.model, default_dims(analysis, None, "decode", 100))
     pasts = {cache.past for cache in costs.caches}
     bytes_of = {
         "inputs": sum(costs.tensor_bytes[name][0] for name in graph.reads if name not in pasts),
@@ -430,7 +430,7 @@ import graphcut
 from graphcut.costs.device import Device
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Within
-from graphcut.planning.plans import decoder_dims, plan
+from graphcut.planning.plans import default_dims, plan
 
 cluster = Cluster(devices=tuple(Device(name=f"d{i}", flops_per_s=1e11 / (1 + i)) for i in range(3)))
 goals = [Into(2), Into(3, "bytes"), Within(250_000)]
