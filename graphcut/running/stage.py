@@ -23,6 +23,8 @@ _MOST_FOLDED_BYTES: Final = "65536"
 """With mapped weights, constants up to this size are folded. A larger one, such as a transposed weight, would be
 computed at load time and held in memory as well (as it is by ONNX Runtime before 1.27, which lacks the option)."""
 
+_REPLACED: Final = "copy it again, or split the model again; don't change a cascade while it runs"
+
 _NO_BUFFERS: Final[Values] = MappingProxyType({})
 
 
@@ -87,7 +89,10 @@ class Stage:
         except Exception as error:
             message = f"{file} can't be loaded: {ort_message(error)}"
             raise RunError(message, hint="`graphcut verify` checks a cascade") from error
-        _check_versions(versions)
+        for file, version in versions.items():
+            if not file.exists() or version_of(file) != version:
+                raise RunError(f"{file} was changed while it was loaded", hint=_REPLACED)
+        self._mapped = [(file, versions[file]) for file in map(cascade.root.joinpath, part.data) if versions]
 
     def step(self, values: Values, buffers: Values = _NO_BUFFERS) -> dict[str, Value]:
         """Run the part on its inputs in `values` and return its outputs.
@@ -95,28 +100,45 @@ class Stage:
         Outputs are written into `buffers`, by name. If one has the wrong shape, all outputs are allocated.
 
         Raises:
-            RunError: ONNX Runtime fails.
+            RunError: ONNX Runtime fails, or a data file was overwritten.
         """
         fed = {name: values[name] for name in self.part.reads if name in values}
         try:
-            if not self._is_numeric:
-                return run_session(self._session, fed, self._writes, self._tensors)
-            with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
-                if given := {name: buffers[name] for name in self._writes if name in buffers}:
-                    return self._step_into(fed, given)
-            # The method that InferenceSession wraps: the wrapper takes five times as long as the call itself.
-            inputs = {name: value._get_c_value() for name, value in fed.items()}  # noqa: SLF001 - see above
-            outputs = self._session._sess.run_with_ort_values(inputs, self._writes, None)  # noqa: SLF001 - see above
-            return {name: _alone(outputs[i]) for i, name in enumerate(self._writes)}
+            outputs = self._run(fed, {name: buffers[name] for name in self._writes if name in buffers})
         except RunError:
             raise
         except Exception as error:
             message = f"{self.part.file} failed: {ort_message(error)}"
             raise RunError(message, hint="check that the shapes and values of the inputs fit together") from error
+        self._check_mapped()
+        return outputs
 
     def close(self) -> None:
         """Free the session, even if this stage is still referenced. It can't run any more."""
         del self._session
+
+    def _check_mapped(self) -> None:
+        """Check that no data file was overwritten: ONNX Runtime maps them, so it may have read other weights.
+
+        A file that another one replaced, or that was deleted, stays as it was for ONNX Runtime.
+        """
+        for file, version in self._mapped:
+            with suppress(OSError):
+                now = version_of(file)
+                is_same_file = (now.device, now.inode) == (version.device, version.inode)
+                if is_same_file and (now.bytes, now.mtime_ns) != (version.bytes, version.mtime_ns):
+                    raise RunError(f"{file} was overwritten while it was used", hint=_REPLACED)
+
+    def _run(self, fed: Values, buffers: Values) -> dict[str, Value]:
+        if not self._is_numeric:
+            return run_session(self._session, fed, self._writes, self._tensors)
+        with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
+            if buffers:
+                return self._step_into(fed, buffers)
+        # The method that InferenceSession wraps: the wrapper takes five times as long as the call itself.
+        inputs = {name: value._get_c_value() for name, value in fed.items()}  # noqa: SLF001 - see above
+        outputs = self._session._sess.run_with_ort_values(inputs, self._writes, None)  # noqa: SLF001 - see above
+        return {name: _alone(outputs[i]) for i, name in enumerate(self._writes)}
 
     def _step_into(self, fed: Values, buffers: Values) -> dict[str, Value]:
         binding = self._session.io_binding()
@@ -180,13 +202,6 @@ def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
             raise RunError(message, hint="copy it again, or split the model again")
         versions[file] = version
     return versions
-
-
-def _check_versions(versions: Mapping[Path, FileVersion]) -> None:
-    """Check that files were not replaced since they had these versions."""
-    for file, version in versions.items():
-        if not file.exists() or version_of(file) != version:
-            raise RunError(f"{file} was changed while it was loaded", hint="don't change a cascade while it runs")
 
 
 def _providers(cascade: Cascade, part: Part, config: SessionConfig) -> list[tuple[str, dict[str, str]]]:

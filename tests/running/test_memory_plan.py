@@ -557,12 +557,16 @@ def test_a_tensor_of_any_type_is_read_back_from_disk(dtype: str) -> None:
 
 def damage(cascade: Cascade, what: str) -> None:
     part = cascade.parts[2]
+    data = cascade.root / next(iter(part.data))
     if what == "changed":
         cascade.file(part).write_bytes(b"changed")
     elif what == "gone":
         cascade.file(part).unlink()
+    elif what == "weights":
+        (cascade.root / "new").write_bytes(bytes(data.stat().st_size))
+        (cascade.root / "new").replace(data)
     else:
-        with (cascade.root / next(iter(part.data))).open("r+b") as file:
+        with data.open("r+b") as file:
             file.truncate(100)
 
 
@@ -571,6 +575,7 @@ def damage(cascade: Cascade, what: str) -> None:
     [
         ("changed", r"part-2\.onnx was changed after the model was cut"),
         ("gone", r"part-2\.onnx can't be read: No such file or directory"),
+        ("weights", r"part-2\.onnx\.data was changed after the model was cut"),
         ("short", r"part-2\.onnx\.data was changed after the model was cut"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import Cascade, RunError, SessionConfig, demos, stream
 from graphcut.core.manifest import Host, save_manifest
+from graphcut.inputs.generating import generate
 from graphcut.running.executors.protocol import Died, Done, Event, Lost, Ready, Step
 from graphcut.running.run_log import RunLog
 from graphcut.running.values import to_value
@@ -429,6 +431,46 @@ def test_a_part_changed_after_the_split_is_refused(
     with pytest.raises(RunError, match=r"changed/parts/part-1\.onnx was changed after the model was cut"):
         list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
     assert machines.sent() == []
+
+
+@pytest.mark.usefixtures("machines")
+@pytest.mark.parametrize("disk", ["shared", "no_shared_disk"])
+def test_a_part_whose_weights_were_changed_after_the_split_is_refused(
+    tmp_path: Path, disk: str, request: pytest.FixtureRequest
+) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", layers=2)
+    cascade = planned(graphcut.split(tmp_path / "llm.onnx", graphcut.Into(3)))
+    if disk == "no_shared_disk":
+        request.getfixturevalue("no_shared_disk")
+    file = cascade.root / "part-1.onnx.data"
+    raw = bytearray(file.read_bytes())
+    raw[3] ^= 0x40
+    file.write_bytes(raw)
+    feeds = [dict(generate(graphcut.load(tmp_path / "llm.onnx")))]
+    with pytest.raises(RunError, match=r"part-1\.onnx\.data was changed after the model was cut"):
+        list(stream(cascade, feeds, via="ray", config=ONE))
+
+
+@pytest.mark.usefixtures("machines")
+def test_a_machine_that_has_other_weights_of_the_same_size_and_time_does_not_use_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", layers=2)
+    cascade = planned(graphcut.split(tmp_path / "llm.onnx", graphcut.Into(3)))
+    there = tmp_path / "there"
+    shutil.copytree(cascade.root, there)
+    stale, own = there / "part-1.onnx.data", cascade.root / "part-1.onnx.data"
+    stale.write_bytes(bytes(stale.stat().st_size))
+    os.utime(stale, ns=(own.stat().st_atime_ns, own.stat().st_mtime_ns))
+
+    class Elsewhere(RemoteWorker):
+        def __init__(self, path: str, *arguments: Any) -> None:  # noqa: ANN401 - those of the actor
+            super().__init__(str(there / Path(path).name), *arguments)
+
+    monkeypatch.setattr(ray_executor, "RemoteWorker", Elsewhere)
+    feeds = [dict(generate(graphcut.load(tmp_path / "llm.onnx")))]
+    with pytest.raises(RunError, match=r"there/part-1\.onnx\.data was changed after the model was cut \(on "):
+        list(stream(cascade, feeds, via="ray", config=ONE))
 
 
 @pytest.mark.usefixtures("machines")

@@ -1,0 +1,215 @@
+"""Weights that are not those of the split: an error that names the file on every way to run, never a wrong answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+import graphcut
+from graphcut import Cascade, Into, MemoryCapError, Model, RunError, Runner, demos
+from graphcut.benchmarking.comparison import compare
+from graphcut.core.digests import version_of
+from graphcut.inputs.generating import generate
+from graphcut.running import stage
+
+Feeds = Mapping[str, Any]
+Way = Callable[[Cascade, Iterable[Feeds]], Iterable[Any]]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    demos.write("llm", tmp_path / "llm.onnx", layers=2, external=True)
+    return graphcut.load(tmp_path / "llm.onnx")
+
+
+@pytest.fixture
+def cascade(model: Model) -> Cascade:
+    return graphcut.split(model, Into(3))
+
+
+@pytest.fixture
+def feeds(model: Model) -> list[Feeds]:
+    return [dict(generate(model, seed=seed)) for seed in range(3)]
+
+
+def weights_of(cascade: Cascade, part: int) -> Path:
+    (name,) = cascade.parts[part].data
+    return cascade.root / name
+
+
+def other_weights(file: Path, offset: int = 0) -> bytes:
+    """The weights in `file` with the highest bit of an exponent flipped in the float at `offset`."""
+    raw = bytearray(file.read_bytes())
+    raw[offset + 3] ^= 0x40
+    return bytes(raw)
+
+
+def update(file: Path, content: bytes) -> None:
+    """Replace a file by renaming a new one, as rsync does."""
+    new = file.with_name("new")
+    new.write_bytes(content)
+    new.replace(file)
+
+
+# Before a run
+
+
+def in_least_memory(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Any]:
+    feeds = iter(feeds)
+    first = [next(feeds)]
+    with Runner(cascade, memory_bytes=1, exact=True) as runner, pytest.raises(MemoryCapError) as caught:
+        runner.run_all(first)
+    with Runner(cascade, memory_bytes=caught.value.smallest_bytes + (8 << 20), exact=True) as runner:
+        yield runner.run(first[0])
+        yield from map(runner.run, feeds)
+
+
+def all_loaded(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Any]:
+    with Runner(cascade) as runner:
+        yield from map(runner.run, feeds)
+
+
+def generated(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Any]:
+    yield from graphcut.generate(cascade, [[1, 2, 3] for _ in feeds], max_tokens=2)
+
+
+def measured(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Any]:
+    for way in compare(cascade, next(iter(feeds)), ways=["parts"], rounds=1):
+        if way.error:
+            raise RunError(way.error)
+        yield way
+
+
+WAYS: Mapping[str, Way] = {
+    "run": lambda cascade, feeds: [graphcut.run(cascade, feed) for feed in feeds],
+    "least memory": in_least_memory,
+    "all parts loaded": all_loaded,
+    "threads": lambda cascade, feeds: graphcut.stream(cascade, feeds, workers=3),
+    "processes": lambda cascade, feeds: graphcut.stream(cascade, feeds, via="processes", workers=3),
+    "generate": generated,
+    "bench": measured,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_part_whose_weights_have_a_flipped_bit_is_not_run(cascade: Cascade, feeds: list[Feeds], way: str) -> None:
+    assert list(WAYS[way](cascade, feeds))
+    file = weights_of(cascade, 1)
+    file.write_bytes(other_weights(file))
+    with pytest.raises(RunError, match=r"part-1\.onnx\.data was changed after the model was cut"):
+        list(WAYS[way](cascade, feeds))
+
+
+def test_a_part_of_a_newer_version_beside_older_parts_is_not_run(
+    model: Model, cascade: Cascade, feeds: list[Feeds]
+) -> None:
+    data = model.path.with_name("llm.onnx.data")
+    data.write_bytes(other_weights(data, offset=data.stat().st_size - 4))
+    newer = graphcut.split(model.path, Into(3), model.path.with_name("newer"))
+    assert [part.sha256 for part in newer.parts] == [part.sha256 for part in cascade.parts]
+    for name in ("part-2.onnx", "part-2.onnx.data"):
+        update(cascade.root / name, (newer.root / name).read_bytes())
+    with pytest.raises(RunError, match=r"part-2\.onnx\.data was changed after the model was cut") as caught:
+        graphcut.run(cascade, feeds[0])
+    assert caught.value.hint == "copy it again, or split the model again"
+
+
+@pytest.mark.parametrize("digest", [False, True])
+def test_shared_weights_are_compared_if_they_have_digests(model: Model, feeds: list[Feeds], *, digest: bool) -> None:
+    cascade = graphcut.split(model, Into(2), weights="share", digest=digest)
+    graphcut.run(cascade, feeds[0])
+    file = model.path.with_name("llm.onnx.data")
+    update(file, other_weights(file))
+    if digest:
+        with pytest.raises(RunError, match=r"llm\.onnx\.data was changed after the model was cut"):
+            graphcut.run(cascade, feeds[0])
+    else:
+        graphcut.run(cascade, feeds[0])  # nothing is known of its content
+
+
+def test_what_other_parts_read_of_shared_weights_may_change(model: Model) -> None:
+    """Only a part that reads changed bytes is refused."""
+    cascade = graphcut.split(model, Into(3), weights="share", digest=True)
+    starts = [
+        [offset for offset, _ in data.digest.ranges]
+        for part in cascade.parts
+        for data in part.data.values()
+        if data.digest
+    ]
+    file = weights_of(cascade, 0)
+    update(file, other_weights(file, next(offset for offset in starts[1] if offset not in starts[0])))
+    stage.check_unchanged(cascade, cascade.parts[0])
+    with pytest.raises(RunError, match=r"llm\.onnx\.data was changed after the model was cut"):
+        stage.check_unchanged(cascade, cascade.parts[1])
+
+
+# During a run
+
+
+def changing(feeds: list[Feeds], change: Callable[[], object]) -> Iterator[Feeds]:
+    """The feeds; `change` is called before the last one."""
+    yield from feeds[:-1]
+    change()
+    yield feeds[-1]
+
+
+def assert_right(found: Iterable[Any], expected: list[Any]) -> None:
+    for outputs, wanted in zip(found, expected, strict=True):
+        assert list(outputs) == list(wanted)
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(outputs[name], value, strict=True)
+
+
+def test_weights_replaced_while_parts_are_loaded_in_turn_are_an_error(cascade: Cascade, feeds: list[Feeds]) -> None:
+    """With a memory limit: see `test_memory_plan.py`."""
+    expected, file = [graphcut.run(cascade, feed) for feed in feeds[:2]], weights_of(cascade, 1)
+    answers = (graphcut.run(cascade, feed) for feed in changing(feeds, lambda: update(file, other_weights(file))))
+    assert_right([next(answers), next(answers)], expected)
+    with pytest.raises(RunError, match=r"part-1\.onnx\.data was changed after the model was cut"):
+        next(answers)
+
+
+@pytest.mark.parametrize("way", ["all parts loaded", "threads", "processes"])
+def test_parts_that_stay_loaded_keep_their_weights_when_files_are_replaced(
+    cascade: Cascade, feeds: list[Feeds], way: str
+) -> None:
+    expected, file = list(WAYS[way](cascade, feeds)), weights_of(cascade, 1)
+    many = [*feeds[:2]] * 10 + [feeds[2]]
+    found = list(WAYS[way](cascade, changing(many, lambda: update(file, other_weights(file)))))
+    assert_right(found, [*expected[:2]] * 10 + [expected[2]])
+
+
+@pytest.mark.parametrize("prepacked", [True, False])
+def test_weights_that_are_overwritten_while_they_are_mapped_are_an_error(
+    cascade: Cascade, feeds: list[Feeds], *, prepacked: bool
+) -> None:
+    file = weights_of(cascade, 1)
+    with Runner(cascade, config=graphcut.SessionConfig(prepacked=prepacked)) as runner:
+        runner.run(feeds[0])
+        with file.open("r+b") as stream:
+            stream.write(other_weights(file)[:4])
+        with pytest.raises(RunError, match=r"part-1\.onnx\.data was overwritten while it was used") as caught:
+            runner.run(feeds[1])
+    assert caught.value.hint == "copy it again, or split the model again; don't change a cascade while it runs"
+
+
+@pytest.mark.parametrize("name", ["part-0.onnx", "part-0.onnx.data"])
+def test_a_file_that_is_replaced_between_check_and_load_is_found(
+    cascade: Cascade, feeds: list[Feeds], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, load = cascade.root / name, ort.InferenceSession
+    before = version_of(file)
+
+    def replaced_first(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - those of ONNX Runtime
+        update(file, file.read_bytes())
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(ort, "InferenceSession", replaced_first)
+    with pytest.raises(RunError, match=f"{name} was changed while it was loaded"):
+        graphcut.run(cascade, feeds[0])
+    assert version_of(file) != before
