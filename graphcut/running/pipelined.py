@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from math import ceil
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Final, Literal, Self
 
@@ -202,14 +202,12 @@ class Pipeline:
 
     def _requests(self) -> Iterator[Request | None]:
         while True:
-            try:
-                request = self._inbox.get_nowait()
-            except Empty:
+            if self._inbox.empty():  # nobody else takes from it
                 yield None
-            else:
-                if request is None:
-                    return
+            elif (request := self._inbox.get_nowait()) is not None:
                 yield request
+            else:
+                return
 
 
 def stream(  # noqa: PLR0913 - independent settings, all with defaults

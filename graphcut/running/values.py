@@ -6,7 +6,6 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -15,20 +14,11 @@ import onnxruntime as ort
 from ..core.errors import RunError
 from ..core.wiring import Tensor
 
-Value = Any
-"""An OrtValue; an array of strings; a list, a dict or None for what is not a tensor."""
-
-Values = Mapping[str, Value]
-"""Values by tensor name."""
-
-Feeds = Mapping[str, object]
-"""The inputs of a user by name: arrays, or lists, dicts and None for what is not a tensor."""
-
-Outputs = dict[str, Any]
-"""The outputs for a user by name: arrays, or lists, dicts and None for what is not a tensor."""
-
-OnError = Literal["raise", "skip"]
-"""If an input fails: raise the error, or return it in place of the outputs and go on."""
+Value = Any  #: an OrtValue; an array of strings; a list, a dict or None for what is not a tensor.
+Values = Mapping[str, Value]  #: by tensor name.
+Feeds = Mapping[str, object]  #: a user's inputs by name: arrays, or lists, dicts and None for what is not a tensor.
+Outputs = dict[str, Any]  #: outputs for a user, likewise.
+OnError = Literal["raise", "skip"]  #: if an input fails: raise the error, or return it in place of the outputs.
 
 NON_NUMPY_TYPES: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "bfloat16": (np.uint16, 16),
@@ -38,6 +28,17 @@ NON_NUMPY_TYPES: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "float8e5m2fnuz": (np.uint8, 20),
 }
 """Element types that numpy lacks: the unsigned type of the same width, and the number in TensorProto.DataType."""
+
+
+def bits_type(dtype: str) -> np.dtype[Any]:
+    """The numpy type of an array for such numbers; the unsigned type of the same width if numpy lacks theirs."""
+    return np.dtype(NON_NUMPY_TYPES[dtype][0] if dtype in NON_NUMPY_TYPES else dtype)
+
+
+def memory_of(value: ort.OrtValue) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of a tensor of numbers, where they are. Valid while `value` exists."""
+    memory = ctypes.c_char * value.tensor_size_in_bytes()
+    return np.frombuffer(memory.from_address(value.data_ptr()), np.uint8)
 
 
 def is_numeric_tensor(tensor: Tensor) -> bool:
@@ -86,9 +87,7 @@ def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, o
     if not isinstance(value, ort.OrtValue):
         return value
     if tensor.dtype in NON_NUMPY_TYPES:
-        bits, shape = NON_NUMPY_TYPES[tensor.dtype][0], shape_of(value)
-        raw = ctypes.string_at(value.data_ptr(), prod(shape) * np.dtype(bits).itemsize)
-        return np.frombuffer(raw, bits).reshape(shape)
+        return memory_of(value).view(bits_type(tensor.dtype)).reshape(value.shape()).copy()
     return value.numpy().copy()  # the array does not keep the memory of the OrtValue alive
 
 
@@ -130,5 +129,4 @@ def ml_dtypes_name(dtype: str) -> str:
 
 def zeros(tensor: Tensor, shape: tuple[int, ...]) -> Value:
     """A tensor of zeros, of the element type of `tensor`."""
-    bits, _ = NON_NUMPY_TYPES.get(tensor.dtype, (tensor.dtype, 0))
-    return from_array(np.zeros(shape, bits), tensor)
+    return from_array(np.zeros(shape, bits_type(tensor.dtype)), tensor)

@@ -85,9 +85,7 @@ class Network:
         """All link directions: to the router, from the router, and direct ones."""
         return [*self._up, *self._down, *self._direct.values()]
 
-    def send(
-        self, source: int | None, target: int, size_bytes: int, on_arrival: Callable[[Transfer], None]
-    ) -> Transfer:
+    def send(self, source: int | None, target: int, size_bytes: int, on_arrival: _OnArrival) -> Transfer:
         """Send a message from one device to another, by index; the source None is outside of the cluster."""
         if (source, target) not in self._routes:
             self._routes[source, target] = self._route(source, target)

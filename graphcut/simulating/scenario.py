@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final
 
 from msgspec.structs import replace as changed
@@ -20,16 +19,13 @@ from ..planning.cluster import ScheduledFailure, SimulatedCluster
 from ..planning.goals import Across
 from ..planning.plans import Plan, with_metrics
 from ..running.scheduling.assignment import scheduled_parts
-from ..running.scheduling.load_balancing import even_bounds
+from ..running.scheduling.load_balancing import even_bounds, spans_of
 from ..running.scheduling.requests import ScheduledPart
 
 _MAX_LISTED: Final = 8  #: how many names a message lists.
 
-PartsByDevice = tuple[tuple[int, ...], ...]
-"""For each device, the indices of parts."""
-
-SecondsByDevice = tuple[tuple[float, ...], ...]
-"""For each device, the run time of each part."""
+PartsByDevice = tuple[tuple[int, ...], ...]  #: for each device, the indices of parts.
+SecondsByDevice = tuple[tuple[float, ...], ...]  #: for each device, the run time of each part.
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,8 +165,8 @@ def _assignment(cluster: SimulatedCluster, planned: Sequence[str] | None, second
     """The parts of each device: as planned, or else in order with balanced times, as `stream` does it."""
     names = [device.name for device in cluster.devices]
     if planned is None:
-        bounds = even_bounds([time or 1e-12 for time in seconds], min(len(seconds), len(names)))
-        return (*(tuple(range(*span)) for span in pairwise(bounds)), *((),) * (len(names) + 1 - len(bounds)))
+        spans = spans_of(even_bounds([time or 1e-12 for time in seconds], min(len(seconds), len(names))))
+        return (*spans, *((),) * (len(names) - len(spans)))
     if unknown := next((name for name in planned if name not in names), None):
         raise UsageError(
             f"part {planned.index(unknown)} is planned for {unknown!r}, which is not a device of this cluster",

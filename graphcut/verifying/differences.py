@@ -1,15 +1,14 @@
 """How much two values differ: tensors, sequences, maps and optionals of any element type."""
 
-import ctypes
 from collections.abc import Sequence
-from math import inf, prod
+from math import inf
 from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
 
 from ..core.wiring import Tensor
-from ..running.values import NON_NUMPY_TYPES, Value, ml_dtypes_name
+from ..running.values import NON_NUMPY_TYPES, Value, bits_type, memory_of, ml_dtypes_name
 
 Array = np.ndarray[Any, Any]
 
@@ -49,9 +48,7 @@ def _view(value: ort.OrtValue, tensor: Tensor) -> Array:
     """The numbers of a tensor in the memory where they are; the bits if numpy lacks the type."""
     if tensor.dtype not in NON_NUMPY_TYPES:
         return np.asarray(value.numpy())
-    bits, shape = NON_NUMPY_TYPES[tensor.dtype][0], value.shape()
-    memory = ctypes.c_char * (prod(shape) * np.dtype(bits).itemsize)
-    return np.frombuffer(memory.from_address(value.data_ptr()), bits).reshape(shape)
+    return memory_of(value).view(bits_type(tensor.dtype)).reshape(value.shape())
 
 
 def is_float(item: object) -> bool:

@@ -1,6 +1,5 @@
 """A cascade as a decoder: the roles of its inputs, the states kept between steps, and the logits."""
 
-import ctypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade, State
 from ...core.states import kept_states, next_state, states_of
 from ...core.wiring import Dim, Tensor
-from ..values import NON_NUMPY_TYPES, Value, shape_of, symbol_sizes, to_value, zeros
+from ..values import Value, bits_type, memory_of, shape_of, symbol_sizes, to_value, zeros
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})
@@ -239,10 +238,7 @@ def _zero_shape(state: State, sizes: Mapping[str, int], batch: int, *, has_branc
 
 def _elements(value: Value, dtype: str, begin: int, length: int) -> np.ndarray[Any, Any]:
     """Some elements of a tensor of floats, without copying. Valid while `value` exists."""
-    kind = np.dtype(NON_NUMPY_TYPES[dtype][0] if dtype in NON_NUMPY_TYPES else dtype)
-    memory = (ctypes.c_char * (length * kind.itemsize)).from_address(value.data_ptr() + begin * kind.itemsize)
-    found: np.ndarray[Any, Any] = np.ndarray(length, kind, memoryview(memory).cast("B"))
-    if dtype != "bfloat16":
-        return found
-    widened: np.ndarray[Any, Any] = found.astype(np.uint32) << 16  # a bfloat16 is the upper half of a float32
-    return widened.view(np.float32)
+    found = memory_of(value).view(bits_type(dtype))[begin : begin + length]
+    if dtype == "bfloat16":
+        found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
+    return found

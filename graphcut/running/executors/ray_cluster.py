@@ -14,7 +14,7 @@ from typing import Any, Final
 import ray  # noqa: TID251 - a module of the Ray executor
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
 from ray._private import services  # noqa: TID251 - finds a cluster that was started on this machine
-from ray._private import worker as ray_worker  # noqa: TID251 - silences what Ray prints, see `_silence`
+from ray._private import worker as ray_worker  # noqa: TID251 - silences what Ray prints
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import RunError, UsageError
@@ -35,8 +35,7 @@ _NO_STATISTICS: Final = {"RAY_USAGE_STATS_ENABLED": "0"}  #: otherwise Ray sends
 #: to the user's home, which later clusters would require.
 _OWN_TOKEN: Final = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
-RayNode = Mapping[str, Any]
-"""A machine as Ray describes it, with `NodeID`, `Alive` and `Resources`."""
+RayNode = Mapping[str, Any]  #: a machine as Ray describes it, with `NodeID`, `Alive` and `Resources`.
 
 
 class RayCluster:
@@ -49,7 +48,10 @@ class RayCluster:
         self._print: Any = None
         if self._connected_here:
             self._connect(workers)
-            self._silence()
+            # Ray prints lost actors and machines to stdout whatever its log settings are; graphcut reports them itself.
+            self._print = getattr(ray_worker, "print_to_stdstream", None)
+            if self._print is not None:
+                ray_worker.print_to_stdstream = lambda *_, **__: None
 
     def leave(self) -> None:
         """Disconnect, and shut down a cluster that was started here."""
@@ -71,12 +73,6 @@ class RayCluster:
         cores = max(workers, os.cpu_count() or 1)
         with _environment(_NO_STATISTICS | _OWN_TOKEN):
             ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=self._folder, **quiet)
-
-    def _silence(self) -> None:
-        # Ray prints lost actors and machines to stdout whatever its log settings are; graphcut reports them itself.
-        self._print = getattr(ray_worker, "print_to_stdstream", None)
-        if self._print is not None:
-            ray_worker.print_to_stdstream = lambda *_, **__: None
 
 
 class WorkerPlacement:

@@ -12,8 +12,7 @@ from ..values import Value
 from .protocol import Done, Event, Executor, Failed, Handle, Ready, Step
 from .worker import StatesByPart, Worker
 
-_Tasks = SimpleQueue[Callable[[], Event | None] | None]
-"""What a thread does next; None ends it."""
+_Tasks = SimpleQueue[Callable[[], Event | None] | None]  #: what a thread does next; None ends it.
 
 
 class ThreadExecutor(Executor):

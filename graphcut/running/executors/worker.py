@@ -11,9 +11,7 @@ from ..stage import Stage
 from ..values import Value, zeros
 from .protocol import Step
 
-StatesByPart = Mapping[int, tuple[State, ...]]
-"""The states that stay in a part from step to step, by the index of the part."""
-
+StatesByPart = Mapping[int, tuple[State, ...]]  #: the states that stay in a part, by its index.
 _NO_BUFFERS: Final[Mapping[str, Value]] = MappingProxyType({})
 
 

@@ -182,10 +182,8 @@ def residency_plan(needs: Sequence[PartMemory], budget_bytes: int, *, is_once: b
     if peak_memory(needs, frozenset()) > budget_bytes:
         return None
     pinned = frozenset[int]() if is_once else best_pinned(needs, budget_bytes)
-    ahead = peak_memory(needs, pinned, is_ahead=True)
-    if ahead <= budget_bytes:
-        return ResidencyPlan(pinned, is_ahead=True, peak_bytes=ahead)
-    return ResidencyPlan(pinned, is_ahead=False, peak_bytes=peak_memory(needs, pinned))
+    is_ahead = peak_memory(needs, pinned, is_ahead=True) <= budget_bytes
+    return ResidencyPlan(pinned, is_ahead, peak_memory(needs, pinned, is_ahead=is_ahead))
 
 
 @dataclass(frozen=True, slots=True)

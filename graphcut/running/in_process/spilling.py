@@ -1,12 +1,11 @@
 """Spill store: tensors that wait between parts, in memory up to a limit, the others in files of a temporary folder."""
 
-import ctypes
 import errno
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 import onnxruntime as ort
@@ -14,12 +13,9 @@ import onnxruntime as ort
 from ...core.errors import RunError
 from ...core.units import size
 from ...core.wiring import Tensor
-from ..values import NON_NUMPY_TYPES, Value, to_value
+from ..values import Value, bits_type, memory_of, to_value
 
-Key = tuple[int, str]
-"""The number of a request, and the name of a tensor."""
-
-_PREFIX: Final = "graphcut-"
+Key = tuple[int, str]  #: the number of a request, and the name of a tensor.
 
 
 class SpillStore:
@@ -90,9 +86,9 @@ class SpillStore:
     def _spill(self, key: Key, value: ort.OrtValue) -> None:
         try:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+                self._folder = Path(tempfile.mkdtemp(prefix="graphcut-"))
             path = self._folder / str(self._written)
-            path.write_bytes(memoryview((ctypes.c_char * _bytes_of(value)).from_address(value.data_ptr())))
+            path.write_bytes(memory_of(value).data)
         except OSError as error:
             folder = self._folder or tempfile.gettempdir()
             full = f" after {size(self.spilled_bytes)}" if error.errno == errno.ENOSPC else ""
@@ -108,9 +104,8 @@ class SpillStore:
     def _read(self, key: Key) -> Value:
         path, shape = self._files[key]
         tensor = self._tensors[key[1]]
-        dtype = NON_NUMPY_TYPES[tensor.dtype][0] if tensor.dtype in NON_NUMPY_TYPES else np.dtype(tensor.dtype)
         try:
-            return to_value(np.fromfile(path, dtype).reshape(shape), tensor)
+            return to_value(np.fromfile(path, bits_type(tensor.dtype)).reshape(shape), tensor)
         except (OSError, ValueError) as error:
             raise RunError(
                 f"{key[1]!r} was written to {path}, which can't be read back: {error}",

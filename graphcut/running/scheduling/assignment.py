@@ -15,8 +15,7 @@ from .load_balancing import LoadBalance, even_bounds, spans_of
 from .requests import ScheduledPart
 from .worker_pool import WorkerState
 
-Via = Literal["threads", "processes", "ray"]
-"""Where workers run: threads of this process, processes of this machine, or actors of a Ray cluster."""
+Via = Literal["threads", "processes", "ray"]  #: threads of this process, processes, or actors of a Ray cluster.
 
 
 def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPart]:

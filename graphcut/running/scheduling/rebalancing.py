@@ -39,10 +39,11 @@ class Rebalancing:
         bounds = self._next
         if bounds is None or self._balance is None:
             return None
-        owned = spans_of(bounds)
-        if not all(worker.holds.issuperset(parts) for worker, parts in zip(self._pool.workers, owned, strict=True)):
+        owned = list(zip(self._pool.workers, spans_of(bounds), strict=True))
+        if not all(worker.holds.issuperset(parts) for worker, parts in owned):
             return None
-        self._pool.own(owned)
+        for worker, parts in owned:
+            worker.owns = parts
         self._balance.accept(bounds)
         self._next = None
         return bounds

@@ -96,11 +96,6 @@ class RequestState:
         """Is there an answer or an error?"""
         return self._undone == 0 or self.error is not None
 
-    @property
-    def runnable(self) -> list[int]:
-        """The parts that can run now."""
-        return [part for part in range(len(self._missing)) if self.is_runnable(part)]
-
     def is_runnable(self, part: int) -> bool:
         """Can the part run now?"""
         return part not in self.taken and self._missing[part] == 0 and self.error is None

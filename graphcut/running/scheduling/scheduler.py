@@ -116,7 +116,7 @@ class Scheduler:
         used = [name for name in request.feeds if name in self._routing.readers or name in self._routing.outputs]
         handles = {name: self._executor.put(request.feeds[name], name) for name in used}
         state = self._states[number] = RequestState(number, request, self._routing, handles, before)
-        self._add_runnable(state, state.runnable)
+        self._add_runnable(state, filter(state.is_runnable, range(len(self._routing.parts))))
 
     def _deliver(self, state: RequestState) -> Answer | None:
         """The answer; None if it was lost, and the request was restarted."""

@@ -80,11 +80,6 @@ class WorkerPool:
                 self._listed.add((part, index))
                 heapq.heappush(self._idle[part], index)
 
-    def own(self, owned: Sequence[tuple[int, ...]]) -> None:
-        """Set the parts that each worker owns."""
-        for worker, parts in zip(self.workers, owned, strict=True):
-            worker.owns = parts
-
     def hold(self, index: int, more: Iterable[int]) -> None:
         """Tell a running worker to load more parts, unless it was told already."""
         requested = self.workers[index].requested
