@@ -117,8 +117,8 @@ def run(
 def _on_workers(feeds: FeedReader, options: PipelineOptions, config: SessionConfig) -> Iterator[_Answers]:
     """The outputs of each input, in order, from a pipeline of workers; afterwards a summary is printed."""
     from ..drawing.terminal.runs import draw_run_log
-    from ..running.chrome_trace import save_trace
     from ..running.pipelined import Pipeline
+    from ..running.run_log import save_trace
 
     parts = [part.file for part in feeds.cascade.parts]
     with Pipeline(

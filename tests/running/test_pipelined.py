@@ -20,7 +20,7 @@ import graphcut
 from graphcut import At, Cascade, ModelSplitter, Pipeline, RunError, RunLog, SessionConfig, UsageError, demos
 from graphcut.inputs.generating import generate
 from graphcut.running.batches import BatchAxis, batch_axis
-from graphcut.running.chrome_trace import save_trace
+from graphcut.running.run_log import save_trace
 from graphcut.running.scheduling.assignment import assign_parts
 
 from conftest import floats, model_of

@@ -5,7 +5,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from ...core.errors import RunError, UsageError
 from ...core.manifest import CascadeLike, open_cascade
@@ -25,7 +25,6 @@ FinishReason = Literal["stop", "max_tokens", "full"]
 
 _LAST_TOKEN: Final = 2**31 - 1  #: the largest id that every type of token input can hold.
 _NO_TOKENS: Final = TokenChunk(0, ())
-_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Token(NamedTuple):
@@ -167,9 +166,9 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     *,
     max_tokens: int,
     stop: Collection[int] = (),
-    inputs: Mapping[str, object] = _EMPTY,
-    states: Mapping[str, str] = _EMPTY,
-    dims: Mapping[str, int] = _EMPTY,
+    inputs: Mapping[str, object] = MappingProxyType({}),
+    states: Mapping[str, str] = MappingProxyType({}),
+    dims: Mapping[str, int] = MappingProxyType({}),
     max_context: int | None = None,
     via: Via = "threads",
     workers: int | None = None,

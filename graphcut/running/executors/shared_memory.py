@@ -28,7 +28,7 @@ _ALIGNMENT: Final = 64  #: tensors begin at multiples of this, as those that ONN
 _SIZES_PER_OCTAVE: Final = 8
 _PICKLED: Final = 0
 _INT4_TYPES: Final = frozenset({21, 22})
-_NUMPY_DTYPES: Final[Mapping[int, type[np.generic]]] = {
+_DTYPES: Final[Mapping[int, type[np.generic]]] = {
     1: np.float32,
     2: np.uint8,
     3: np.int8,
@@ -41,9 +41,6 @@ _NUMPY_DTYPES: Final[Mapping[int, type[np.generic]]] = {
     11: np.float64,
     12: np.uint32,
     13: np.uint64,
-}
-_DTYPES: Final[Mapping[int, type[np.generic]]] = {
-    **_NUMPY_DTYPES,
     **{number: bits for bits, number in NON_NUMPY_TYPES.values()},
     **dict.fromkeys(_INT4_TYPES, np.uint8),
 }
@@ -135,8 +132,6 @@ class SharedMemory:
         if spec.element_type == _PICKLED:
             return pickle.loads(raw[: spec.size_bytes].data)  # noqa: S301 - made by another process of this run
         array = raw[: spec.size_bytes].view(_DTYPES[spec.element_type]).reshape(spec.shape)
-        if spec.element_type in _NUMPY_DTYPES:
-            return ort.OrtValue.ortvalue_from_numpy(array)
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, spec.element_type)
 
     def copy(self, ref: TensorRef) -> Value:

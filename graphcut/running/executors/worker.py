@@ -3,16 +3,14 @@
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import MappingProxyType
-from typing import Final
 
 from ...core.manifest import Cascade, State
 from ...core.states import next_state
 from ..stage import Stage
-from ..values import Value, zeros
+from ..values import Value, Values, zeros
 from .protocol import Step
 
 StatesByPart = Mapping[int, tuple[State, ...]]  #: the states that stay in a part, by its index.
-_NO_BUFFERS: Final[Mapping[str, Value]] = MappingProxyType({})
 
 
 class Worker:
@@ -33,7 +31,7 @@ class Worker:
         self.stages = stages  # in one assignment: a concurrent step sees either the old parts or the new ones
 
     def run(
-        self, step: Step, inputs: Mapping[str, Value], buffers: Mapping[str, Value] = _NO_BUFFERS
+        self, step: Step, inputs: Values, buffers: Values = MappingProxyType({})
     ) -> tuple[dict[str, Value], tuple[float, ...]]:
         """Run the parts of `step`, and return the values of `step.writes` and the run time of each part in seconds.
 
@@ -57,9 +55,7 @@ class Worker:
         """Drop the states of a sequence."""
         self.sequences.pop(sequence, None)
 
-    def _run_part(
-        self, stage: Stage, part: int, step: Step, values: Mapping[str, Value], buffers: Mapping[str, Value]
-    ) -> dict[str, Value]:
+    def _run_part(self, stage: Stage, part: int, step: Step, values: Values, buffers: Values) -> dict[str, Value]:
         states = self._states.get(part, ())
         if step.sequence is None or not states:
             return stage.step(values, buffers)

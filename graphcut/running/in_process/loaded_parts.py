@@ -15,25 +15,20 @@ class LoadedParts:
     def __init__(self, cascade: Cascade) -> None:
         self._cascade = cascade
         self._config = SessionConfig()
-        self._plan = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=0)
+        self.plan = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=0)
         self._loaded: dict[int, Stage] = {}
         self._prefetched: dict[int, Future[Stage]] = {}
         self._thread: ThreadPoolExecutor | None = None
-
-    @property
-    def is_ahead(self) -> bool:
-        """Is the next part loaded while one runs?"""
-        return self._plan.is_ahead
 
     def follow(self, plan: ResidencyPlan, config: SessionConfig) -> None:
         """Follow another plan from now on. Drops the parts that it does not keep or that were loaded differently."""
         wanted = plan.pinned if config == self._config else frozenset[int]()
         self._drop([index for index in self._loaded if index not in wanted])
-        self._plan, self._config = plan, config
+        self.plan, self._config = plan, config
 
     def stop_ahead(self) -> None:
         """Load nothing ahead for the rest of this pass, and drop what was."""
-        self._plan = replace(self._plan, is_ahead=False)
+        self.plan = replace(self.plan, is_ahead=False)
         self._drop_prefetched()
 
     def take(self, index: int) -> Stage:
@@ -41,8 +36,8 @@ class LoadedParts:
         coming = self._prefetched.pop(index, None)
         if index not in self._loaded:
             self._loaded[index] = coming.result() if coming else self._load(index)
-        streamed = (i for i in range(index + 1, len(self._cascade.parts)) if i not in self._plan.pinned)
-        if self._plan.is_ahead and (following := next(streamed, None)) is not None:
+        streamed = (i for i in range(index + 1, len(self._cascade.parts)) if i not in self.plan.pinned)
+        if self.plan.is_ahead and (following := next(streamed, None)) is not None:
             self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="graphcut load")
             if following not in self._prefetched:
                 self._prefetched[following] = self._thread.submit(self._load, following)
@@ -50,7 +45,7 @@ class LoadedParts:
 
     def leave(self, index: int) -> None:
         """The part at `index` is not used any more in this pass."""
-        if index not in self._plan.pinned:
+        if index not in self.plan.pinned:
             self._drop([index])
 
     def end_pass(self) -> None:

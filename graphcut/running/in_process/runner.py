@@ -195,9 +195,9 @@ class Runner:
                 continue
             sizes = tensor_sizes(self._cascade, _shapes(values))
             needs = part_memory(self._cascade, sizes, prepacked=not forecast.is_mapped, is_single=forecast.is_single)
-            if self._parts.is_ahead and peak_memory(needs, pinned, is_ahead=True) > budget:
+            if self._parts.plan.is_ahead and peak_memory(needs, pinned, is_ahead=True) > budget:
                 self._parts.stop_ahead()
-            peak = peak_memory(needs, pinned, is_ahead=self._parts.is_ahead)
+            peak = peak_memory(needs, pinned, is_ahead=self._parts.plan.is_ahead)
             if forecast.memory_bytes is not None and peak > budget:
                 yield limit_error(forecast.memory_bytes, self._memory.base_bytes + peak)
                 continue

@@ -12,8 +12,7 @@ from ...core.errors import RunError
 from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
 from ..run_log import RunLog
 from ..values import OnError, Value
-from .load_balancing import Bounds, LoadBalance
-from .rebalancing import Rebalancing
+from .load_balancing import Bounds, LoadBalance, Rebalancing
 from .requests import Request, RequestState, Routing
 from .state_recovery import StateRecovery, StepHistory
 from .worker_pool import WorkerPool, WorkerState
