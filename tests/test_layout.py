@@ -41,6 +41,7 @@ CORE_FILES = {
     "product",
     "manifest",
     "states",
+    "text",
     "units",
     "version",
     "wiring",

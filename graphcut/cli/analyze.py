@@ -1,12 +1,11 @@
 """The command `graphcut analyze`."""
 
-import sys
 from typing import Annotated
 
 from typer import Option
 
 from .common_options import AsJson, Dims, ModelPath, load
-from .output import print_, print_json, say_next
+from .output import print_, print_json, print_line, say_next
 
 
 def analyze(
@@ -29,7 +28,7 @@ def analyze(
     elif cuts is not None:
         points = analysis.cut_points
         for line in cut_points_tsv(cheapest(points, cuts) if cuts else points):
-            sys.stdout.write(f"{line}\n")
+            print_line(line)
     else:
         scene = scene_of_analysis(analysis)
         print_(lambda console: draw_scene(scene, console))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from typer import Argument, Option
 
 from ..core.errors import CascadeError, UsageError
+from ..core.text import shell_word
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -125,10 +125,10 @@ def open_(path: Path) -> Cascade:
     from ..drawing.path_kinds import is_plan
 
     if path.suffix == ".onnx" and path.is_file():
-        hint = f"`graphcut analyze {shlex.quote(str(path))}` shows where it can be cut"
+        hint = f"`graphcut analyze {shell_word(str(path))}` shows where it can be cut"
         raise UsageError(f"{path} is a model, not a cascade", hint=hint)
     if is_plan(path):
-        hint = f"`graphcut split MODEL --plan {shlex.quote(str(path))}` makes one"
+        hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
     return open_cascade(path)
 

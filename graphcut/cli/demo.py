@@ -1,12 +1,12 @@
 """The command `graphcut demo`."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
 
+from ..core.text import shell_word
 from ..demos import DEMOS, write
 from .application import given_options
 from .common_options import Force, check_output
@@ -47,4 +47,4 @@ def demo(
     given = {option.removeprefix("--").replace("-", "_") for option in given_options(ctx)}
     write(name, path, external=external, **{option: value for option, value in values.items() if option in given})
     say(f"wrote {path}")
-    say_next(f"graphcut analyze {shlex.quote(str(path))}")
+    say_next(f"graphcut analyze {shell_word(str(path))}")

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import GraphcutError
+from ..core.text import escaped, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -56,6 +57,11 @@ def print_json(record: object) -> None:
     sys.stdout.write(dumps(record) + "\n")
 
 
+def print_line(line: str) -> None:
+    """Print a line on stdout, with escapes for what does not print in it, tabs excepted."""
+    sys.stdout.write("\t".join(map(escaped, line.split("\t"))) + "\n")
+
+
 def put_text(text: str, output: Path | None) -> None:
     """Write text to a file, or to stdout.
 
@@ -97,8 +103,8 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """A message on stderr that --quiet does not leave out."""
-    sys.stderr.write(f"{text}\n")
+    """A message on stderr that --quiet does not leave out. What does not print is escaped, and long text shortened."""
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 def say_next(command: str) -> None:

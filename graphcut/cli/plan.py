@@ -1,11 +1,11 @@
 """The command `graphcut plan`."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
+from ..core.text import shell_word
 from .common_options import AsJson, Dims, Force, ModelPath, States, check_output, load
 from .output import print_, print_json, say, say_next
 from .plan_options import PlanOptions
@@ -44,4 +44,4 @@ def plan(
     print_(lambda console: draw_scene(scene, console, explain=explain))
     if output is not None:
         say(f"wrote {output}")
-        say_next(f"graphcut split {shlex.quote(str(model))} --plan {shlex.quote(str(output))}")
+        say_next(f"graphcut split {shell_word(str(model))} --plan {shell_word(str(output))}")

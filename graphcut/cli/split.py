@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typer import Option
 from ..core.atomic_files import scratch_folder
 from ..core.errors import UsageError
 from .common_options import AsJson, Dims, Force, ModelPath, States, check_output, load
-from .output import print_, print_json, put_text, say_next, settings, writing
+from .output import print_, print_json, print_line, put_text, say_next, settings, writing
 from .plan_options import PlanOptions
 
 if TYPE_CHECKING:
@@ -99,7 +98,8 @@ def _describe(cut: PreparedFiles, *, as_json: bool) -> None:
         print_json(dry_run_record(cut))
         return
     lines = [*describe(cut), f"{size(cut.bytes_to_write)} would be written; this was a dry run"]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    for line in lines:
+        print_line(line)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _show(cut: PreparedFiles, cascade: Cascade, *, as_json: bool) -> None:
 
         print_json(cascade_record(cascade))
     elif settings.is_quiet:
-        sys.stdout.write(f"{cascade.path}\n")
+        print_line(str(cascade.path))
     else:
         scene = _scene(cut, cascade)
         print_(lambda console: draw_scene(scene, console))

@@ -32,8 +32,15 @@ if TYPE_CHECKING:  # it loads ONNX Runtime
 
 
 def dumps(record: object) -> str:
-    """`record` as indented JSON; the same content gives the same text."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+    """`record` as indented JSON; the same content gives the same text. What does not print is escaped."""
+    text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+    return "\n".join(line if line.isprintable() else _in_ascii(line) for line in text.split("\n"))
+
+
+def _in_ascii(line: str) -> str:
+    units = line.encode("utf-16-be")
+    numbers = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
+    return "".join(chr(n) if n < 0x7F else f"\\u{n:04x}" for n in numbers)
 
 
 def schema_types() -> dict[str, type[msgspec.Struct]]:

@@ -1,6 +1,5 @@
 """Builders: the scene of an analysis, a plan, a cascade."""
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Final
 
 from ..analysis.cut_points import Analysis
 from ..core.manifest import MANIFEST, Cascade
+from ..core.text import shell_word
 from ..core.units import count, size
 from ..core.wiring import Tensor, Unit, Wiring
 from ..loading.model import Model, TensorBytes
@@ -205,14 +205,19 @@ def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:
 def _verify_command(cascade: Cascade) -> str:
     """The command that verifies a cascade, named by its folder where that is enough."""
     path = cascade.path.parent if cascade.path.name == MANIFEST else cascade.path
-    return f"graphcut verify {shlex.quote(str(path))}"
+    return f"graphcut verify {shell_word(str(path))}"
 
 
 def _split_command(model: Path, node: str) -> str:
-    """The command that cuts after a node. `--at-nodes` takes a list: a name with a comma is quoted inside it."""
-    name = f'"{node.replace(chr(34), chr(34) * 2)}"' if {",", '"'}.intersection(node) else node
-    option = f"--at-nodes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
-    return f"graphcut split {shlex.quote(str(model))} {option}"
+    """The command that cuts after a node; empty for a name with NUL, which no command can have.
+
+    `--at-nodes` takes a list: a name with a comma or a line end is quoted inside it.
+    """
+    if "\0" in node:
+        return ""
+    name = f'"{node.replace(chr(34), chr(34) * 2)}"' if {*',"\r\n'}.intersection(node) else node
+    option = f"--at-nodes{'=' if name.startswith('-') else ' '}{shell_word(name)}"
+    return f"graphcut split {shell_word(str(model))} {option}"
 
 
 # Boundary tensors

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from ..core.states import StatePair, sent_states
+from ..core.text import printable
 from ..core.units import count, duration, operations, size
 from ..core.wiring import Unit
 from ..costs.caches import find_caches
@@ -43,13 +44,6 @@ def flop(number: float) -> str:
 def dims_text(dims: Mapping[str, object]) -> str:
     """`batch=1, seq=512`."""
     return ", ".join(f"{name}={number}" for name, number in dims.items())
-
-
-def printable(text: str) -> str:
-    """`text` with escapes for control and format characters: line ends, terminal colours, text direction."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 # The answer

@@ -1,7 +1,6 @@
 """Plan files: `plan.json`, to be read, edited and replayed."""
 
 import hashlib
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from ..core.atomic_files import replacing
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph, partition
 from ..core.manifest import read_record
+from ..core.text import shell_word
 from ..costs.device import Device
 from ..costs.matching import Coverage
 from ..costs.weighing import weigh
@@ -155,7 +155,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     if record.graph != graph_digest(model.proto):
         raise UsageError(
             f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.path.name}: the graphs differ",
-            hint=f"plan again: `graphcut plan {shlex.quote(str(model.path))} --num-splits {len(record.parts)}`",
+            hint=f"plan again: `graphcut plan {shell_word(str(model.path))} --num-splits {len(record.parts)}`",
         )
     parts = tuple(tuple(sorted({*_indices(model.graph, (*part.nodes, *part.repeats), path)})) for part in record.parts)
     _check(model.graph, record.parts, parts, path)

@@ -14,10 +14,11 @@ from onnx import ModelProto, helper
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
 from graphcut.core.errors import CascadeError
+from graphcut.core.text import printable
 from graphcut.drawing.part_labels import part_labels
 from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutOption, CutProfile, Scene, buses_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
-from graphcut.drawing.sentences import answer, printable
+from graphcut.drawing.sentences import answer
 from graphcut.planning.goals import Goal
 
 from conftest import floats, model_of

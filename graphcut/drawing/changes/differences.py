@@ -7,9 +7,10 @@ from operator import itemgetter
 from typing import Final
 
 from ...core.errors import UsageError
+from ...core.text import printable
 from ..part_labels import ModuleUse, labels
 from ..scene import Card, CutProfile, Scene, totals_of
-from ..sentences import dims_text, printable
+from ..sentences import dims_text
 from .record import ChangeKind as Kind
 from .record import Changes, ChangeSide, CutChange, DetailChange, NodeMove, PartPair, SentenceChange, TensorChange
 from .summary import summary

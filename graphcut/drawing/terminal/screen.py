@@ -8,8 +8,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.segment import Segment
 from rich.text import Text
 
+from ...core.text import printable
 from ...core.units import count
-from ..sentences import printable
 
 Section = list[RenderableType]
 """Lines and tables that belong together; an empty one is not drawn."""

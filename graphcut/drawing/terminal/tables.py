@@ -103,7 +103,7 @@ def _shortened(cell: Text | str, width: int) -> Text:
     if cell_len(text.plain) <= width:
         return text
     # Names differ most at their ends. Three dots, since not every terminal has the ellipsis.
-    tail = text.plain
+    tail = text.plain[-width:]
     while cell_len(tail) > max(1, width - 3):
         tail = tail[1:]
     return Text(f"...{tail}", style=text.style)
