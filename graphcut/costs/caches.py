@@ -131,11 +131,10 @@ def _holds_tokens(model: Model, cache: Cache) -> bool:
     return _growth(past, present) != (None, None) or past.shape is None or len(past.shape) > _RECURRENT_RANK
 
 
-def profile_dims(model: Model, profile: DecoderProfile, length: int, batch: int = 1) -> dict[str, int]:
+def profile_dims(model: Model, profile: DecoderProfile, length: int) -> dict[str, int]:
     """Numbers for the symbols of a decoder; those in `model.dims` take precedence. A UsageError for other models.
 
-    `prefill` reads `length` tokens of each of `batch` sequences with an empty cache, `decode` one token of each with
-    `length` tokens in the cache.
+    Of one sequence `prefill` reads `length` tokens with an empty cache, `decode` one token with `length` in the cache.
     """
     sizes = decoder_sizes(model)
     if sizes is None:
@@ -143,14 +142,13 @@ def profile_dims(model: Model, profile: DecoderProfile, length: int, batch: int 
             f"{model.path.name} is not a decoder: none of its inputs is a cache that becomes an output",
             hint="prefill and decode are for decoders with past and present tensors; for others give --dim NAME=NUMBER",
         )
-    for name, number in (("length", length), ("batch", batch)):
-        if number < 1:
-            raise UsageError(f"the {name} of a profile can't be {number}", hint="it is 1 or more")
+    if length < 1:
+        raise UsageError(f"the length of a profile can't be {length}", hint="it is 1 or more")
     seq, past = (length, 0) if profile == "prefill" else (1, length)
     seq, past = _number(sizes.seq, model.dims, seq), _number(sizes.past, model.dims, past)
     # A buffer for past and present tokens has one symbol for both, and must hold them all: later entries win.
     order = (sizes.batch, sizes.seq, sizes.past, sizes.total, sizes.present)
-    numbers = zip(order, (batch, seq, past, past + seq, past + seq), strict=True)
+    numbers = zip(order, (1, seq, past, past + seq, past + seq), strict=True)
     return {**{dim: number for dim, number in numbers if isinstance(dim, str)}, **model.dims}
 
 

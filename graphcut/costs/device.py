@@ -44,9 +44,8 @@ def run_s(costs: Costs, device: Device) -> tuple[float, ...]:
     The roofline model (Williams, Waterman and Patterson, CACM 2009) with an overhead: the longer of FLOPs over
     `flops_per_s` and of bytes over `bytes_per_s`, plus `dispatch_s`. A view (`Costs.is_view`) takes no time.
     """
+    nodes = zip(costs.is_view, costs.flops, costs.weight_bytes, costs.moved_bytes, strict=True)
     return tuple(
         0.0 if is_view else max(flops / device.flops_per_s, (weights + moved) / device.bytes_per_s) + device.dispatch_s
-        for is_view, flops, weights, moved in zip(
-            costs.is_view, costs.flops, costs.weight_bytes, costs.moved_bytes, strict=True
-        )
+        for is_view, flops, weights, moved in nodes
     )

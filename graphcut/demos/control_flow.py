@@ -4,17 +4,12 @@ An If whose branches capture tensors and weights of the main graph; a Loop with 
 outside the Loop; a Scan; a local function, called from the graph and from a branch; a sequence that all of these use.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
-from onnx import AttributeProto, helper
+from onnx import AttributeProto, FunctionProto, helper
 
 from .drafting import Draft, Recipe, element_type, opset
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto
 
 _WIDTH = 8
 _TURNS = 3

@@ -7,23 +7,19 @@ The first writes `/model/layers.0/MatMul_output_0`. A weight there is called `mo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from .noise import Precision, RandomWeight
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
-
-Shape: TypeAlias = "Sequence[int | str]"
+Shape = Sequence[int | str]
 
 _OPSET = 17
 _IR_VERSION = 8

@@ -4,21 +4,17 @@ Mask, cosine and sine are computed once and read by every layer: they are residu
 Inputs and outputs have the names of optimum and ORT GenAI exports.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.errors import UsageError
 from .drafting import Draft, Recipe, element_type
 from .noise import Precision
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 _ROTARY_BASE = 10_000.0
 _NORM_EPSILON = 1e-5

@@ -4,21 +4,16 @@ One array of 2**19 - 1 random numbers is computed once and repeated cyclically. 
 offset, so that no two weights have equal bytes.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-Precision: TypeAlias = Literal["float32", "float16"]
+Precision = Literal["float32", "float16"]
 
 # A prime: no row length divides it, so the rows of a large matrix differ.
 _COUNT = 2**19 - 1

@@ -4,9 +4,7 @@ In the model file a weight is a length-delimited field in a length-delimited fie
 three lengths are known in advance, so the file is written from front to back, in little memory.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from onnx import GraphProto, ModelProto, TensorProto
 
@@ -14,13 +12,8 @@ from ..core.atomic_files import replace_files, replacing, scratch_folder
 from ..core.errors import ModelError
 from ..loading.external_data import refer_to_file
 from ..loading.wire_format import field_header
-from .drafting import element_type
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .drafting import Draft
-    from .noise import RandomWeight
+from .drafting import Draft, element_type
+from .noise import RandomWeight
 
 _INLINE_AT_MOST_BYTES = 64 * 2**20
 _PROTOBUF_AT_MOST_BYTES = 2**31 - 1

@@ -95,6 +95,7 @@ def ideal_tables(load: Workload, most: int) -> IdealTables | None:
     ideals = ideals.reshape(len(sets), load.groups)
     edges = load.readers
     is_written = ideals[:, load.writer]
+    outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)  # `[i, j]`: how many groups of i are not in j
     is_alive = is_written & (_touch_counts(ideals, edges) < edges.sizes)
     tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
 
@@ -104,7 +105,7 @@ def ideal_tables(load: Workload, most: int) -> IdealTables | None:
     return IdealTables(
         load=load,
         order=tuple(range(load.groups)),
-        nested=_is_subset(ideals),
+        nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool)),
         received=_sums_of_touched(ideals, edges, tensor_bytes, is_written),
         sent=leaving(tensor_bytes),
         declared=_sums_of_touched(ideals, edges, declared, is_written) + leaving(declared),
@@ -137,12 +138,6 @@ def _order_ideals(load: Workload, most: int) -> list[int] | None:
         of_size.append(sorted(larger))
         addable = {ideal: larger[ideal] for ideal in of_size[-1]}
     return [ideal for ideals in of_size for ideal in ideals]
-
-
-def _is_subset(ideals: Bools) -> Bools:
-    """`[j, i]`: whether ideal i is a proper subset of ideal j, so that none of its groups is outside j."""
-    outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)
-    return np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool))
 
 
 def _touch_counts(ideals: Bools, edges: Hyperedges) -> Ints:
