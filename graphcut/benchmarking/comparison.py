@@ -24,11 +24,8 @@ from .ways import BASELINE, WAYS
 _NUMBERS: Final = "biufc"
 """The kinds of numpy arrays that hold numbers."""
 
-_ROUND_S: Final = 1.0
-"""The whole model is run for about as long in a round."""
-
-_MOST_RUNS: Final = 200
-"""The most runs in a round."""
+_ROUND_S: Final = 1.0  #: the whole model is run for about as long in a round.
+_MOST_RUNS: Final = 200  #: the most runs in a round.
 
 _ERROR_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")
 """The class of the error in the last line of a traceback."""

@@ -12,8 +12,7 @@ from .device import Device, run_s
 from .tables import REMAINDER, CostRow, CostTable
 from .weighing import Costs
 
-Words = tuple[str, ...]
-"""The path of a module, such as `("layers", "0", "mlp")`."""
+Words = tuple[str, ...]  #: the path of a module, such as `("layers", "0", "mlp")`.
 
 Group = tuple[int, ...]
 """Indices of the rows of a node: usually one; three for a projection that packs queries, keys and values."""

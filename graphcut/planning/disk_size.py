@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key", bound=Hashable)
 
-_REFERENCE_BYTES: Final = 96
-"""At least the bytes that say in which data file of a part, and where in it, a tensor is."""
-
-_HEAD_BYTES: Final = 64
-"""At least the bytes of the fields around a graph, lengths included."""
+_REFERENCE_BYTES: Final = 96  #: at least the bytes that say in which data file of a part, and where in it, a tensor is.
+_HEAD_BYTES: Final = 64  #: at least the bytes of the fields around a graph, lengths included.
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,7 @@ from .replicable import replicable_nodes
 from .results import Optimality, Reason, Solution, reasons
 from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
-_TOLERANCE: Final = 1e-9
-"""Times that differ by this share differ only in the order of additions."""
-
+_TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _MOST_IN_REPR: Final = 6
 
 ANY_DEVICE: Final = Device(name="any")

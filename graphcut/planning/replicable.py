@@ -12,9 +12,7 @@ from ..costs.weighing import Costs
 from .contraction import predecessors, successors
 from .solver.recompute import MOST_WEIGHT_BYTES
 
-_MOST_SHARE: Final = 0.1
-"""Of the run time of the model: more is not cheap."""
-
+_MOST_SHARE: Final = 0.1  #: of the run time of the model: more is not cheap.
 _MOST_NODES: Final = 256
 
 

@@ -52,8 +52,7 @@ class Operation:
         return next((value(attribute) for attribute in self.proto.attribute if attribute.name == name), default)
 
 
-Rule = Callable[[Operation], Formula]
-"""The FLOPs of one run of a node."""
+Rule = Callable[[Operation], Formula]  #: the FLOPs of one run of a node.
 
 
 def elements(shape: Shape | None) -> Formula:

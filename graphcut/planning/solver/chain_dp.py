@@ -27,8 +27,7 @@ import numpy as np
 from ..instance import Bools, Floats
 
 Aggregation = Literal["sum", "max"]
-DeviceCounts = tuple[int, ...]
-"""The number of devices of each class: the state of the DP."""
+DeviceCounts = tuple[int, ...]  #: the number of devices of each class: the state of the DP.
 
 
 @dataclass(frozen=True)

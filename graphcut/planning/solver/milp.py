@@ -28,8 +28,7 @@ MilpObjective = Literal["period", "latency", "token", "received", "parts", "size
 
 MOST_BINARIES: Final = 20_000
 
-LinearForm = list[tuple[float, int]]
-"""Coefficients, each with the index of its variable."""
+LinearForm = list[tuple[float, int]]  #: coefficients, each with the index of its variable.
 
 
 @dataclass(frozen=True)

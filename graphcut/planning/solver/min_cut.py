@@ -24,8 +24,7 @@ FREE: Final = 2
 PricedTensor = tuple[int, int, Collection[int]]
 """The price of a tensor if it crosses (bytes, above 0), the node that writes it, and the nodes that read it."""
 
-Arc = tuple[int, int, int | None]
-"""Source, target, and capacity; None for infinite."""
+Arc = tuple[int, int, int | None]  #: source, target, and capacity; None for infinite.
 
 
 def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], free: Sequence[int]) -> Set[int]:

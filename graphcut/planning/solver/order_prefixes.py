@@ -27,8 +27,7 @@ from ..instance import Floats, Hyperedges, Ints, Workload
 from .boundaries import BoundaryTables, last_reader
 from .topological_orders import Order
 
-_Ranges = tuple[Ints, Ints]
-"""The first and the last boundary of each range, both included."""
+_Ranges = tuple[Ints, Ints]  #: the first and the last boundary of each range, both included.
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Final
 from ..instance import Workload
 
 Order = tuple[int, ...]
-_MOST_REPEATED: Final = 8
-"""Stop after so many random orders in a row that were seen before."""
+_MOST_REPEATED: Final = 8  #: stop after so many random orders in a row that were seen before.
 
 
 def orders(load: Workload) -> Iterator[Order]:
