@@ -8,8 +8,8 @@ from typer import Option
 from ..benchmarking.ways import WAYS, way_descriptions
 from ..core.errors import UsageError
 from .application import check_applicable, given_options
-from .common_options import RANDOM, AsJson, CascadePath, OneInput, OriginalOptions, is_random, open_
-from .input_files import read_or_generate
+from .common_options import AsJson, CascadePath, OneInput, OriginalOptions, open_
+from .input_files import RANDOM, is_random, read_or_generate
 from .output import print_, print_json, say
 
 
@@ -35,9 +35,7 @@ def bench(
 
     cascade = open_(cascade_path)
     if unknown := next((name for name in way or () if name not in WAYS), None):
-        raise UsageError(
-            f"there is no way {unknown!r} to run a cascade", hint=f"choose from {', '.join(map(repr, WAYS))}"
-        )
+        raise UsageError(f"there is no way {unknown!r} to run a cascade", hint=f"choose from {', '.join(WAYS)}")
     if not is_random(inputs):
         check_applicable(given_options(ctx), dict.fromkeys(("--dim", "--seed"), "--inputs random"), ())
     whole = original.load(cascade)

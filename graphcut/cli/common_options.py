@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -17,15 +18,14 @@ if TYPE_CHECKING:
     from ..loading.model import Model
     from ..running.stage import SessionConfig
 
-RANDOM: Final = Path("random")
+Output: Final = partial(Option, "--output", "-o", metavar="FILE")
 
+Texts = list[str] | None  #: the values of an option that may be repeated.
 ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
 CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
 OriginalModel = Annotated[Path | None, Option(metavar="FILE", help="The model that was cut, if it has moved.")]
-Dims = Annotated[list[str] | None, Option(metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
-States = Annotated[
-    list[str] | None, Option(metavar="INPUT=OUTPUT", help="OUTPUT becomes INPUT at the next step. Repeatable.")
-]
+Dims = Annotated[Texts, Option(metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
+States = Annotated[Texts, Option(metavar="INPUT=OUTPUT", help="OUTPUT becomes INPUT at the next step. Repeatable.")]
 Inputs = Annotated[
     list[Path] | None, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`. Repeatable.")
 ]
@@ -79,13 +79,18 @@ class OriginalOptions:
     dim: Dims = None
     seed: Seed = 0
 
+    @property
+    def dims(self) -> dict[str, int]:
+        """The sizes by name."""
+        return parsed_dims(self.dim)
+
     def load(self, cascade: Cascade) -> Model:
         """The model that `cascade` was cut from."""
         from ..loading.fingerprint import graph_digest
         from ..loading.model import load
         from ..verifying.verification import find_source
 
-        dims = parsed_dims(self.dim)
+        dims = self.dims
         model = load(self.model, dims=cascade.manifest.dims | dims) if self.model else find_source(cascade, dims=dims)
         if graph_digest(model.proto) != cascade.manifest.source.graph:
             raise CascadeError(
@@ -103,11 +108,6 @@ def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = No
     return load(path, dims=parsed_dims(dim), states=parse_state_pairs(state or ()))
 
 
-def is_random(inputs: Path) -> bool:
-    """Whether inputs are to be generated: the word `random` is given, and there is no file of that name."""
-    return inputs == RANDOM and not inputs.exists()
-
-
 def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
     """Sizes by name, from texts like `seq=128`."""
     sizes: dict[str, int] = {}
@@ -122,22 +122,12 @@ def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
 def open_(path: Path) -> Cascade:
     """The cascade at `path`."""
     from ..core.manifest import open_cascade
-    from ..drawing.path_kinds import is_plan
+    from ..drawing.path_kinds import kind_of
 
-    if path.suffix == ".onnx" and path.is_file():
+    if kind_of(path) == "model" and path.is_file():
         hint = f"`graphcut analyze {shell_word(str(path))}` shows where it can be cut"
         raise UsageError(f"{path} is a model, not a cascade", hint=hint)
-    if is_plan(path):
+    if kind_of(path) == "plan":
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
     return open_cascade(path)
-
-
-def check_output(output: Path | None, *, force: bool, option: str = "-o") -> None:
-    """Refuse an output file that exists or has no folder, before any work is done."""
-    if output is None:
-        return
-    if output.exists() and not force:
-        raise UsageError(f"{output} already exists", hint=f"choose another name with {option}, or add --force")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent}", hint=f"make it first, or choose another with {option}")

@@ -8,14 +8,15 @@ from typer import Option
 
 from ..core.units import parse_bytes
 from .application import check_applicable, given_options
-from .common_options import RANDOM, Dims, Force, ModelPath, OneInput, Profile, Tokens, check_output, is_random, load
-from .output import print_, say
+from .common_options import Dims, Force, ModelPath, OneInput, Output, Profile, Tokens, load
+from .input_files import RANDOM, is_random
+from .output import check_output, print_, say
 
 
 def cost_model(
     ctx: typer.Context,
     model: ModelPath,
-    output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The .csv file.")],
+    output: Annotated[Path, Output(help="The .csv file.")],
     measure: Annotated[bool, Option("--measure", help="Measure time and memory in ONNX Runtime.")] = False,
     rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of --measure.")] = 5,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of --measure, e.g. 2GB.")] = None,

@@ -9,8 +9,8 @@ from typer import Argument, Option
 from ..core.text import shell_word
 from ..demos import DEMOS, write
 from .application import given_options
-from .common_options import Force, check_output
-from .output import say, say_next
+from .common_options import Force, Output
+from .output import check_output, say, say_next
 
 
 def demo(
@@ -18,9 +18,7 @@ def demo(
     name: Annotated[
         str, Argument(metavar="NAME", help="One of the demos below.", autocompletion=lambda: list(DEMOS.items()))
     ],
-    output: Annotated[
-        Path | None, Option("--output", "-o", metavar="FILE", help="The .onnx file.", show_default="NAME.onnx")
-    ] = None,
+    output: Annotated[Path | None, Output(help="The .onnx file.", show_default="NAME.onnx")] = None,
     hidden: Annotated[int, Option(metavar="N", help="llm: hidden size.")] = 64,
     layers: Annotated[int, Option(metavar="N", help="llm: number of layers.")] = 6,
     heads: Annotated[int, Option(metavar="N", help="llm: attention heads.")] = 4,

@@ -13,28 +13,15 @@ from typer import Option
 
 from ..core.errors import UsageError
 from ..core.units import count, duration
-from .common_options import (
-    AsJson,
-    CascadePath,
-    Inputs,
-    OriginalOptions,
-    ProviderOptions,
-    States,
-    Via,
-    Workers,
-    is_random,
-    open_,
-    parsed_dims,
-)
-from .input_files import say_generated
+from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, ProviderOptions, States, Via, Workers, open_
+from .input_files import is_random, say_generated
 from .output import print_, print_json, say
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..running.decoding.generation import Generation
 
-_RANDOM_LENGTH: Final = 8
-"""Tokens of a random prompt."""
+_RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 
 
 def generate(
@@ -70,7 +57,7 @@ def generate(
         stop=stop,
         inputs=fed,
         states=states,
-        dims=parsed_dims(original.dim),
+        dims=original.dims,
         max_context=max_context,
         via=via,
         workers=workers,

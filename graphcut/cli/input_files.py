@@ -6,16 +6,16 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..core.errors import UsageError
-from .common_options import check_output, is_random
-from .output import say
+from .output import check_output, say
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..loading.model import Model
 
+RANDOM: Final = Path("random")
 OnError = Literal["raise", "skip"]
 
 
@@ -52,6 +52,11 @@ class FeedReader:
             else:
                 self.fed.append(index)
                 yield feed
+
+
+def is_random(inputs: Path) -> bool:
+    """Whether inputs are to be generated: the word `random` is given, and there is no file of that name."""
+    return inputs == RANDOM and not inputs.exists()
 
 
 def read_or_generate(inputs: Path, model: Model, seed: int) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
-
-from .common_options import CascadePath, Force, open_
+from .common_options import CascadePath, Force, Output, open_
 from .output import say
 
 
 def merge(
     cascade_path: CascadePath,
-    output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The .onnx file.")],
+    output: Annotated[Path, Output(help="The .onnx file.")],
     force: Force = False,
 ) -> None:
     """Merge the parts of a cascade into one model."""

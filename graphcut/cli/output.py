@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from ..core.errors import GraphcutError
+from ..core.errors import GraphcutError, UsageError
 from ..core.text import escaped, printable
 
 if TYPE_CHECKING:
@@ -154,3 +154,13 @@ def writing(bytes_to_write: int, *, is_silent: bool) -> Iterator[Callable[[str, 
         with Progress(*columns, TransferSpeedColumn(), console=console_(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=bytes_to_write)
             yield lambda file, moved, _total: bar.update(task, description=file, advance=moved)
+
+
+def check_output(output: Path | None, *, force: bool, option: str = "-o") -> None:
+    """Refuse an output file that exists or has no folder, before any work is done."""
+    if output is None:
+        return
+    if output.exists() and not force:
+        raise UsageError(f"{output} already exists", hint=f"choose another name with {option}, or add --force")
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {output.parent}", hint=f"make it first, or choose another with {option}")

@@ -6,17 +6,15 @@ from typing import Annotated
 from typer import Option
 
 from ..core.text import shell_word
-from .common_options import AsJson, Dims, Force, ModelPath, States, check_output, load
-from .output import print_, print_json, say, say_next
+from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
+from .output import check_output, print_, print_json, say, say_next
 from .plan_options import PlanOptions
 
 
 def plan(
     options: PlanOptions,
     model: ModelPath,
-    output: Annotated[
-        Path | None, Option("--output", "-o", metavar="FILE", help="Save the plan, to edit or replay it.")
-    ] = None,
+    output: Annotated[Path | None, Output(help="Save the plan, to edit or replay it.")] = None,
     explain: Annotated[bool, Option("--explain", help="Explain each cut.")] = False,
     dim: Dims = None,
     state: States = None,

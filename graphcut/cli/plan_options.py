@@ -15,7 +15,7 @@ from ..core.errors import UsageError
 from ..core.units import parse_bytes
 from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Within
 from .application import given_options
-from .common_options import Profile, Tokens
+from .common_options import Profile, Texts, Tokens
 
 if TYPE_CHECKING:
     from ..loading.model import Model
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BALANCED: Final = ("--num-splits", "--memory", "--cluster")
 _WEIGHED: Final = (*_BALANCED, "--heads")
 _GOALS: Final = ("--at-nodes", *_WEIGHED, "--plan")
-_GOALS_OF: Final = {
+_GOALS_OF: Final = {  #: the goals that an option applies to; with any other it would do nothing.
     "--by": ("--num-splits",),
     "--count": ("--memory",),
     "--objective": ("--cluster",),
@@ -38,7 +38,6 @@ _GOALS_OF: Final = {
     "--tokens": _WEIGHED,
     "--prove": _BALANCED,
 }
-"""The goals that an option applies to; with any other it would do nothing."""
 
 
 def _cost_models() -> list[str]:
@@ -53,23 +52,20 @@ class PlanOptions:
 
     ctx: typer.Context
     at_nodes: Annotated[
-        list[str] | None,
-        Option(metavar="NAMES", help="Cut after these nodes or tensors; globs too. Comma-separated, repeatable."),
+        Texts, Option(metavar="NAMES", help="Cut after these nodes or tensors; globs too. Comma-separated, repeatable.")
     ] = None
     num_splits: Annotated[int | None, Option(metavar="N", help="Split into N parts, minimizing the slowest.")] = None
     by: Annotated[Measure, Option(help="What --num-splits balances.")] = "time"
     memory: Annotated[str | None, Option(metavar="SIZE", help="Split into the fewest parts of at most SIZE.")] = None
     count: Annotated[
-        list[str] | None, Option(metavar="WHAT", help="Count activations, inputs or cache towards --memory, too.")
+        Texts, Option(metavar="WHAT", help="Count activations, inputs or cache towards --memory, too.")
     ] = None
     cluster: Annotated[Path | None, Option(metavar="FILE", help="One part per device of a cluster file (TOML).")] = None
     objective: Annotated[Objective, Option(help="What --cluster optimizes.")] = "throughput"
     in_flight: Annotated[int, Option(metavar="M", help="Sequences decoded at once, for --objective decode.")] = 1
     heads: Annotated[str | None, Option(metavar="[A,B+C]", help="One part per output or group of outputs.")] = None
-    pin: Annotated[list[str] | None, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
-    avoid: Annotated[list[str] | None, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = (
-        None
-    )
+    pin: Annotated[Texts, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
+    avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
     inside_layers: Annotated[bool, Option("--inside-layers", help="Allow cuts inside repeated layers.")] = False
     recompute: Annotated[
         Literal["auto", "never"], Option(help="auto: recompute a tensor when that is cheaper than sending it.")

@@ -14,20 +14,9 @@ from typer import Option
 from ..core.errors import RunError, UsageError
 from ..core.units import parse_bytes, size
 from .application import check_applicable, given_options
-from .common_options import (
-    RANDOM,
-    CascadePath,
-    Force,
-    OriginalOptions,
-    ProviderOptions,
-    Via,
-    Workers,
-    check_output,
-    is_random,
-    open_,
-)
-from .input_files import FeedReader, OnError, feed_reader, read_or_generate, type_of
-from .output import complain, counting, print_, say
+from .common_options import CascadePath, Force, OriginalOptions, Output, ProviderOptions, Via, Workers, open_
+from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of
+from .output import check_output, complain, counting, print_, say
 
 if TYPE_CHECKING:
     from ..running.in_process.runner import Runner
@@ -78,9 +67,7 @@ def run(
         list[Path],
         Option(metavar="FILE", help="A .npz file, ONNX test-data folder, a folder of these, or `random`. Repeatable."),
     ],
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="FILE", help="The .npz file of the outputs; for many inputs, a folder.")
-    ],
+    output: Annotated[Path, Output(help="The .npz file of the outputs; for many inputs, a folder.")],
     pipeline: PipelineOptions,
     provider: ProviderOptions,
     original: OriginalOptions,

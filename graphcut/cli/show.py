@@ -9,12 +9,12 @@ from typer import Argument, Option
 
 from ..core.errors import UsageError
 from .application import given_options
-from .common_options import AsJson, Dims, Force, OriginalModel, check_output, open_, parsed_dims
-from .output import put_drawing, put_text, say, say_next
+from .common_options import AsJson, Dims, Force, OriginalModel, Output, open_, parsed_dims
+from .output import check_output, put_drawing, put_text, say, say_next
 
 Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]
 
-_SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {
+_SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names by format.
     "html": (".html", ".htm"),
     "svg": (".svg",),
     "dot": (".dot", ".gv"),
@@ -22,7 +22,6 @@ _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {
     "json": (".json",),
     "terminal": (".txt",),
 }
-"""The ends of file names by format."""
 
 
 def show(
@@ -30,9 +29,7 @@ def show(
     thing: Annotated[Path, Argument(metavar="THING", help="A model, a plan, or the folder or manifest of a cascade.")],
     other: Annotated[Path | None, Argument(metavar="THING", help="A plan or cascade to compare with.")] = None,
     to: Annotated[Format, Option(help="The format; if not given, it follows from the name of --output.")] = "terminal",
-    output: Annotated[
-        Path | None, Option("--output", "-o", metavar="FILE", help="A .html, .svg, .dot, .mmd, .json or .txt file.")
-    ] = None,
+    output: Annotated[Path | None, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
     part: Annotated[int | None, Option(metavar="K", min=0, help="Draw the nodes of part K; with --to dot.")] = None,
     model: OriginalModel = None,
     dim: Dims = None,
@@ -89,7 +86,7 @@ def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:
 
 def _check(thing: Path, other: Path | None, to: Format, part: int | None, model: Path | None, *, sized: bool) -> None:
     """Refuse options that would do nothing, or contradict each other."""
-    from ..drawing.path_kinds import is_model
+    from ..drawing.path_kinds import kind_of
 
     if part is not None and to != "dot":
         raise UsageError("--part draws the nodes of a part, which only DOT can show", hint="add --to dot")
@@ -102,7 +99,7 @@ def _check(thing: Path, other: Path | None, to: Format, part: int | None, model:
     if model is not None and (to == "json" or part is not None):
         what = "JSON is" if to == "json" else "the nodes of a part are"
         raise UsageError(f"--model changes nothing here: {what} read from {thing} itself", hint="leave --model out")
-    if sized and (part is not None or (to == "json" and not is_model(thing))):
+    if sized and (part is not None or (to == "json" and kind_of(thing) != "model")):
         what = "the nodes of a part have no sizes" if part is not None else f"the JSON is the content of {thing}"
         raise UsageError(f"--dim changes nothing here: {what}", hint="leave --dim out")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer import Argument, Option
@@ -15,6 +15,8 @@ from .output import print_, print_json
 
 if TYPE_CHECKING:
     from ..planning.cluster import ScheduledFailure
+
+_FAILURE_HINT: Final = "for example --fail pi@10, or --fail pi@10+5 for 5 s"
 
 
 def _devices(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -90,13 +92,11 @@ def _failure(text: str) -> ScheduledFailure:
     name, _, times = text.rpartition("@")
     numbers = _numbers(times.split("+"))
     if not name or numbers is None or len(numbers) > 2:
-        raise UsageError(
-            f"--fail {text}: expected NAME@SECONDS", hint="for example --fail pi@10, or --fail pi@10+5 for 5 s"
-        )
+        raise UsageError(f"--fail {text}: expected NAME@SECONDS", hint=_FAILURE_HINT)
     try:
         return ScheduledFailure(device=name, at_s=numbers[0], for_s=numbers[1] if len(numbers) == 2 else None)
     except ValueError as error:
-        raise UsageError(f"--fail {text}: {error}", hint="for example --fail pi@10, or --fail pi@10+5") from None
+        raise UsageError(f"--fail {text}: {error}", hint=_FAILURE_HINT) from None
 
 
 def _numbers(words: Sequence[str]) -> list[float] | None:

@@ -12,8 +12,8 @@ from typer import Option
 
 from ..core.atomic_files import scratch_folder
 from ..core.errors import UsageError
-from .common_options import AsJson, Dims, Force, ModelPath, States, check_output, load
-from .output import print_, print_json, print_line, put_text, say_next, settings, writing
+from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
+from .output import check_output, print_, print_json, print_line, put_text, say_next, settings, writing
 from .plan_options import PlanOptions
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def split(
     options: PlanOptions,
     model: ModelPath,
     output: Annotated[
-        Path | None,
-        Option("--output", "-o", metavar="DIR", help="The folder of the parts.", show_default="MODEL.parts"),
+        Path | None, Output(metavar="DIR", help="The folder of the parts.", show_default="MODEL.parts")
     ] = None,
     weights: Annotated[
         WeightMode, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
@@ -46,6 +45,8 @@ def split(
 
     The inputs and outputs of the parts are the boundary tensors. With --quiet only the path of the manifest is printed.
     """
+    from ..drawing.json_records import cascade_record
+    from ..drawing.terminal.scene import draw_scene
     from ..surgery.splitting import prepare, write
 
     planner = options.planner()
@@ -64,7 +65,14 @@ def split(
         from ..drawing.html import html_of
 
         put_text(html_of(_scene(cut, cascade)), report)
-    _show(cut, cascade, as_json=as_json)
+    if as_json:
+        print_json(cascade_record(cascade))
+    elif settings.is_quiet:
+        print_line(str(cascade.path))
+    else:
+        scene = _scene(cut, cascade)
+        print_(lambda console: draw_scene(scene, console))
+        say_next(scene.next_command)
 
 
 def _folder(model: Path, output: Path | None, weights: WeightMode) -> Path:
@@ -125,18 +133,3 @@ def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:
     from ..drawing.scene_builders import scene_of_split
 
     return scene_of_split(cascade, cut.plan, analyze(cut.source))
-
-
-def _show(cut: PreparedFiles, cascade: Cascade, *, as_json: bool) -> None:
-    from ..drawing.terminal.scene import draw_scene
-
-    if as_json:
-        from ..drawing.json_records import cascade_record
-
-        print_json(cascade_record(cascade))
-    elif settings.is_quiet:
-        print_line(str(cascade.path))
-    else:
-        scene = _scene(cut, cascade)
-        print_(lambda console: draw_scene(scene, console))
-        say_next(scene.next_command)

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, is_random, open_
+from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, open_
+from .input_files import is_random
 from .output import print_, print_json
 
 

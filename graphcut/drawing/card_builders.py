@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from ..core.errors import CascadeError
 from ..core.graph import Block, Graph
 from ..core.manifest import Cascade, Part
-from ..costs.device import Device
 from ..costs.weighing import peak_bytes
 from ..loading.model import Model
 from ..planning.by_goal.cluster_mapping import COUNTING
@@ -19,6 +18,7 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
     """The card of the part with that index; `holders` is the number of parts that recompute each replicated node."""
     block, graph = plan.partition.blocks[index], plan.graph
     device = plan.devices[index] if isinstance(plan.goal, Across) else None
+    device_bytes = None if device is None else device.memory_bytes
     metrics = plan.metrics[index] if plan.metrics else None
     weight_bytes = sum(graph.weights[name].bytes for name in block.weights)
     return Card(
@@ -29,7 +29,7 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
         replicas=sum(not graph.nodes[node].is_constant or holders[node] > 1 for node in block.replicas),
         weight_bytes=weight_bytes,
         need_bytes=weight_bytes if metrics is None else metrics.written_bytes + counted_bytes(plan, block),
-        budget_bytes=_budget(plan, device),
+        budget_bytes=plan.goal.memory_bytes if isinstance(plan.goal, Within) else device_bytes,
         activation_bytes=metrics.activation_bytes if metrics else None,
         flops=metrics.flops if metrics else None,
         busy_s=metrics.busy_s if metrics else None,
@@ -39,12 +39,6 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
         intensity=metrics.intensity if metrics else None,
         last_node=graph.nodes[max(block.nodes)].name if block.nodes else "",
     )
-
-
-def _budget(plan: Plan, device: Device | None) -> int | None:
-    if isinstance(plan.goal, Within):
-        return plan.goal.memory_bytes
-    return None if device is None else device.memory_bytes
 
 
 def counted_bytes(plan: Plan, block: Block) -> int:

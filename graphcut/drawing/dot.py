@@ -9,7 +9,7 @@ from typing import Final
 
 from ..core.errors import UsageError
 from ..core.graph import Graph
-from ..core.manifest import Cascade, Part
+from ..core.manifest import Cascade
 from ..core.units import count, size
 from ..loading.model import load
 from .scene import Bus, Card, Scene
@@ -17,9 +17,7 @@ from .sentences import size_text
 from .svg.primitives import plain
 from .svg.style import LIGHT
 
-MAX_EDGES: Final = 4
-"""Readers of a tensor inside a part that get an edge each; if there are more, its name is beside each."""
-
+MAX_EDGES: Final = 4  #: a tensor inside a part with more readers has its name beside each, instead of edges.
 _COLOURS: Final = {
     is_residual: f'color="{LIGHT[name]}" fontcolor="{LIGHT[name]}"{" style=dashed" if is_residual else ""}'
     for is_residual, name in ((False, "near"), (True, "far"))
@@ -88,18 +86,13 @@ def dot_of_part(cascade: Cascade, part: int) -> str:
     title += f" and {count(constants, 'constant')} (not drawn)" if constants else ""
     lines = [f"digraph {_quoted(chosen.file)} {{", _DEFAULTS, f"  label={_quoted(title)}"]
     lines += (f"  n{i} [label={_quoted(graph.nodes[i].op, graph.nodes[i].name)}]" for i in graph.flow)
-    lines += _edges(graph, _interface(cascade, chosen, graph))
+    ends = dict.fromkeys((*chosen.reads, *chosen.writes, *graph.reads, *graph.writes))
+    lines += _edges(graph, {name: str(cascade.tensors.get(name, "")) for name in ends})
     return "\n".join([*lines, "}\n"])
 
 
-def _interface(cascade: Cascade, part: Part, graph: Graph) -> Mapping[str, str]:
-    """The inputs and outputs of a part, with their types if known."""
-    names = dict.fromkeys((*part.reads, *part.writes, *graph.reads, *graph.writes))
-    return {name: str(cascade.tensors.get(name, "")) for name in names}
-
-
 def _edges(graph: Graph, interface: Mapping[str, str]) -> Iterator[str]:
-    """The inputs and outputs of a part, and an edge for each tensor and reader."""
+    """The inputs and outputs of a part, with their types if known, and an edge for each tensor and reader."""
     number = {name: i for i, name in enumerate(interface)}
     for name in graph.reads:
         yield f"  i{number[name]} {_ellipse(name, interface[name])}"

@@ -30,8 +30,7 @@ from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
 _INVISIBLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _FIGURE: Final = re.compile(r"(\d[\d.,]*\d|\d)( (?:parts?|B|KiB|MiB|GiB|TiB)\b)")
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
-_SCALABLE: Final = 1.45
-"""A picture that is wider than this many times the intended width scrolls instead of shrinking."""
+_SCALABLE: Final = 1.45  #: a picture more than this many times wider than intended scrolls instead of shrinking.
 
 
 def html_of(scene: Scene) -> str:

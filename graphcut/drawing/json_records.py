@@ -47,7 +47,6 @@ def schema_types() -> dict[str, type[msgspec.Struct]]:
     """The type of each document, by the name under its key `schema`."""
     from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
 
-    types: tuple[type[msgspec.Struct], ...]
     types = (AnalysisRecord, PlanRecord, CascadeRecord, DryRunRecord, VerificationRecord, Changes, SimulationRecord)
     return {str(record.__struct_config__.tag): record for record in (*types, BenchmarkRecord, GenerationRecord)}
 

@@ -19,8 +19,7 @@ MAX_CHARACTERS: Final = 50_000
 
 _MAX_NAME: Final = 60
 _SAFE: Final = frozenset(" ,_/")
-_BULLETS: Final = frozenset(".-")
-"""Safe, except before a space, where Markdown reads a list (`1. `, `- `)."""
+_BULLETS: Final = frozenset(".-")  #: safe, except before a space, where Markdown reads a list (`1. `, `- `).
 _STYLES: Final = {False: f"stroke:{LIGHT['near']}", True: f"stroke:{LIGHT['far']},stroke-dasharray:6 4"}
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ..core.errors import GraphcutError
 
 if TYPE_CHECKING:
     from .scene import Scene
-
-_HEIGHT: Final = "min(760px, 85vh)"
 
 
 def picture_of(product: object) -> str | None:
@@ -34,6 +32,6 @@ def framed(scene: Scene) -> str:
     """
     from .html import html_of
 
-    style = f"width: 100%; height: {_HEIGHT}; border: 0; resize: vertical; overflow: auto"
+    style = "width: 100%; height: min(760px, 85vh); border: 0; resize: vertical; overflow: auto"
     frame = f'<iframe title="graphcut" sandbox="allow-scripts" style="{style}"'
     return f'{frame} srcdoc="{escape(html_of(scene))}"></iframe>'

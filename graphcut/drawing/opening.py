@@ -19,7 +19,7 @@ from ..planning.plan_files import read_plan, replay
 from .dot import dot_of
 from .html import html_of
 from .mermaid import mermaid_of
-from .path_kinds import is_model, is_plan
+from .path_kinds import kind_of
 from .scene import Scene
 from .scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from .svg.document import svg_of
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from ..planning.cluster import SimulatedCluster
     from ..simulating.scenario import Scenario
 
-OutputFormat = Literal["html", "svg", "dot", "mermaid"]
-"""The formats that a scene is drawn in as text."""
-
+OutputFormat = Literal["html", "svg", "dot", "mermaid"]  #: the formats that a scene is drawn in as text.
 _Renderers = dict[OutputFormat, Callable[[Scene], str]]
 _RENDERERS: Final[_Renderers] = {"html": html_of, "svg": svg_of, "dot": dot_of, "mermaid": mermaid_of}
 
@@ -41,12 +39,12 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
     `model` is the model of a plan or a cascade that has moved. `dims` are numbers for symbolic dimensions of a model or
     a cascade, in addition to those that a cascade stores; the predictions of a plan are for those it was made with.
     """
-    _check_exists(path)
-    if is_model(path):
+    kind = _kind_of(path)
+    if kind == "model":
         if model is not None:
             raise UsageError(f"{path} is a model itself", hint="--model is for a plan or a cascade")
         return scene_of_analysis(analyze(load(path, dims=dims)))
-    if is_plan(path):
+    if kind == "plan":
         if dims:
             raise UsageError(f"the predictions of {path} are for fixed sizes", hint="plan again with other --dim")
         analysis = analyze(_model_of_plan(path, model))
@@ -67,20 +65,20 @@ def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.S
     """The document of what is at `path`: the analysis of a model for `dims`, a plan file, or a cascade."""
     from .json_records import analysis_record, cascade_record
 
-    _check_exists(path)
-    if is_model(path):
+    kind = _kind_of(path)
+    if kind == "model":
         return analysis_record(analyze(load(path, dims=dims)))
-    return read_plan(path) if is_plan(path) else cascade_record(open_cascade(path))
+    return read_plan(path) if kind == "plan" else cascade_record(open_cascade(path))
 
 
 def scenario_at(path: Path, cluster: SimulatedCluster | None, *, model: Path | None = None) -> Scenario:
     """The scenario for a simulation of a plan or cascade on `cluster`; None is the one that the plan was made for."""
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
-    _check_exists(path)
-    if is_model(path):
+    kind = _kind_of(path)
+    if kind == "model":
         raise UsageError(f"{path} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
-    if is_plan(path):
+    if kind == "plan":
         opened = _model_of_plan(path, model)
         return scenario_of_plan(replay(analyze(opened), path), opened, cluster)
     if cluster is None:
@@ -130,9 +128,10 @@ def scene_of(product: object) -> Scene | None:
             return None
 
 
-def _check_exists(path: Path) -> None:
+def _kind_of(path: Path) -> Literal["model", "plan", "cascade"]:
     if not path.exists():
         raise CascadeError(f"{path} does not exist", hint="name a model, a plan, or the folder of a cascade")
+    return kind_of(path)
 
 
 def _model_of_plan(path: Path, named: Path | None) -> Model:

@@ -16,23 +16,14 @@ _WELL_KNOWN: Final = (
     (re.compile(r"(lm_)?head|output_projection"), "head"),
 )
 _MAX_KINDS: Final = 3
-_MINOR: Final = 0.1
-"""A module with a smaller share of a part's nodes and of its weights is not mentioned, such as a mask or a norm."""
-
-_SYMBOL: Final = 1
-"""Module names with so many letters are no words: they are written as in a path, `d.0-3`."""
-
-_MAJOR: Final = 0.2
-"""A module with a larger share of all nodes is described by the numbered modules in it: `layers 0-7`, not `model`."""
-
-ModuleUse = tuple[str, int]
-"""A node's module, and the bytes of the weights that it is the first to read."""
-
+_MINOR: Final = 0.1  #: a module with a smaller share of a part's nodes and of its weights is not mentioned.
+_SYMBOL: Final = 1  #: module names with so many letters are no words: they are written as in a path, `d.0-3`.
+_MAJOR: Final = 0.2  #: a module with a larger share of all nodes is described by its numbered modules: `layers 0-7`.
+ModuleUse = tuple[str, int]  #: a node's module, and the bytes of the weights that it is the first to read.
 _Key = TypeVar("_Key")
 _Step = tuple[str, int | None]
 _Path = tuple[_Step, ...]
-_Kind = tuple[tuple[str, ...], str]
-"""The name of modules of one kind, after the names of the modules that contain them."""
+_Kind = tuple[tuple[str, ...], str]  #: the name of modules of one kind, after those of the modules around it.
 
 
 def part_labels(graph: Graph, rows: Sequence[Sequence[int]]) -> tuple[str, ...]:
@@ -117,11 +108,8 @@ class _Labeler:
                 kind, number = self._kinds[module] or (None, None)
                 if kind is not None and number is not None:
                     _add(sizes[kind, number].setdefault(index, [0, 0]), weight_bytes)
-        found = {}
-        for module_, rows in sizes.items():
-            shares = _shares(rows)
-            found[module_] = [index for index in rows if shares[index] >= _MINOR]
-        return found
+        shares = {module: _shares(rows) for module, rows in sizes.items()}
+        return {module: [row for row, share in found.items() if share >= _MINOR] for module, found in shares.items()}
 
     def label(self, row: int) -> str:
         """The description of a row."""

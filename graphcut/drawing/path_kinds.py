@@ -1,16 +1,15 @@
 """What a path is, without loading a package that reads models."""
 
 from pathlib import Path
+from typing import Literal
 
 
-def is_model(path: Path) -> bool:
-    """Whether the name is that of a model."""
-    return path.suffix.lower() == ".onnx"
-
-
-def is_plan(path: Path) -> bool:
-    """Whether the file names the format of a plan."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as stream:
-        return b'"graphcut.plan/' in stream.read(512)
+def kind_of(path: Path) -> Literal["model", "plan", "cascade"]:
+    """A model by its name, a plan by the format in the file; anything else can only be a cascade."""
+    if path.suffix.lower() == ".onnx":
+        return "model"
+    if path.is_file():
+        with path.open("rb") as stream:
+            if b'"graphcut.plan/' in stream.read(512):
+                return "plan"
+    return "cascade"

@@ -22,8 +22,7 @@ from .profile_builder import best_options, build_profile, most_balanced
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
 
 _MAX_TENSORS: Final = 3
-_SAME: Final = 1e-6
-"""Relative difference below which two times are the same."""
+_SAME: Final = 1e-6  #: relative difference below which two times are the same.
 
 
 def scene_of_analysis(analysis: Analysis) -> Scene:

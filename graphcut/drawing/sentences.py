@@ -18,8 +18,7 @@ from .scene import Card, CutOption, Scene, totals_of
 
 _MAX_NAMES: Final = 6
 
-_LITTLE_GAIN: Final = 0.95
-"""If the slowest part takes this share of the time of the whole model, splitting brings little."""
+_LITTLE_GAIN: Final = 0.95  #: splitting brings little if the slowest part takes this share of the model's time.
 
 
 class Sized(Protocol):
@@ -196,13 +195,9 @@ def cut_reasons(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str
     for i, reason in enumerate(reasons):
         chosen = reason.chosen
         affects = "moving this cut does not help" if reason.bottleneck in {i, i + 1} else "this cut does not affect it"
-        yield "\n".join(
-            (
-                f"cut {i} after {printable(chosen.after)}",
-                f"{size(chosen.crossing_bytes)} cross here; {names[reason.bottleneck]} is the bottleneck; {affects}",
-                *(f"next best after {printable(o.after)}: {_compared(o, chosen)}" for o in reason.alternatives),
-            )
-        )
+        alternatives = (f"next best after {printable(o.after)}: {_compared(o, chosen)}" for o in reason.alternatives)
+        why = f"{size(chosen.crossing_bytes)} cross here; {names[reason.bottleneck]} is the bottleneck; {affects}"
+        yield "\n".join((f"cut {i} after {printable(chosen.after)}", why, *alternatives))
 
 
 def _compared(other: CandidateCut, chosen: CandidateCut) -> str:

@@ -15,9 +15,7 @@ from .record import ChangeKind as Kind
 from .record import Changes, ChangeSide, CutChange, DetailChange, NodeMove, PartPair, SentenceChange, TensorChange
 from .summary import summary
 
-_Overlap = Mapping[tuple[int, int], int]
-"""For a part before and a part after: the number of their common nodes."""
-
+_Overlap = Mapping[tuple[int, int], int]  #: for a part before and a part after: the number of their common nodes.
 _LOADS: Final = ("busy_s", "flops", "need_bytes")
 
 
@@ -208,11 +206,8 @@ def _details(old: Scene, new: Scene) -> Iterable[DetailChange]:
 def _recomputed(old: Scene, new: Scene) -> SentenceChange:
     if not _have_plans(old, new):
         return SentenceChange()
-    return SentenceChange(_only(old.recomputed, new.recomputed), _only(new.recomputed, old.recomputed))
-
-
-def _only(sentences: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sentence for sentence in sentences if sentence not in others)
+    pairs = ((old.recomputed, new.recomputed), (new.recomputed, old.recomputed))
+    return SentenceChange(*(tuple(one for one in found if one not in others) for found, others in pairs))
 
 
 def _notes(old: Scene, new: Scene) -> Iterable[str]:

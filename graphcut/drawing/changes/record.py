@@ -6,8 +6,7 @@ import msgspec
 
 from ..scene import BoundaryTensor, Card
 
-ChangeKind = Literal["stays", "came", "went"]
-"""There before and after; only after; only before."""
+ChangeKind = Literal["stays", "came", "went"]  #: there before and after; only after; only before.
 
 
 class ChangeSide(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,7 @@ from typing import Final
 from ...core.units import count, size
 from .record import ChangeSide, CutChange, NodeMove, TensorChange
 
-_SAME: Final = 1e-3
-"""Relative difference below which two numbers are the same."""
+_SAME: Final = 1e-3  #: relative difference below which two numbers are the same.
 
 
 def summary(

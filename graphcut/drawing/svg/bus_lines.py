@@ -9,10 +9,11 @@ from ..scene import Bus, Card, Flow
 from ..sentences import size_text
 from .primitives import Point, thing
 
+KINDS: Final = {"near": "sequential: read by the next part only", "far": "residual: skips a part"}  #: by class.
+
 _THIN: Final = 1.5
 _THICK: Final = 4.0
-_RANGE: Final = 16.0
-"""Lines for less than 2 ** -16 of the largest bus are all thin."""
+_RANGE: Final = 16.0  #: lines for less than 2 ** -16 of the largest bus are all thin.
 
 
 def thickness(bus: Bus, buses: Iterable[Bus]) -> float:
@@ -27,16 +28,11 @@ def css_of(flow: Flow) -> str:
     return "far" if flow.is_residual else "near"
 
 
-def kind_text(flow: Flow) -> str:
-    """`sequential` or `residual`, with the definition."""
-    return "residual: skips a part" if flow.is_residual else "sequential: read by the next part only"
-
-
 def bus_group(index: int, bus: Bus, cards: Sequence[Card], marks: Iterable[str]) -> str:
     """The lines and the text of a bus as one group."""
     readers = ", ".join(cards[reader].name for reader in bus.readers)
     what = f"{count(len(bus.tensors), 'tensor')}, {size_text(bus)}"
-    description = f"{cards[bus.source].name} sends {what}, to {readers}; {kind_text(bus)}"
+    description = f"{cards[bus.source].name} sends {what}, to {readers}; {KINDS[css_of(bus)]}"
     return thing("bus", index, description, marks, css_of(bus))
 
 

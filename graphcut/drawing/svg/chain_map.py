@@ -86,12 +86,9 @@ class _ChainLayout:
 
     def _gap(self, part: int) -> float:
         """The least room between a card and the next: for the text of the buses that leave it."""
-        texts = [
-            max(width_of(size_text(bus), BODY), width_of(_count_text(bus), SMALL))
-            for bus in self.buses
-            if bus.source == part
-        ]
-        return max(max(texts, default=0) + 26, _MIN_GAP)
+        own = [bus for bus in self.buses if bus.source == part]
+        widths = [max(width_of(size_text(bus), BODY), width_of(_count_text(bus), SMALL)) for bus in own]
+        return max(max(widths, default=0) + 26, _MIN_GAP)
 
     def drawn_bus(self, index: int) -> str:
         """The lines, arrow heads and text of a bus."""

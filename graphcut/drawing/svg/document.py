@@ -6,32 +6,16 @@ from xml.sax.saxutils import escape, quoteattr
 
 from ..scene import Scene
 from . import primitives
+from .bus_lines import KINDS, css_of
 from .chain_map import draw_chain, is_short_chain
 from .lane_chart import draw_lanes
-from .primitives import (
-    BODY,
-    HEAD,
-    LEAD,
-    LINE_HEIGHT,
-    SMALL,
-    TITLE,
-    Panel,
-    label,
-    number,
-    plain,
-    stacked,
-    width_of,
-    wrapped,
-)
+from .primitives import BODY, HEAD, LEAD, LINE_HEIGHT, SMALL, TITLE, Panel, label, number, stacked, width_of, wrapped
 from .profile_chart import draw_profile
 from .row_map import draw_rows
 from .style import file_style
 
-WIDE: Final = 880.0
-"""The width of a file, in user units; wider if the parts need more."""
-NARROW: Final = 340.0
-"""The width for a phone."""
-
+WIDE: Final = 880.0  #: the width of a file, in user units; wider if the parts need more.
+NARROW: Final = 340.0  #: the width for a phone.
 MAP: Final = "Parts and tensors between them"
 LANES: Final = "Boundary tensors"
 
@@ -41,8 +25,7 @@ _LANES_LEGEND: Final = (
 _MARGIN: Final = 24.0
 _BETWEEN: Final = 26.0
 _SAMPLE: Final = 34.0
-_MAX_SENTENCES: Final = 8
-"""Sentences of one kind that are written out."""
+_MAX_SENTENCES: Final = 8  #: sentences of one kind that are written out.
 
 
 def svg_of(scene: Scene) -> str:
@@ -119,10 +102,8 @@ def _legend(scene: Scene, width: float) -> Panel:
 
 
 def _legend_entries(scene: Scene) -> Iterator[tuple[str, str]]:
-    if any(not bus.is_residual for bus in scene.buses):
-        yield "near", "sequential: read by the next part only"
-    if any(bus.is_residual for bus in scene.buses):
-        yield "far", "residual: skips a part"
+    drawn = {css_of(bus) for bus in scene.buses}
+    yield from ((css, text) for css, text in KINDS.items() if css in drawn)
     if scene.buses:
         yield "", "width: bytes (log scale)"
     if any(card.budget_bytes is not None for card in scene.cards):
@@ -161,17 +142,13 @@ def _paragraphs(title: str, texts: Sequence[str], width: float) -> Panel:
 
 def _file(scene: Scene, panel: Panel, width: float) -> str:
     full_width, full_height = number(width + 2 * _MARGIN), number(panel.height + 2 * _MARGIN)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width} {full_height}"',
-            f' width="{full_width}" height="{full_height}" role="img">',
-            f"<title>{escape(plain(scene.title))}</title>",
-            f"<desc>{escape(plain(scene.sentence))}</desc>",
-            f"<style>\n{file_style()}\n</style>",
-            f'<rect class="paper" width="{full_width}" height="{full_height}"/>',
-            f'<g transform="translate({number(_MARGIN)} {number(_MARGIN)})">',
-            *panel.marks,
-            "</g>",
-            "</svg>\n",
-        ]
+    lines = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width} {full_height}"',
+        f' width="{full_width}" height="{full_height}" role="img">',
+        f"<title>{escape(primitives.plain(scene.title))}</title>",
+        f"<desc>{escape(primitives.plain(scene.sentence))}</desc>",
+        f"<style>\n{file_style()}\n</style>",
+        f'<rect class="paper" width="{full_width}" height="{full_height}"/>',
+        f'<g transform="translate({number(_MARGIN)} {number(_MARGIN)})">',
     )
+    return "\n".join((*lines, *panel.marks, "</g>", "</svg>\n"))

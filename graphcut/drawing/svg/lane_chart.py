@@ -8,7 +8,7 @@ from typing import Final
 from ..lane_rows import LaneRow, lane_rows
 from ..scene import Scene
 from ..sentences import size_text
-from .bus_lines import css_of, kind_text
+from .bus_lines import KINDS, css_of
 from .primitives import BODY, BOLD, CODE, SMALL, Panel, box, dot, label, line, thing, width_of
 
 MAX_ROWS: Final = 60
@@ -44,7 +44,7 @@ def draw_lanes(scene: Scene, width: float) -> Panel:
     for i, (row, stripe) in enumerate(zip(rows, stripes, strict=True)):
         source, *readers = (scene.cards[part].name for part in (row.flow.source, *row.flow.readers))
         ends = f"from {source} to {', '.join(readers)}"
-        description = f"{row.name}, {row.type}, {size_text(row.flow)}: {ends}; {kind_text(row.flow)}"
+        description = f"{row.name}, {row.type}, {size_text(row.flow)}: {ends}; {KINDS[css_of(row.flow)]}"
         lane = [stripe, *_lane(row, 22 + _ROW * (i + 0.5), columns)]
         marks.append(thing(row.kind, row.index, description, lane, css_of(row.flow)))
     if hidden:

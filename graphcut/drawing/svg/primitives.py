@@ -36,9 +36,7 @@ SMALL: Final = Face("small", 11)
 CODE: Final = Face("code", 11, is_mono=True)
 FACES: Final = (TITLE, HEAD, LEAD, BODY, BOLD, SMALL, CODE)
 
-LINE_HEIGHT: Final = 1.4
-"""Distance of two lines of text, in font sizes."""
-
+LINE_HEIGHT: Final = 1.4  #: distance of two lines of text, in font sizes.
 _MONO: Final = 0.605
 _BOLD: Final = 1.18
 _WIDTHS: Final = {

@@ -22,14 +22,9 @@ from .chain_map import MAX_CARDS
 from .part_cards import RowColumns, Scales, scales_of
 from .primitives import BODY, SMALL, Panel, Point, arrow_head, dot, label, line
 
-MAX_TRACKS: Final = 20
-"""Tracks of the gutter; if more buses skip rows, the largest are drawn."""
-MAX_LEAVING: Final = 6
-"""Buses that leave one card; of more, the largest are drawn."""
-
-_NARROW: Final = 560
-"""Narrower maps show parts as cards, since a row has no room for its columns."""
-
+MAX_TRACKS: Final = 20  #: tracks of the gutter; if more buses skip rows, the largest are drawn.
+MAX_LEAVING: Final = 6  #: buses that leave one card; of more, the largest are drawn.
+_NARROW: Final = 560  #: narrower maps show parts as cards, since a row has no room for its columns.
 _ROW: Final = 34
 _MIN_CELL: Final = 120
 _BETWEEN: Final = 12
@@ -176,12 +171,9 @@ class _RowLayout:
     @cached_property
     def _rails(self) -> list[list[int]]:
         """The buses with a rail above each row."""
+        order = sorted(self.shown, key=lambda b: (self.buses[b].source, b))
         return [
-            [
-                bus
-                for bus in sorted(self.shown, key=lambda b: (self.buses[b].source, b))
-                if set(cards).intersection(self.buses[bus].readers) and self._is_on_rail(bus, row)
-            ]
+            [bus for bus in order if self._is_on_rail(bus, row) and set(cards).intersection(self.buses[bus].readers)]
             for row, cards in enumerate(self.rows)
         ]
 

@@ -26,14 +26,10 @@ def draw_changes(changes: Changes, console: Console) -> RenderableType:
     """The changes on one screen: numbers, parts, nodes that moved, cuts, boundary tensors."""
     screen = screen_on(console)
     dims = dims_text(changes.after.dims) if changes.after.dims == changes.before.dims else ""
-    details = [
-        line
-        for detail in changes.details
-        for line in (
-            screen.text(detail.what, "bold"),
-            *_sentences(SentenceChange((detail.before,), (detail.after,)), screen, "  "),
-        )
-    ]
+    details: Section = []
+    for one in changes.details:
+        change = SentenceChange((one.before,), (one.after,))
+        details += [screen.text(one.what, "bold"), *_sentences(change, screen, "  ")]
     return picture(
         [screen.title(changes.model, dims=dims), screen.text(changes.sentence)],
         [_numbers_table(changes, screen)],

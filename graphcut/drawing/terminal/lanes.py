@@ -15,8 +15,7 @@ from .screen import Glyphs, Screen, Section
 from .tables import Column, table
 
 MAX_ROWS: Final = 14
-_MAX_LINES: Final = 32
-"""For more parts, words instead of lines."""
+_MAX_LINES: Final = 32  #: for more parts, words instead of lines.
 _FEW: Final = 8
 _STEP: Final = 3
 _MAX_RANGES: Final = 4

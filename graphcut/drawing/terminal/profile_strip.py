@@ -31,9 +31,6 @@ class _Bins:
     def bin_of(self, node: int) -> int:
         return min(bisect_right(self.edges, node) - 1, self.number - 1)
 
-    def lowest(self) -> list[int]:
-        return [min(self.profile.alive[first:stop]) for first, stop in pairwise(self.edges)]
-
 
 def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, screen: Screen) -> list[Text]:
     """A profile of at least two nodes, four rows high: the lowest bytes alive in each column, its cheapest cut.
@@ -53,7 +50,7 @@ def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, scree
 
 
 def _columns(bins: _Bins, glyphs: Glyphs) -> list[Text]:
-    lowest = bins.lowest()
+    lowest = [min(bins.profile.alive[first:stop]) for first, stop in pairwise(bins.edges)]
     top, steps = max(lowest) or 1, len(glyphs.levels) - 1
     # Anything above 0 is visible.
     heights = [max(round(value / top * _ROWS * steps), int(value > 0)) for value in lowest]

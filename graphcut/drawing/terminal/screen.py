@@ -11,9 +11,7 @@ from rich.text import Text
 from ...core.text import printable
 from ...core.units import count
 
-Section = list[RenderableType]
-"""Lines and tables that belong together; an empty one is not drawn."""
-
+Section = list[RenderableType]  #: lines and tables that belong together; an empty one is not drawn.
 BAR_CELLS: Final = 10
 
 
@@ -42,9 +40,8 @@ class Glyphs:
 
 
 UNICODE: Final = Glyphs("■", "●", "─", "╌", "▲", "·", "━", "│", "✓", "✗", " ▁▂▃▄▅▆▇█", "…", "≥ ")
-_SIGNS: Final = {"≥": ">=", "…": "...", "✓": "ok", "✗": "NO", "µ": "u", "×": "x", "→": "->"}  # noqa: RUF001 - a sign
-_FOR: Final = str.maketrans(_SIGNS)
-ASCII: Final = Glyphs("#", "o", "-", ".", "^", ".", "=", "|", "ok", "NO", " .:-=+*#@", "...", ">= ", _FOR)
+_ASCII: Final = str.maketrans({"≥": ">=", "…": "...", "✓": "ok", "✗": "NO", "µ": "u", "×": "x", "→": "->"})  # noqa: RUF001 - a sign
+ASCII: Final = Glyphs("#", "o", "-", ".", "^", ".", "=", "|", "ok", "NO", " .:-=+*#@", "...", ">= ", _ASCII)
 
 
 def glyphs_for(console: Console) -> Glyphs:

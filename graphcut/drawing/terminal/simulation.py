@@ -14,8 +14,7 @@ from .lanes import MAX_ROWS
 from .screen import Screen, Section, picture, screen_on
 from .tables import Column, table
 
-_SATURATED: Final = 0.98
-"""A device that is busy for this share of the time can take no more requests."""
+_SATURATED: Final = 0.98  #: a device that is busy for this share of the time can take no more requests.
 
 
 def draw_simulation(result: SimulationResult, source: str, console: Console) -> RenderableType:

@@ -11,8 +11,7 @@ from rich.text import Text
 from .screen import Screen
 
 _GAP: Final = 2
-_SHORTEST: Final = 6
-"""Letters that are left of a name at least."""
+_SHORTEST: Final = 6  #: letters that are left of a name at least.
 
 
 @dataclass(frozen=True)
