@@ -16,9 +16,15 @@ import pytest
 from numpy.typing import NDArray
 
 from graphcut import RunError
-from graphcut.running.executors.output_buffers import OutputBuffers
 from graphcut.running.executors.protocol import Step
-from graphcut.running.executors.shared_memory import INLINE_BYTES, SharedMemory, TensorRef, TensorSpec, spec_of
+from graphcut.running.executors.shared_memory import (
+    INLINE_BYTES,
+    OutputBuffers,
+    SharedMemory,
+    TensorRef,
+    TensorSpec,
+    spec_of,
+)
 from graphcut.running.values import NON_NUMPY_TYPES
 
 Array = NDArray[Any]

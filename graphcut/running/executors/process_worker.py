@@ -22,9 +22,8 @@ from ...core.errors import RunError
 from ...core.manifest import Manifest, open_cascade
 from ..process_memory import resident_bytes
 from ..stage import SessionConfig, Stage
-from .output_buffers import OutputBuffers
 from .protocol import Done, Event, Failed, Lost, Ready, Step
-from .shared_memory import SharedMemory, TensorRef
+from .shared_memory import OutputBuffers, SharedMemory, TensorRef
 from .worker import StatesByPart, Worker
 
 

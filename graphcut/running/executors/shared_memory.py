@@ -2,6 +2,7 @@
 
 Shared memory consists of *regions*: files in a private folder, in /dev/shm if it has room, else among the temporary
 files. The process that made a region maps it for writing, all others for reading. Small values travel in messages.
+Parts write into shared memory directly once the shapes of their outputs are known.
 """
 
 import ctypes
@@ -10,7 +11,7 @@ import math
 import mmap
 import os
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ import onnxruntime as ort
 from ...core.errors import RunError
 from ...core.units import size
 from ..values import NON_NUMPY_TYPES, Value
+from .protocol import Step
 
 INLINE_BYTES: Final = 4096  #: values up to this size travel in the message, which is faster than a file.
 _ALIGNMENT: Final = 64  #: tensors begin at multiples of this, as those that ONNX Runtime allocates do.
@@ -228,6 +230,53 @@ def spec_of(value: Value) -> TensorSpec | None:
     if not isinstance(value, ort.OrtValue) or not value.is_tensor() or value.element_type() not in _DTYPES:
         return None
     return TensorSpec(value.element_type(), tuple(value.shape()))
+
+
+_MAX_SIGNATURES: Final = 4096  #: when this many are known, all are dropped.
+
+Signature = tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[str, TensorSpec | None], ...]]
+"""The parts of a step, its outputs, and the specs of its inputs. Steps of one signature mostly have equal outputs."""
+
+
+class OutputBuffers:
+    """Predicts the output shapes of a step from those of the last step with the same signature.
+
+    Where a prediction was wrong, since shapes depend on values, the outputs of that signature are copied from then on.
+    """
+
+    def __init__(self, shared: SharedMemory) -> None:
+        self._shared = shared
+        self._known: dict[Signature, dict[str, TensorSpec]] = {}
+
+    def run(
+        self,
+        step: Step,
+        inputs: Mapping[str, Value],
+        run_step: Callable[[Mapping[str, Value]], tuple[dict[str, Value], tuple[float, ...]]],
+    ) -> tuple[dict[str, TensorRef], tuple[float, ...]]:
+        """Call `run_step` with output buffers, and return refs to the outputs, and the seconds that it returned."""
+        signature = (step.parts, step.writes, tuple((name, spec_of(value)) for name, value in inputs.items()))
+        refs = self._shared.allocate(self._known.get(signature, {}))
+        buffers = {name: self._shared.read(ref) for name, ref in refs.items()}
+        outputs: dict[str, Value] = {}
+        try:
+            outputs, seconds = run_step(buffers)
+        finally:
+            used = {name: ref for name, ref in refs.items() if outputs.get(name) is buffers[name]}
+            if refs and not used:
+                self._shared.free({ref.region for ref in refs.values() if ref.region is not None})
+        copied = {name: value for name, value in outputs.items() if name not in used}
+        if len(used) < len(refs):
+            self._known[signature] = {}
+        elif signature not in self._known:
+            self._learn(signature, copied)
+        return used | self._shared.write(copied), seconds
+
+    def _learn(self, signature: Signature, outputs: Mapping[str, Value]) -> None:
+        if len(self._known) >= _MAX_SIGNATURES:
+            self._known.clear()
+        specs = {name: spec_of(value) for name, value in outputs.items()}
+        self._known[signature] = {name: spec for name, spec in specs.items() if spec and not spec.is_inline}
 
 
 def _rounded(length: int) -> int:

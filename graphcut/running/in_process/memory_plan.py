@@ -228,11 +228,6 @@ class AvailableMemory:
     memory_bytes: int | None  #: its memory limit; None without one.
     free_bytes: int  #: what the machine has available.
 
-    @property
-    def budget_bytes(self) -> int:
-        """What may be allocated in addition to `base_bytes`."""
-        return self.free_bytes if self.memory_bytes is None else self.memory_bytes - self.base_bytes
-
 
 def predict_memory(
     cascade: Cascade,
@@ -250,7 +245,8 @@ def predict_memory(
     with `exact` also if they don't. Raises MemoryCapError if the memory limit is too small.
     """
     sizes = tensor_sizes(cascade, shapes)
-    is_mapped, is_single, budget = not prepacked, times == 1 and is_once, memory.budget_bytes
+    is_mapped, is_single = not prepacked, times == 1 and is_once
+    budget = memory.free_bytes if memory.memory_bytes is None else memory.memory_bytes - memory.base_bytes
     needs = part_memory(cascade, sizes, prepacked=prepacked, is_single=is_single)
     plan = residency_plan(needs, budget, is_once=is_once)
     if prepacked and not exact and memory.memory_bytes is not None and (plan is None or len(plan.pinned) < len(needs)):

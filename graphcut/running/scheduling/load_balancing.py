@@ -20,9 +20,8 @@ Bounds = tuple[int, ...]
 """A division of parts among workers. Worker k owns the parts bounds[k] .. bounds[k + 1] - 1, at least one. The first
 bound is 0, the last the number of parts."""
 
+#: may this worker hold these parts? If it may, it may also hold any consecutive subset of them.
 Allowed = Callable[[int, range], bool]
-"""May this worker hold these parts? If it may, it may also hold any consecutive subset of them."""
-
 Array = npt.NDArray[np.float64]
 
 GAIN: Final = 0.10  #: the share of the slowest worker's time that a division must save.

@@ -25,8 +25,7 @@ LEAST_PATIENCE_S: Final = 5.0  #: a worker is never considered hung earlier.
 #: this again: some requests take longer than others.
 PATIENCE: Final = 10
 
-Answer = Mapping[str, Value] | RunError
-"""The outputs of a request, or why it failed."""
+Answer = Mapping[str, Value] | RunError  #: the outputs of a request, or why it failed.
 
 
 class Scheduler:
@@ -183,8 +182,7 @@ class Scheduler:
             self.pool.idle(index)
             return
         state, first = found
-        parts = state.step_parts(first, worker.can_run)
-        request = state.request
+        parts, request = state.step_parts(first, worker.can_run), state.request
         if request.sequence is not None and (replay := self._history.lost(request.sequence, parts, index)):
             heapq.heappush(self._runnable[first], state.number)
             self._recovery.open(index, replay)

@@ -15,8 +15,7 @@ from ..values import Value
 from .requests import ScheduledPart
 from .worker_pool import WorkerPool
 
-REBUILDING = -1
-"""The request number of a step that rebuilds states."""
+REBUILDING = -1  #: the request number of a step that rebuilds states.
 
 
 @dataclass(frozen=True, slots=True)
