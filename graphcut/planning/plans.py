@@ -36,6 +36,7 @@ from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
 _TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _MOST_IN_REPR: Final = 6
+_Searched = Into | Within | Across  #: the goals that a search finds parts for.
 
 ANY_DEVICE: Final = Device(name="any")
 """The device of every part if no cluster is given: a small computer in a wired network."""
@@ -188,7 +189,7 @@ class _Planner:
             return cache(lambda device: run_s(self.costs, device))
         return cache(lambda device: apply_table(self.costs, table, device)[0])
 
-    def optimized(self, goal: Into | Within | Across, prove_s: float) -> Plan:
+    def optimized(self, goal: _Searched, prove_s: float) -> Plan:
         problem, solution = self.best(goal, prove_s)
         parts, devices = problem.nodes_of(solution.found.parts), solution.devices
         parts, recomputed = self._with_replicas(parts, devices, problem.replicable, _slowest_s(goal, solution))
@@ -227,7 +228,7 @@ class _Planner:
         cluster = self.goal.cluster if isinstance(self.goal, Across) else None
         return part_metrics(made, self.costs, self.sizes, devices, self.seconds, cluster)
 
-    def best(self, goal: Into | Within | Across, prove_s: float) -> tuple[PlanningProblem, Solution]:
+    def best(self, goal: _Searched, prove_s: float) -> tuple[PlanningProblem, Solution]:
         """The best solution, and its problem. For a budget layers are cut if that takes fewer parts or is needed."""
         if not isinstance(goal, Within) or self.limits.inside_layers or self.analysis.repeat is None:
             return self._feasible(goal, self.limits, prove_s)
@@ -241,9 +242,7 @@ class _Planner:
         cut = self._feasible(goal, inside, prove_s)
         return cut if cut[1].outcome.value < whole[1].outcome.value else whole
 
-    def _feasible(
-        self, goal: Into | Within | Across, limits: Limits, prove_s: float
-    ) -> tuple[PlanningProblem, Solution]:
+    def _feasible(self, goal: _Searched, limits: Limits, prove_s: float) -> tuple[PlanningProblem, Solution]:
         """The best solution, and its problem; if it is infeasible with replicable nodes in all parts, without them."""
         problem = self._problem(goal, limits)
         try:
@@ -254,9 +253,7 @@ class _Planner:
         plain = self._problem(goal, limits, with_replicable=False)
         return plain, self._solve(plain, goal, prove_s)
 
-    def _problem(
-        self, goal: Into | Within | Across, limits: Limits, *, with_replicable: bool = True
-    ) -> PlanningProblem:
+    def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
         replicable = frozenset[int]()
         if with_replicable and limits.recompute == "auto":
             devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
@@ -272,7 +269,7 @@ class _Planner:
         pinned = find_nodes(self.graph, [pattern for pattern, _ in limits.pins])
         return frozenset(pinned.union(*(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
 
-    def _solve(self, problem: PlanningProblem, goal: Into | Within | Across, prove_s: float) -> Solution:
+    def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
         match goal:
             case Into():
                 return plan_into(problem, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
@@ -283,7 +280,7 @@ class _Planner:
             case _:
                 assert_never(goal)
 
-    def _unlimited(self, goal: Into | Within | Across) -> Optimality | None:
+    def _unlimited(self, goal: _Searched) -> Optimality | None:
         """How good the plan would be without pins and nodes to avoid; None if there are none."""
         if not (self.limits.pins or self.limits.avoid):
             return None

@@ -38,7 +38,9 @@ def replicable_nodes(
     for node in graph.flow:
         own = graph.nodes[node]
         writers = predecessors(graph, node)
-        if node in kept or own.is_stateful or not writers <= cones.keys() or not _is_sendable(costs, own.writes):
+        written = [costs.model.tensors[name] for name in own.writes]
+        is_sendable = all(tensor.is_plain and tensor.dtype != "undefined" for tensor in written)
+        if node in kept or own.is_stateful or not writers <= cones.keys() or not is_sendable:
             continue
         cone = frozenset((node,)).union(*(cones[writer] for writer in writers))
         weights = {name for n in cone for name in graph.nodes[n].weights}
@@ -52,8 +54,3 @@ def replicable_nodes(
         if is_needed_outside and (node in avoided or sum(run_s[n] for n in cone) < sent * s_per_byte):
             chosen |= cone
     return frozenset(chosen)
-
-
-def _is_sendable(costs: Costs, names: Collection[str]) -> bool:
-    tensors = costs.model.tensors
-    return all(tensors[name].is_plain and tensors[name].dtype != "undefined" for name in names)

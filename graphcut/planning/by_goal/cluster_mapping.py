@@ -16,7 +16,7 @@ from ..instance import Floats, Workload
 from ..problem import PlanningProblem
 from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, chain_dp
+from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, chain_dp, min_max_chain
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, device_classes, fits_in, received_bytes, time_quantum
 from ..solver.milp import MilpObjective, MilpProblem, prove
 from ..solver.search import SearchResult, search
@@ -102,7 +102,7 @@ class ClusterEvaluator:
         received = [np.where(np.isfinite(seconds), received_bytes(tables), np.inf) for seconds in busy]
         match self.goal.objective:
             case "throughput":
-                return self._shortest_period(tables, busy)
+                return min_max_chain(lambda criterion: self._best(tables, [criterion]), busy, busy)
             case "latency":
                 return self._best(tables, [Criterion(busy, "sum"), Criterion(received, "sum")])
             case "decode":
@@ -184,14 +184,6 @@ class ClusterEvaluator:
     ) -> ChainPartition | None:
         allowed = allowed_by(tables, self.pins)
         return chain_dp(criteria, self.counts, allowed=allowed, fewest_parts=fewest_parts).best()
-
-    def _shortest_period(self, tables: BoundaryTables, busy: list[Floats]) -> ChainPartition | None:
-        fastest = self._best(tables, [Criterion(busy, "max")])
-        if fastest is None:
-            return None
-        period = fastest.values[0]
-        chain = self._best(tables, [Criterion(_at_most(busy, period), "sum")])
-        return chain and chain.ranked_by(period)
 
     def _most_tokens(self, tables: BoundaryTables, busy: list[Floats]) -> ChainPartition | None:
         """With m sequences in flight a token takes max(latency / m, period), and latency falls as the period may grow.

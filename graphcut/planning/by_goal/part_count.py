@@ -1,7 +1,7 @@
 """`Into`: a given number of parts, with the most expensive part as cheap as possible."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..instance import Floats, Workload
 from ..problem import PlanningProblem
 from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import ChainPartition, Criterion, chain_dp
+from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_chain
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
 from ..solver.milp import MilpObjective, MilpProblem, prove
 from ..solver.search import search
@@ -68,16 +68,10 @@ def min_max_partition(
     """The partition into so many parts whose most expensive part is cheapest; of equal ones the fewest bytes sent."""
     allowed = allowed_by(tables, pins)
 
-    def best(costs: Floats, aggregation: Literal["sum", "max"]) -> ChainPartition | None:
-        table = chain_dp([Criterion([costs], aggregation)], (parts,), allowed=allowed)
-        return table.best(lambda state: state == (parts,))
+    def best(criterion: Criterion) -> ChainPartition | None:
+        return chain_dp([criterion], (parts,), allowed=allowed).best(lambda state: state == (parts,))
 
-    cheapest = best(costs, "max")
-    if cheapest is None:
-        return None
-    most = cheapest.values[0]
-    chain = best(np.where(costs <= most, received_bytes(tables), np.inf), "sum")
-    return chain and chain.ranked_by(most)
+    return min_max_chain(best, [costs], [received_bytes(tables)])
 
 
 def _work(problem: PlanningProblem, by: Measure, seconds: Sequence[float]) -> list[float]:

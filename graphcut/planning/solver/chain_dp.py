@@ -156,6 +156,21 @@ def _better(first: Sequence[Floats], second: Sequence[Floats]) -> list[Floats]:
     return [np.where(wins, b, a) for a, b in zip(first, second, strict=True)]
 
 
+def min_max_chain(
+    best: Callable[[Criterion], ChainPartition | None], costs: Sequence[Floats], ties: Sequence[Floats]
+) -> ChainPartition | None:
+    """The partition whose most expensive part is cheapest; of equal ones the one with the least sum of `ties`.
+
+    `best` finds the partition that is best by one criterion.
+    """
+    cheapest = best(Criterion(costs, "max"))
+    if cheapest is None:
+        return None
+    most = cheapest.values[0]
+    chain = best(Criterion([np.where(cost <= most, tie, np.inf) for cost, tie in zip(costs, ties, strict=True)], "sum"))
+    return chain and chain.ranked_by(most)
+
+
 def min_max_cost(costs: Floats) -> float:
     """The smallest possible cost of the most expensive part, over all partitions into any number of parts.
 
