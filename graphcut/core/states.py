@@ -53,8 +53,10 @@ def parse_state_pairs(texts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def check_state_pairs(pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str]) -> None:
-    """Check that `pairs` maps inputs of the model to different outputs of it.
+def check_state_pairs(
+    pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str], tensors: Mapping[str, Tensor]
+) -> None:
+    """Check that `pairs` maps inputs of the model to different outputs of it, of types that can become theirs.
 
     Raises:
         UsageError: it does not.
@@ -69,6 +71,23 @@ def check_state_pairs(pairs: Mapping[str, str], reads: Sequence[str], writes: Se
     outputs = list(pairs.values())
     if twice := next((name for name in outputs if outputs.count(name) > 1), None):
         raise UsageError(f"{twice!r} can't become two inputs", hint="name each output in one --state only")
+    for past, present in pairs.items():
+        if not _can_become(tensors[present], tensors[past]):
+            raise UsageError(
+                f"{present!r} is {tensors[present]}, and can't become the input {past!r}, which is {tensors[past]}",
+                hint="a state keeps its type, and its sizes along all axes but the one along which it grows",
+            )
+
+
+def _can_become(present: Tensor, past: Tensor) -> bool:
+    """Whether nothing that is known of the types says that it can't."""
+    if len({present.dtype, past.dtype} - {"undefined"}) > 1:
+        return False
+    if present.shape is None or past.shape is None:
+        return True
+    sizes = zip(past.shape, present.shape, strict=False)
+    fixed = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int) and a != b]
+    return len(present.shape) == len(past.shape) and len(fixed) <= 1
 
 
 def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
@@ -78,7 +97,7 @@ def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
         UsageError: a name is not an input or output of the model.
     """
     manifest, tensors = cascade.manifest, cascade.tensors
-    check_state_pairs(pairs, manifest.reads, manifest.writes)
+    check_state_pairs(pairs, manifest.reads, manifest.writes, tensors)
     presents = set(pairs.values())
     states = [state for state in manifest.states if state.past not in pairs and state.present not in presents]
     for past, present in pairs.items():

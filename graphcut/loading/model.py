@@ -127,7 +127,8 @@ def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Ma
         ModelError: the file can't be read or is not a valid model, or its weights are missing or refused; a model in
             memory refers to a file, or onnx_graphsurgeon would change what the graph computes.
         TypeError: `source` is none of these.
-        UsageError: `dims` has an unknown symbol or a negative number, or `states` an unknown input or output.
+        UsageError: `dims` has an unknown symbol or a negative number, or `states` an unknown input or output, or pairs
+            of which the output can't become the input.
     """
     if isinstance(source, Model):
         model = source
@@ -139,8 +140,8 @@ def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Ma
         _check_dims(model, dims)
         model = replace(model, dims=MappingProxyType(dict(dims)))
     if states is not None:
-        check_state_pairs(states, model.graph.reads, model.graph.writes)
         model = replace(model, states=MappingProxyType(dict(states)))
+        check_state_pairs(states, model.graph.reads, model.graph.writes, model.tensors if states else {})
     return model
 
 

@@ -36,7 +36,7 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..planning import plans
 from ..planning.goals import Across, Goal, Within
 from ..planning.plans import Plan
-from ..verifying.facts import check_given_states, model_facts, part_facts
+from ..verifying.facts import model_facts, part_facts
 from .part_models import part_model
 
 Storage = Literal["copy", "share"]
@@ -131,8 +131,7 @@ def prepare(
     Raises:
         ModelError: a boundary tensor has an unknown type.
         PlanError: a part is larger than the memory budget of the plan.
-        UsageError: the plan is for another model, a named state can't become its input, or shared weights can't be
-            reached from `output`.
+        UsageError: the plan is for another model, or shared weights can't be reached from `output`.
     """
     if not isinstance(plan, Plan):
         plan = plans.plan(model, plan)
@@ -140,7 +139,6 @@ def prepare(
         model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
     if plan.graph is not model.graph and plan.graph != model.graph:
         raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
-    check_given_states(model)
     folder, stem = _output_folder(model, output, weights)
     prefix = f"{stem}." if weights == "share" else ""
     blocks = enumerate(plan.partition.blocks)

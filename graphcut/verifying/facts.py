@@ -10,7 +10,6 @@ from typing import Any
 
 from onnx import ModelProto, ValueInfoProto
 
-from ..core.errors import UsageError
 from ..core.manifest import State
 from ..core.states import start_of
 from ..costs.caches import find_caches, head_sizes, token_axis
@@ -39,24 +38,6 @@ def _states(model: Model) -> Iterator[State]:
         start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, sizes)
         is_given = cache.past in model.states
         yield State(past=cache.past, present=cache.present, axis=axis, start=start, is_given=is_given)
-
-
-def check_given_states(model: Model) -> None:
-    """Check that each output that the user named as a state can become its input.
-
-    Raises:
-        UsageError: their types differ, or their numbers of axes, or fixed sizes along more than one axis.
-    """
-    for names in model.states.items():
-        past, present = (model.tensors[name] for name in names)
-        sizes = list(zip(past.shape or (), present.shape or (), strict=False))
-        fixed = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int) and a != b]
-        same_rank = None in {past.shape, present.shape} or len(past.shape or ()) == len(present.shape or ())
-        if past.dtype != present.dtype or not same_rank or len(fixed) > 1:
-            raise UsageError(
-                f"{present.name!r} is {present}, and can't become the input {past.name!r}, which is {past}",
-                hint="a state keeps its type, and its sizes along all axes but the one along which it grows",
-            )
 
 
 def part_facts(model: Model, part: ModelProto, earlier: AbstractSet[int]) -> dict[str, Any]:

@@ -14,20 +14,15 @@ Since tensors keep their names and each is written once, the parts then compute 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
-from typing import Any, Final
 
-import msgspec
 from google.protobuf.message import Message
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
-from ..core.digests import unchanged_version
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
-from ..core.manifest import Cascade, Manifest, Part
+from ..core.manifest import Cascade, Part
 from ..core.product import Product
 from ..core.units import count
 from ..loading.external_data import read_bytes, same_bytes
@@ -35,9 +30,8 @@ from ..loading.fingerprint import canonical, copy_fields, graph_digest, without_
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
-from .facts import boundary_value, check_given_states, model_facts, part_facts
-
-_SHOWN_ITEMS: Final = 4
+from .facts import boundary_value
+from .manifest_check import shown, wrong_in_manifest, wrong_in_part
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,12 +57,10 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     objections: list[str] = []
     for field, options in (("dims", {"dims": manifest.dims}), ("states", {"states": given})):
         try:
-            model = load(model, **options)
-            check_given_states(model)
+            model = load(model, **options) if getattr(model, field) != options[field] else model
         except UsageError as error:
             objections.append(f"{field}: {error}")
-    objections += _model_facts(model, cascade)
-    objections += _devices(manifest)
+    objections += wrong_in_manifest(model, cascade)
     holders: dict[str, list[str]] = {}
     weight_bytes = 0
     earlier: set[int] = set()
@@ -82,58 +74,13 @@ def prove(model: Model, cascade: Cascade) -> Proof:
         for node in loaded.graph.nodes:
             holders.setdefault(node.writes[0], []).append(part.file)
         comparison = _PartComparison(model, part, loaded)
-        found = [*comparison.objections(inner)] or [*comparison.wrong_facts(cascade.root, earlier)]
+        found = [*comparison.objections(inner)] or [*wrong_in_part(model, cascade, part, loaded, earlier)]
         objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
         earlier.update(model.graph.producer.get(node.writes[0], -1) for node in loaded.graph.nodes)
     objections += _assignment(model.graph, holders)
     copies = sum(len(files) for files in holders.values()) - len(holders)
     return Proof(tuple(objections), len(holders), copies, weight_bytes, len(given))
-
-
-def _model_facts(model: Model, cascade: Cascade) -> Iterator[str]:
-    """What the manifest says about the model, and is not so."""
-    manifest = cascade.manifest
-    known = [name for name in cascade.wiring.boundary_tensors if name in model.boundary_types]
-    yield from _wrong(model_facts(model, known), manifest)
-    if cascade.source.exists() and cascade.source.samefile(model.path):
-        data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
-        yield from _wrong({"data": data}, manifest.source)
-    weights = "copy" if "/" in manifest.source.file else "share"
-    yield from _wrong({"weights": weights}, manifest)
-
-
-def _devices(manifest: Manifest) -> Iterator[str]:
-    used = tuple(dict.fromkeys(part.device for part in manifest.parts if part.device is not None))
-    listed = tuple(host.name for host in manifest.devices)
-    if listed != used:
-        yield f"the manifest lists the devices {_shown(listed)}, but its parts are for {_shown(used)}"
-    homeless = [part.file for part in manifest.parts if part.device is None]
-    if used and homeless:
-        yield f"{homeless[0]}: the manifest gives it no device, but other parts have one"
-
-
-def _wrong(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "") -> Iterator[str]:
-    """The fields of `record` that differ from `facts`, one sentence each."""
-    for field, fact in facts.items():
-        listed = getattr(record, field)
-        if field in {"tensors", "states"}:
-            yield from _wrong_items(field, fact, listed)
-        elif listed != fact:
-            yield f"the manifest gives {where}{field} as {_shown(listed)}, but it is {_shown(fact)}"
-
-
-def _wrong_items(field: str, facts: Iterable[msgspec.Struct], listed: Iterable[msgspec.Struct]) -> Iterator[str]:
-    """The same for a list of records, each of which is known by its first field."""
-    expected, found = ({msgspec.structs.astuple(item)[0]: item for item in items} for items in (facts, listed))
-    for name in found:
-        if name not in expected:
-            yield f"the manifest lists {name!r} in {field}, where it does not belong"
-    for name, item in expected.items():
-        if name in found:
-            yield from _wrong(msgspec.structs.asdict(item), found[name], f"{field}[{name!r}].")
-        else:
-            yield f"the manifest lacks {name!r} in {field}"
 
 
 def _assignment(graph: Graph, holders: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -180,23 +127,13 @@ class _PartComparison:
         yield from self._functions()
         yield from self._annotations()
 
-    def wrong_facts(self, root: Path, earlier: AbstractSet[int]) -> Iterator[str]:
-        """What the manifest says about a part that has no other objection, and is not so."""
-        yield from _wrong(part_facts(self._model, self._part_proto, earlier), self._part)
-        if self._part.data.keys() != self._loaded.data.keys():
-            listed, found = (tuple(sorted(data)) for data in (self._part.data, self._loaded.data))
-            yield f"the manifest gives its data as {_shown(listed)}, but it is {_shown(found)}"
-        for name in (self._part.file, *self._part.data):
-            if unchanged_version(root / name, self._part.data.get(name) or self._part.sha256) is None:
-                yield f"{name} is not the file that was written: its digest differs"
-
     def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
         """Check that inputs and outputs are those of the manifest, and are declared as in the model."""
         graph, part = self._loaded.graph, self._part
         if graph.reads != part.reads:
-            yield f"it reads {_shown(graph.reads)}, but the manifest lists {_shown(part.reads)}"
+            yield f"it reads {shown(graph.reads)}, but the manifest lists {shown(part.reads)}"
         if graph.writes != part.writes:
-            yield f"it writes {_shown(graph.writes)}, but the manifest lists {_shown(part.writes)}"
+            yield f"it writes {shown(graph.writes)}, but the manifest lists {shown(part.writes)}"
         ours, original = self._part_proto.graph, self._proto.graph
         for values, declared in ((ours.input, original.input), (ours.output, original.output)):
             originals = {value.name: value for value in declared}
@@ -285,21 +222,11 @@ class _PartComparison:
         in_file, inline = (ours, original) if is_external(ours) else (original, ours)
         span = (self._loaded if in_file is ours else self._model).range_of(in_file)
         values = _inline_bytes(inline)
-        return len(values) == span.length and values == read_bytes(span)
+        return len(values) == span.length and values == read_bytes(span) and inline.data_type != TensorProto.STRING
 
 
 def _inline_bytes(tensor: TensorProto) -> bytes:
-    """The values of a tensor as a file would have them; none if they are not in its message."""
+    """The values of a tensor of numbers as a file would have them."""
     if tensor.HasField("raw_data"):
         return tensor.raw_data
-    try:
-        return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
-    except ValueError:  # fewer values than its shape says
-        return b""
-
-
-def _shown(value: object) -> str:
-    if not isinstance(value, tuple):
-        return repr(value)
-    more = f", … {len(value)} in all" if len(value) > _SHOWN_ITEMS else ""
-    return f"[{', '.join(map(repr, value[:_SHOWN_ITEMS]))}{more}]"
+    return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
-from graphcut import GraphcutError, Model, ModelError, load
+from graphcut import GraphcutError, Model, ModelError, UsageError, load
 from graphcut.core.graph import Node, Weight
 from graphcut.loading.external_data import ByteRange, read_bytes
 from graphcut.loading.graph_reader import module_of
@@ -776,3 +776,29 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, text: bytes) -> Non
 def test_metadata_that_is_not_utf_8_is_refused_or_ignored(tmp_path: Path) -> None:
     with contextlib.suppress(ModelError):
         assert names(load(with_spoiled_text(tmp_path, b"meta"))) == ["node", "y"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "elem", "is_refused"),
+    [
+        ((2, 4), TensorProto.FLOAT, False),
+        ((2, 5), TensorProto.FLOAT, False),
+        (("n", 4), TensorProto.FLOAT, False),
+        ((2, 4), TensorProto.INT32, True),
+        ((3, 5), TensorProto.FLOAT, True),
+        ((2, 4, 1), TensorProto.FLOAT, True),
+    ],
+)
+def test_a_named_state_must_be_able_to_become_its_input(
+    shape: tuple[int | str, ...], elem: int, tmp_path: Path, *, is_refused: bool
+) -> None:
+    """It may grow along one axis."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["s"], ["z"])]
+    reads = [floats("x", 2, 4), helper.make_tensor_value_info("s", elem, shape)]
+    writes = [floats("y", 2, 4), helper.make_tensor_value_info("z", elem, shape)]
+    onnx.save(model_of(nodes, reads, writes), tmp_path / "m.onnx")
+    if is_refused:
+        with pytest.raises(UsageError, match=r"'z' is .*, and can't become the input 'x', which is float32\[2,4\]"):
+            load(tmp_path / "m.onnx", states={"x": "z"})
+    else:
+        assert load(tmp_path / "m.onnx", states={"x": "z"}).states == {"x": "z"}

@@ -1,0 +1,101 @@
+"""What a manifest says of a model and its parts, and is not so. Each fact is derived again, and compared.
+
+Not derived: where the model was (`source.file`), the memory and providers of devices, which part was planned for which
+device, and states that the user named, of which only the types are compared.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import msgspec
+
+from ..core.digests import unchanged_version
+from ..core.manifest import Cascade, Manifest, Part
+from ..loading.external_data import merge_ranges
+from ..loading.model import Model
+from ..loading.subgraphs import is_external, tensors_in
+from .facts import model_facts, part_facts
+
+_SHOWN_ITEMS: Final = 4
+
+
+def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
+    """What the manifest says wrongly of the model and of the cascade as a whole, one sentence each."""
+    manifest = cascade.manifest
+    known = [name for name in cascade.wiring.boundary_tensors if name in model.boundary_types]
+    yield from _wrong(model_facts(model, known), manifest)
+    if cascade.source.exists() and cascade.source.samefile(model.path):
+        data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
+        yield from _wrong({"data": data}, manifest.source, "source.")
+    yield from _wrong({"weights": "copy" if "/" in manifest.source.file else "share"}, manifest)
+    yield from _wrong_devices(manifest)
+
+
+def _wrong_devices(manifest: Manifest) -> Iterator[str]:
+    used = tuple(dict.fromkeys(part.device for part in manifest.parts if part.device is not None))
+    listed = tuple(host.name for host in manifest.devices)
+    if listed != used:
+        yield f"the manifest lists the devices {shown(listed)}, but its parts are for {shown(used)}"
+    homeless = [part.file for part in manifest.parts if part.device is None]
+    if used and homeless:
+        yield f"the manifest gives {homeless[0]} no device, and other parts one"
+
+
+def wrong_in_part(
+    model: Model, cascade: Cascade, part: Part, loaded: Model, earlier: AbstractSet[int]
+) -> Iterator[str]:
+    """What the manifest says wrongly of a part, and which of its files are others, one sentence each.
+
+    Args:
+        model: the model.
+        cascade: the cascade.
+        part: a part, all of whose nodes and weights are the model's.
+        loaded: its model.
+        earlier: the nodes of the parts before it.
+    """
+    yield from _wrong(part_facts(model, loaded.proto, earlier), part)
+    listed, found = (tuple(sorted(data.keys() - {part.file})) for data in (part.data, loaded.data))
+    if listed != found:
+        yield f"the manifest gives data as {shown(listed)}, but it is {shown(found)}"
+    spans = merge_ranges(loaded.range_of(tensor) for tensor in tensors_in(loaded.proto) if is_external(tensor))
+    for name, data in part.data.items():
+        is_copy = cascade.manifest.weights == "copy"
+        whole = ((0, data.bytes),)
+        ranges = tuple((span.offset, span.length) for span in spans if span.file == cascade.root / name)
+        if data.digest.ranges != (whole if is_copy else ranges) if data.digest is not None else is_copy:
+            yield f"the manifest lacks a digest of all that the part reads of {name}"
+    for name in (part.file, *part.data):
+        if unchanged_version(cascade.root / name, part.data.get(name) or part.sha256) is None:
+            yield f"{name} is not the file that was written: its digest differs"
+
+
+def _wrong(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "") -> Iterator[str]:
+    """The fields of `record` that differ from `facts`, one sentence each."""
+    for field, fact in facts.items():
+        listed = getattr(record, field)
+        if field in {"tensors", "states"}:
+            yield from _wrong_items(field, fact, listed)
+        elif listed != fact:
+            yield f"the manifest gives {where}{field} as {shown(listed)}, but it is {shown(fact)}"
+
+
+def _wrong_items(field: str, facts: Iterable[msgspec.Struct], listed: Iterable[msgspec.Struct]) -> Iterator[str]:
+    """The same for a list of records, each of which is known by its first field."""
+    expected, found = ({msgspec.structs.astuple(item)[0]: item for item in items} for items in (facts, listed))
+    for name in found:
+        if name not in expected:
+            yield f"the manifest lists {name!r} in {field}, where it does not belong"
+    for name, item in expected.items():
+        if name in found:
+            yield from _wrong(msgspec.structs.asdict(item), found[name], f"{field}[{name!r}].")
+        else:
+            yield f"the manifest lacks {name!r} in {field}"
+
+
+def shown(value: object) -> str:
+    """A value of a manifest in a sentence; the first items of a long list."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    more = f", … {len(value)} in all" if len(value) > _SHOWN_ITEMS else ""
+    return f"[{', '.join(map(repr, value[:_SHOWN_ITEMS]))}{more}]"
