@@ -76,6 +76,8 @@ def _with_values(arguments: Sequence[str]) -> list[str]:
 
 def _explain(error: BaseException) -> int:
     """Print what happened and what to do next; returns the exit code."""
+    if isinstance(error, MemoryError):
+        error = GraphcutError(f"there is not enough memory: {error}", hint="give smaller sizes, or free memory")
     match error:
         case GraphcutError():
             code = 2 if isinstance(error, UsageError) else 4 if isinstance(error, PlanError) else 3

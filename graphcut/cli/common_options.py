@@ -30,7 +30,7 @@ Inputs = Annotated[
     list[Path] | None, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`. Repeatable.")
 ]
 OneInput = Annotated[Path, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`.")]
-Seed = Annotated[int, Option(metavar="N", help="Random seed.")]
+Seed = Annotated[int, Option(metavar="N", min=0, help="Random seed.")]
 Profile = Annotated[Literal["prefill", "decode"], Option(help="For a decoder: costs of a prompt, or of a token.")]
 Tokens = Annotated[int, Option(metavar="N", min=1, help="Prompt length for prefill, KV-cache length for decode.")]
 Force = Annotated[bool, Option("--force", "-f", help="Overwrite an existing output.")]
@@ -113,7 +113,7 @@ def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for text in dim or ():
         name, _, number = text.rpartition("=")
-        if not (name and number.isascii() and number.isdigit()):
+        if not (name and number.isascii() and number.isdigit() and len(number) < 20):
             raise UsageError(f"--dim {text}: expected NAME=N with N >= 0", hint="for example --dim seq=128")
         sizes[name] = int(number)
     return sizes

@@ -114,7 +114,7 @@ def _generated(
 
 def _ids(option: str, text: str) -> list[int]:
     words = text.replace(",", " ").split()
-    if not words or not all(word.isascii() and word.isdigit() for word in words):
+    if not words or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
         raise UsageError(
             f"{option} {text!r} is not a comma-separated list of token ids", hint=f"for example {option} 1,15,27"
         )

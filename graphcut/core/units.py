@@ -18,7 +18,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         UsageError: `text` is not a size.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([a-zA-Z]*)\s*", text)
     if match is None or match[2].lower() not in _BYTES:
         raise UsageError(f"{text!r} is not a size", hint="write it like 512MiB, 2GB or 1.5GiB")
     return int(Fraction(match[1]) * _BYTES[match[2].lower()])

@@ -142,8 +142,8 @@ def profile_dims(model: Model, profile: DecoderProfile, length: int) -> dict[str
             f"{model.path.name} is not a decoder: none of its inputs is a cache that becomes an output",
             hint="prefill and decode are for decoders with past and present tensors; for others give --dim NAME=NUMBER",
         )
-    if length < 1:
-        raise UsageError(f"the length of a profile can't be {length}", hint="it is 1 or more")
+    if not 1 <= length < 1 << 31:
+        raise UsageError(f"the length of a profile can't be {length}", hint="it is 1 or more, and below 2**31")
     seq, past = (length, 0) if profile == "prefill" else (1, length)
     seq, past = _number(sizes.seq, model.dims, seq), _number(sizes.past, model.dims, past)
     # A buffer for past and present tokens has one symbol for both, and must hold them all: later entries win.

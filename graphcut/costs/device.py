@@ -32,9 +32,14 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def check_finite(field: str, what: str, value: float | None, *, may_be_0: bool = True) -> None:
-    """Raise a ValueError if a number is given that is infinite, negative, or 0 though it must not be."""
-    if value is not None and not (0 < value < float("inf") or (may_be_0 and value == 0)):
-        expected = f"a finite number {'of 0 or more' if may_be_0 else 'above 0'}"
+    """Raise a ValueError if a number is given that is infinite, negative, or 0 though it must not be.
+
+    Numbers beyond 1e±30 are refused too: products and quotients of them leave the range of floats.
+    """
+    if value is not None and not (1e-30 <= value <= 1e30 or (may_be_0 and value == 0)):
+        is_extreme = 0 < value < float("inf")
+        bound = "of 0 or more" if may_be_0 else "above 0"
+        expected = "a number from 1e-30 to 1e30" if is_extreme else f"a finite number {bound}"
         raise ValueError(f"{field} of {what} can't be {value:g}: expected {expected}")
 
 

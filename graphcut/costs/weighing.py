@@ -81,6 +81,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
     sizes = {name: tensor.bytes_for(numbers) for name, tensor in model.boundary_types.items()}
     known = _bound_types(model, numbers, sizes)
     sizes.update({name: tensor.bytes_for(numbers) for name, tensor in known.items()})
+    model.check_sizes(sizes, numbers)
     context = _context_of(model, numbers)
     bound = replace(context, tensors={**context.tensors, **known}, called={})
     constants = _constant_bytes(model, bound)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,6 +28,8 @@ Feeds = dict[str, Any]
 """The inputs of a model by name: arrays; lists for sequences, dicts for maps, None for an optional without value."""
 
 _WORDS: Final = ("ada", "bob", "eve", "ivy")
+_MAX_ELEMENTS: Final = 1 << 40
+"""An input with more elements is larger than any memory."""
 _LARGEST_DEFAULT_BYTES: Final = 1 << 20
 """A larger default is a weight that the exporter listed among the inputs; it is not fed."""
 
@@ -49,7 +52,7 @@ def generate(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = N
         The inputs by name, in the order of the model, as `running.values.to_value` takes them.
 
     Raises:
-        UsageError: `sizes` names a dimension that the inputs do not have.
+        UsageError: `sizes` names a dimension that the inputs do not have, or an input is larger than any memory.
         ModelError: an input has a type for which no values can be generated.
     """
     survey = survey_inputs(model)
@@ -125,9 +128,12 @@ class _Generator:
         return self.variant % 2 == 1 and any(node.op == "OptionalHasElement" for node, _ in readers)
 
     def _tensor(self, name: str, random: np.random.Generator) -> object:
-        dtype = self.survey.tensors[name].dtype
+        dtype, shape = self.survey.tensors[name].dtype, self.numbers.sizes.shapes[name]
+        if prod(shape) > _MAX_ELEMENTS:
+            message = f"no values can be generated for input {name!r}: it has the shape {list(shape)}"
+            raise UsageError(message, hint="give smaller sizes with --dim, or values with --inputs")
         if dtype == "string":
-            words = random.choice(self._words(name), self.numbers.sizes.shapes[name])
+            words = random.choice(self._words(name), shape)
             return np.asarray(words, dtype=object)
         return to_dtype(self.numbers.draw(name, random), dtype)
 

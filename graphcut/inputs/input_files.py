@@ -6,9 +6,10 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _NONE_KNOWN: Final[Mapping[str, Tensor]] = MappingProxyType({})
 _WRITE_AGAIN: Final = "write it again with numpy.savez"
+_MOST_COMPRESSED: Final = 1032
+"""Deflate makes data at most so many times smaller."""
 _NUMBERED: Final = re.compile(r"input_(\d+)\.pb")
 
 
@@ -61,27 +64,42 @@ def _read_npz(path: Path) -> dict[str, object]:
     with path.open("rb") as opened:
         if not zipfile.is_zipfile(opened):
             raise UsageError(f"{path} is not a .npz file", hint="write one with numpy.savez(path, **inputs)")
-        opened.seek(0)
         try:
-            with np.load(opened, allow_pickle=False) as file:  # a pickle could run any code
-                return {name: _array(path, file, name) for name in file.files}
-        except zipfile.BadZipFile as error:
+            with zipfile.ZipFile(opened) as archive:
+                members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                return {name: _array(path, archive, info, name) for name, info in members.items()}
+        except (zipfile.BadZipFile, OverflowError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} can't be read: {error}", hint=_WRITE_AGAIN) from None
 
 
-def _array(path: Path, file: Mapping[str, Any], name: str) -> object:
+def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> object:
     try:
-        found: object = file[name]
-    except (ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
-        if "allow_pickle" in str(error):
-            raise UsageError(
-                f"{path}: {name!r} is a pickled array of Python objects, which could run any code and is not read",
-                hint="save words with dtype=str, and sequences as a folder of ONNX test data",
-            ) from None
+        with archive.open(info) as member:
+            _check_header(path, member, info, name)
+        with archive.open(info) as member:
+            return np.lib.format.read_array(member, allow_pickle=False)  # a pickle could run any code
+    except (ValueError, EOFError, RuntimeError, OverflowError, zlib.error, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: {name!r} can't be read: {error}", hint=_WRITE_AGAIN) from None
-    if not isinstance(found, np.ndarray):  # numpy returns a member that is no array as bytes
+
+
+def _check_header(path: Path, member: IO[bytes], info: zipfile.ZipInfo, name: str) -> None:
+    """Refuse an array of objects, and one whose header claims more values than the archive can hold."""
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if member.read(6) != np.lib.format.MAGIC_PREFIX:
         raise UsageError(f"{path}: {name!r} is not an array", hint=_WRITE_AGAIN)
-    return found
+    version = (*member.read(2),)
+    if version not in read:
+        raise ValueError(f"EOF, or an unknown version of the format: {version}")
+    shape, _, dtype = read[version](member)
+    if dtype.hasobject:
+        raise UsageError(
+            f"{path}: {name!r} is a pickled array of Python objects, which could run any code and is not read",
+            hint="save words with dtype=str, and sequences as a folder of ONNX test data",
+        )
+    claimed = prod(shape) * max(1, dtype.itemsize)
+    held = min(info.file_size, path.stat().st_size * _MOST_COMPRESSED)
+    if claimed > held:
+        raise ValueError(f"it claims {claimed:,} bytes, and the file holds {held:,} at most")
 
 
 def _read_folder(path: Path, model_reads: Sequence[str], tensors: Mapping[str, Tensor]) -> dict[str, object]:

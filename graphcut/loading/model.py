@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto, TensorProto
@@ -19,6 +20,7 @@ from ..core.units import count
 from ..core.wiring import Tensor
 from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, resolve_location
+from .foreign_formats import refuse_foreign
 from .graph_reader import check_inner_text, check_text, read_graph
 from .in_memory import TemporaryFolder, is_graph, write_model
 from .node_rules import check_nodes
@@ -27,6 +29,9 @@ from .shape_inference import infer_tensors
 from .subgraphs import FunctionKey, function_key, is_external, nodes_within, tensors_in
 from .tensor_values import check_inline_values, values_bytes
 from .wire_format import read_without_weights
+
+MAX_BYTES: Final = 1 << 56
+"""All tensors together take at most so much, so that 64 bits hold every sum of sizes."""
 
 TensorBytes = Mapping[str, tuple[int, bool]]
 """Sizes of tensors in bytes by name, and whether each is exact; otherwise it is a lower bound."""
@@ -70,13 +75,27 @@ class Model(Product):
 
     @cached_property
     def tensor_bytes(self) -> TensorBytes:
-        """Sizes of `tensors` for `dims`."""
+        """Sizes of `tensors` for `dims`.
+
+        Raises:
+            ModelError: together they are above `MAX_BYTES`; a UsageError if that is for `dims`.
+        """
         sizes = {name: tensor.bytes_for(self.dims) for name, tensor in self.tensors.items()}
         if self.dims and not all(is_exact for _, is_exact in sizes.values()):
             bound = infer_bound(self.proto, self.dims, self.tensors.keys())
             better = {name: tensor.bytes_for(self.dims) for name, tensor in bound.items()}
             sizes = {n: max(found, better.get(n, found), key=lambda s: (s[1], s[0])) for n, found in sizes.items()}
+        self.check_sizes(sizes, self.dims)
         return sizes
+
+    def check_sizes(self, sizes: TensorBytes, dims: Mapping[str, int]) -> None:
+        """Refuse tensors that together are above `MAX_BYTES`: with a UsageError if numbers for symbols made them so."""
+        if sum(number for number, _ in sizes.values()) > MAX_BYTES:
+            name = max(sizes, key=lambda name: sizes[name][0])
+            raise (UsageError if dims else ModelError)(
+                f"the tensors of {self.path.name} take more than 64 PiB, {name!r} alone {sizes[name][0]:,} bytes",
+                hint="give smaller sizes" if dims else "check the shapes of the model's inputs",
+            )
 
     @cached_property
     def functions(self) -> Mapping[FunctionKey, FunctionProto]:
@@ -183,8 +202,8 @@ def _check_dims(model: Model, dims: Mapping[str, int]) -> None:
                 f"{model.path.name} has no symbolic dimension {name!r}",
                 hint=f"its symbolic dimensions: {', '.join(sorted(symbols)) or 'none'}",
             )
-        if number < 0:
-            raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more")
+        if not 0 <= number <= MAX_BYTES:
+            raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more, and at most 2**56")
 
 
 def _parse(path: Path) -> ModelProto:
@@ -198,9 +217,17 @@ def _parse(path: Path) -> ModelProto:
             raise ModelError(f"there is no file {path}", hint="check the path")
         if not path.is_file():
             raise ModelError(f"{path} is not a regular file", hint="name the .onnx file")
-        raw = read_without_weights(path)
+        try:
+            return _read(path)
+        except ModelError:
+            refuse_foreign(path)
+            raise
     except OSError as error:
         raise ModelError(f"{path} can't be read: {error.strerror}", hint="check the path and its permissions") from None
+
+
+def _read(path: Path) -> ModelProto:
+    raw = read_without_weights(path)
     hint = "export the model to ONNX first"
     proto = ModelProto()
     try:

@@ -43,8 +43,8 @@ def simulate(
     Raises:
         UsageError: a number is out of range, or both a rate and a window are given.
     """
-    if requests < 1:
-        raise UsageError(f"{requests} requests can't be simulated", hint="take 1 or more")
+    if not 1 <= requests < 1 << 31:
+        raise UsageError(f"{requests} requests can't be simulated", hint="take 1 or more, and fewer than 2**31")
     if rate_per_s is not None and window is not None:
         raise UsageError("a rate excludes a number of requests in flight", hint="leave out --rate or --closed")
     if rate_per_s is not None and not 0 < rate_per_s < float("inf"):

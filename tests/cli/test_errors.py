@@ -45,7 +45,7 @@ def without_weights(folder: Path) -> Path:
         ("folder", r".* is a folder, not a model"),
         ("empty", r".*empty\.onnx is empty"),
         ("text", r".*text\.onnx is not an ONNX model.*"),
-        ("JSON", r".*model\.json is not an ONNX model.*"),
+        ("JSON", r".*model\.json is a JSON file, not an ONNX model"),
         ("truncated", r".*truncated\.onnx is not an ONNX model, or is truncated: .*"),
         (
             "weightless",
