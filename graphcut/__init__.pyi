@@ -69,6 +69,8 @@ from .simulating.simulator import simulate as simulate
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
 from .surgery.merging import merge as merge
 from .surgery.splitting import split as split
+from .verifying.files import FileVerification as FileVerification
+from .verifying.files import verify_files as verify_files
 from .verifying.verification import Verification as Verification
 from .verifying.verification import verify as verify
 

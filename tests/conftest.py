@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -35,6 +37,21 @@ def model_of(
 def floats(name: str, *shape: int | str | None) -> ValueInfoProto:
     """A float32 tensor of that shape."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+
+
+@contextmanager
+def openings(file: Path) -> Iterator[list[str]]:
+    """The modes in which Python opens `file`: an audit hook sees every opening."""
+    seen: list[str] = []
+    is_watching = True
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if is_watching and event == "open" and str(arguments[0]) == str(file):
+            seen.append(str(arguments[1]))
+
+    sys.addaudithook(hook)  # it can't be removed
+    yield seen
+    is_watching = False
 
 
 @pytest.fixture

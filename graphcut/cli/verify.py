@@ -1,13 +1,19 @@
 """The command `graphcut verify`."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
+from ..core.errors import UsageError
 from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, open_
 from .input_files import is_random
 from .output import print_, print_json
+
+if TYPE_CHECKING:
+    from ..core.manifest import Cascade
 
 
 def verify(
@@ -16,12 +22,19 @@ def verify(
     inputs: Inputs = None,
     optimized: Annotated[bool, Option("--optimized", help="Compare with graph optimizations on.")] = False,
     structural: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
+    files_only: Annotated[bool, Option("--files", help="Compare files with the manifest, without the model.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify that a cascade computes what its model computes.
 
-    Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed.
+    Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed. --files needs no
+    model: it compares parts and weights with the digests in the manifest.
     """
+    if files_only:
+        if inputs or optimized or structural or original != OriginalOptions():
+            raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
+        _verify_files(open_(cascade_path), as_json=as_json)
+        return
     from ..drawing.json_records import verification_record
     from ..drawing.terminal.verification import draw_verification
     from ..inputs.input_files import read_inputs
@@ -37,5 +50,19 @@ def verify(
         print_json(verification_record(report))
     else:
         print_(lambda console: draw_verification(report, cascade, console))
+    if not report:
+        raise typer.Exit(1)
+
+
+def _verify_files(cascade: Cascade, *, as_json: bool) -> None:
+    from ..drawing.json_records import file_verification_record
+    from ..drawing.terminal.verification import draw_file_verification
+    from ..verifying.files import verify_files
+
+    report = verify_files(cascade)
+    if as_json:
+        print_json(file_verification_record(report))
+    else:
+        print_(lambda console: draw_file_verification(report, console))
     if not report:
         raise typer.Exit(1)

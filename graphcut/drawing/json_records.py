@@ -28,6 +28,7 @@ from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
+    from ..verifying.files import FileVerification
     from ..verifying.verification import Verification
 
 
@@ -47,7 +48,8 @@ def schema_types() -> dict[str, type[msgspec.Struct]]:
     """The type of each document, by the name under its key `schema`."""
     from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
 
-    types = (AnalysisRecord, PlanRecord, CascadeRecord, DryRunRecord, VerificationRecord, Changes, SimulationRecord)
+    verified = (VerificationRecord, FileVerificationRecord)
+    types = (AnalysisRecord, PlanRecord, CascadeRecord, DryRunRecord, *verified, Changes, SimulationRecord)
     return {str(record.__struct_config__.tag): record for record in (*types, BenchmarkRecord, GenerationRecord)}
 
 
@@ -291,6 +293,21 @@ class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="s
 def verification_record(verification: Verification) -> VerificationRecord:
     """The document of a verification."""
     return msgspec.convert(verification, VerificationRecord, from_attributes=True)
+
+
+class FileVerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.files/1"):
+    """The files of a cascade compared with its manifest."""
+
+    same: bool  #: whether nothing differs.
+    objections: tuple[str, ...]  #: what differs.
+    files: int  #: number of files that were compared with digests.
+    compared_bytes: int  #: how many bytes of them.
+    undigested: tuple[str, ...]  #: the parts with weights that have no digest.
+
+
+def file_verification_record(verification: FileVerification) -> FileVerificationRecord:
+    """The document of a verification of files."""
+    return msgspec.convert(verification, FileVerificationRecord, from_attributes=True)
 
 
 class SimulationRecord(SimulationResult, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.simulated/1"):

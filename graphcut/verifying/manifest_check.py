@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ..core.digests import unchanged_version
+from ..core.digests import unchanged_version, wrong_blocks
 from ..core.manifest import Cascade, Manifest, Part
+from ..core.units import count
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
@@ -24,11 +25,11 @@ def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
     """What the manifest says wrongly of the model and of the cascade as a whole, one sentence each."""
     manifest = cascade.manifest
     known = [name for name in cascade.wiring.boundary_tensors if name in model.boundary_types]
-    yield from _wrong(model_facts(model, known), manifest)
+    yield from wrong_facts(model_facts(model, known), manifest)
     if cascade.source.exists() and cascade.source.samefile(model.path):
         data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
-        yield from _wrong({"data": data}, manifest.source, "source.")
-    yield from _wrong({"weights": "copy" if "/" in manifest.source.file else "share"}, manifest)
+        yield from wrong_facts({"data": data}, manifest.source, "source.")
+    yield from wrong_facts({"weights": "copy" if "/" in manifest.source.file else "share"}, manifest)
     yield from _wrong_devices(manifest)
 
 
@@ -54,23 +55,29 @@ def wrong_in_part(
         loaded: its model.
         earlier: the nodes of the parts before it.
     """
-    yield from _wrong(part_facts(model, loaded.proto, earlier), part)
+    yield from wrong_facts(part_facts(model, loaded.proto, earlier), part)
+    yield from wrong_files(cascade, part, loaded)
+
+
+def wrong_files(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
+    """What the manifest says wrongly of the files of a part, and which of them have other bytes, one sentence each."""
     listed, found = (tuple(sorted(data.keys() - {part.file})) for data in (part.data, loaded.data))
     if listed != found:
         yield f"the manifest gives data as {shown(listed)}, but it is {shown(found)}"
+    if unchanged_version(cascade.file(part), part.sha256) is None:
+        yield f"{part.file} is not the file that was written: its digest differs"
     spans = merge_ranges(loaded.range_of(tensor) for tensor in tensors_in(loaded.proto) if is_external(tensor))
+    is_copy = cascade.manifest.weights == "copy"
     for name, data in part.data.items():
-        is_copy = cascade.manifest.weights == "copy"
-        whole = ((0, data.bytes),)
         ranges = tuple((span.offset, span.length) for span in spans if span.file == cascade.root / name)
-        if data.digest.ranges != (whole if is_copy else ranges) if data.digest is not None else is_copy:
+        expected = ((0, data.bytes),) if is_copy else ranges
+        if (data.digest is None and is_copy) or (data.digest is not None and data.digest.ranges != expected):
             yield f"the manifest lacks a digest of all that the part reads of {name}"
-    for name in (part.file, *part.data):
-        if unchanged_version(cascade.root / name, part.data.get(name) or part.sha256) is None:
-            yield f"{name} is not the file that was written: its digest differs"
+        if data.digest is not None and (wrong := wrong_blocks(cascade.root / name, data.digest)):
+            yield f"{name} has other bytes in {len(wrong):,} of {count(len(data.digest.blocks), 'block')}"
 
 
-def _wrong(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "") -> Iterator[str]:
+def wrong_facts(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "") -> Iterator[str]:
     """The fields of `record` that differ from `facts`, one sentence each."""
     for field, fact in facts.items():
         listed = getattr(record, field)
@@ -88,7 +95,7 @@ def _wrong_items(field: str, facts: Iterable[msgspec.Struct], listed: Iterable[m
             yield f"the manifest lists {name!r} in {field}, where it does not belong"
     for name, item in expected.items():
         if name in found:
-            yield from _wrong(msgspec.structs.asdict(item), found[name], f"{field}[{name!r}].")
+            yield from wrong_facts(msgspec.structs.asdict(item), found[name], f"{field}[{name!r}].")
         else:
             yield f"the manifest lacks {name!r} in {field}"
 

@@ -64,6 +64,41 @@ def test_structure_alone_runs_nothing(run: Run, parts: Path) -> None:
     assert "numbers" not in result.out
 
 
+def test_files_are_compared_without_the_model(run: Run, own_llm: Path, own_parts: Path) -> None:
+    own_llm.unlink()
+    result = run("verify", own_parts, "--files")
+    count = len([file for file in own_parts.iterdir() if file.name != "cascade.json"])
+    assert (result.code, result.err) == (0, "")
+    assert re.fullmatch(
+        rf"✓ the files are what the manifest says\n  {count} files: [\d.]+ KiB compared with digests\n", result.out
+    )
+    file = own_parts / "part-1.onnx.data"
+    raw = bytearray(file.read_bytes())
+    raw[3] ^= 0x40
+    file.write_bytes(raw)
+    result = run("verify", own_parts, "--files")
+    said = "part-1.onnx: part-1.onnx.data has other bytes in 1 of 1 block"
+    assert (result.code, result.err) == (1, "")
+    assert result.out.startswith("✗ the files are not what the manifest says\n")
+    assert said in result.out
+    found = json.loads(run("verify", own_parts, "--files", "--json").out)
+    assert (found["schema"], found["same"], found["objections"]) == ("graphcut.files/1", False, [said])
+
+
+def test_weights_without_digests_are_said(run: Run, own_llm: Path) -> None:
+    for words, gap in (([], True), (["--digest"], False)):
+        split = run("split", own_llm, "--num-splits", "2", "--weights", "share", "--force", "-q", *words)
+        result = run("verify", split.out.strip(), "--files")
+        assert result.code == 0
+        assert ("weights of 2 parts have no digest: split with --digest" in result.out) is gap
+
+
+def test_files_alone_takes_no_other_option(run: Run, parts: Path) -> None:
+    for words in (["--structural"], ["--optimized"], ["--inputs", "random"], ["--model", "m.onnx"], ["--seed", "1"]):
+        result = run("verify", parts, "--files", *words)
+        assert (result.code, result.error[0]) == (2, "--files compares without the model")
+
+
 def test_inputs_come_from_files_and_folders(run: Run, tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="relu"), helper.make_node("Neg", ["a"], ["y"], name="neg")]
     onnx.save(model_of(nodes, [floats("x", "n")], [floats("y", "n")]), tmp_path / "m.onnx")

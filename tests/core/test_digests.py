@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,8 @@ from graphcut.core.digests import (
     unchanged_version,
     wrong_blocks,
 )
+
+from conftest import openings
 
 SIZE = 2 * BLOCK_BYTES + 1000
 OLD_NS = 1_000_000_000
@@ -93,21 +92,6 @@ def test_bytes_outside_the_ranges_do_not_count(file: Path) -> None:
 
 
 # Versions
-
-
-@contextmanager
-def openings(file: Path) -> Iterator[list[str]]:
-    """The modes in which Python opens `file`: an audit hook sees every opening."""
-    seen: list[str] = []
-    is_watching = True
-
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if is_watching and event == "open" and str(arguments[0]) == str(file):
-            seen.append(str(arguments[1]))
-
-    sys.addaudithook(hook)  # it can't be removed
-    yield seen
-    is_watching = False
 
 
 def aged(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

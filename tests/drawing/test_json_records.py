@@ -15,6 +15,7 @@ from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.simulating.simulator import simulate
 from graphcut.surgery.splitting import prepare
+from graphcut.verifying.files import verify_files
 
 CLUSTER = Cluster(devices=(Device(name="a"), Device(name="b")))
 
@@ -34,6 +35,7 @@ def documents(chain: Path, tmp_path: Path) -> dict[str, msgspec.Struct]:
         "graphcut.view/1": json_records.cascade_record(cascade),
         "graphcut.dry-run/1": json_records.dry_run_record(prepare(model, plan, tmp_path / "other")),
         "graphcut.report/1": json_records.verification_record(graphcut.verify(model, cascade)),
+        "graphcut.files/1": json_records.file_verification_record(verify_files(cascade)),
         "graphcut.changes/1": changes_between(*scenes),
         "graphcut.simulated/1": json_records.simulation_record(result, "plan.json"),
     }

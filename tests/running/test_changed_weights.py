@@ -17,6 +17,8 @@ from graphcut.core.digests import version_of
 from graphcut.inputs.generating import generate
 from graphcut.running import stage
 
+from conftest import openings
+
 Feeds = Mapping[str, Any]
 Way = Callable[[Cascade, Iterable[Feeds]], Iterable[Any]]
 
@@ -146,6 +148,25 @@ def test_what_other_parts_read_of_shared_weights_may_change(model: Model) -> Non
     stage.check_unchanged(cascade, cascade.parts[0])
     with pytest.raises(RunError, match=r"llm\.onnx\.data was changed after the model was cut"):
         stage.check_unchanged(cascade, cascade.parts[1])
+
+
+def test_weights_are_read_once_however_often_their_part_is_loaded(
+    cascade: Cascade, feeds: list[Feeds], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime opens files too, but not through Python."""
+    file = weights_of(cascade, 1)
+    a_second_later_ns = file.stat().st_ctime_ns + 10**9
+    monkeypatch.setattr("time.time_ns", lambda: a_second_later_ns)
+    with openings(file) as seen:
+        for feed in feeds:
+            graphcut.run(cascade, feed)
+        assert len(seen) == 1
+        update(file, file.read_bytes())
+        a_second_later_ns += 10**9
+        seen.clear()
+        for feed in feeds:
+            graphcut.run(cascade, feed)
+        assert len(seen) == 1
 
 
 # During a run

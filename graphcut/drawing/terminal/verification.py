@@ -12,6 +12,7 @@ from .lanes import MAX_ROWS
 from .screen import Screen, screen_on
 
 if TYPE_CHECKING:  # these load ONNX Runtime
+    from ...verifying.files import FileVerification
     from ...verifying.numerical import TensorComparison
     from ...verifying.verification import Verification
 
@@ -38,6 +39,17 @@ def draw_verification(verification: Verification, cascade: Cascade, console: Con
         lines.append(Text("  some tensors depend on random nodes: for these, only the structure was compared", "dim"))
     if verification.reason:
         lines.append(screen.text(f"  {verification.reason}", "dim"))
+    return Group(*lines)
+
+
+def draw_file_verification(verification: FileVerification, console: Console) -> RenderableType:
+    """The answer in the first line, then what was compared, what differs and what could not be compared."""
+    screen = screen_on(console)
+    sign, style = (screen.glyphs.yes, "bold green") if verification else (screen.glyphs.no, "bold red")
+    answer = "are what the manifest says" if verification else "are not what the manifest says"
+    lines = [Text(f"{sign} the files {answer}", style), screen.text(f"  {verification.summary}")]
+    lines += [screen.text(f"  {sentence}", "red") for sentence in verification.objections[:MAX_ROWS]]
+    lines += [screen.text(f"  {verification.gap}", "yellow")] if verification.gap else []
     return Group(*lines)
 
 

@@ -1,0 +1,91 @@
+"""`verify_files`: the files of a cascade compared with its manifest, without the model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..core.errors import GraphcutError
+from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
+from ..core.product import Product
+from ..core.units import count, size
+from ..loading.fingerprint import graph_digest
+from ..loading.model import load
+from .manifest_check import wrong_facts, wrong_files
+
+
+@dataclass(frozen=True, repr=False)
+class FileVerification(Product):
+    """The result of `verify_files`. It is true if the files are what the manifest says; `print` shows it."""
+
+    objections: tuple[str, ...]  #: how the files differ, one sentence each.
+    files: int  #: number of files that were compared with digests.
+    compared_bytes: int  #: how many bytes of them.
+    undigested: tuple[str, ...]  #: the parts with weights that have no digest; only their size was compared.
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return not self.objections
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    @property
+    def summary(self) -> str:
+        """What was compared."""
+        return f"{count(self.files, 'file')}: {size(self.compared_bytes)} compared with digests"
+
+    @property
+    def gap(self) -> str:
+        """What could not be compared; empty if nothing."""
+        parts = count(len(self.undigested), "part")
+        return f"weights of {parts} have no digest: split with --digest" if self.undigested else ""
+
+    def __str__(self) -> str:
+        answer = f"the files {'are' if self else 'are not'} what the manifest says"
+        return "\n".join(filter(None, (answer, self.summary, *self.objections, self.gap)))
+
+
+def verify_files(cascade: CascadeLike) -> FileVerification:
+    """Compare the files of `cascade` with its manifest, without the model.
+
+    Each part file and its weights must have the digests in the manifest; each part must have the inputs and outputs,
+    the number of nodes, the sizes of weights and the graph that the manifest gives. Whether the parts compute what the
+    model computes is not known without the model: see `verify`.
+
+    Raises:
+        CascadeError: a file is missing or has another size, or the manifest contradicts itself.
+    """
+    cascade = open_cascade(cascade)
+    objections = [f"{part.file}: {sentence}" for part in cascade.parts for sentence in _objections(cascade, part)]
+    spans = {(part.file, 0, cascade.file(part).stat().st_size) for part in cascade.parts}
+    digests = [(part, name, data.digest) for part in cascade.parts for name, data in part.data.items()]
+    spans |= {(name, *span) for _, name, digest in digests if digest is not None for span in digest.ranges}
+    return FileVerification(
+        tuple(objections),
+        files=len({name for name, _, _ in spans}),
+        compared_bytes=sum(length for _, _, length in spans),
+        undigested=tuple(dict.fromkeys(part.file for part, _, digest in digests if digest is None)),
+    )
+
+
+def _objections(cascade: Cascade, part: Part) -> Iterator[str]:
+    """How the files of a part differ from the manifest."""
+    try:
+        loaded = load(cascade.file(part))
+        weights = [weight.bytes for weight in loaded.graph.weights.values()]
+        yield from wrong_facts(
+            {
+                "reads": loaded.graph.reads,
+                "writes": loaded.graph.writes,
+                "nodes": len(loaded.graph.nodes),
+                "weight_bytes": sum(weights),
+                "largest_weight_bytes": max(weights, default=0),
+                "graph": graph_digest(loaded.proto),
+            },
+            part,
+        )
+        yield from wrong_files(cascade, part, loaded)
+    except OSError as error:
+        yield f"a file can't be read: {error.strerror}"
+    except GraphcutError as error:
+        yield str(error)
