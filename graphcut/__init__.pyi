@@ -6,6 +6,7 @@ from .benchmarking.cost_measurement import MeasuredCosts as MeasuredCosts
 from .benchmarking.cost_measurement import measure as measure
 from .core.errors import CascadeError as CascadeError
 from .core.errors import GraphcutError as GraphcutError
+from .core.errors import LeftoverWarning as LeftoverWarning
 from .core.errors import LossWarning as LossWarning
 from .core.errors import MemoryCapError as MemoryCapError
 from .core.errors import ModelError as ModelError

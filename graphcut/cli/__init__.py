@@ -7,17 +7,18 @@ import gc
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import typer
 
 from ..benchmarking.ways import way_descriptions
-from ..core.errors import GraphcutError, PlanError, UsageError
+from ..core.errors import GraphcutError, LeftoverWarning, PlanError, UsageError
 from ..demos import DEMOS
 from . import analyze, bench, cost_model, demo, generate, merge, plan, run, show, simulate, split, verify
 from .application import add_command, app
-from .output import complain, settings
+from .output import complain, say, settings
 
 _INTERRUPTED: Final = 130
 
@@ -45,6 +46,7 @@ def main() -> None:
     """Run the command line, explain errors in two lines, and exit with a code."""
     gc.disable()  # a command ends before garbage matters, and looking for it takes a tenth of its time
     settings.is_quiet = settings.has_no_color = False
+    warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names may hold characters that the terminal lacks
@@ -72,6 +74,15 @@ def _with_values(arguments: Sequence[str]) -> list[str]:
         if word in _VALUELESS and (not is_value or following.endswith(".onnx")):
             made[i] = f"{word}={_VALUELESS[word]}"
     return made
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
+) -> None:
+    if issubclass(category, LeftoverWarning):
+        say(f"note: {message}")
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
 
 def _explain(error: BaseException) -> int:

@@ -158,8 +158,11 @@ def writing(bytes_to_write: int, *, is_silent: bool) -> Iterator[Callable[[str, 
 
 def check_output(output: Path | None, *, force: bool, option: str = "-o") -> None:
     """Refuse an output file that exists or has no folder, before any work is done."""
+    from ..core.atomic_files import mend
+
     if output is None:
         return
+    mend(output.absolute().parent, output.name)
     if output.exists() and not force:
         raise UsageError(f"{output} already exists", hint=f"choose another name with {option}, or add --force")
     if not output.absolute().parent.is_dir():

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
-from ..core.atomic_files import scratch_folder
 from ..core.errors import UsageError
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, print_line, put_text, say_next, settings, writing
@@ -58,9 +54,8 @@ def split(
     if dry_run:
         _describe(cut, as_json=as_json)
         return
-    replaced = report if weights == "copy" else None
-    with writing(cut.bytes_to_write, is_silent=as_json) as progress, _moved_aside(replaced, folder):
-        cascade = write(cut, force=force, progress=progress)
+    with writing(cut.bytes_to_write, is_silent=as_json) as progress:
+        cascade = write(cut, force=force, progress=progress, report=report)
     if report is not None:
         from ..drawing.html import html_of
 
@@ -108,24 +103,6 @@ def _describe(cut: PreparedFiles, *, as_json: bool) -> None:
     lines = [*describe(cut), f"{size(cut.bytes_to_write)} would be written; this was a dry run"]
     for line in lines:
         print_line(line)
-
-
-@contextmanager
-def _moved_aside(report: Path | None, folder: Path) -> Iterator[None]:
-    """Keep an existing report outside `folder` meanwhile, and put it back if that fails.
-
-    The folder is replaced as a whole, and only if its manifest lists everything in it; it does not list the report.
-    """
-    if report is None or not report.is_file() or report.parent.resolve() != folder.resolve():
-        yield
-        return
-    with scratch_folder(folder.resolve().parent, report.name) as scratch:
-        os.replace(report, scratch / "old")
-        try:
-            yield
-        except BaseException:
-            os.replace(scratch / "old", report)
-            raise
 
 
 def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:

@@ -1,27 +1,121 @@
 """Replace files and folders atomically: new ones are written to a scratch folder, then renamed.
 
-An error, Ctrl-C included, undoes what was done. Only a machine that stops between two renames can leave a mixture; the
-old files are then in the scratch folder.
+An error, Ctrl-C included, undoes what was done. If a process was killed, the next one that writes to the same place
+does. Only a machine that stops between two renames can leave a mixture; the old files are then in the scratch folder.
 """
 
+import ctypes
+import errno
+import fcntl
 import os
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-from .errors import UsageError
+import msgspec
+
+from .errors import GraphcutError, LeftoverWarning, UsageError
+
+_SUFFIX: Final = ".tmp-graphcut"
+_AT_FDCWD: Final = -100  # linux/fcntl.h
+_RENAME_NOREPLACE: Final = 1  # linux/fs.h
+_RENAME_EXCL: Final = 4  # sys/stdio.h of macOS
+
+
+class _Exchange(msgspec.Struct):
+    """What `replace_files` is about to rename."""
+
+    folder: str  #: where the files are to be, relative to the folder that has the scratch folder.
+    last: str  #: the file that is renamed last: once it is, all is done.
+    new: dict[str, tuple[int, int, int]]  #: the other new files, each with its `_identity`.
 
 
 @contextmanager
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
-    """A new folder in `parent`, so on the same file system; deleted at the end."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{name}.tmp-", dir=parent))
+    """A new folder in `parent`, so on the same file system, for writing `name`; deleted at the end.
+
+    One process at a time has it: it is locked. What a killed process left there is undone and deleted first, with a
+    `LeftoverWarning`.
+
+    Raises:
+        UsageError: another process has it, or a file is in the way of one that is to be put back.
+    """
+    home = _home(parent, name)
     try:
-        yield folder
+        lock = _lock(home)
+    except KeyboardInterrupt:
+        with suppress(UsageError):
+            mend(parent, name)
+        raise
+    try:
+        scratch = home / "files"
+        if scratch.exists():
+            _clear(scratch)
+            warnings.warn(f"removed {home}, which a killed run had left", LeftoverWarning, stacklevel=3)
+        scratch.mkdir()
+        yield scratch
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            _delete(home)
+        finally:
+            os.close(lock)
+
+
+def _delete(home: Path) -> None:
+    try:
+        _clear(home / "files")
+        with suppress(OSError):  # another process has found it, and waits for the lock
+            (home / "lock").unlink()
+            home.rmdir()
+    except KeyboardInterrupt:
+        _delete(home)
+        raise
+
+
+def mend(parent: Path, name: str) -> None:
+    """Undo and delete what a killed process left of `scratch_folder(parent, name)`.
+
+    Raises:
+        UsageError: see `scratch_folder`.
+    """
+    if _home(parent, name).exists():
+        with scratch_folder(parent, name):
+            pass
+
+
+def _home(parent: Path, name: str) -> Path:
+    return parent.resolve() / f".{name}{_SUFFIX}"
+
+
+def _lock(home: Path) -> int:
+    """Make the folder, and lock a file in it. The lock ends when the process ends, in whatever way."""
+    busy = UsageError(
+        f"another run is writing {home.with_name(home.name[1:].removesuffix(_SUFFIX))}",
+        hint=f"wait until it has ended; if none is running, move {home} away",
+    )
+    while True:
+        is_new = True
+        try:
+            home.mkdir(mode=0o700)
+        except FileExistsError:
+            is_new = False
+        if home.is_symlink():  # what it leads to is not ours
+            raise busy
+        with suppress(FileNotFoundError), ExitStack() as unless_locked:  # whoever had it has deleted it just now
+            lock = os.open(home / "lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+            unless_locked.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:  # some file systems have no locks
+                if isinstance(error, BlockingIOError) or not is_new:
+                    raise busy from None
+            if os.path.samestat(os.fstat(lock), (home / "lock").stat()):
+                unless_locked.pop_all()
+                return lock
 
 
 @contextmanager
@@ -29,7 +123,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """A path to write a file to. At the end the file replaces `path`, or the file that the link `path` points to.
 
     Raises:
-        UsageError: `path` exists and is not a file: a folder, a device, a pipe.
+        UsageError: `path` exists and is not a file: a folder, a device, a pipe. Or another process is writing it.
     """
     target = path.resolve() if path.is_symlink() else path.absolute()
     if target.exists() and not target.is_file():
@@ -39,35 +133,92 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(scratch / "new", target)
 
 
-def replace_folder(new: Path, target: Path, backup: Path) -> None:
-    """Rename `new` to `target`. An existing folder moves to `backup`, and back if renaming fails."""
-    if not target.exists():
-        os.replace(new, target)
-        return
-    os.replace(target, backup)
-    try:
-        os.replace(new, target)
-    except BaseException:
-        os.replace(backup, target)
-        raise
+def replace_files(
+    scratch: Path, folder: Path, *, last: str, old: Iterable[Path] = (), check: Callable[[], None] | None = None
+) -> None:
+    """Move the files `old` away, then all files of `scratch / "new"` into `folder`, `last` at the end.
 
+    `scratch` is a scratch folder in `folder` or beside it. Leaving it undoes all moves unless `last` was moved.
 
-def replace_files(new: Path, target: Path, *, last: str, old: Iterable[Path], backup: Path) -> None:
-    """Move the files `old` to `backup`, then all files of the folder `new` into `target`, `last` at the end.
+    Args:
+        scratch: the scratch folder.
+        folder: where the files are to be.
+        last: the name of the new file that is moved last.
+        old: files of `folder`; one that is not there is left out.
+        check: called when the old files are in `scratch / "old"`, to look at them once more. May raise an error.
 
-    If a move fails, all moves are undone.
+    Raises:
+        UsageError: there is another file with the name of a new one. It is not replaced.
     """
+    new, backup = scratch / "new", scratch / "old"
     backup.mkdir()
-    done: list[tuple[Path, Path]] = []
     names = sorted(file.name for file in new.iterdir() if file.name != last)
-    moves = [(file, backup / file.name) for file in dict.fromkeys(old) if file.exists()]
-    moves += [(new / name, target / name) for name in (*names, last)]
+    where = folder.resolve().relative_to(scratch.parent.parent)
+    exchange = _Exchange(str(where), last, {name: _identity(new / name) for name in names})
+    (scratch / "moves.new").write_bytes(msgspec.json.encode(exchange))
+    os.replace(scratch / "moves.new", scratch / "moves")  # a part of it would be no use
+    for file in dict.fromkeys(old):
+        if os.path.lexists(file):
+            os.replace(file, backup / file.name)
+    if check is not None:
+        check()
+    for name in (*names, last):
+        rename(new / name, folder / name)
+
+
+def _clear(scratch: Path) -> None:
+    """Delete the scratch folder, but first undo a `replace_files` that was not completed."""
+    if (scratch / "moves").exists():
+        _undo(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _undo(scratch: Path) -> None:
+    unknown = GraphcutError(f"{scratch} is not what graphcut leaves", hint="see what it is, and move it away")
     try:
-        for source, destination in moves:
-            done.append((source, destination))
-            os.replace(source, destination)
-    except BaseException:
-        for source, destination in reversed(done):
-            if destination.exists() and not source.exists():
-                os.replace(destination, source)
-        raise
+        exchange = msgspec.json.decode((scratch / "moves").read_bytes(), type=_Exchange)
+    except msgspec.DecodeError:
+        raise unknown from None
+    folder, backup = scratch.parent.parent / exchange.folder, scratch / "old"
+    if any(path.resolve() != path for path in (folder, backup)):  # made by others, to lead to files elsewhere
+        raise unknown
+    if not (scratch / "new" / exchange.last).exists():
+        return
+    folder.mkdir(exist_ok=True)
+    for file in folder.iterdir():
+        if file.name in exchange.new and _identity(file) == exchange.new[file.name]:
+            file.unlink()
+    for file in backup.iterdir():
+        rename(file, folder / file.name)
+
+
+def _identity(file: Path) -> tuple[int, int, int]:
+    """What stays the same when a file is renamed, and tells it from a later file of the same name."""
+    found = file.lstat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file or a folder. Unlike `os.rename`, it replaces nothing.
+
+    Raises:
+        UsageError: `target` exists.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(source), os.fsencode(target)
+    code = errno.ENOSYS
+    if sys.platform == "darwin":
+        code = libc.renamex_np(*names, _RENAME_EXCL) and ctypes.get_errno()
+    elif hasattr(libc, "renameat2"):
+        code = libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE) and ctypes.get_errno()
+    if code in {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}:  # the system or the file system lacks it
+        code = errno.EEXIST if os.path.lexists(target) else 0
+        if not code:
+            source.rename(target)
+    if code == errno.EEXIST:
+        raise UsageError(
+            f"{target} was made by another program meanwhile",
+            hint="move it away, and try again; graphcut replaces only what it made",
+        )
+    if code:
+        raise OSError(code, os.strerror(code), str(source), None, str(target))

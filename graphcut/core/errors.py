@@ -58,6 +58,10 @@ def wrong_type(value: object, expected: str, *, hint: str) -> TypeError:
     return error
 
 
+class LeftoverWarning(UserWarning):
+    """A killed run had left files, which are now removed."""
+
+
 class LossWarning(UserWarning):
     """A conversion to another format loses something that has no part in what the model computes."""
 

@@ -47,7 +47,7 @@ def _save_external(draft: Draft, path: Path) -> None:
                 refer_to_file(tensors[-1], data_path.name, file.tell(), weight.size_bytes)
                 file.writelines(weight.pieces())
         (new / path.name).write_bytes(_encode(draft.model(tensors)))
-        replace_files(new, path.parent, last=path.name, old=(data_path, path), backup=scratch / "old")
+        replace_files(scratch, path.parent, last=path.name, old=(data_path, path))
 
 
 def _save_inline(draft: Draft, path: Path) -> None:

@@ -18,13 +18,14 @@ Indices are those of the outputs in the ONNX file; inputs must be fed by name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from re import fullmatch
 from typing import Final
 
 import msgspec
 
-from ..core.atomic_files import replace_folder, scratch_folder
+from ..core.atomic_files import mend, replace_files, scratch_folder
 from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
 
@@ -62,15 +63,18 @@ def export_lingualinked(
         GraphcutError: writing failed.
     """
     folder = Path(folder)
-    _check_target(folder, force=force)
+    place = (folder.absolute().parent, folder.name)
+    mend(*place)
+    _check_target(folder, folder, force=force)
     files = dict(_files(open_cascade(cascade), sizes))
     try:
-        with scratch_folder(folder.absolute().parent, folder.name) as scratch:
-            new = scratch / "new"
+        with scratch_folder(*place) as scratch:
+            new = scratch / "new" / folder.name
             for name, content in files.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-            replace_folder(new, folder.absolute(), scratch / "old")
+            check = partial(_check_target, folder, scratch / "old" / folder.name, force=force)
+            replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=check)
     except OSError as error:
         raise GraphcutError(
             f"writing {folder} failed: {error.strerror or error}", hint="nothing was changed"
@@ -78,10 +82,11 @@ def export_lingualinked(
     return [folder / name for name in sorted(files)]
 
 
-def _check_target(folder: Path, *, force: bool) -> None:
-    if folder.exists() and not folder.is_dir():
+def _check_target(folder: Path, place: Path, *, force: bool) -> None:
+    """Check what is in `folder`, which may have been moved to `place`."""
+    if place.exists() and not place.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder with -o")
-    existing = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*")) if folder.is_dir() else []
+    existing = sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) if place.is_dir() else []
     for name in existing:
         if fullmatch(_OWN_FILES, name) is None:
             raise UsageError(

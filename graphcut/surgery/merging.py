@@ -6,7 +6,7 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
-from ..core.atomic_files import replace_files, scratch_folder
+from ..core.atomic_files import mend, replace_files, scratch_folder
 from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..loading.external_data import lay_out, read_values, refer_to_file, write_data
@@ -36,6 +36,7 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
         ModelError: a part is damaged.
     """
     cascade, output = open_cascade(cascade), Path(output)
+    mend(output.absolute().parent, output.name)
     parts = [load(cascade.file(part)) for part in cascade.parts]
     data = _unique_locations(parts)
     merged = _merged(cascade, [part.proto for part in parts])
@@ -60,7 +61,8 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
             if not is_inline:
                 write_data(layout, new / data_file.name)
             (new / output.name).write_bytes(merged.SerializeToString(deterministic=True))
-            replace_files(new, output.absolute().parent, last=output.name, old=targets, backup=scratch / "old")
+            old = [target.absolute() for target in targets] if force else []
+            replace_files(scratch, output.absolute().parent, last=output.name, old=old)
     except OSError as error:
         raise GraphcutError(
             f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"

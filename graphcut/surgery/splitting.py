@@ -10,7 +10,7 @@ from typing import Literal
 
 from onnx import ModelProto
 
-from ..core.atomic_files import replace_files, replace_folder, scratch_folder
+from ..core.atomic_files import mend, rename, replace_files, scratch_folder
 from ..core.digests import DataFile, Digest, digest_of, read_digest
 from ..core.errors import GraphcutError, PlanError, UsageError
 from ..core.graph import Block
@@ -202,29 +202,39 @@ def _output_folder(model: Model, output: str | Path | None, weights: Storage) ->
     return folder, stem
 
 
-def write(files: PreparedFiles, *, force: bool = False, progress: Progress | None = None) -> Cascade:
-    """Write the files of a split; see `split`."""
+def write(
+    files: PreparedFiles, *, force: bool = False, progress: Progress | None = None, report: Path | None = None
+) -> Cascade:
+    """Write the files of a split; see `split`. The file `report` may be in the output folder, and stays."""
     target = files.folder.resolve()
-    old = _existing_files(files, target / files.manifest_name, force=force)
-    _check_target(files, target, old)
-    _check_space(files, target)
-    is_new = files.weights == "copy" and not target.exists()
+    # Shared parts are among files of others, and several models may be in one folder.
+    place = (target.parent, target.name) if files.weights == "copy" else (target, files.manifest_name)
     try:
-        with scratch_folder(target.parent if files.weights == "copy" else target, target.name) as scratch:
+        mend(*place)
+        _files_to_replace(files, target, report, force=force)
+        _check_space(files, target)
+        with scratch_folder(*place) as scratch:
             new = scratch / "new"
             new.mkdir()
             _write_files(files, new, progress)
-            # The current directory must stay, and so must the folder of a model: there only the files are replaced.
-            if is_new or (old and files.weights == "copy" and target != Path.cwd()):
-                replace_folder(new, target, scratch / "old")
+            old = _files_to_replace(files, target, report, force=force)  # that took time: others may have written there
+            if target.exists():
+                replace_files(scratch, target, last=files.manifest_name, old=old)
             else:
-                replace_files(new, target, last=files.manifest_name, old=old, backup=scratch / "old")
+                rename(new, target)
     except OSError as error:
         raise GraphcutError(
             f"writing {files.folder} failed: {error.strerror or error}",
             hint=f"it needs {size(files.bytes_to_write)} on a writable disk; nothing was changed",
         ) from error
     return open_cascade(files.folder / files.manifest_name)
+
+
+def _files_to_replace(files: PreparedFiles, target: Path, report: Path | None, *, force: bool) -> list[Path]:
+    """The files of an existing cascade in the output folder, which has no others that are in the way."""
+    old = _existing_files(files, target / files.manifest_name, force=force)
+    _check_target(files, target, [*old, *([] if report is None else [report.parent.resolve() / report.name])])
+    return old
 
 
 def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> list[Path]:
@@ -242,11 +252,11 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
     if found.weights == "copy":
         names += [name for part in found.parts for name in part.data]
     paths = [manifest.parent / name for name in names]
-    return [manifest, *(path for path in paths if path.resolve().is_relative_to(manifest.parent))]
+    return [manifest, *(path for path in paths if path.resolve().parent == manifest.parent)]
 
 
 def _check_target(files: PreparedFiles, target: Path, old: Sequence[Path]) -> None:
-    """Check that the output folder is empty except for `old`; in the model's folder, that no other file is replaced."""
+    """Check that the output folder has no files but `old`; in the model's folder, that no other file is replaced."""
     if target.exists() and not target.is_dir():
         raise UsageError(f"{files.folder} is a file", hint="choose another folder with -o")
     if not target.parent.is_dir():

@@ -64,6 +64,16 @@ def test_an_existing_cascade_is_replaced_only_with_force(run: Run, own_llm: Path
     assert run("split", own_llm, "--at-nodes", "/model/layers.0/add_1", "-f", "-q").code == 0
 
 
+def test_what_a_killed_split_left_is_removed_with_a_note(run: Run, own_llm: Path) -> None:
+    left = own_llm.parent / ".llm.parts.tmp-graphcut"
+    for quiet in ((), ("--quiet",)):
+        (left / "files" / "new").mkdir(parents=True)
+        result = run("split", own_llm, "--at-nodes", MIDDLE, "--force", *quiet)
+        note = f"note: removed {left}, which a killed run had left"
+        assert (result.code, note in result.err.splitlines()) == (0, not quiet)
+        assert not left.exists()
+
+
 def test_a_name_with_a_comma_can_be_cut_at(run: Run, tmp_path: Path) -> None:
     """In quotes, as the command's own `next:` line would have to write it."""
     onnx.save(

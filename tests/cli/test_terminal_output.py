@@ -148,13 +148,18 @@ def slow(layout, target, *, progress=None):
 
 splitting.write_data = slow
 sys.argv[0] = "graphcut"
-from graphcut.cli import main
-main()
+from graphcut.__main__ import start
+start()
 """
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["nothing there", "an old cascade there"])
-def test_an_interrupted_split_says_so_and_leaves_nothing(own_llm: Path, parts: Path, *, old: bool) -> None:
+@pytest.mark.parametrize(
+    ("old", "number", "code"),
+    [(False, signal.SIGINT, 130), (True, signal.SIGINT, 130), (True, signal.SIGTERM, 143), (True, signal.SIGHUP, 129)],
+)
+def test_an_interrupted_split_says_so_and_leaves_nothing(
+    own_llm: Path, parts: Path, number: signal.Signals, code: int, *, old: bool
+) -> None:
     home = own_llm.parent
     if old:
         shutil.copytree(parts, home / "llm.parts")
@@ -164,11 +169,11 @@ def test_an_interrupted_split_says_so_and_leaves_nothing(own_llm: Path, parts: P
         [sys.executable, "-c", SLOW, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:
         deadline = time.monotonic() + 30
-        while not list(home.glob("*.tmp-*/*/*.data")) and time.monotonic() < deadline:
+        while not list(home.glob("*.tmp-*/*/*/*.data")) and time.monotonic() < deadline:
             time.sleep(0.01)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         out, err = running.communicate(timeout=30)
-    assert (running.returncode, out) == (130, "")
+    assert (running.returncode, out) == (code, "")
     assert {name: (home / name).read_bytes() for name in holdings(home) if (home / name).is_file()} == before
     assert not list(home.glob("*tmp*"))
     assert err.splitlines()[-1] == "error: interrupted; no incomplete output is left"

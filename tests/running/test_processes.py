@@ -600,16 +600,24 @@ def test_starting_workers_end_with_a_killed_program(cascade: Cascade, wait_s: fl
     assert ended(process)[0] == -signal.SIGKILL
 
 
-def test_ctrl_c_ends_the_command_and_leaves_nothing(cascade: Cascade, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["Ctrl-C", "TERM", "HUP"],
+)
+def test_a_command_that_is_told_to_end_leaves_nothing(
+    cascade: Cascade, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     (tmp_path / "in").mkdir()
-    for number in range(500):
-        np.savez(tmp_path / "in" / f"{number:03}.npz", x=np.ones((4000, 4), np.float32))
+    for i in range(500):
+        np.savez(tmp_path / "in" / f"{i:03}.npz", x=np.ones((4000, 4), np.float32))
     words = ["run", str(cascade.root), "--inputs", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
     process = started(["-m", "graphcut"], *words, "--via", "processes", "--workers", "2")
     until(lambda: process.poll() is not None or any(tmp_path.glob("out/*")), seconds=60)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     status, said = ended(process)
-    assert (status, "Traceback" in said) == (130, False), said
+    assert (status, "Traceback" in said) == (code, False), said
+    assert not any(tmp_path.glob("out/.*"))
 
 
 def test_a_full_dev_shm_is_not_used(cascade: Cascade) -> None:

@@ -22,6 +22,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, GraphcutError, Model, Part, SessionConfig, UsageError, demos
+from graphcut.core import atomic_files
 from graphcut.core.digests import DataFile, Digest, digest_of
 from graphcut.costs import caches
 from graphcut.loading.fingerprint import graph_digest
@@ -483,7 +484,7 @@ def test_shared_weights_need_no_disk_space(inline: Path, monkeypatch: pytest.Mon
 def dying(monkeypatch: pytest.MonkeyPatch, target: str, at_call: int, error: BaseException) -> None:
     """Let the given call of `target` fail, and every other one through."""
     module, _, name = target.rpartition(".")
-    owner = {"os": os, "splitting": splitting}[module]
+    owner = {"os": os, "splitting": splitting, "atomic_files": atomic_files}[module]
     real: Callable[..., Any] = getattr(owner, name)
     calls = 0
 
@@ -533,39 +534,41 @@ def test_an_interruption_while_writing_leaves_everything_as_it_was(
 
 
 @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
-@pytest.mark.parametrize("call", [1, 2])
-def test_a_failure_between_the_two_renames_keeps_the_old_cascade(
-    inline: Path, call: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("weights", ["copy", "share"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_failure_while_new_files_are_renamed_keeps_the_old_cascade(
+    inline: Path, call: int, weights: Storage, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut(inline, "m0")
+    cut(inline, "m0", weights=weights)
     before = holdings(inline.parent)
-    dying(monkeypatch, "os.replace", call, error)
+    dying(monkeypatch, "atomic_files.rename", call, error)
     with pytest.raises((GraphcutError, KeyboardInterrupt)):
-        cut(inline, "m1", force=True)
+        cut(inline, "m1", weights=weights, force=True)
     assert holdings(inline.parent) == before
 
 
 @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_failure_while_shared_parts_are_moved_leaves_no_new_files(
+def test_a_failure_while_shared_parts_are_renamed_leaves_no_new_files(
     inline: Path, call: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dying(monkeypatch, "os.replace", call, error)
+    dying(monkeypatch, "atomic_files.rename", call, error)
     with pytest.raises((GraphcutError, KeyboardInterrupt)):
         cut(inline, "m1", weights="share")
     assert list(holdings(inline.parent)) == ["net.onnx"]
 
 
 @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
-@pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_failure_while_shared_parts_are_replaced_keeps_the_old_cascade(
-    inline: Path, call: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("weights", ["copy", "share"])
+@pytest.mark.parametrize("call", [2, 3, 4])
+def test_a_failure_while_old_files_are_moved_away_keeps_the_old_cascade(
+    inline: Path, call: int, weights: Storage, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut(inline, "m0", weights="share")
+    cut(inline, "m0", weights=weights)
     before = holdings(inline.parent)
     dying(monkeypatch, "os.replace", call, error)
     with pytest.raises((GraphcutError, KeyboardInterrupt)):
-        cut(inline, "m1", weights="share", force=True)
+        cut(inline, "m1", weights=weights, force=True)
     assert holdings(inline.parent) == before
 
 
