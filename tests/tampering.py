@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import ModelProto
+from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 import graphcut
-from graphcut import Cascade
+from graphcut import Cascade, Model
 from graphcut.core.digests import digest_of, read_digest
 from graphcut.loading.fingerprint import graph_digest
+from graphcut.loading.subgraphs import nodes_within, tensors_in
 
 Change = Callable[[ModelProto], object]
 Record = dict[str, Any]
@@ -59,3 +61,89 @@ def redo_digests(manifest: Path) -> None:
                 part["graph"] = graph_digest(graphcut.load(file).proto)
 
     edit_manifest(manifest, redo)
+
+
+def _change_operator(cascade: Cascade) -> None:
+    edit_part(cascade, -1, lambda proto: setattr(proto.graph.node[-1], "op_type", f"{proto.graph.node[-1].op_type}x"))
+
+
+def _swap_operands(cascade: Cascade) -> None:
+    def swap(proto: ModelProto) -> None:
+        for node in proto.graph.node:
+            node.input[:] = reversed(node.input)
+
+    edit_part(cascade, 0, swap)
+
+
+def _change_numbers(cascade: Cascade) -> None:
+    """In attributes and small tensors, those of bodies and functions included."""
+
+    def change(proto: ModelProto) -> None:
+        for node in nodes_within([*proto.graph.node, *(n for function in proto.functions for n in function.node)]):
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.INT:
+                    attribute.i += 1
+                elif attribute.type == AttributeProto.FLOAT:
+                    attribute.f += 1
+        for tensor in tensors_in(proto):
+            if tensor.raw_data:
+                tensor.raw_data = bytes([tensor.raw_data[0] ^ 1]) + tensor.raw_data[1:]
+
+    for i in range(len(cascade.parts)):
+        edit_part(cascade, i, change)
+
+
+def _flip_weights(cascade: Cascade) -> None:
+    for part in cascade.parts:
+        for name in part.data:
+            flip(cascade.root / name)
+
+
+def _change_boundary_type(cascade: Cascade) -> None:
+    def change(proto: ModelProto) -> None:
+        for value in proto.graph.output:
+            value.type.CopyFrom(helper.make_tensor_type_proto(TensorProto.STRING, ["odd"]))
+
+    edit_part(cascade, -1, change)
+
+
+def _forge_sizes(cascade: Cascade) -> None:
+    edit_manifest(cascade.path, lambda record: record["parts"][0].update(activation_bytes=1 << 40))
+
+
+def _forge_types(cascade: Cascade) -> None:
+    edit_manifest(cascade.path, lambda record: record["tensors"][0].update(shape=[5, 5, 5, 5, 5, 5, 5]))
+
+
+CHANGES: dict[str, Callable[[Cascade], None]] = {
+    "operator": _change_operator,
+    "order of operands": _swap_operands,
+    "numbers": _change_numbers,
+    "data files": _flip_weights,
+    "boundary type": _change_boundary_type,
+    "sizes": _forge_sizes,
+    "types": _forge_types,
+}
+"""Changes that most cascades can suffer; one that has nothing to change changes no file."""
+
+
+def tampered_copies(cascade: Cascade, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Copies of a cascade in `folder`, each with one change and all digests redone: the change and the manifest."""
+    for what, change in CHANGES.items():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(cascade.root, folder)
+        copy = graphcut.open_cascade(folder / cascade.path.name)
+        change(copy)
+        if any((folder / file.name).read_bytes() != file.read_bytes() for file in cascade.root.iterdir()):
+            redo_digests(copy.path)
+            yield what, copy.path
+
+
+def missed(model: Model, cascade: Cascade, folder: Path) -> list[str]:
+    """The changes of `tampered_copies` that `verify` does not find."""
+    found = []
+    for what, copy in tampered_copies(cascade, folder):
+        with suppress(graphcut.GraphcutError):  # such as a boundary tensor that no part writes
+            if graphcut.verify(model, copy, structural_only=True):
+                found.append(what)
+    return found

@@ -20,6 +20,7 @@ from graphcut.verifying.structural import prove
 
 from hazards import HAZARDS
 from hazards.hazard import Hazard
+from tampering import missed
 
 CUTTABLE = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and hazard.runs}
 
@@ -40,6 +41,13 @@ def test_a_hazard_is_split_and_nothing_is_lost(name: str, weights: Storage, tmp_
     assert hazard.objections(parts) == []
     for feeds in hazard.ways_to_feed():
         assert [c for c in compare(model, cascade, feeds, optimized=False) if not c.is_identical] == []
+
+
+@pytest.mark.parametrize("name", CUTTABLE)
+def test_each_change_of_a_cascade_is_found(name: str, tmp_path: Path) -> None:
+    model, cascade = cut(CUTTABLE[name], tmp_path)
+    assert graphcut.verify(model, cascade, structural_only=True)
+    assert missed(model, cascade, tmp_path / "copy") == []
 
 
 @pytest.mark.parametrize("name", CUTTABLE)

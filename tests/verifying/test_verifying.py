@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, CascadeError, Model, RunError
@@ -112,6 +112,32 @@ X = {"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)}
 def test_an_unchanged_cascade_is_proved(weights: Storage, tmp_path: Path) -> None:
     model, cascade = cut_proto(tmp_path, network(), "double", "bias", weights=weights)
     assert prove(model, cascade) == Proof(objections=(), nodes=8, replicas=1, weight_bytes=2048)
+
+
+@pytest.mark.parametrize(
+    ("read", "inner", "written"),
+    [
+        (floats("x", "unk__6", 4), None, floats("y", "unk__7", 4)),  # tf2onnx
+        (floats("x", None, 4), floats("a", "unk__6", 4), floats("y", None, None)),
+        (floats("x", "n", 4), floats("a", "m", "w"), floats("y", "k", "w")),  # known better than declared
+        (
+            floats("x", "n", 4),
+            floats("a", 3, 4),
+            floats("y", 3, 4),
+        ),  # frozen at export: only inference says what is true
+        (floats("x", "n", 4), None, ValueInfoProto(name="y")),  # ONNX Runtime takes an output without a type
+        (helper.make_tensor_value_info("x", TensorProto.FLOAT, None), None, ValueInfoProto(name="y")),
+    ],
+)
+def test_declarations_that_say_little_or_wrong_are_no_objection(
+    read: ValueInfoProto, inner: ValueInfoProto | None, written: ValueInfoProto, tmp_path: Path
+) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="relu"), helper.make_node("Neg", ["a"], ["y"], name="neg")]
+    proto = model_of(nodes, [read], [written])
+    proto.graph.value_info.extend([inner] if inner else [])
+    model, cascade = cut_proto(tmp_path, proto, "relu")
+    assert prove(model, cascade).objections == ()
+    assert graphcut.verify(model.path, cascade, inputs=[{"x": np.ones((3, 4), F32)}]).is_identical
 
 
 def test_a_changed_weight_byte_is_found(model: Model, cascade: Cascade) -> None:
