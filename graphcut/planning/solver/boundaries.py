@@ -2,14 +2,13 @@
 
 A boundary is an order ideal of the groups: a set that contains all predecessors of its members. A partition into
 parts is a chain of boundaries from the empty set to the set of all groups; a part holds the groups between two
-consecutive ones. The boundaries are either all order ideals of a small workload (order_ideals.py) or prefixes of one
-topological order (order_prefixes.py).
+consecutive ones. The boundaries are all order ideals of a small workload or some of them (order_ideals.py), or prefixes
+of one topological order (order_prefixes.py).
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -21,13 +20,14 @@ from .topological_orders import Order
 class BoundaryTables(ABC):
     """Boundaries 0, 1, ... by growing size, and tables over pairs of them: `table[j, i]` is of the part from i to j."""
 
-    is_complete: ClassVar = False  #: whether these are all order ideals of the workload.
     load: Workload  #: the workload.
     order: Order  #: a topological order of the groups.
     nested: Bools  #: whether boundary i is a proper subset of boundary j, so that there is a part between them.
     received: Floats  #: bytes of tensors that enter the part, each tensor once.
     sent: Floats  #: bytes of tensors that leave it, each tensor once.
     declared: Floats  #: bytes that it takes to declare those tensors.
+    #: whether these are all order ideals of the workload.
+    is_complete: bool = field(default=False, kw_only=True)
 
     @property
     def boundary_count(self) -> int:

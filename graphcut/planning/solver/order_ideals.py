@@ -1,4 +1,4 @@
-"""All order ideals of a small workload as boundaries: the best partition over them is the best there is.
+"""Order ideals as boundaries: the best partition over all those of a small workload is the best there is.
 
 An order ideal is a set of groups that contains the predecessors of all its members, so an acyclic division into parts
 is a chain of ideals, each contained in the next (Tarnawski et al., "Efficient algorithms for device placement of DNN
@@ -18,6 +18,7 @@ Example: group 0 writes a tensor of 8 bytes for groups 1 and 2, which write 1 by
     False
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,9 +30,8 @@ from .boundaries import BoundaryTables, last_reader
 
 @dataclass(frozen=True)
 class IdealTables(BoundaryTables):
-    """All order ideals, the smaller first."""
+    """Order ideals, the smaller first."""
 
-    is_complete = True
     ideals: Bools  #: `ideals[i, g]` is whether ideal i contains group g.
 
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:
@@ -89,8 +89,11 @@ class IdealTables(BoundaryTables):
 def ideal_tables(load: Workload, most: int) -> IdealTables | None:
     """The tables over all order ideals; None where there are more than `most`."""
     sets = _order_ideals(load, most)
-    if sets is None:
-        return None
+    return None if sets is None else tables_over(load, sets, is_complete=True)
+
+
+def tables_over(load: Workload, sets: Sequence[int], *, is_complete: bool = False) -> IdealTables:
+    """The tables over given order ideals, as bit sets: the empty one first, then larger ones, that of all last."""
     ideals = np.array([[ideal >> group & 1 for group in range(load.groups)] for ideal in sets], dtype=bool)
     ideals = ideals.reshape(len(sets), load.groups)
     edges = load.readers
@@ -110,6 +113,7 @@ def ideal_tables(load: Workload, most: int) -> IdealTables | None:
         sent=leaving(tensor_bytes),
         declared=_sums_of_touched(ideals, edges, declared, is_written) + leaving(declared),
         ideals=ideals,
+        is_complete=is_complete,
     )
 
 

@@ -1,14 +1,16 @@
 """Search for the best partition: over all order ideals of a small workload, else along several orders.
 
 Over all order ideals the result is optimal. Otherwise the chain DP is exact along each of several topological orders,
-and the best result is improved: with more boundaries close to its own, and by a minimum cut in a window around each of
-its boundaries (over the groups that may be on either side), which gives a new order. Only better results are kept.
+and for a workload of up to 400 groups over the prefixes of all these orders together. The best result is improved: with
+more boundaries close to its own, and by a minimum cut in a window around each of its boundaries (over the groups that
+may be on either side), which gives a new order. Only better results are kept.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -19,6 +21,7 @@ from .chain_dp import ChainPartition
 from .min_cut import AFTER, BEFORE, FREE, PricedTensor, cheapest_cut
 from .order_ideals import ideal_tables
 from .order_prefixes import order_index, prefix_tables
+from .pooled_orders import Ideal, between_cuts, pooled_tables, prefixes_of
 from .topological_orders import Order, orders
 
 MOST_BOUNDARIES: Final = 2000
@@ -26,6 +29,8 @@ _MOST_IN_LAST_TRY: Final = 3000
 _LARGE: Final = 4000
 _WINDOW: Final = 200
 _PASSES: Final = 3
+_SMALL: Final = 400  #: the most groups of a workload that is tried along 24 orders, and over all of them together.
+_MOST_POOLED: Final = 1000
 
 Evaluator = Callable[[BoundaryTables], ChainPartition | None]
 """The best partition for a goal over given boundaries; None where none meets it. Values of different tables compare."""
@@ -68,11 +73,17 @@ def search(
     if load.groups <= most and (tables := ideal_tables(load, most)) is not None:
         return result_on(tables, evaluate)
     best = None
-    tries = 24 if load.groups <= 400 else 4 if load.groups <= _LARGE * 5 else 2
+    tries = 24 if load.groups <= _SMALL else 4 if load.groups <= _LARGE * 5 else 2
+    tried: list[tuple[tuple[float, ...], Order]] = []
     for order in islice(orders(load), tries):
-        best = better(best, _along(load, evaluate, order, most, marked))
+        found = _along(load, evaluate, order, most, marked)
+        tried.append(((np.inf,) if found is None else found.chain.values, order))
+        best = better(best, found)
         if best is not None and best.chain.values[0] <= lower_bound:
             return best
+    if load.groups <= _SMALL:
+        tried.sort(key=itemgetter(0))
+        best = _along_all(load, evaluate, best, [order for _, order in tried], min(most, _MOST_POOLED))
     if best is None and most <= load.groups:  # what is impossible with few boundaries may be possible with more
         most = _MOST_IN_LAST_TRY
         best = _along(load, evaluate, next(orders(load)), most, marked)
@@ -92,6 +103,21 @@ def _along(
     if marked and len(lengths) <= load.groups:
         lengths.update(i + side for i in order_index(order)[list(marked)].tolist() for side in (0, 1))
     return result_on(prefix_tables(load, order, sorted(lengths)), evaluate)
+
+
+def _along_all(
+    load: Workload, evaluate: Evaluator, best: SearchResult | None, tried: Sequence[Order], most: int
+) -> SearchResult | None:
+    """The best result over the prefixes of orders (those of the first count most), then over those near its cuts."""
+    ideals: Collection[Ideal] = [prefix for order in tried for prefix in prefixes_of(order)]
+    for _ in range(_PASSES):
+        found = better(best, result_on(pooled_tables(load, ideals, most), evaluate))
+        if found is None or found is best:
+            return best
+        best = found
+        cuts = accumulate((sum(1 << group for group in part) for part in best.parts), int.__or__, initial=0)
+        ideals = between_cuts(ideals, list(cuts))
+    return best
 
 
 def better(best: SearchResult | None, other: SearchResult | None) -> SearchResult | None:
