@@ -131,7 +131,8 @@ def prepare(
     Raises:
         ModelError: a boundary tensor has an unknown type.
         PlanError: a part is larger than the memory budget of the plan.
-        UsageError: the plan is for another model, or shared weights can't be reached from `output`.
+        UsageError: the plan is for another model or has a part without work, or shared weights can't be reached from
+            `output`.
     """
     if not isinstance(plan, Plan):
         plan = plans.plan(model, plan)
@@ -143,6 +144,12 @@ def prepare(
     prefix = f"{stem}." if weights == "share" else ""
     blocks = enumerate(plan.partition.blocks)
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights) for i, block in blocks)
+    for part in parts:
+        if not part.block.writes:
+            raise UsageError(
+                f"{part.name} would have nothing to do: each part that reads what its nodes compute repeats them",
+                hint="take this part out of the plan",
+            )
     if isinstance(plan.goal, Within) and weights == "copy":
         _check_budget(plan.goal, parts)
     return PreparedFiles(model, plan, weights, digest, folder, f"{prefix}{MANIFEST}", parts)
