@@ -28,7 +28,7 @@ CUTTABLE = {name: hazard for name, make in HAZARDS.items() if (hazard := make())
 def cut(hazard: Hazard, folder: Path, *, weights: Storage = "copy") -> tuple[Model, Cascade]:
     model = graphcut.load(hazard.write(folder))
     plan = graphcut.plan(graphcut.analyze(model), At(hazard.cut))
-    return model, graphcut.split(model, plan, weights=weights)
+    return model, graphcut.split(model, plan, weights=weights, digest=True)
 
 
 @pytest.mark.parametrize("name", CUTTABLE)
@@ -37,6 +37,7 @@ def test_a_hazard_is_split_and_nothing_is_lost(name: str, weights: Storage, tmp_
     hazard = CUTTABLE[name]
     model, cascade = cut(hazard, tmp_path, weights=weights)
     assert prove(model, cascade).objections == ()
+    assert graphcut.verify_files(cascade).objections == ()
     parts = [onnx.load(cascade.file(part)) for part in cascade.parts]
     assert hazard.objections(parts) == []
     for feeds in hazard.ways_to_feed():
