@@ -166,7 +166,8 @@ def open_cascade(source: CascadeLike) -> Cascade:
     cascade = Cascade(manifest_path, read_manifest(manifest_path))
     _check_files(cascade)
     try:
-        problem = next(_contradictions(cascade.manifest, cascade.wiring), "")
+        wire(cascade.parts, reads=cascade.manifest.reads, writes=cascade.manifest.writes, kind="part")
+        problem = next(_contradictions(cascade.manifest), "")
     except GraphcutError as error:
         problem = str(error)
     if problem:
@@ -174,11 +175,12 @@ def open_cascade(source: CascadeLike) -> Cascade:
     return cascade
 
 
-def _contradictions(manifest: Manifest, wiring: Wiring) -> Iterator[str]:
+def _contradictions(manifest: Manifest) -> Iterator[str]:
     listed = Counter(tensor.name for tensor in manifest.tensors)
+    of_parts = {name for part in manifest.parts for name in (*part.reads, *part.writes)}
     if twice := [name for name, times in listed.items() if times > 1]:
         yield f"`tensors` lists {min(twice)!r} more than once"
-    if missing := {*manifest.reads, *manifest.writes, *(edge.tensor for edge in wiring.edges)} - listed.keys():
+    if missing := {*manifest.reads, *manifest.writes, *of_parts} - listed.keys():
         yield f"`tensors` lacks {min(missing)!r}"
     if unknown := set(manifest.optional) - set(manifest.reads):
         yield f"`optional` names {min(unknown)!r}, which is not an input"

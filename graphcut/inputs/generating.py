@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.errors import ModelError, UsageError, did_you_mean
 from ..loading.model import Model
-from ..loading.shape_inference import tensor_of_type
+from ..loading.shape_inference import UNKNOWN, tensor_of_type
 from ..loading.subgraphs import is_external
 from .consumers import Consumer, consumers_of
 from .dtypes import PACKED, to_dtype
@@ -132,6 +132,10 @@ class _Generator:
         if prod(shape) > _MAX_ELEMENTS:
             message = f"no values can be generated for input {name!r}: it has the shape {list(shape)}"
             raise UsageError(message, hint="give smaller sizes with --dim, or values with --inputs")
+        if dtype == UNKNOWN:
+            raise ModelError(
+                f"input {name!r} has no type, so no values can be generated", hint="give them with --inputs"
+            )
         if dtype == "string":
             words = random.choice(self._words(name), shape)
             return np.asarray(words, dtype=object)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -68,7 +67,7 @@ def _read_npz(path: Path) -> dict[str, object]:
             with zipfile.ZipFile(opened) as archive:
                 members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
                 return {name: _array(path, archive, info, name) for name, info in members.items()}
-        except (zipfile.BadZipFile, OverflowError, UnicodeDecodeError) as error:
+        except (zipfile.BadZipFile, NotImplementedError, OverflowError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} can't be read: {error}", hint=_WRITE_AGAIN) from None
 
 
@@ -78,7 +77,9 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: st
             _check_header(path, member, info, name)
         with archive.open(info) as member:
             return np.lib.format.read_array(member, allow_pickle=False)  # a pickle could run any code
-    except (ValueError, EOFError, RuntimeError, OverflowError, zlib.error, zipfile.BadZipFile) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the readers of zip, deflate and numpy's headers raise all kinds
         raise UsageError(f"{path}: {name!r} can't be read: {error}", hint=_WRITE_AGAIN) from None
 
 

@@ -16,6 +16,9 @@ MAX_CALLED_NODES: Final = 200_000
 """The most nodes that the calls of functions may stand for. ONNX Runtime copies a function for each call: 131,072 nodes
 take it 12 s, and 40 functions that each call the next one twice stand for 2**40."""
 
+_WITH_BODIES: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Operators with subgraphs, which are checked even where onnx does not know the version: others rely on these."""
+
 _DAMAGED: Final = "the model is damaged; check it with onnx.checker.check_model"
 
 
@@ -65,7 +68,9 @@ def _schema(op: str, space: str, version: int) -> _Schema | None:
     try:
         found = onnx.defs.get_schema(op, version, space)
     except (onnx.defs.SchemaError, TypeError):  # a TypeError: a version that is no 32-bit number
-        return None
+        if space or op not in _WITH_BODIES:
+            return None
+        found = onnx.defs.get_schema(op)
     needed = {name: attribute.type for name, attribute in found.attributes.items() if attribute.required}
     graphs = [name for name, kind in needed.items() if kind == onnx.defs.OpSchema.AttrType.GRAPH]
     return _Schema(

@@ -1,0 +1,207 @@
+"""Damaged files of every kind that graphcut reads: it raises its own errors only, within 2 GB and 20 s.
+
+`GRAPHCUT_FUZZ=5000` tries so many damaged files of each kind, other ones each time.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mutations import STEPS, Step, change_fields, damaged
+from onnx import ModelProto
+
+import graphcut
+from graphcut import Across, GraphcutError, Into, Within, demos
+from graphcut.costs.tables import read_table, save_table, table_of
+from graphcut.costs.weighing import weigh
+from graphcut.drawing.json_records import analysis_record, cascade_record, dumps
+from graphcut.drawing.opening import rendered_at, scenario_at
+from graphcut.inputs.generating import generate
+from graphcut.inputs.input_files import read_inputs
+from graphcut.planning.cluster import read_cluster, read_simulated_cluster
+from graphcut.planning.plan_files import replay
+from graphcut.simulating.simulator import simulate
+from graphcut.surgery.splitting import prepare, split
+
+from hazards import HAZARDS
+
+LIMIT_BYTES = 2_000_000_000
+LIMIT_S = 20
+EXAMPLES = int(os.environ.get("GRAPHCUT_FUZZ", "0"))
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def fuzz(examples: int) -> Callable[[Test], Test]:
+    """The same damages each time, unless more are asked for."""
+    return settings(
+        max_examples=EXAMPLES or examples,
+        derandomize=not EXAMPLES,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@contextmanager
+def limits() -> Iterator[None]:
+    """At most 2 GB more address space than now, and 20 s; errors of graphcut are expected."""
+    used = (
+        int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if sys.platform == "linux" else 0
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if used:
+        resource.setrlimit(resource.RLIMIT_AS, (used + LIMIT_BYTES, hard))
+    before = signal.signal(signal.SIGALRM, _too_slow)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    except GraphcutError:
+        pass
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _too_slow(*_: object) -> None:
+    raise AssertionError(f"this took {LIMIT_S} s")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small decoder, a plan for it, its cascade, a cluster, a cost model and inputs."""
+    home = tmp_path_factory.mktemp("fuzzing")
+    demos.write("llm", home / "m.onnx", hidden=8, layers=2, heads=2, kv_heads=1, vocab=16)
+    model = graphcut.load(home / "m.onnx")
+    plan = graphcut.plan(model, Into(2))
+    graphcut.save_plan(plan, model, home / "plan.json")
+    graphcut.split(model, plan, home / "parts")
+    (home / "cluster.toml").write_text(CLUSTER)
+    save_table(table_of(weigh(model)), home / "costs.csv")
+    np.savez(home / "x.npz", **generate(model))
+    return home
+
+
+CLUSTER = """
+[[devices]]
+name = "a"
+memory_bytes = "1GB"
+flops_per_s = 1e11
+[[devices]]
+name = "b"
+bytes_per_s = "20GB"
+[[links]]
+between = ["a", "b"]
+bytes_per_s = "100MB"
+latency_s = 1e-3
+[[faults]]
+device = "a"
+jitter_s = 1e-3
+[[failures]]
+device = "b"
+at_s = 1.0
+for_s = 2.0
+"""
+
+MODELS: Sequence[bytes] = [make().model.SerializeToString() for make in HAZARDS.values()]
+
+
+def use_model(path: Path, folder: Path) -> None:
+    """Everything that reads a model and doesn't run it."""
+    model = graphcut.load(path)
+    analysis = graphcut.analyze(model)
+    dumps(analysis_record(analysis))
+    rendered_at(path, "html", model=None, dims={})
+    weigh(model)
+    generate(model)
+    for goal in (Within("1MB"), Into(2)):
+        cascade = split(model, graphcut.plan(analysis, goal), folder, force=True)
+        graphcut.verify(model, cascade, structural_only=True)
+
+
+@fuzz(60)
+@given(which=st.integers(0, len(MODELS) - 1), steps=STEPS)
+def test_a_model_with_damaged_bytes(home: Path, which: int, steps: list[Step]) -> None:
+    (home / "bad.onnx").write_bytes(damaged(MODELS[which], steps))
+    with limits():
+        use_model(home / "bad.onnx", home / "bad.parts")
+
+
+@fuzz(150)
+@given(which=st.integers(0, len(MODELS) - 1), steps=STEPS)
+def test_a_model_with_changed_fields(home: Path, which: int, steps: list[Step]) -> None:
+    model = ModelProto.FromString(MODELS[which])
+    change_fields(model, steps)
+    (home / "bad.onnx").write_bytes(model.SerializeToString())
+    with limits():
+        use_model(home / "bad.onnx", home / "bad.parts")
+
+
+@fuzz(100)
+@given(steps=STEPS)
+def test_a_damaged_manifest(home: Path, steps: list[Step]) -> None:
+    path = home / "parts" / "bad.json"
+    path.write_bytes(damaged((home / "parts/cascade.json").read_bytes(), steps))
+    with limits():
+        cascade = graphcut.open_cascade(path)
+        dumps(cascade_record(cascade))
+        rendered_at(path, "html", model=None, dims={})
+        graphcut.verify(home / "m.onnx", cascade, structural_only=True)
+        graphcut.run(cascade, read_inputs(home / "x.npz", cascade.manifest.reads))
+
+
+@fuzz(100)
+@given(steps=STEPS)
+def test_a_damaged_plan(home: Path, steps: list[Step]) -> None:
+    path = home / "bad.json"
+    path.write_bytes(damaged((home / "plan.json").read_bytes(), steps))
+    with limits():
+        analysis = graphcut.analyze(home / "m.onnx")
+        prepare(analysis.model, replay(analysis, path), home / "bad.parts")
+        rendered_at(path, "svg", model=home / "m.onnx", dims={})
+
+
+@fuzz(100)
+@given(steps=STEPS)
+def test_a_damaged_cluster(home: Path, steps: list[Step]) -> None:
+    path = home / "bad.toml"
+    path.write_bytes(damaged(CLUSTER.encode(), steps))
+    with limits():
+        simulate(scenario_at(home / "parts", read_simulated_cluster(path)), requests=20)
+        graphcut.plan(home / "m.onnx", Across(read_cluster(path)))
+
+
+@fuzz(100)
+@given(steps=STEPS)
+def test_a_damaged_cost_model(home: Path, steps: list[Step]) -> None:
+    path = home / "bad.csv"
+    path.write_bytes(damaged((home / "costs.csv").read_bytes(), steps))
+    with limits():
+        graphcut.plan(home / "m.onnx", Into(2), table=read_table(path))
+
+
+@fuzz(150)
+@given(steps=STEPS, is_inside=st.booleans())
+def test_damaged_inputs(home: Path, steps: list[Step], is_inside: bool) -> None:  # noqa: FBT001
+    path = home / "bad.npz"
+    if is_inside:  # the members, with right checksums
+        with zipfile.ZipFile(home / "x.npz") as archive, zipfile.ZipFile(path, "w") as bad:
+            for name in archive.namelist():
+                bad.writestr(name, damaged(archive.read(name), steps))
+    else:
+        path.write_bytes(damaged((home / "x.npz").read_bytes(), steps))
+    with limits():
+        read_inputs(path, graphcut.open_cascade(home / "parts").manifest.reads)
