@@ -1,0 +1,232 @@
+"""Axis classes: axes of tensors that must be divided alike, found by union-find over the factors of all nodes."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Final, NamedTuple
+
+from ...core.graph import Graph
+from ...core.wiring import BITS
+from ...loading.operations import Operation, Shape
+from .factors import Factor, Place, fixed
+from .layouts import Layout, common_layouts
+from .rules import PRODUCTS, factors_of
+
+_ANYWHERE: Final = -1
+
+
+class Use(NamedTuple):
+    """A tensor; of a constant, one use of it by a node, and of a detached node, what it writes before it is joined.
+
+    Exporters write equal constants once (torch: all biases that are zero), and that must not tie layers together.
+    """
+
+    tensor: str
+    node: int = _ANYWHERE
+    slot: int = _ANYWHERE
+
+
+class Blocker(NamedTuple):
+    """Why a class can't be divided."""
+
+    node: int  #: a node that needs an axis of the class whole.
+    reason: str  #: its operator, or what is wrong.
+
+
+@dataclass(frozen=True, slots=True)
+class AxisClass:
+    """Axes of tensors that consist of the same units. If one is divided, all are."""
+
+    units: int  #: how many units there are; 1 if it can't be divided.
+    layouts: Mapping[Use, Layout]  #: each tensor, its axis and the segments of the axis.
+    factors: Mapping[int, Factor]  #: each node, and its factor that belongs to the class.
+    products: tuple[int, ...]  #: the nodes that multiply by a constant which has an axis in the class.
+    weights: tuple[str, ...]  #: the weights that have an axis in the class.
+    blockers: tuple[Blocker, ...]  #: empty if it can be divided.
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A factor of a node in a class."""
+
+    node: int
+    factor: Factor
+    axes: tuple[tuple[Use, Place], ...]
+
+
+_Axis = tuple[Use, int]
+
+
+class AxisAnalysis:
+    """The axis classes of a model."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        operations: Sequence[Operation],
+        constants: Mapping[str, str],
+        *,
+        contracts: bool,
+        detached: AbstractSet[int] = frozenset(),
+    ) -> None:
+        """Find the classes.
+
+        Args:
+            graph: the graph.
+            operations: the operation of each node.
+            constants: the dtype of each constant.
+            contracts: contracted factors belong to classes. Otherwise what they read is needed whole there.
+            detached: nodes whose outputs are joined at once, so that their classes don't depend on readers.
+        """
+        self._graph, self._operations, self._constants = graph, operations, constants
+        self._contracts, self._detached = contracts, detached
+        self._parent: dict[_Axis, _Axis] = {}
+        self._members: list[_Member] = []
+        self._blocked: dict[_Axis, Blocker] = {}
+        self._opaque: dict[str, Blocker] = {}
+        for node, operation in enumerate(operations):
+            self._add(node, operation)
+        self.classes = tuple(self._classes())
+
+    def _add(self, node: int, operation: Operation) -> None:
+        graph_node = self._graph.nodes[node]
+        factors = () if graph_node.is_stateful else factors_of(operation)
+        divided: set[_Axis] = set()
+        for factor in factors:
+            axes = tuple(self._axes(node, operation, factor))
+            divided.update((use, place.axis) for use, place in axes)
+            if self._contracts or not factor.is_contracted:
+                self._members.append(_Member(node, factor, axes))
+                self._join([(use, place.axis) for use, place in axes])
+        if operation.op == "Shape":
+            return
+        blocker = Blocker(node, graph_node.op)
+        for use, shape in self._tensors(node, operation):
+            if shape is None:
+                self._opaque.setdefault(use.tensor, blocker)
+            for axis, dim in enumerate(shape or ()):
+                if fixed(dim) and (use, axis) not in divided:
+                    self._blocked.setdefault((use, axis), blocker)
+        for tensor in {*graph_node.reads, *graph_node.weights, *graph_node.constants}.difference(operation.inputs):
+            self._opaque.setdefault(tensor, blocker)  # a subgraph reads it
+
+    def _axes(self, node: int, operation: Operation, factor: Factor) -> Iterator[tuple[Use, Place]]:
+        for place in factor.reads:
+            yield self.use(node, place.slot, operation.inputs[place.slot]), place
+        for place in factor.writes:
+            yield self.written(node, operation.outputs[place.slot]), place
+
+    def use(self, node: int, slot: int, tensor: str) -> Use:
+        """What a node reads."""
+        return Use(tensor, node, slot) if tensor in self._constants else Use(tensor)
+
+    def written(self, node: int, tensor: str) -> Use:
+        """What a node writes."""
+        return Use(tensor, node) if node in self._detached else Use(tensor)
+
+    def _tensors(self, node: int, operation: Operation) -> Iterator[tuple[Use, Shape | None]]:
+        for slot, (tensor, shape) in enumerate(zip(operation.inputs, operation.reads, strict=True)):
+            if tensor:
+                yield self.use(node, slot, tensor), shape
+        for tensor, shape in zip(operation.outputs, operation.writes, strict=True):
+            if tensor and tensor not in self._constants:
+                yield self.written(node, tensor), shape
+
+    def _root(self, axis: _Axis) -> _Axis:
+        while (parent := self._parent.setdefault(axis, axis)) != axis:
+            self._parent[axis] = self._parent[parent]
+            axis = parent
+        return axis
+
+    def _join(self, axes: Sequence[_Axis]) -> None:
+        for axis in axes:
+            self._parent[self._root(axis)] = self._root(axes[0])
+
+    def _classes(self) -> Iterator[AxisClass]:
+        members, blockers = defaultdict[_Axis, list[_Member]](list), defaultdict[_Axis, list[Blocker]](list)
+        for member in self._members:
+            use, place = member.axes[0]
+            members[self._root((use, place.axis))].append(member)
+        for axis, blocker in self._blocked.items():
+            blockers[self._root(axis)].append(blocker)
+        for root, found in members.items():
+            products = tuple(dict.fromkeys(m.node for m in found if self._is_product(m)))
+            if products:
+                yield self._class(found, products, blockers[root])
+
+    def _is_product(self, member: _Member) -> bool:
+        """Whether it divides a constant that the node multiplies by."""
+        operation, constant = self._operations[member.node], self._graph.nodes[member.node]
+        names = {*constant.weights, *constant.constants}
+        return operation.op in PRODUCTS and any(
+            operation.inputs[place.slot] in names and len(operation.reads[place.slot] or ()) > 1
+            for place in member.factor.reads
+        )
+
+    def _class(self, members: list[_Member], products: tuple[int, ...], blockers: list[Blocker]) -> AxisClass:
+        blockers = [*blockers, *self._conflicts(members)]
+        sizes = {(use, place.axis): self._size(use, member, place) for member in members for use, place in member.axes}
+        layouts = common_layouts(sizes, [m.axes for m in members]) if all(sizes.values()) else None
+        units = 0 if layouts else 1
+        if layouts:
+            for member in members:
+                units = gcd(units, *(_units(layouts[use, p.axis], p, member.factor.units) for use, p in member.axes))
+            units = gcd(units, *self._whole_bytes(layouts))
+        uses = {use: Layout(axis, segments) for (use, axis), segments in (layouts or {}).items()}
+        if units < 2 and not blockers:
+            blockers = [Blocker(members[0].node, "it consists of one unit")]
+        return AxisClass(
+            units=units,
+            layouts=uses,
+            factors={member.node: member.factor for member in members},
+            products=products,
+            weights=tuple(dict.fromkeys(use.tensor for use in uses if use.tensor in self._graph.weights)),
+            blockers=tuple(dict.fromkeys(blockers)),
+        )
+
+    def _conflicts(self, members: Iterable[_Member]) -> Iterator[Blocker]:
+        """Nodes and tensors with two axes in the class, and tensors that a subgraph reads or whose rank is unknown."""
+        nodes: set[int] = set()
+        axes: dict[Use, int] = {}
+        for member in members:
+            if member.node in nodes:
+                yield Blocker(member.node, "two of its axes would be divided")
+            nodes.add(member.node)
+            for use, place in member.axes:
+                if axes.setdefault(use, place.axis) != place.axis:
+                    yield Blocker(member.node, f"two axes of {use.tensor!r} would be divided")
+                if use.tensor in self._opaque:
+                    yield self._opaque[use.tensor]
+
+    def _size(self, use: Use, member: _Member, place: Place) -> int:
+        operation = self._operations[member.node]
+        shapes = [s for u, s in self._tensors(member.node, operation) if u == use and s is not None]
+        return fixed(shapes[0][place.axis]) if shapes else 0
+
+    def _whole_bytes(self, layouts: Mapping[tuple[Use, int], tuple[int, ...]]) -> Iterator[int]:
+        """For constants of less than 8 bits an element: how many pieces of whole bytes their segments are."""
+        for (use, axis), segments in layouts.items():
+            bits = BITS.get(self._constants.get(use.tensor, ""), 8)
+            if bits < 8:
+                inner = prod(fixed(dim) or 1 for dim in (self._operations[use.node].read(use.slot) or ())[axis + 1 :])
+                yield from (size * inner * bits // 8 if size * inner * bits % 8 == 0 else 1 for size in segments)
+
+
+def _units(segments: Sequence[int], place: Place, units: int) -> int:
+    """How many equal runs each of `segments` can be divided into for a factor with `units`, whose items stay whole."""
+    own = list(place.segments) or [sum(segments)]
+    found, end = 0, 0
+    ends = iter(own)
+    item = 1
+    for size in segments:
+        if end <= 0:
+            whole = next(ends)
+            if whole % units:
+                return 1
+            item, end = whole // units, whole
+        if size % item:
+            return 1
+        found, end = gcd(found, size // item), end - size
+    return found

@@ -1,0 +1,268 @@
+"""`divide`: which axis classes of a model are divided among ranks, and how many units each rank gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from ...core.errors import UsageError
+from ...core.product import Product
+from ...loading.model import Model
+from ...loading.operations import Operation, constants_in, operations_of
+from ...loading.shape_inference import tensor_of_initializer
+from .classes import AxisAnalysis, AxisClass, Blocker, Use
+from .factors import Factor
+from .layouts import Layout
+from .rules import PRODUCTS
+
+Mode = Literal["exact", "sum"]
+"""What is done where an axis is contracted: `exact` joins the pieces before the node, `sum` adds partial sums."""
+
+
+@dataclass(frozen=True)
+class DividedClass:
+    """An axis class, divided among ranks."""
+
+    axes: AxisClass
+    units: tuple[int, ...]  #: how many units each rank has; together those of the class.
+    factors: Mapping[int, Factor]  #: the nodes that are divided along the class, each with its factor.
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have units."""
+        return tuple(rank for rank, units in enumerate(self.units) if units)
+
+    def size_of(self, layout: Layout, rank: int) -> int:
+        """The size of a rank's piece of an axis."""
+        return layout.size_of(self.units[rank], self.axes.units)
+
+    def runs(self, layout: Layout, rank: int) -> tuple[tuple[int, int], ...]:
+        """The ranges of an axis that a rank has."""
+        first = sum(self.units[:rank])
+        return layout.runs(first, first + self.units[rank], self.axes.units)
+
+
+class Join(NamedTuple):
+    """A tensor that is put together from the pieces of the ranks: an exchange between them."""
+
+    tensor: str
+    is_sum: bool  #: the pieces are added; else they are concatenated.
+    class_index: int  #: the class whose pieces they are.
+
+
+@dataclass(frozen=True, repr=False)
+class Division(Product):
+    """A model's layers, divided among ranks."""
+
+    model: Model  #: the model.
+    operations: tuple[Operation, ...]  #: the operation of each node.
+    mode: Mode  #: how contracted axes are joined.
+    shares: tuple[int, ...]  #: the share of each rank.
+    classes: tuple[DividedClass, ...]  #: the classes that are divided, the one with most weights first.
+    analysis: AxisAnalysis  #: the axis classes.
+    state_pairs: tuple[tuple[str, str], ...]  #: the states of the model: inputs, and the outputs that become them.
+
+    @cached_property
+    def class_of(self) -> Mapping[int, int]:
+        """The class of each node that is divided."""
+        return {node: i for i, divided in enumerate(self.classes) for node in divided.factors}
+
+    def use(self, node: int, slot: int) -> Use:
+        """What a node reads."""
+        return self.analysis.use(node, slot, self.operations[node].inputs[slot])
+
+    def divided_reads(self, node: int) -> Mapping[int, Layout]:
+        """The inputs of a node of which each rank reads a piece."""
+        divided = self.classes[self.class_of[node]]
+        slots = dict.fromkeys(place.slot for place in divided.factors[node].reads)
+        return {slot: divided.axes.layouts[self.use(node, slot)] for slot in slots}
+
+    @cached_property
+    def pieces(self) -> Mapping[str, tuple[int, Layout]]:
+        """The tensors that ranks write in pieces: the class and the layout."""
+        found = {}
+        for node, index in self.class_of.items():
+            divided = self.classes[index]
+            for place in divided.factors[node].writes:
+                tensor = self.operations[node].outputs[place.slot]
+                found[tensor] = index, divided.axes.layouts[self.analysis.written(node, tensor)]
+        return found
+
+    @cached_property
+    def partial_sums(self) -> Mapping[str, int]:
+        """The tensors of which ranks write partial sums: the class."""
+        nodes = [(node, i) for node, i in self.class_of.items() if self.classes[i].factors[node].is_contracted]
+        return {tensor: i for node, i in nodes for tensor in self.operations[node].outputs if tensor}
+
+    @cached_property
+    def read_whole(self) -> AbstractSet[str]:
+        """The tensors that a node or an output of the model reads whole. A Shape node can do with a piece."""
+        found = set(self.model.graph.writes) - {present for _, present in self.states}
+        for node, operation in enumerate(self.operations):
+            divided = self.divided_reads(node) if node in self.class_of else {}
+            inner = {*self.model.graph.nodes[node].reads, *self.model.graph.nodes[node].constants}
+            found |= inner.difference(operation.inputs)
+            if operation.op != "Shape":
+                found.update(name for slot, name in enumerate(operation.inputs) if name and slot not in divided)
+        # A tensor that has pieces of one class and is read in pieces of another is put together first.
+        found.update(tensor for tensor, index in self._scattered if tensor in self.pieces)
+        return found
+
+    @cached_property
+    def _scattered(self) -> AbstractSet[tuple[str, int]]:
+        """The tensors that nodes of a class read in pieces, and the class, if they are not written as its pieces."""
+        return {
+            (self.operations[node].inputs[slot], index)
+            for node, index in self.class_of.items()
+            for slot, layout in self.divided_reads(node).items()
+            if self.pieces.get(self.operations[node].inputs[slot]) != (index, layout)
+        }
+
+    @cached_property
+    def states(self) -> tuple[tuple[str, str], ...]:
+        """The states that stay inside their rank: an input, and the output that becomes it, divided alike."""
+        readers = self.model.graph.readers
+        return tuple(
+            (past, present)
+            for past, present in self.state_pairs
+            if present in self.pieces
+            and readers.get(past)
+            and all(self._reads_alike(node, past, self.pieces[present]) for node in readers[past])
+        )
+
+    def _reads_alike(self, node: int, tensor: str, pieces: tuple[int, Layout]) -> bool:
+        """Whether a node reads the tensor only in these pieces, or only its shape."""
+        operation = self.operations[node]
+        if operation.op == "Shape":
+            return True
+        slots = [slot for slot, name in enumerate(operation.inputs) if name == tensor]
+        divided = self.divided_reads(node) if self.class_of.get(node) == pieces[0] else {}
+        return bool(slots) and all(divided.get(slot) == pieces[1] for slot in slots)
+
+    @cached_property
+    def joins(self) -> tuple[Join, ...]:
+        """The exchanges of a run, in the order of the nodes."""
+        order = (tensor for operation in self.operations for tensor in operation.outputs)
+        found = []
+        for tensor in order:
+            if tensor in self.partial_sums:
+                found.append(Join(tensor, is_sum=True, class_index=self.partial_sums[tensor]))
+            elif tensor in self.pieces and tensor in self.read_whole:
+                found.append(Join(tensor, is_sum=False, class_index=self.pieces[tensor][0]))
+        return tuple(found)
+
+    @cached_property
+    def replicated(self) -> tuple[tuple[int, Blocker], ...]:
+        """The nodes that multiply by a weight and are not divided, each with what blocks it."""
+        reasons: dict[int, Blocker] = {}
+        for found in self.analysis.classes:
+            for node in found.products:
+                reasons.setdefault(node, next(iter(found.blockers), Blocker(node, "too few units for these shares")))
+        return tuple(
+            (node, reasons.get(node, Blocker(node, "no rule divides its weights")))
+            for node in products_of(self.model, self.operations)
+            if node not in self.class_of
+        )
+
+
+def products_of(model: Model, operations: Sequence[Operation]) -> tuple[int, ...]:
+    """The nodes that multiply by a weight: what sharding divides, where it can."""
+    graph = model.graph
+    return tuple(i for i in graph.flow if is_product(operations[i].op) and graph.weights_of(i))
+
+
+def is_product(op: str) -> bool:
+    """Whether an operator multiplies by weights."""
+    return op in PRODUCTS or op in _WITHOUT_RULE
+
+
+_WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN", "com.microsoft.MoE", "com.microsoft.QMoE"})
+"""Operators that multiply by weights, but have no rule."""
+
+
+def divide(
+    model: Model, shares: Sequence[int], mode: Mode = "exact", *, states: Iterable[tuple[str, str]] = ()
+) -> Division:
+    """Divide what can be divided among ranks.
+
+    Of the classes that nothing blocks, those with most weights come first; a node is divided along one class only.
+    Nodes that multiply by a weight and are in none of them are divided by themselves: their columns, which are joined
+    at once.
+
+    Args:
+        model: the model.
+        shares: the share of each rank, such as `(3, 1, 1, 1)`. Each class gives a rank the whole number of units that
+            is next to its share.
+        mode: how contracted axes are joined.
+        states: the inputs that become outputs, and these outputs.
+
+    Raises:
+        UsageError: there are fewer than two ranks, or a share is negative.
+    """
+    shares = tuple(shares)
+    if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
+        raise UsageError(
+            f"the shares {':'.join(map(str, shares))} don't divide anything",
+            hint="give two ranks or more, each with a share such as 3:1:1:1",
+        )
+    operations = operations_of(model)
+    constants = {name: tensor_of_initializer(value).dtype for name, value in constants_in(model.proto).items()}
+    detached: frozenset[int] = frozenset()
+    for _ in range(2):
+        analysis = AxisAnalysis(model.graph, operations, constants, contracts=mode == "sum", detached=detached)
+        classes = tuple(_choose(model, analysis.classes, shares))
+        taken = {node for divided in classes for node in divided.factors}
+        detached = frozenset(node for node in products_of(model, operations) if node not in taken)
+    return Division(model, operations, mode, shares, classes, analysis, tuple(states))
+
+
+def _choose(model: Model, classes: Iterable[AxisClass], shares: Sequence[int]) -> Iterator[DividedClass]:
+    sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
+    weighed = [(sum(sizes[name] for name in found.weights), found) for found in classes if not found.blockers]
+    weighed.sort(key=lambda pair: -pair[0])
+    taken: set[int] = set()
+    owed = [Fraction(0)] * len(shares)
+    for size, found in weighed:
+        factors = {node: factor for node, factor in found.factors.items() if node not in taken}
+        if any(node in factors for node in found.products):
+            units, after = apportion(found.units, shares, owed, size)
+            if sum(number > 0 for number in units) > 1:
+                owed = after
+                taken.update(factors)
+                yield DividedClass(found, units, factors)
+
+
+def apportion(
+    units: int, shares: Sequence[int], owed: Sequence[Fraction], size: int
+) -> tuple[tuple[int, ...], list[Fraction]]:
+    """Whole units for each rank by its share, and what each rank is owed after that.
+
+    Each rank gets its share rounded down. The units that are left go to the ranks that are owed most, so that rounding
+    does not favour the same rank in every layer.
+
+    Args:
+        units: the units of a class.
+        shares: the share of each rank.
+        owed: the bytes of weights that each rank should have had and has not.
+        size: the bytes of the class.
+
+    Example: three units for shares 2:1:1, then three more.
+
+        >>> first, owed = apportion(3, (2, 1, 1), [Fraction(0)] * 3, 300)
+        >>> first, [int(number) for number in owed]
+        ((1, 1, 1), [50, -25, -25])
+        >>> apportion(3, (2, 1, 1), owed, 300)[0]
+        (2, 1, 0)
+    """
+    exact = [Fraction(units * share, sum(shares)) for share in shares]
+    found = [int(number) for number in exact]
+    debts = [debt + size * (want - have) / units for debt, want, have in zip(owed, exact, found, strict=True)]
+    for _ in range(units - sum(found)):
+        rank = max((r for r, share in enumerate(shares) if share), key=lambda r: debts[r])
+        found[rank] += 1
+        debts[rank] -= Fraction(size, units)
+    return tuple(found), debts

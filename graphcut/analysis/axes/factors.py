@@ -1,0 +1,84 @@
+"""`Factor`: an axis of the loop nest of a node, along which its work can be divided."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+from ...core.wiring import Dim
+from ...loading.operations import Operation, Shape
+
+
+class Place(NamedTuple):
+    """An axis of an input or output of a node, as a factor divides it."""
+
+    slot: int  #: index of the input or output.
+    axis: int  #: index of the axis, 0 or more.
+    #: sizes of the segments that the axis consists of; each is divided by itself. Empty: the axis is one segment.
+    segments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """An input whose element `k` is the size of axis `k` of the first output (Reshape, Expand)."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The sizes of the outputs of a Split: an input, or an attribute."""
+
+    slot: int = 1
+    attribute: str = "split"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a Slice begins and ends: this element of its inputs 1 and 2."""
+
+    element: int
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """An axis of the loop nest of a node: of each input and output the axis that it is.
+
+    It consists of `units`, and so does each segment of each place. For any set of units, the node computes these units
+    of its outputs from these units of its inputs, and reads its other inputs whole. A factor without `writes` is
+    contracted: the node's output is the sum of what it computes for sets of units that together are all.
+    """
+
+    units: int
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...] = ()
+    counts: tuple[str, ...] = ()  #: attributes that are proportional to the number of units.
+    once: tuple[int, ...] = ()  #: of a contracted factor: inputs that are added to the output, so only once.
+    change: Sizes | Parts | Bounds | None = None  #: constant inputs that depend on the number of units.
+
+    @property
+    def is_contracted(self) -> bool:
+        """Whether outputs are summed."""
+        return not self.writes
+
+
+Rule = Callable[[Operation], Iterable[Factor]]
+"""The factors of a node. An axis of a tensor that no factor names can't be divided there."""
+
+
+def fixed(dim: Dim) -> int:
+    """The size of an axis if it is a fixed number above 1, else 0: other axes are never divided."""
+    return dim if isinstance(dim, int) and dim > 1 else 0
+
+
+def axis_of(axis: int, shape: Shape) -> int:
+    """The index of an axis from the front."""
+    return axis % len(shape) if shape else 0
+
+
+def columns(size: int) -> int:
+    """Units of the columns of a weight: four columns each, or two, or one, whatever divides all.
+
+    ONNX Runtime computes a single column by another kernel, whose sums may have other bits.
+    """
+    return size // gcd(size, 4)

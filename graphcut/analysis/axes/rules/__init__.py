@@ -1,0 +1,20 @@
+"""The rule table: the factors of each operator. An operator without a rule can't be divided."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ....loading.operations import Operation
+from ..factors import Factor, Rule
+from . import attention, elements, products, shapes
+
+RULES: Final[Mapping[str, Rule]] = {**elements.RULES, **shapes.RULES, **products.PRODUCTS, **attention.RULES}
+"""By the operator, as in `Node.op`."""
+
+PRODUCTS: Final = frozenset({*products.PRODUCTS, "com.microsoft.Attention"})
+"""Operators that multiply by a weight."""
+
+
+def factors_of(o: Operation) -> Iterable[Factor]:
+    """The factors of a node that have two units or more; none if its operator has no rule."""
+    rule = RULES.get(o.op)
+    return [factor for factor in rule(o) if factor.units > 1] if rule else []

@@ -1,0 +1,189 @@
+"""Rules of operators that work element by element, reduce, or normalize."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ....loading.operations import Operation, Shape
+from ..factors import Factor, Place, Rule, axis_of, fixed
+
+
+def elementwise(o: Operation) -> Iterator[Factor]:
+    """Each axis of the output; inputs that are broadcast along it are read whole."""
+    yield from _broadcast(o, [i for i in range(len(o.inputs)) if o.has(i)])
+
+
+def like_first(o: Operation) -> Iterator[Factor]:
+    """The same for an operator that reads only the type of its second input."""
+    yield from _broadcast(o, [0])
+
+
+def _broadcast(o: Operation, slots: list[int]) -> Iterator[Factor]:
+    shapes = {slot: o.read(slot) for slot in slots}
+    outputs = [i for i in range(len(o.outputs)) if o.writes_to(i)]
+    out = o.written()
+    if out is None or any(o.written(i) != out for i in outputs):
+        return
+    for axis, dim in enumerate(out):
+        places = [aligned(slot, shape, axis - len(out), dim) for slot, shape in shapes.items()]
+        if fixed(dim) and None not in places:
+            reads = tuple(place for place in places if place)
+            yield Factor(fixed(dim), reads, tuple(Place(i, axis) for i in outputs))
+
+
+def aligned(slot: int, shape: Shape | None, axis: int, dim: object) -> Place | tuple[()] | None:
+    """The place of an input that is broadcast to an output whose axis `axis` (from the end) has the size `dim`.
+
+    Empty if the input is repeated along the axis; None if that is unknown.
+    """
+    if shape is None:
+        return None
+    if -axis > len(shape) or shape[axis] == 1:
+        return ()
+    return Place(slot, axis + len(shape)) if shape[axis] == dim else None
+
+
+def leading(o: Operation) -> Iterator[Factor]:
+    """The axes before `axis`, which is normalized (default: the last)."""
+    shape = o.read(0)
+    if shape is None:
+        return
+    end = axis_of(o.given("axis", -1), shape)
+    same = [i for i in range(len(o.inputs)) if i in _SKIPS.get(o.op, {0})]
+    if any(o.read(i) != shape for i in same if o.has(i)):
+        return
+    for axis in range(end):
+        if fixed(shape[axis]):
+            reads = tuple(Place(i, axis) for i in same if o.has(i))
+            writes = tuple(Place(i, axis) for i in range(len(o.outputs)) if o.writes_to(i))
+            yield Factor(fixed(shape[axis]), reads, writes)
+
+
+_SKIPS: Final = {
+    "com.microsoft.SkipLayerNormalization": {0, 1},
+    "com.microsoft.SkipSimplifiedLayerNormalization": {0, 1},
+}
+"""Inputs that have the shape of the first."""
+
+
+def but_axis(o: Operation, default: int = -1) -> Iterator[Factor]:
+    """All axes but `axis`, along which elements depend on one another."""
+    shape = o.read(0)
+    if shape is None:
+        return
+    own = axis_of(o.given("axis", default), shape)
+    outputs = [i for i in range(len(o.outputs)) if o.writes_to(i)]
+    for axis, dim in enumerate(shape):
+        if axis != own and fixed(dim) and all((o.written(i) or ())[axis : axis + 1] == (dim,) for i in outputs):
+            yield Factor(fixed(dim), (Place(0, axis),), tuple(Place(i, axis) for i in outputs))
+
+
+def softmax(o: Operation) -> Iterator[Factor]:
+    """All axes but `axis`; before version 13, those before it."""
+    if o.version >= 13:
+        yield from but_axis(o)
+    elif (shape := o.read(0)) is not None:
+        own = axis_of(o.given("axis", 1), shape)
+        yield from (f for f in but_axis(o, 1) if f.reads[0].axis < own)
+
+
+def cumulative(o: Operation) -> Iterator[Factor]:
+    """All axes but that of the second input."""
+    shape, axes = o.read(0), o.values.get(1)
+    if shape is not None and axes is not None:
+        for axis, dim in enumerate(shape):
+            if fixed(dim) and axis != axis_of(axes[0], shape):
+                yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis),))
+
+
+def reduction(o: Operation) -> Iterator[Factor]:
+    """The axes that stay; the axis that a sum is taken over is contracted."""
+    shape = o.read(0)
+    axes = o.given("axes", o.values.get(1))
+    if shape is None or (axes is None and o.has(1)):
+        return
+    gone = {axis_of(axis, shape) for axis in axes or ()}
+    if not gone and not o.given("noop_with_empty_axes", 0):
+        gone = set(range(len(shape)))
+    keeps = o.given("keepdims", 1)
+    for axis, dim in enumerate(shape):
+        if fixed(dim) and axis not in gone:
+            after = axis if keeps else axis - sum(one < axis for one in gone)
+            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, after),))
+        elif fixed(dim) and o.op in _SUMS:
+            yield Factor(fixed(dim), (Place(0, axis),))
+
+
+def arg_reduction(o: Operation) -> Iterator[Factor]:
+    """All axes but `axis`."""
+    shape = o.read(0)
+    if shape is None:
+        return
+    own, keeps = axis_of(o.given("axis", 0), shape), o.given("keepdims", 1)
+    for axis, dim in enumerate(shape):
+        if fixed(dim) and axis != own:
+            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis - (not keeps and axis > own)),))
+
+
+def channels(o: Operation) -> Iterator[Factor]:
+    """The batch and the channels of a normalization whose other inputs have one value for each channel."""
+    shape = o.read(0)
+    if shape is None or len(shape) < 2 or any(o.writes_to(i) for i in range(1, len(o.outputs))):
+        return
+    others = tuple(Place(i, 0) for i in range(1, len(o.inputs)))
+    for axis, reads in ((0, ()), (1, others)):
+        if fixed(shape[axis]):
+            yield Factor(fixed(shape[axis]), (Place(0, axis), *reads), (Place(0, axis),))
+
+
+def group_normalization(o: Operation) -> Iterator[Factor]:
+    """The batch and the groups of channels."""
+    shape = o.read(0)
+    if shape is not None and fixed(shape[0]):
+        yield Factor(fixed(shape[0]), (Place(0, 0),), (Place(0, 0),))
+    if groups := o.given("num_groups", 0):
+        yield Factor(groups, tuple(Place(i, 1 if i == 0 else 0) for i in range(3)), (Place(0, 1),), ("num_groups",))
+
+
+def quantized(o: Operation) -> Iterator[Factor]:
+    """QuantizeLinear and DequantizeLinear: one scale for the tensor, for each slice along `axis`, or for each block."""
+    shape, scale = o.read(0), o.read(1)
+    if shape is None or scale is None:
+        return
+    own, block = axis_of(o.given("axis", 1), shape), o.given("block_size", 0)
+    others = [i for i in (1, 2) if o.has(i)]
+    for axis, dim in enumerate(shape):
+        follows = len(scale) > 0 and (bool(block) or axis == own) and scale != (1,)
+        units = fixed(dim) // block if block and axis == own else fixed(dim)
+        if units > 1 and units * (block if block and axis == own else 1) == dim:
+            reads = tuple(Place(i, axis if block else 0) for i in others) if follows else ()
+            yield Factor(units, (Place(0, axis), *reads), (Place(0, axis),))
+
+
+_ELEMENTWISE = """
+Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu Clip
+Cos Cosh Div Dropout Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
+LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Sigmoid Sign
+Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor com.microsoft.BiasGelu
+com.microsoft.FastGelu com.microsoft.Gelu com.microsoft.QuickGelu
+"""
+_SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
+_REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+_LEADING = """
+LayerNormalization RMSNormalization SimplifiedLayerNormalization com.microsoft.SkipLayerNormalization
+com.microsoft.SkipSimplifiedLayerNormalization
+"""
+_QUANTIZED = "DequantizeLinear QuantizeLinear com.microsoft.DequantizeLinear com.microsoft.QuantizeLinear"
+
+RULES: Final[Mapping[str, Rule]] = {
+    **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
+    **dict.fromkeys(_REDUCTIONS.split(), reduction),
+    **dict.fromkeys(_LEADING.split(), leading),
+    **dict.fromkeys(_QUANTIZED.split(), quantized),
+    **dict.fromkeys(("ArgMax", "ArgMin"), arg_reduction),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), channels),
+    "TopK": but_axis,
+    "CastLike": like_first,
+    "CumSum": cumulative,
+    "GroupNormalization": group_normalization,
+}

@@ -1,0 +1,177 @@
+"""Rules of matrix products and convolutions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import gcd
+from typing import Final
+
+from ....loading.operations import Operation, Shape
+from ..factors import Factor, Place, Rule, columns, fixed
+from .elements import aligned
+
+
+def matmul(o: Operation) -> Iterator[Factor]:
+    """Batch axes, rows, columns; the inner axis is contracted."""
+    a, b, out = o.read(0), o.read(1), o.written()
+    if not a or not b or out is None or o.given("transBatchA", 0) or o.given("transBatchB", 0):
+        return
+    inner_a = _from_end(a, o.given("transA", 0) + 1)
+    inner_b = _from_end(b, 2 - o.given("transB", 0))
+    matrices = min(len(a), 2) + min(len(b), 2) - 2
+    yield from _batches([a, b], out, len(out) - matrices)
+    if len(a) > 1 and fixed(rows := a[_other(a, inner_a)]):
+        yield Factor(fixed(rows), (Place(0, _other(a, inner_a)),), (Place(0, len(out) - matrices),))
+    if len(b) > 1 and fixed(width := b[_other(b, inner_b)]):
+        yield Factor(columns(fixed(width)), (Place(1, _other(b, inner_b)),), (Place(0, len(out) - 1),))
+    if fixed(a[inner_a]) and a[inner_a] == b[inner_b]:
+        yield Factor(fixed(a[inner_a]), (Place(0, inner_a), Place(1, inner_b)))
+
+
+def _from_end(shape: Shape, back: int) -> int:
+    """The axis `back` from the end; that of a vector is its only one."""
+    return len(shape) - min(back, len(shape))
+
+
+def _other(shape: Shape, axis: int) -> int:
+    """The other one of the last two axes."""
+    return 2 * len(shape) - 3 - axis
+
+
+def _batches(shapes: Sequence[Shape], out: Shape, number: int) -> Iterator[Factor]:
+    """The first `number` axes of the output, to which those of the inputs before their last two are broadcast."""
+    for axis in range(number):
+        places = [aligned(i, s[:-2], axis - number, out[axis]) for i, s in enumerate(shapes)]
+        if fixed(out[axis]) and None not in places:
+            yield Factor(fixed(out[axis]), tuple(place for place in places if place), (Place(0, axis),))
+
+
+def gemm(o: Operation) -> Iterator[Factor]:
+    """Rows and columns, of the added matrix too if it has them; the inner axis is contracted."""
+    a, b, out = o.read(0), o.read(1), o.written()
+    if a is None or b is None or out is None:
+        return
+    rows, width = o.given("transA", 0), 1 - o.given("transB", 0)
+    added = o.read(2) if o.has(2) else ()
+    for axis, own, units in ((0, Place(0, rows), fixed(out[0])), (1, Place(1, width), columns(fixed(out[1]) or 1))):
+        bias = aligned(2, added, axis - 2, out[axis])
+        if units > 1 and bias is not None:
+            yield Factor(units, (own, bias) if bias else (own,), (Place(0, axis),))
+    if fixed(b[1 - width]):
+        yield Factor(fixed(b[1 - width]), (Place(0, 1 - rows), Place(1, 1 - width)), once=(2,))
+
+
+def product_columns(o: Operation, weight: int, others: Sequence[int]) -> Iterator[Factor]:
+    """The columns of a matrix weight, and of other inputs the last axis, if it has one element for each column."""
+    shape, out = o.read(weight), o.written()
+    if shape is None or len(shape) != 2 or out is None or not fixed(shape[-1]):
+        return
+    found = [(i, o.read(i)) for i in others if o.has(i)]
+    if all(read is not None for _, read in found):
+        places = tuple(Place(i, len(read) - 1) for i, read in found if read and read[-1] == shape[-1])
+        yield Factor(columns(fixed(shape[-1])), (Place(weight, 1), *places), (Place(0, len(out) - 1),))
+
+
+def matmul_integer(o: Operation) -> Iterator[Factor]:
+    """The columns; the inner axis is contracted: sums of integers, so exact in any order."""
+    yield from product_columns(o, 1, (3,))
+    a, b = o.read(0), o.read(1)
+    if a and b and len(b) == 2 and fixed(b[0]):
+        yield Factor(fixed(b[0]), (Place(0, len(a) - 1), Place(1, 0)))
+
+
+def matmul_n_bits(o: Operation) -> Iterator[Factor]:
+    """The columns; blocks of the inner axis, if scales and zero points have an axis of blocks, are contracted."""
+    a, b, out = o.read(0), o.read(1), o.written()
+    width, inner, block = (o.given(name, 0) for name in ("N", "K", "block_size"))
+    if a is None or b is None or out is None or not block or width % 4:
+        return
+    by_column = tuple(Place(i, 0) for i in (1, 2, 3, 5) if o.has(i))
+    yield Factor(width // 4, by_column, (Place(0, len(out) - 1),), ("N",))
+    blocks = [i for i in (2, 3) if o.has(i)]
+    shapes = [o.read(i) for i in blocks]
+    if o.has(4) or inner % block or not all(shape and len(shape) == 2 and fixed(shape[1]) for shape in shapes):
+        return
+    if inner == a[-1]:
+        units = gcd(inner // block, *(fixed(shape[1]) for shape in shapes if shape))
+        places = (Place(0, len(a) - 1), *(Place(i, 1) for i in (1, *blocks)))
+        yield Factor(units, places, counts=("K",), once=(5,))
+
+
+def convolution(o: Operation) -> Iterator[Factor]:
+    """The batch; the channels of the output, and those of the input are contracted; or the groups."""
+    yield from _convolution(o, weight_out=0, weight_in=1)
+
+
+def transposed_convolution(o: Operation) -> Iterator[Factor]:
+    """The same for a weight that has the channels of the input first."""
+    yield from _convolution(o, weight_out=1, weight_in=0)
+
+
+def _convolution(o: Operation, *, weight_out: int, weight_in: int) -> Iterator[Factor]:
+    x, w, out = o.read(0), o.read(1), o.written()
+    if not x or not w or not out:
+        return
+    bias = (Place(2, 0),) if o.has(2) else ()
+    groups = o.given("group", 1)
+    if fixed(x[0]):
+        yield Factor(fixed(x[0]), (Place(0, 0),), (Place(0, 0),))
+    if groups > 1:
+        weights = (Place(1, 0), *bias)
+        yield Factor(groups, (Place(0, 1), *weights), (Place(0, 1),), ("group",))
+        return
+    if fixed(w[weight_out]):
+        yield Factor(_pairs(fixed(w[weight_out])), (Place(1, weight_out), *bias), (Place(0, 1),))
+    if fixed(x[1]):
+        yield Factor(fixed(x[1]), (Place(0, 1), Place(1, weight_in)), once=(2,))
+
+
+def _pairs(channels: int) -> int:
+    """Units of the channels that a convolution writes: pairs, since one channel alone is computed by other kernels."""
+    return channels // gcd(channels, 2)
+
+
+def quantized_convolution(o: Operation, others: Sequence[int]) -> Iterator[Factor]:
+    """The channels of the output, and of other inputs the only axis, if it has one element for each."""
+    w = o.read(1 if o.op == "ConvInteger" else 3)
+    slot = 1 if o.op == "ConvInteger" else 3
+    if w is None or o.given("group", 1) != 1 or not fixed(w[0]):
+        return
+    found = [(i, o.read(i)) for i in others if o.has(i)]
+    if all(read is not None for _, read in found):
+        places = tuple(Place(i, 0) for i, read in found if read == (w[0],))
+        yield Factor(_pairs(fixed(w[0])), (Place(slot, 0), *places), (Place(0, 1),))
+
+
+def einsum(o: Operation) -> Iterator[Factor]:
+    """Each letter: contracted if the output does not have it."""
+    equation = o.given("equation", "").replace(" ", "")
+    before, found, after = equation.partition("->")
+    terms = before.split(",")
+    if not found or "." in equation or any(len(set(term)) < len(term) for term in (*terms, after)):
+        return
+    for letter in dict.fromkeys(before.replace(",", "")):
+        places = tuple(Place(i, term.index(letter)) for i, term in enumerate(terms) if letter in term)
+        dims = {(o.read(place.slot) or (None,) * 9)[place.axis] for place in places}
+        if len(dims) == 1 and (size := fixed(dims.pop())):
+            writes = (Place(0, after.index(letter)),) if letter in after else ()
+            if writes or len(places) == len(terms):
+                yield Factor(size, places, writes)
+
+
+PRODUCTS: Final[Mapping[str, Rule]] = {
+    "MatMul": matmul,
+    "com.microsoft.FusedMatMul": matmul,
+    "com.microsoft.TransposeMatMul": matmul,
+    "Gemm": gemm,
+    "MatMulInteger": matmul_integer,
+    "QLinearMatMul": partial(product_columns, weight=3, others=(4, 5)),
+    "com.microsoft.MatMulIntegerToFloat": partial(product_columns, weight=1, others=(3, 5, 6)),
+    "com.microsoft.DynamicQuantizeMatMul": partial(product_columns, weight=1, others=(2, 3, 4)),
+    "com.microsoft.MatMulNBits": matmul_n_bits,
+    "Conv": convolution,
+    "ConvTranspose": transposed_convolution,
+    "ConvInteger": partial(quantized_convolution, others=(3,)),
+    "QLinearConv": partial(quantized_convolution, others=(4, 5, 8)),
+    "Einsum": einsum,
+}
+"""Operators that multiply by a weight: their weights are what sharding divides."""

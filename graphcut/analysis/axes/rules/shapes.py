@@ -1,0 +1,260 @@
+"""Rules of operators that move elements: reshape, transpose, join, cut, gather."""
+
+from collections.abc import Iterator, Mapping
+from math import gcd, prod
+from typing import Final
+
+from ....core.wiring import Dim
+from ....loading.operations import Operation, Shape
+from ..factors import Bounds, Factor, Parts, Place, Rule, Sizes, axis_of, fixed
+from .elements import aligned
+
+_MAX_SEGMENTS: Final = 16
+_LARGE: Final = 1 << 64
+"""Symbols count as larger numbers, sizes are smaller."""
+_PACKED: Final = 3
+"""Queries, keys and values in one."""
+
+
+def reshape(o: Operation) -> Iterator[Factor]:
+    """The runs of axes that have the same elements on both sides."""
+    before, after = o.read(0), o.written()
+    if before is None or after is None:
+        return
+    change = Sizes(1) if o.op == "Reshape" else None
+    for own, new in _runs(_numbers(before), _numbers(after)):
+        for units, read, write in _common_axes([(a, before[a]) for a in own], [(a, after[a]) for a in new]):
+            yield Factor(units, (read,), (write,), change=change)
+
+
+def _numbers(shape: Shape) -> list[int]:
+    """The sizes; a symbol is a large number of its own, and an unknown size is 0."""
+    return [_number(dim) for dim in shape]
+
+
+def _number(dim: Dim) -> int:
+    if isinstance(dim, str):
+        return _LARGE + int.from_bytes(dim.encode(), "little")
+    return dim or 0
+
+
+def _runs(before: list[int], after: list[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """The smallest runs of axes with equal products, from the front and from the end up to an unknown size."""
+    yield from _from_front(before, after)
+    if 0 in before or 0 in after:
+        for own, new in _from_front(before[::-1], after[::-1]):
+            last = len(before) - 1, len(after) - 1
+            yield [last[0] - axis for axis in own][::-1], [last[1] - axis for axis in new][::-1]
+
+
+def _from_front(before: list[int], after: list[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """The same from the front. Axes of size 1 are in no run."""
+    left = [axis for axis, size in enumerate(before) if size != 1]
+    right = [axis for axis, size in enumerate(after) if size != 1]
+    while left and right:
+        own, new = [left.pop(0)], [right.pop(0)]
+        while (a := prod(before[x] for x in own)) != (b := prod(after[x] for x in new)):
+            if not a or not b or not (left if a < b else right):
+                return
+            (own if a < b else new).append((left if a < b else right).pop(0))
+        if not a:
+            return
+        yield own, new
+
+
+def _common_axes(own: list[tuple[int, Dim]], new: list[tuple[int, Dim]]) -> Iterator[tuple[int, Place, Place]]:
+    """The first axes of a run.
+
+    Instead of it the second one, where one axis becomes three or more and the first has size 3: queries, keys and
+    values in one, of which the heads can be divided. Any choice is right.
+    """
+    (first, a), (second, b) = own[0], new[0]
+    units = gcd(fixed(a), fixed(b))
+    if len(own) == 1 and len(new) > 2 and b == _PACKED and fixed(a) and fixed(new[1][1]):
+        yield fixed(new[1][1]), Place(0, first, (fixed(a) // fixed(b),) * fixed(b)), Place(0, new[1][0])
+    elif len(new) == 1 and len(own) > 2 and a == _PACKED and fixed(b) and fixed(own[1][1]):
+        yield fixed(own[1][1]), Place(0, own[1][0]), Place(0, second, (fixed(b) // fixed(a),) * fixed(a))
+    elif units > 1:
+        yield units, Place(0, first), Place(0, second)
+
+
+def transpose(o: Operation) -> Iterator[Factor]:
+    """Every axis."""
+    shape = o.read(0)
+    if shape is not None:
+        order = o.given("perm", list(reversed(range(len(shape)))))
+        for after, axis in enumerate(order):
+            if fixed(shape[axis]):
+                yield Factor(fixed(shape[axis]), (Place(0, axis),), (Place(0, after),))
+
+
+def concat(o: Operation) -> Iterator[Factor]:
+    """The axes that are not joined; the joined one in segments."""
+    out, shapes = o.written(), o.reads
+    if out is None or any(shape is None for shape in shapes):
+        return
+    own = axis_of(o.given("axis", 0), out)
+    for axis, dim in enumerate(out):
+        sizes = tuple(fixed(shape[axis]) for shape in shapes if shape is not None)
+        if axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS:
+            places = tuple(Place(i, axis) for i in range(len(sizes)))
+            yield Factor(gcd(*sizes), places, (Place(0, axis, sizes),))
+        elif axis != own and fixed(dim) and all(size == dim for size in sizes):
+            yield Factor(fixed(dim), tuple(Place(i, axis) for i in range(len(sizes))), (Place(0, axis),))
+
+
+def split(o: Operation) -> Iterator[Factor]:
+    """The axes that are not cut; the cut one in segments."""
+    shape = o.read(0)
+    if shape is None or any(written is None for written in o.writes):
+        return
+    own = axis_of(o.given("axis", 0), shape)
+    for axis, dim in enumerate(shape):
+        places = tuple(Place(i, axis) for i in range(len(o.outputs)))
+        sizes = tuple(fixed(written[axis]) for written in o.writes if written is not None)
+        if axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS and sum(sizes) == dim and "" not in o.outputs:
+            if 1 in o.values or "split" in o.attributes or (len(set(sizes)) == 1 and not o.has(1)):
+                yield Factor(gcd(*sizes), (Place(0, axis, sizes),), places, change=Parts())
+        elif axis != own and fixed(dim):
+            yield Factor(fixed(dim), (Place(0, axis),), places)
+
+
+def slice_(o: Operation) -> Iterator[Factor]:
+    """The axes that are not cut; a cut one in up to three segments, if the bounds are constants."""
+    shape, out = o.read(0), o.written()
+    starts, ends, axes = (o.values.get(i) for i in (1, 2, 3))
+    if shape is None or out is None or starts is None or ends is None or (axes is None and o.has(3)):
+        return
+    if o.has(4) and (4 not in o.values):
+        return
+    steps = o.values.get(4, (1,) * len(starts))
+    places = [axis_of(axis, shape) for axis in axes or range(len(starts))]
+    for axis, dim in enumerate(shape):
+        if not fixed(dim):
+            continue
+        if axis not in places:
+            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis),))
+            continue
+        element = places.index(axis)
+        start, end, _ = slice(starts[element], ends[element]).indices(fixed(dim))
+        if steps[element] == 1 and end - start > 1:
+            segments = tuple(size for size in (start, end - start, fixed(dim) - end) if size)
+            yield Factor(gcd(*segments), (Place(0, axis, segments),), (Place(0, axis),), change=Bounds(element))
+
+
+def expand(o: Operation) -> Iterator[Factor]:
+    """Every axis of the output, new ones included."""
+    shape, out = o.read(0), o.written()
+    if out is None or o.read(1) != (len(out),):
+        return
+    for axis, dim in enumerate(out):
+        place = aligned(0, shape, axis - len(out), dim)
+        if fixed(dim) and place is not None:
+            yield Factor(fixed(dim), (place,) if place else (), (Place(0, axis),), change=Sizes(1))
+
+
+def filled(o: Operation) -> Iterator[Factor]:
+    """ConstantOfShape: every axis."""
+    for axis, dim in enumerate(o.written() or ()):
+        if fixed(dim):
+            yield Factor(fixed(dim), (), (Place(0, axis),), change=Sizes(0))
+
+
+def tile(o: Operation) -> Iterator[Factor]:
+    """Every axis; a repeated one in one segment for each copy."""
+    shape, repeats = o.read(0), o.values.get(1)
+    if shape is None or repeats is None:
+        return
+    for axis, (dim, times) in enumerate(zip(shape, repeats, strict=False)):
+        if fixed(dim) and 1 <= times <= _MAX_SEGMENTS:
+            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis, (fixed(dim),) * times if times > 1 else ()),))
+
+
+def gather(o: Operation) -> Iterator[Factor]:
+    """All axes of the data but `axis`, and all axes of the indices."""
+    data, indices = o.read(0), o.read(1)
+    if data is None or indices is None:
+        return
+    own = axis_of(o.given("axis", 0), data)
+    for axis, dim in enumerate(data):
+        if axis != own and fixed(dim):
+            after = axis if axis < own else axis + len(indices) - 1
+            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, after),))
+    for axis, dim in enumerate(indices):
+        if fixed(dim):
+            yield Factor(fixed(dim), (Place(1, axis),), (Place(0, own + axis),))
+
+
+def along_others(o: Operation) -> Iterator[Factor]:
+    """GatherElements, ScatterElements: the axes but `axis` along which all inputs have one size."""
+    shape = o.read(0)
+    if shape is None:
+        return
+    own = axis_of(o.given("axis", 0), shape)
+    for axis, dim in enumerate(shape):
+        same = all((read or ())[axis : axis + 1] == (dim,) for read in o.reads)
+        if axis != own and fixed(dim) and same:
+            yield Factor(fixed(dim), tuple(Place(i, axis) for i in range(len(o.reads))), (Place(0, axis),))
+
+
+def pad(o: Operation) -> Iterator[Factor]:
+    """The axes without padding."""
+    shape, pads = o.read(0), o.given("pads", o.values.get(1))
+    if shape is None or pads is None or o.has(3) or len(pads) != 2 * len(shape):
+        return
+    for axis, dim in enumerate(shape):
+        if fixed(dim) and not pads[axis] and not pads[axis + len(shape)]:
+            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis),))
+
+
+def images(o: Operation) -> Iterator[Factor]:
+    """The batch and the channels: pools, resizing."""
+    yield from _first_axes(o, 2)
+
+
+def batch(o: Operation) -> Iterator[Factor]:
+    """The first axis."""
+    yield from _first_axes(o, 1)
+
+
+def _first_axes(o: Operation, number: int) -> Iterator[Factor]:
+    shape, out = o.read(0), o.written()
+    if shape is None or out is None or len(out) != len(shape) or o.writes_to(1):
+        return
+    for axis in range(number):
+        if fixed(shape[axis]) and out[axis] == shape[axis]:
+            yield Factor(fixed(shape[axis]), (Place(0, axis),), (Place(0, axis),))
+
+
+def resize(o: Operation) -> Iterator[Factor]:
+    """The batch and the channels, if all axes are listed or none of them is changed."""
+    if o.given("coordinate_transformation_mode", "") != "tf_crop_and_resize" and "axes" not in o.attributes:
+        change = Sizes(3) if o.has(3) else None
+        yield from (Factor(f.units, f.reads, f.writes, change=change) for f in images(o))
+
+
+def triangle(o: Operation) -> Iterator[Factor]:
+    """Trilu: all axes but the last two."""
+    yield from _first_axes(o, max(0, len(o.read(0) or ()) - 2))
+
+
+_POOLS = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
+
+RULES: Final[Mapping[str, Rule]] = {
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
+    **dict.fromkeys(_POOLS.split(), images),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), batch),
+    **dict.fromkeys(("GatherElements", "ScatterElements"), along_others),
+    "Concat": concat,
+    "ConstantOfShape": filled,
+    "Expand": expand,
+    "Gather": gather,
+    "Pad": pad,
+    "Resize": resize,
+    "Slice": slice_,
+    "Split": split,
+    "Tile": tile,
+    "Transpose": transpose,
+    "Trilu": triangle,
+    "Upsample": images,
+}
