@@ -20,9 +20,9 @@ from ..costs.matching import Coverage
 from ..costs.weighing import weigh
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
-from .goals import At, Goal, Limits
+from .goals import Across, At, Goal, Limits
 from .node_names import guess
-from .plans import Plan, check_limits, with_metrics
+from .plans import ANY_DEVICE, Plan, check_limits, with_metrics
 from .predictions import PartMetrics
 from .results import Optimality, Reason
 from .solver.recompute import Recomputed
@@ -159,12 +159,11 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         )
     parts = tuple(tuple(sorted({*_indices(model.graph, (*part.nodes, *part.repeats), path)})) for part in record.parts)
     _check(model.graph, record.parts, parts, path)
-    devices = tuple(part.device for part in record.parts if part.device is not None)
     made = Plan(
         record.goal,
         model.graph,
         parts,
-        devices=devices if len(devices) == len(parts) else (),
+        devices=_devices(record, path),
         limits=record.limits,
         dims=record.dims,
         model=model,
@@ -174,6 +173,20 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         return made
     made = with_metrics(analysis, made, weigh(model, made.dims))
     return _as_planned(made, record, path) if record.planned == record.digest else made
+
+
+def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
+    """The device of each part: one of the cluster, or without a cluster the one that predictions assume."""
+    for i, part in enumerate(record.parts):
+        if isinstance(record.goal, Across) and part.device is None:
+            raise UsageError(f"{path}: part {i} has no device", hint="give it one of the cluster, or plan again")
+        if not isinstance(record.goal, Across) and part.device and part.device.name != ANY_DEVICE.name:
+            raise UsageError(
+                f"{path}: part {i} names the device {part.device.name!r}, but this plan is for no cluster",
+                hint="`graphcut plan MODEL --cluster FILE` plans for devices; or take the device out",
+            )
+    devices = tuple(part.device or ANY_DEVICE for part in record.parts)
+    return devices if any(part.device for part in record.parts) else ()
 
 
 def _as_planned(made: Plan, record: PlanFile, path: str | Path) -> Plan:

@@ -192,21 +192,22 @@ def problem_of(
     predecessors, are in no group.
     """
     graph = analysis.model.graph
+    pinned = _pinned(graph, limits)
     together = [*_not_sendable(analysis), *_caches(graph, costs), *_avoided(graph, limits, replicable)]
+    together += pinned.values()  # they are in the same part anyway, and so one pair orders them all
     if analysis.repeat is not None and not limits.inside_layers:
         together += analysis.repeat.blocks
     kept = [node for node in graph.flow if node not in replicable]
     groups = contract(graph, kept, together, _ordered(graph, limits))
     home = {node: i for i, group in enumerate(groups) for node in group}
     pins: dict[int, int] = {}
-    for pattern, part in limits.pins:
-        for node in sorted(find_nodes(graph, [pattern])):
-            if pins.setdefault(home[node], part) != part:
-                raise PlanError(
-                    f"{graph.nodes[node].name!r} is pinned to part {part}, and nodes that must stay with it to part "
-                    f"{pins[home[node]]}",
-                    hint="pin one of them elsewhere, or leave one pin out",
-                )
+    for part, (node, *_) in pinned.items():
+        if pins.setdefault(home[node], part) != part:
+            raise PlanError(
+                f"{graph.nodes[node].name!r} is pinned to part {part}, and nodes that must stay with it to part "
+                f"{pins[home[node]]}",
+                hint="pin one of them elsewhere, or leave one pin out",
+            )
     return PlanningProblem(analysis, costs, limits, groups, tuple(sorted(replicable)), sizes, pins)
 
 
@@ -234,11 +235,23 @@ def _avoided(graph: Graph, limits: Limits, replicable: Collection[int]) -> Itera
 
 
 def _ordered(graph: Graph, limits: Limits) -> list[tuple[int, int]]:
-    """Pairs of nodes in the order that pins demand: those of a part before those of the next part that has pins."""
-    by_part: dict[int, list[int]] = {}
+    """Pairs of nodes in the order that pins demand: one node of each part that has pins, and one of the next such."""
+    return list(pairwise(nodes[0] for nodes in _pinned(graph, limits).values()))
+
+
+def _pinned(graph: Graph, limits: Limits) -> Mapping[int, Sequence[int]]:
+    """The nodes that are pinned to each part, in the order of the parts."""
+    part_of: dict[int, int] = {}
     for pattern, part in limits.pins:
         if part < 0:
             raise UsageError(f"there is no part {part}", hint="parts are counted from 0")
-        by_part.setdefault(part, []).extend(sorted(find_nodes(graph, [pattern])))
-    pinned = [by_part[part] for part in sorted(by_part)]
-    return [(a, b) for first, second in pairwise(pinned) for a in first for b in second]
+        for node in sorted(find_nodes(graph, [pattern])):
+            if part_of.setdefault(node, part) != part:
+                raise UsageError(
+                    f"{graph.nodes[node].name!r} is pinned to part {part_of[node]} and to part {part}",
+                    hint="a node is in one part: leave one of the two pins out",
+                )
+    found: dict[int, list[int]] = {part: [] for part in sorted({*part_of.values()})}
+    for node, part in sorted(part_of.items()):
+        found[part].append(node)
+    return found

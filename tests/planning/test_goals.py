@@ -256,7 +256,7 @@ def test_pins_and_nodes_to_avoid_are_respected(goal: Into | Within | Across, nam
     ("pins", "message"),
     [
         ((("/model/layers.1/add_1", 1), ("/model/layers.4/add_1", 0)), "pinned"),
-        ((("/model/layers.1/add_1", 0), ("/model/layers.1/add_1", 1)), "pinned to part 1, and"),
+        ((("/model/layers.1/add_1", 0), ("/model/layers.1/add_1", 1)), "pinned to part 0 and to part 1"),
         ((("/model/layers.1/add_1", 0), ("/model/layers.1/self_attn/q_proj/MatMul", 1)), "must stay with it"),
     ],
     ids=["backwards", "two parts", "one layer"],
@@ -264,7 +264,7 @@ def test_pins_and_nodes_to_avoid_are_respected(goal: Into | Within | Across, nam
 def test_pins_that_contradict_each_other_or_the_model_are_refused(
     pins: tuple[tuple[str, int], ...], message: str, named: Named
 ) -> None:
-    with pytest.raises(PlanError, match=re.escape(message)) as caught:
+    with pytest.raises((PlanError, UsageError), match=re.escape(message)) as caught:
         plan(named("llm"), Into(2), limits=Limits(pins=pins))
     assert "pin" in caught.value.hint
 
@@ -401,6 +401,18 @@ def test_long_chains_are_cut_evenly_and_at_pins(opened: Draw) -> None:
     assert abs(first - second) < 100  # a node takes about 50 bytes
     close = Limits(pins=(("n300", 0), ("n301", 1)), inside_layers=True)
     assert [len(row) for row in plan(analysis, Into(2, "bytes"), limits=close).parts] == [301, 2099]
+
+
+def test_pins_by_glob_do_not_multiply(opened: Draw) -> None:
+    """90 nodes pinned to one part and 100 to the next are ordered by one pair, not by 9,000."""
+    analysis = graphcut.analyze(opened(model_of(chain_of(300), [floats("x", 8)], [floats("t299", 8)])))  # type: ignore[arg-type]
+    limits = Limits(pins=(("n[1-9][0-9]", 0), ("n2??", 1)), inside_layers=True)
+    problem = problem_of(analysis, weigh(analysis.model), limits, serialized_sizes(analysis.model))
+    assert len(problem.workload([[1.0] * 300]).before) == 1
+    assert len(problem.groups) == 300 - 89 - 99
+    first, second = plan(analysis, Into(2), limits=limits).parts
+    assert set(range(10, 100)) <= set(first)
+    assert set(range(200, 300)) <= set(second)
 
 
 @pytest.mark.parametrize("tensor_type", [TensorProto.UNDEFINED, TensorProto.FLOAT])

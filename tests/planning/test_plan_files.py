@@ -371,6 +371,20 @@ def test_an_edit_that_breaks_a_pin_is_refused(decoder: Analysis, tmp_path: Path)
         replay(decoder, edited(tmp_path / "plan.json", together))
 
 
+def test_a_device_in_a_plan_without_a_cluster_is_refused(decoder: Analysis, tmp_path: Path) -> None:
+    save_plan(graphcut.plan(decoder, Into(2)), decoder.model, tmp_path / "plan.json")
+    path = edited(tmp_path / "plan.json", lambda plan: plan["parts"][1].update(device={"name": "pi"}))
+    with pytest.raises(UsageError, match="part 1 names the device 'pi', but this plan is for no cluster") as caught:
+        replay(decoder, path)
+    assert "--cluster FILE" in caught.value.hint
+
+
+def test_a_part_without_a_device_in_a_plan_for_a_cluster_is_refused(decoder: Analysis, tmp_path: Path) -> None:
+    save_plan(graphcut.plan(decoder, Across(TWO, "bytes")), decoder.model, tmp_path / "plan.json")
+    with pytest.raises(UsageError, match="part 0 has no device"):
+        replay(decoder, edited(tmp_path / "plan.json", lambda plan: plan["parts"][0].update(device=None)))
+
+
 # What is no plan, or another's
 
 

@@ -1,7 +1,9 @@
 """`Across`: which part runs on which device of a cluster, for a given objective."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from typing import Final
@@ -16,10 +18,11 @@ from ..instance import Floats, Workload
 from ..problem import PlanningProblem
 from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, chain_dp, min_max_chain
+from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp, min_max_chain
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, device_classes, fits_in, received_bytes, time_quantum
 from ..solver.milp import MilpObjective, MilpProblem, prove
 from ..solver.search import SearchResult, search
+from .device_subsets import first_orders, next_orders, sets_along
 from .direct_links import assign_devices
 
 COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")
@@ -37,6 +40,7 @@ _NOTABLE: Final = 0.005
 """A plan of the Pareto front has a latency that is smaller by this share than that of the plan before it."""
 
 _MOST_STATES: Final = 20_000
+"""With more transitions of the chain DP only some sets of devices are tried."""
 
 
 def plan_across(
@@ -52,15 +56,17 @@ def plan_across(
     classes = device_classes(goal.cluster)
     load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING)
     evaluator = ClusterEvaluator(goal, load, classes, time_quantum(load, classes), problem.pins)
-    if evaluator.states > _MOST_STATES:
-        raise PlanError(
-            f"{count(len(goal.cluster.devices), 'device')} of {len(classes)} classes are too many to plan for",
-            hint="give devices that are alike the same values: they then count as one class",
-        )
     bound = evaluator.lower_bound()
-    found = search(load, evaluator, states=evaluator.states, marked=problem.pins, lower_bound=bound)
+    states = evaluator.states
+    if states > _MOST_STATES:
+        orders = list(first_orders(classes, load.work))
+        states = 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(classes)))
+        evaluator = replace(evaluator, only=sets_along(orders, len(classes)))
+    found = search(load, evaluator, states=states, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, load, classes)
+    if evaluator.only is not None:
+        found, evaluator = _with_devices_exchanged(replace(found, is_best_chain=False), evaluator)
     minimized, words, unit = _OBJECTIVES[goal.objective]
     milp = MilpProblem(load, classes, evaluator.counts, minimized, goal.in_flight, problem.pins)
     found, bound = prove(found, bound, milp, evaluator, time_limit_s=prove_s)
@@ -76,6 +82,17 @@ def plan_across(
     return Solution(found, devices, outcome, *evaluator.costs(found), tuple(evaluator.pareto_front(found.tables)))
 
 
+def _with_devices_exchanged(found: SearchResult, evaluator: ClusterEvaluator) -> tuple[SearchResult, ClusterEvaluator]:
+    """The plan with devices exchanged until that improves it no more, and the evaluator that knows its neighbours."""
+    while True:
+        orders = next_orders(found.chain.classes, evaluator.counts)
+        evaluator = replace(evaluator, only=sets_along(orders, len(evaluator.classes)))
+        chain = evaluator(found.tables)
+        if chain is None or chain.values >= found.chain.values:
+            return found, evaluator
+        found = replace(found, chain=chain)
+
+
 @dataclass(frozen=True)
 class ClusterEvaluator:
     """Finds the best partition for an objective on the devices of a cluster."""
@@ -85,6 +102,7 @@ class ClusterEvaluator:
     classes: tuple[DeviceClass, ...]  #: the device classes.
     quantum: float  #: see `time_quantum`.
     pins: Mapping[int, int]  #: for a group the part that it must be in.
+    only: frozenset[DeviceCounts] | None = None  #: the sets of devices that it tries; None for all.
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -183,7 +201,7 @@ class ClusterEvaluator:
         self, tables: BoundaryTables, criteria: Sequence[Criterion], *, fewest_parts: bool = False
     ) -> ChainPartition | None:
         allowed = allowed_by(tables, self.pins)
-        return chain_dp(criteria, self.counts, allowed=allowed, fewest_parts=fewest_parts).best()
+        return chain_dp(criteria, self.counts, allowed=allowed, only=self.only, fewest_parts=fewest_parts).best()
 
     def _most_tokens(self, tables: BoundaryTables, busy: list[Floats]) -> ChainPartition | None:
         """With m sequences in flight a token takes max(latency / m, period), and latency falls as the period may grow.
@@ -225,6 +243,9 @@ def _period(chain: ChainPartition, busy: Sequence[Floats]) -> float:
 def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[DeviceClass]) -> PlanError:
     if problem.pins:
         return PlanError("no plan for this cluster keeps all pins", hint="leave a pin out")
+    if (homeless := np.isinf(load.work).all(axis=0)).any():
+        what = problem.describe(int(homeless.argmax()))
+        return PlanError(f"no device of the cluster can run {what}", hint="add a device that can")
     room = sum(c.memory_bytes * len(c.devices) for c in classes)
     if room == np.inf:
         return PlanError("no plan puts every node on a device that can run it", hint="add a device that can run all")

@@ -17,7 +17,7 @@ Example: three groups of 1, 2 and 3 ms, two equal devices, no transfer cost. Bou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise, product
 from typing import Literal
@@ -100,18 +100,21 @@ def chain_dp(
     counts: DeviceCounts,
     *,
     allowed: Callable[[int], Bools] | None = None,
+    only: Collection[DeviceCounts] | None = None,
     fewest_parts: bool = False,
 ) -> DpTable:
     """The DP table of all partitions of a chain, compared by the first criterion, of equal ones by the next.
 
     A first criterion that aggregates by "max" must be the only one. `counts` has the devices of each class, `allowed`
-    is, for a number of parts, a mask over the boundaries that may be reached with that many. With `fewest_parts` the
-    DP stops at the smallest number of parts that reaches the last boundary.
+    is, for a number of parts, a mask over the boundaries that may be reached with that many, `only` are the states that
+    may be passed (None: all). With `fewest_parts` the DP stops at the smallest number of parts that reaches the last
+    boundary.
     """
     start = np.full(len(criteria[0].costs[0]), np.inf)
     start[0] = 0.0
     values: dict[DeviceCounts, Sequence[Floats]] = {tuple(0 for _ in counts): [start.copy() for _ in criteria]}
-    states = sorted(product(*(range(count + 1) for count in counts)), key=lambda state: (sum(state), state))
+    every = product(*(range(count + 1) for count in counts)) if only is None else only
+    states = sorted(every, key=lambda state: (sum(state), state))
     for parts, level in groupby(states[1:], key=sum):
         reached = [values[state] for state in values if sum(state) == parts - 1]
         if not reached or (fewest_parts and any(np.isfinite(found[0][-1]) for found in reached)):

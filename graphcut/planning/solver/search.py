@@ -42,6 +42,7 @@ class SearchResult:
 
     tables: BoundaryTables  #: the boundaries it was found on.
     chain: ChainPartition  #: the partition; the first of its values is the objective.
+    is_best_chain: bool = True  #: whether it is the best one over these boundaries.
 
     @cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
@@ -51,7 +52,7 @@ class SearchResult:
     @property
     def is_optimal(self) -> bool:
         """Whether no partition has a smaller first value: it is the best one over all order ideals."""
-        return self.tables.is_complete
+        return self.tables.is_complete and self.is_best_chain
 
 
 def search(
