@@ -114,7 +114,7 @@ class _Generator:
                 return [self._value(name, inner, index) for index in range(2 + self.variant)]
             case "optional_type":
                 return None if self._may_be_missing(name) else self._value(name, kind.optional_type.elem_type)
-            case "map_type":
+            case "map_type" if kind.map_type.value_type.HasField("tensor_type"):
                 return self._map(name, kind)
             case other:
                 raise ModelError(

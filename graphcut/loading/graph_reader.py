@@ -126,7 +126,8 @@ def _entries(graph: GraphProto) -> tuple[list[_Entry], tuple[str, ...]]:
 
 def check_inner_text(nodes: Iterable[NodeProto]) -> None:
     """Check the texts of nodes in subgraphs and functions."""
-    check_text(text for node in nodes for text in (node.op_type, node.domain, *node.input, *node.output))
+    for node in nodes:
+        check_text((node.op_type, node.domain, *node.input, *node.output, *(given.name for given in node.attribute)))
 
 
 def check_text(texts: Iterable[object], *, what: str = "the model has a name that") -> None:

@@ -27,6 +27,10 @@ _DTYPES: Final[Mapping[int, str]] = {
     number: _NUMPY_NAMES.get(name.lower(), name.lower()) for name, number in TensorProto.DataType.items()
 }
 _ELEM_TYPES: Final[Mapping[str, int]] = {dtype: number for number, dtype in _DTYPES.items()}
+_LONG: Final = 1 << 20
+"""A vector with more elements is long for data propagation: 2**40 of them took all memory."""
+_FEW_NODES: Final = 5_000
+"""Shape inference on so many nodes takes a tenth of a second."""
 UNKNOWN: Final = "undefined"
 """The dtype of a tensor of unknown type."""
 
@@ -83,9 +87,9 @@ def _dtype(kind: TypeProto) -> str:
         case "sequence_type" | "optional_type" as field:
             return f"{field.removesuffix('_type')}({_dtype(getattr(kind, field).elem_type)})"
         case "map_type":
-            return f"map({_DTYPES[kind.map_type.key_type]}, {_dtype(kind.map_type.value_type)})"
+            return f"map({_DTYPES.get(kind.map_type.key_type, UNKNOWN)}, {_dtype(kind.map_type.value_type)})"
         case "sparse_tensor_type":
-            return f"sparse({_DTYPES[kind.sparse_tensor_type.elem_type]})"
+            return f"sparse({_DTYPES.get(kind.sparse_tensor_type.elem_type, UNKNOWN)})"
         case _:
             return UNKNOWN
 
@@ -144,12 +148,28 @@ def without_value_info(model: ModelProto) -> ModelProto:
 
 
 def infer_values(model: ModelProto) -> Sequence[ValueInfoProto]:
-    """The types that ONNX shape inference finds for inner tensors and outputs."""
+    """The types that ONNX shape inference finds for inner tensors and outputs.
+
+    Its data propagation makes a message for each element of a vector: it is left out if a vector is long. In small
+    models, where that takes little time, vectors are found by inference without it.
+    """
+    found = _infer(model, data_prop=False) if len(model.graph.node) < _FEW_NODES else ()
+    if any(map(_is_long_vector, (*model.graph.input, *found))):
+        return found
+    return _infer(model, data_prop=True)
+
+
+def _infer(model: ModelProto, *, data_prop: bool) -> Sequence[ValueInfoProto]:
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
     except Exception:  # noqa: BLE001 - it raises many kinds of errors for models that run; ONNX Runtime is asked next
         return ()
     return (*inferred.graph.value_info, *inferred.graph.output)
+
+
+def _is_long_vector(value: ValueInfoProto) -> bool:
+    dims = value.type.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > _LONG
 
 
 def with_shape(tensor: Tensor, shape: Sequence[Dim] | None) -> Tensor:

@@ -147,6 +147,13 @@ def long_name() -> ModelProto:
     return model_of(nodes, [floats("x", 2)], [floats("y", 2)])
 
 
+def long_vector() -> ModelProto:
+    """onnx's data propagation makes a message for each element of a vector: here 40 times joined with itself."""
+    nodes = [helper.make_node("Concat", [f"t{i}", f"t{i}"], [f"t{i + 1}"], axis=0) for i in range(40)]
+    nodes.append(helper.make_node("Mul", ["t40", "t40"], ["y"]))
+    return model_of(nodes, [floats("t0", 2)], [floats("y", None)])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
 @pytest.mark.parametrize(
     ("model", "code", "message"),
@@ -158,8 +165,9 @@ def long_name() -> ModelProto:
             "error: the calls of functions stand for 1,099,511,627,776 nodes",
         ),
         (long_name(), 0, "next: graphcut split"),
+        (long_vector(), 0, "next: graphcut split"),
     ],
-    ids=["a shape of 16 GiB", "2**40 calls", "a name of a megabyte"],
+    ids=["a shape of 16 GiB", "2**40 calls", "a name of a megabyte", "a vector of 2**40 elements"],
 )
 def test_a_small_file_does_not_take_the_machine(tmp_path: Path, model: ModelProto, code: int, message: str) -> None:
     onnx.save(model, tmp_path / "m.onnx")

@@ -364,6 +364,7 @@ def test_corrupted_bytes_are_refused_or_make_no_difference(scratch: Path, place:
         (put([], "parts"), "no part writes 'y', an output of the model"),
         (lambda content: content["tensors"].pop(2), "`tensors` lacks 'skip'"),
         (lambda content: content["tensors"].clear(), "`tensors` lacks 'a'"),
+        (put(["y", "ghost"], "parts", 2, "writes"), "`tensors` lacks 'ghost'"),
         (put([], "reads"), "part 0 reads 'x' before any part writes it"),
     ],
 )

@@ -201,6 +201,12 @@ def test_operators_that_onnx_does_not_know_are_not_checked(opened: Draw) -> None
     assert opened(one(node("NoSuchOperator"))).graph.nodes[0].op == "NoSuchOperator"
 
 
+def test_the_newest_rules_hold_for_subgraphs_of_a_version_that_onnx_does_not_know(opened: Draw) -> None:
+    model = one(node("If", "x"))
+    model.opset_import[0].version = 2**40
+    assert refusal(opened, model) == "the If node 'y' has no attribute 'else_branch'"
+
+
 # Functions
 def call(name: str, reads: str = "p", writes: str = "q") -> NodeProto:
     return node(name, reads, writes, domain="own")
@@ -237,4 +243,11 @@ def test_a_text_of_the_model_that_is_not_utf_8_is_named(tmp_path: Path, field: s
     setattr(model, field, "spoiled")
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString().replace(b"spoiled", b"\xff\xfe\xfd\xfc\xfb\xfa\xf9"))
     with pytest.raises(ModelError, match=f"the {field} of the model is not UTF-8"):
+        load(tmp_path / "m.onnx")
+
+
+def test_the_name_of_an_attribute_in_a_function_is_checked(tmp_path: Path) -> None:
+    model = calling(function("F0", node("Custom", "p", "q", domain="own", spoiled=1)))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString().replace(b"spoiled", b"\xff\xfe\xfd\xfc\xfb\xfa\xf9"))
+    with pytest.raises(ModelError, match="the model has a name that is not UTF-8"):
         load(tmp_path / "m.onnx")

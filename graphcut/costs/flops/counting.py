@@ -15,7 +15,7 @@ from onnx.numpy_helper import from_array, to_array
 
 from ...core.wiring import Tensor
 from ...loading.shape_inference import UNKNOWN as UNDEFINED
-from ...loading.shape_inference import tensor_of_initializer, tensor_of_type, type_proto
+from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
 from ...loading.subgraphs import FunctionKey, callee_key, captures, domain, has_subgraphs, is_external, subgraphs
 from ..formula import UNKNOWN, ZERO, Formula
 from . import attention, elements, products
@@ -103,11 +103,7 @@ def infer_nodes(
         if name not in values and tensor.dtype != UNDEFINED:
             model.graph.input.add(name=name, type=type_proto(tensor))
     symbols = {dim for tensor in given.values() for dim in tensor.shape or () if isinstance(dim, str)}
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # noqa: BLE001 - it raises many kinds of errors on models that run; sizes stay unknown
-        return {}
-    found = (tensor_of_type(value.name, value.type, symbols=symbols) for value in inferred.graph.value_info)
+    found = (tensor_of_type(value.name, value.type, symbols=symbols) for value in infer_values(model))
     return {tensor.name: tensor for tensor in found if tensor.dtype != UNDEFINED}
 
 
@@ -177,11 +173,11 @@ def _sequence_map(node: NodeProto, context: Context) -> FlopCount:
 def _scan(node: NodeProto, context: Context) -> FlopCount:
     """The body for each slice of the scanned inputs. Scan of opset 8, with lengths and a batch axis, has no rule."""
     body = next(subgraphs(node))
-    if len(node.input) != len(body.input):
-        return FlopCount(ZERO, {"Scan": 1})
     attributes = {attribute.name: attribute for attribute in node.attribute}
     scanned = attributes["num_scan_inputs"].i
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0] * scanned
+    if len(node.input) != len(body.input) or not 0 < scanned == len(axes) <= len(node.input):
+        return FlopCount(ZERO, {"Scan": 1})
     states = len(node.input) - scanned
     whole = [context.tensors.get(name) for name in node.input]
     slices = [_slice(tensor, i) for tensor, i in zip(whole[states:], axes, strict=True)]
@@ -204,7 +200,7 @@ def _slice(tensor: Tensor | None, index: int) -> Tensor | None:
     if tensor is None or tensor.shape is None:
         return tensor
     shape = list(tensor.shape)
-    del shape[index]
+    del shape[index : index + 1 or None]
     return Tensor(name="", dtype=tensor.dtype, shape=tuple(shape))
 
 
