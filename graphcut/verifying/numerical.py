@@ -1,4 +1,4 @@
-"""The numerical check: run the whole model and its cascade in ONNX Runtime, and compare tensor by tensor.
+"""The numerical check: run the whole model and its cascade in ONNX Runtime on some inputs, and compare each tensor.
 
 With graph optimizations off, every output and every boundary tensor must be bit-identical. Half precision is the
 exception: ONNX Runtime's CPU kernels compute fp16 and bf16 in fp32, and round between two nodes only if there is a

@@ -20,7 +20,7 @@ _SHOWN_OBJECTIONS: Final = 3
 
 @dataclass(frozen=True, repr=False)
 class Verification(Product):
-    """The result of verifying. It is true if the cascade computes what its model computes; `print` shows it."""
+    """The result of verifying. It is true if the structure is the model's and no run differed; `print` shows it."""
 
     proof: Proof  #: the structural comparison.
     #: the compared tensors for each set of inputs, in the order in which the parts write them.

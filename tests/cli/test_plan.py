@@ -329,7 +329,7 @@ def test_plan_save_replay_verify(run: Run, house: Path, tmp_path: Path, name: st
     verified = run("verify", tmp_path / "replayed")
     assert (verified.code, verified.out.splitlines()[0]) == (
         0,
-        "✓ the cascade matches the model: outputs are bit-identical",
+        "✓ the cascade matches the model: same structure, runs are bit-identical",
     )
     again = json.loads((tmp_path / "plan.json").read_text())
     assert recompute == "auto" or not any(part["repeats"] for part in again["parts"])

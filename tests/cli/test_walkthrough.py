@@ -73,7 +73,9 @@ def test_a_result_names_what_to_do_next_on_stderr(walk: Mapping[str, Result]) ->
 
 
 def test_verifying_says_so_in_its_first_line(walk: Mapping[str, Result]) -> None:
-    assert walk["verify"].out.splitlines()[0] == "✓ the cascade matches the model: outputs are bit-identical"
+    assert (
+        walk["verify"].out.splitlines()[0] == "✓ the cascade matches the model: same structure, runs are bit-identical"
+    )
     assert "✓ structure: " in walk["verify"].out
     assert "✓ numbers: 1 run, " in walk["verify"].out
 

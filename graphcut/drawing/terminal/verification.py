@@ -56,9 +56,9 @@ def draw_file_verification(verification: FileVerification, console: Console) -> 
 def _answer(verification: Verification, screen: Screen) -> Text:
     if not verification.same:
         return Text(f"{screen.glyphs.no} the cascade does not match the model", style="bold red")
-    how = "outputs are " + ("bit-identical" if verification.is_identical else "equal within the tolerance")
-    what = how if verification.runs else "same structure, nothing was run"
-    return Text(f"{screen.glyphs.yes} the cascade matches the model: {what}", style="bold green")
+    how = "runs are " + ("bit-identical" if verification.is_identical else "equal within the tolerance")
+    how = how if verification.runs else "nothing was run"
+    return Text(f"{screen.glyphs.yes} the cascade matches the model: same structure, {how}", style="bold green")
 
 
 def _difference(worst: TensorComparison, cascade: Cascade, screen: Screen) -> list[Text]:
