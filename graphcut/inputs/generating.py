@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..core.errors import ModelError, UsageError, did_you_mean
+from ..core.wiring import BITS
 from ..loading.model import Model
 from ..loading.shape_inference import UNKNOWN, tensor_of_type
 from ..loading.subgraphs import is_external
@@ -114,7 +115,7 @@ class _Generator:
                 return [self._value(name, inner, index) for index in range(2 + self.variant)]
             case "optional_type":
                 return None if self._may_be_missing(name) else self._value(name, kind.optional_type.elem_type)
-            case "map_type" if kind.map_type.value_type.HasField("tensor_type"):
+            case "map_type" if tensor_of_type(name, kind.map_type.value_type).dtype in {*BITS, "string"}:
                 return self._map(name, kind)
             case other:
                 raise ModelError(

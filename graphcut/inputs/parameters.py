@@ -28,6 +28,9 @@ _INDEXED: Final[Mapping[tuple[str, int], tuple[int, str | int]]] = {
 }
 _INDEXED_BY_ROWS: Final = frozenset({("GatherND", 1), ("ScatterND", 1)})
 
+_MAX_LENGTH: Final = 1 << 20
+"""A parameter with more numbers is not what it looks like."""
+
 _CONSTANT: Final[Mapping[tuple[str, int], int]] = {
     # Values that are always valid: begin at 0, no padding, one repetition, a small count.
     ("Slice", 1): 0, ("Slice", 2): _END, ("Slice", 4): 1, ("Pad", 1): 0, ("Tile", 1): 1, ("Upsample", 1): 1,
@@ -88,7 +91,7 @@ def parameter_values(consumer: Consumer, shape: Sequence[int], shape_of: ShapeOf
         shape_of: gives the shapes of other tensors.
     """
     key, length = (consumer.node.op, consumer.index), prod(shape)
-    if consumer.axes != tuple(range(len(shape))):
+    if length > _MAX_LENGTH or consumer.axes != tuple(range(len(shape))):
         return None
     if key in _CONSTANT:
         return [_CONSTANT[key]] * length
