@@ -187,6 +187,10 @@ def _open(path: Path) -> Model:
         check_nodes(function.node, function.opset_import, functions)
     graph, (dropped, unused), read_notes = read_graph(proto, functions)
     notes = (*repeated, *read_notes)
+    for value in proto.graph.input:
+        if value.name in graph.reads and value.type.WhichOneof("value") is None:
+            hint = "ONNX Runtime refuses the model, and onnx's shape inference crashes: declare the type of each input"
+            raise ModelError(f"the input {value.name!r} of the model has no type", hint=hint)
     if dropped:
         notes = (*notes, f"removed {count(len(dropped), 'node')} that no output depends on, such as {dropped[0]!r}")
     if proto.training_info:

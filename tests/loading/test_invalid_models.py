@@ -207,6 +207,12 @@ def test_the_newest_rules_hold_for_subgraphs_of_a_version_that_onnx_does_not_kno
     assert refusal(opened, model) == "the If node 'y' has no attribute 'else_branch'"
 
 
+def test_an_input_without_a_type_is_refused_as_by_onnx_runtime(opened: Draw) -> None:
+    model = one(node("Relu"))
+    model.graph.input[0].ClearField("type")
+    assert refusal(opened, model) == "the input 'x' of the model has no type"
+
+
 # Functions
 def call(name: str, reads: str = "p", writes: str = "q") -> NodeProto:
     return node(name, reads, writes, domain="own")
