@@ -69,6 +69,8 @@ from .simulating.scenario import scenario_of_plan as scenario_of_plan
 from .simulating.simulator import simulate as simulate
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
 from .surgery.merging import merge as merge
+from .surgery.sharding.sharding import Sharding as Sharding
+from .surgery.sharding.sharding import shard as shard
 from .surgery.splitting import split as split
 from .verifying.files import FileVerification as FileVerification
 from .verifying.files import verify_files as verify_files

@@ -120,6 +120,26 @@ def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[
     return named
 
 
+def number_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` with unknown dimensions replaced by numbers where these don't depend on the symbols.
+
+    They are those that are the same if all symbols are 1, and if each is another large prime.
+    """
+    unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
+    symbols = sorted({dim for tensor in tensors.values() for dim in tensor.shape or () if isinstance(dim, str)})
+    if not unknown:
+        return dict(tensors)
+    bindings = (dict.fromkeys(symbols, 1), dict(zip(symbols, distant_primes(10_007, len(symbols)), strict=True)))
+    ones, primes = (infer_bound(model, _with_total(binding), unknown) for binding in bindings)
+    numbered = dict(tensors)
+    for name in unknown & ones.keys() & primes.keys():
+        shape, found = tensors[name].shape or (), (ones[name].shape, primes[name].shape)
+        if all(other is not None and len(other) == len(shape) for other in found):
+            pairs = zip(shape, *(other or () for other in found), strict=True)
+            numbered[name] = with_shape(tensors[name], [a if dim is None and a == b else dim for dim, a, b in pairs])
+    return numbered
+
+
 def _with_total(binding: Mapping[str, int]) -> dict[str, int]:
     """The binding, changed so that total = past + new tokens, as decoders require."""
     totals = [symbol for symbol in binding if "total" in symbol]

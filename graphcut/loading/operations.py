@@ -11,7 +11,7 @@ from onnx.helper import get_attribute_value
 from onnx.numpy_helper import from_array, to_array
 
 from ..core.wiring import Dim, Tensor
-from .bound_sizes import name_unknown_dims
+from .bound_sizes import name_unknown_dims, number_unknown_dims
 from .model import Model
 from .shape_inference import infer_tensors, tensor_of_initializer
 from .subgraphs import callee_key, domain, has_subgraphs, is_external
@@ -63,7 +63,7 @@ def operations_of(model: Model) -> tuple[Operation, ...]:
     names = {name for node in graph.nodes for name in (*node.writes, *node.reads)} | graph.weights.keys()
     found = infer_tensors(model.proto, names, folder=model.path.parent)
     found.update((weight.name, tensor_of_initializer(weight)) for weight in model.proto.graph.initializer)
-    tensors = name_unknown_dims(model.proto, found)
+    tensors = number_unknown_dims(model.proto, name_unknown_dims(model.proto, found))
     values = {name: _integers(tensor) for name, tensor in constants_in(model.proto).items()}
     versions = {domain(opset.domain): opset.version for opset in model.proto.opset_import}
     return tuple(

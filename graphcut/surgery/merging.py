@@ -48,7 +48,7 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
     )
     data_file = output.with_name(f"{output.name}.data")
     targets = [output] if is_inline else [data_file, output]
-    _check_targets(targets, [part.path for part in parts] + [file for file, _ in data.values()], force=force)
+    check_targets(targets, [part.path for part in parts] + [file for file, _ in data.values()], force=force)
     for tensor, span in spans:
         if is_inline:
             read_values(tensor, span)
@@ -70,11 +70,16 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
     return load(output)
 
 
-def _check_targets(targets: Sequence[Path], sources: Sequence[Path], *, force: bool) -> None:
+def check_targets(targets: Sequence[Path], sources: Sequence[Path], *, force: bool) -> None:
+    """Check that files can be written: none is in `sources`, which are read, and without `force` none exists.
+
+    Raises:
+        UsageError: one can't.
+    """
     read = {source.resolve() for source in sources}
     for target in targets:
         if target.resolve() in read:
-            raise UsageError(f"{target} is read by the merge", hint="choose another name with -o")
+            raise UsageError(f"{target} is also to be read", hint="choose another name with -o")
         if target.is_dir():
             raise UsageError(f"{target} is a folder", hint="name a file with -o")
         if target.exists() and not force:

@@ -223,9 +223,10 @@ def _units(segments: Sequence[int], place: Place, units: int) -> int:
     for size in segments:
         if end <= 0:
             whole = next(ends)
-            if whole % units:
+            if whole % units and not place.labels:
                 return 1
-            item, end = whole // units, whole
+            # Elements of segments with labels are only moved, so each may go anywhere.
+            item, end = 1 if place.labels else whole // units, whole
         if size % item:
             return 1
         found, end = gcd(found, size // item), end - size

@@ -163,7 +163,7 @@ class Division(Product):
             for node in found.products:
                 reasons.setdefault(node, next(iter(found.blockers), Blocker(node, "too few units for these shares")))
         return tuple(
-            (node, reasons.get(node, Blocker(node, "no rule divides its weights")))
+            (node, reasons.get(node, Blocker(node, "no rule divides its weights, or they have too few columns")))
             for node in products_of(self.model, self.operations)
             if node not in self.class_of
         )

@@ -16,6 +16,8 @@ class Place(NamedTuple):
     axis: int  #: index of the axis, 0 or more.
     #: sizes of the segments that the axis consists of; each is divided by itself. Empty: the axis is one segment.
     segments: tuple[int, ...] = ()
+    #: a number for each segment: those of one number have elements that belong together. Empty: all do.
+    labels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ each, so the segments spread over factors to all axes that are divided alike.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, TypeVar
@@ -75,11 +75,13 @@ def common_layouts(
     waiting = deque(i for i, places in enumerate(factors) if any(place.segments for _, place in places))
     while waiting:
         places = factors[waiting.popleft()]
-        inner = {part for key, place in places for part in _inner_cuts(cuts[key, place.axis], _ends(sizes, key, place))}
+        inner = {
+            (n, part) for key, place in places for n, part in _inner_cuts(cuts[key, place.axis], sizes, key, place)
+        }
         for key, place in places:
             ends = _ends(sizes, key, place)
             new = {Fraction(end) for end in ends[1:-1]}
-            new |= {start + part * (end - start) for start, end in pairwise(ends) for part in inner}
+            new |= {a + part * (b - a) for n, a, b in _segments(ends, place) for m, part in inner if m == n}
             if not new <= cuts[key, place.axis]:
                 cuts[key, place.axis] |= new
                 if len(cuts[key, place.axis]) >= _MAX_SEGMENTS:
@@ -95,6 +97,15 @@ def _ends(sizes: Mapping[tuple[_Key, int], int], key: _Key, place: Place) -> lis
     return [0, *accumulate(place.segments or (sizes[key, place.axis],))]
 
 
-def _inner_cuts(cuts: set[Fraction], ends: Sequence[int]) -> set[Fraction]:
-    """Cuts inside the segments with these ends, each as a fraction of its segment."""
-    return {(cut - start) / (end - start) for cut in cuts for start, end in pairwise(ends) if start < cut < end}
+def _segments(ends: Sequence[int], place: Place) -> Iterator[tuple[int, int, int]]:
+    """The label, the begin and the end of each segment."""
+    for i, (start, end) in enumerate(pairwise(ends)):
+        yield place.labels[i] if place.labels else 0, start, end
+
+
+def _inner_cuts(
+    cuts: set[Fraction], sizes: Mapping[tuple[_Key, int], int], key: _Key, place: Place
+) -> Iterator[tuple[int, Fraction]]:
+    """Cuts inside segments: the label of the segment, and where in it, as a fraction."""
+    for label, start, end in _segments(_ends(sizes, key, place), place):
+        yield from ((label, (cut - start) / (end - start)) for cut in cuts if start < cut < end)

@@ -97,8 +97,8 @@ def concat(o: Operation) -> Iterator[Factor]:
     for axis, dim in enumerate(out):
         sizes = tuple(fixed(shape[axis]) for shape in shapes if shape is not None)
         if axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS:
-            places = tuple(Place(i, axis) for i in range(len(sizes)))
-            yield Factor(gcd(*sizes), places, (Place(0, axis, sizes),))
+            places = tuple(Place(i, axis, labels=(i,)) for i in range(len(sizes)))
+            yield Factor(gcd(*sizes), places, (Place(0, axis, sizes, tuple(range(len(sizes)))),))
         elif axis != own and fixed(dim) and all(size == dim for size in sizes):
             yield Factor(fixed(dim), tuple(Place(i, axis) for i in range(len(sizes))), (Place(0, axis),))
 
@@ -110,11 +110,12 @@ def split(o: Operation) -> Iterator[Factor]:
         return
     own = axis_of(o.given("axis", 0), shape)
     for axis, dim in enumerate(shape):
-        places = tuple(Place(i, axis) for i in range(len(o.outputs)))
+        places = tuple(Place(i, axis, labels=(i,)) for i in range(len(o.outputs)))
         sizes = tuple(fixed(written[axis]) for written in o.writes if written is not None)
         if axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS and sum(sizes) == dim and "" not in o.outputs:
             if 1 in o.values or "split" in o.attributes or (len(set(sizes)) == 1 and not o.has(1)):
-                yield Factor(gcd(*sizes), (Place(0, axis, sizes),), places, change=Parts())
+                whole = Place(0, axis, sizes, tuple(range(len(sizes))))
+                yield Factor(gcd(*sizes), (whole,), places, change=Parts())
         elif axis != own and fixed(dim):
             yield Factor(fixed(dim), (Place(0, axis),), places)
 
@@ -138,8 +139,9 @@ def slice_(o: Operation) -> Iterator[Factor]:
         element = places.index(axis)
         start, end, _ = slice(starts[element], ends[element]).indices(fixed(dim))
         if steps[element] == 1 and end - start > 1:
-            segments = tuple(size for size in (start, end - start, fixed(dim) - end) if size)
-            yield Factor(gcd(*segments), (Place(0, axis, segments),), (Place(0, axis),), change=Bounds(element))
+            sizes = {0: start, 1: end - start, 2: fixed(dim) - end}
+            read = Place(0, axis, tuple(filter(None, sizes.values())), tuple(n for n in sizes if sizes[n]))
+            yield Factor(gcd(*read.segments), (read,), (Place(0, axis, labels=(1,)),), change=Bounds(element))
 
 
 def expand(o: Operation) -> Iterator[Factor]:

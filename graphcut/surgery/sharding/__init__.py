@@ -1,0 +1,1 @@
+"""Shard a model: divide its layers among ranks."""

@@ -1,0 +1,148 @@
+"""`shard`: one ONNX model in which every layer that can be divided stands once for each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ...analysis.axes.division import Division, Mode, divide, products_of
+from ...core.atomic_files import mend, replace_files, scratch_folder
+from ...core.errors import GraphcutError, UsageError
+from ...core.product import Product
+from ...costs.caches import find_caches
+from ...loading.model import Model, ModelLike, load
+from ..merging import check_targets
+from .rewriting import ShardedGraph, sharded_graph
+from .weight_files import Storage, place_weights
+
+
+@dataclass(frozen=True, repr=False)
+class Sharding(Product):
+    """A sharded model, and what is divided in it."""
+
+    path: Path  #: the .onnx file.
+    division: Division  #: what is divided, and how.
+    #: bytes of weights that each rank has for itself.
+    rank_bytes: tuple[int, ...]
+    replicated_bytes: int  #: bytes of weights that are not divided; nodes that are not divided read them.
+    product_bytes: int  #: bytes of the weights of nodes that multiply by weights: what sharding is meant to divide.
+    divided_product_bytes: int  #: how many of these are divided.
+
+    @cached_property
+    def model(self) -> Model:
+        """The sharded model."""
+        return load(self.path, dims=self.division.model.dims or None)
+
+    @property
+    def divided_share(self) -> float:
+        """The share of `product_bytes` that is divided; 0 if there are none."""
+        return self.divided_product_bytes / self.product_bytes if self.product_bytes else 0.0
+
+
+def shard(
+    model: ModelLike,
+    output: str | Path | None = None,
+    *,
+    ranks: int | None = None,
+    shares: Sequence[int] | None = None,
+    mode: Mode = "exact",
+    weights: Storage = "copy",
+    force: bool = False,
+) -> Sharding:
+    """Write a model in which every layer that can be divided stands once for each rank (tensor parallelism).
+
+    The result is an ordinary ONNX model: the nodes of a divided layer are in it once for each rank, with slices of the
+    weights, and nodes that join the pieces. A state such as a KV cache that is divided becomes one input and one output
+    for each rank; all other inputs and outputs stay as they are. See docs/explanation/sharding.md.
+
+    Args:
+        model: the model or its path.
+        output: the .onnx file to write; by default `STEM.sharded.onnx` beside the model. Weights of more than 64 MiB
+            are written to `OUTPUT.data`.
+        ranks: the number of ranks.
+        shares: the share of each rank, such as `(3, 1, 1, 1)`; by default equal ones. Ranks get whole units, such as
+            heads of keys and values.
+        mode: `exact`: pieces are joined before a node that sums over the divided axis, and the columns of its weight
+            are divided; no sum is. `sum`: such a node computes partial sums, which are added.
+        weights: `copy`: the sharded model has all its weights. `share`: weights and slices that are ranges of the
+            model's files refer to them; the sharded model must then be in the model's folder.
+        force: overwrite an existing file.
+
+    Raises:
+        UsageError: the ranks or shares make no sense, nothing can be divided, or `output` exists.
+        GraphcutError: writing failed.
+    """
+    model = load(model)
+    output = _output_path(model, output, weights)
+    mend(output.absolute().parent, output.name)
+    division = divide_model(model, _shares(ranks, shares), mode)
+    if not division.classes:
+        raise UsageError(
+            f"no layer of {model.path.name} can be divided",
+            hint="its weights are multiplied by operators without a rule, or have too few units for these shares",
+        )
+    data = output.with_name(f"{output.name}.data")
+    check_targets([output, data], [model.path, *(file for file, _ in model.data.values())], force=force)
+    graph = sharded_graph(division)
+    sharding = _summary(division, graph, output)
+    files = place_weights(model, graph, data.name, weights)
+    try:
+        with scratch_folder(output.absolute().parent, output.name) as scratch:
+            new = scratch / "new"
+            new.mkdir()
+            if files.bytes:
+                files.write(new / data.name)
+            (new / output.name).write_bytes(graph.proto.SerializeToString(deterministic=True))
+            old = [data.absolute(), output.absolute()] if force else []
+            replace_files(scratch, output.absolute().parent, last=output.name, old=old)
+    except OSError as error:
+        raise GraphcutError(
+            f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"
+        ) from error
+    return sharding
+
+
+def divide_model(model: Model, shares: Sequence[int], mode: Mode = "exact") -> Division:
+    """How `shard` divides a model."""
+    return divide(model, shares, mode, states=[(cache.past, cache.present) for cache in find_caches(model)])
+
+
+def _shares(ranks: int | None, shares: Sequence[int] | None) -> tuple[int, ...]:
+    if shares is None:
+        if ranks is None:
+            raise UsageError("neither ranks nor shares are given", hint="for example ranks=2, or shares=(3, 1)")
+        return (1,) * ranks
+    if ranks not in {None, len(shares)}:
+        raise UsageError(f"there are {len(shares)} shares for {ranks} ranks", hint="give one share for each rank")
+    return tuple(shares)
+
+
+def _output_path(model: Model, output: str | Path | None, weights: Storage) -> Path:
+    if output is None and model.temporary_folder is not None:
+        raise UsageError(
+            "the model was given in memory, so there is no folder beside it", hint="name the file to write"
+        )
+    stem = model.path.name.removesuffix(".onnx")
+    path = model.path.with_name(f"{stem}.sharded.onnx") if output is None else Path(output)
+    if weights == "share" and path.absolute().parent.resolve() != model.path.absolute().parent.resolve():
+        raise UsageError(
+            f"a sharded model that shares weights must be in the folder of {model.path.name}",
+            hint="choose a name in that folder, or copy the weights",
+        )
+    return path
+
+
+def _summary(division: Division, graph: ShardedGraph, output: Path) -> Sharding:
+    model = division.model
+    sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
+    products = {w for node in products_of(model, division.operations) for w in model.graph.weights_of(node)}
+    return Sharding(
+        path=output,
+        division=division,
+        rank_bytes=tuple(sum(one.bytes for one in graph.slices if one.rank == r) for r in range(len(division.shares))),
+        replicated_bytes=sum(sizes.get(name, 0) for name in graph.whole),
+        product_bytes=sum(sizes[name] for name in products),
+        divided_product_bytes=sum(sizes[name] for name in products & {one.source.name for one in graph.slices}),
+    )

@@ -1,0 +1,179 @@
+"""Small models in the styles of several exporters, of which sharding divides most weights."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from decoders import Drawing
+from onnx import ModelProto, TensorProto
+
+WIDTH, HEADS, KV_HEADS, HEAD, INNER, VOCABULARY = 24, 6, 3, 4, 40, 30
+
+
+def linear(at: Drawing, x: str, name: str, before: int, after: int, *, bias: bool = False) -> str:
+    product = at.node("MatMul", x, at.weight(name, before, after, scale=before**-0.5))
+    return at.node("Add", product, at.weight(f"{name}.bias", after)) if bias else product
+
+
+def norm(at: Drawing, x: str, name: str) -> str:
+    return at.node("LayerNormalization", x, at.weight(name, WIDTH), at.weight(f"{name}.bias", WIDTH))
+
+
+def heads_of(at: Drawing, x: str, heads: int) -> str:
+    """[batch, seq, heads * HEAD] → [batch, heads, seq, HEAD]."""
+    return at.node("Transpose", at.node("Reshape", x, at.number([0, 0, heads, HEAD])), perm=[0, 2, 1, 3])
+
+
+def attended(at: Drawing, query: str, key: str, value: str) -> str:
+    scores = at.node("MatMul", query, at.node("Transpose", key, perm=[0, 1, 3, 2]))
+    rows = at.node("MatMul", at.node("Softmax", scores, axis=-1), value)
+    return at.node("Reshape", at.node("Transpose", rows, perm=[0, 2, 1, 3]), at.number([0, 0, -1]))
+
+
+def repeated(at: Drawing, x: str) -> str:
+    """Each head of keys or values for the query heads that share it, with a shape that is computed."""
+    batch, seq = (at.node("Gather", at.node("Shape", x), at.number([axis])) for axis in (0, 2))
+    size = at.node("Concat", batch, at.number([KV_HEADS, HEADS // KV_HEADS]), seq, at.number([HEAD]), axis=0)
+    copies = at.node("Expand", at.node("Unsqueeze", x, at.number([2])), size)
+    return at.node("Reshape", copies, at.node("Concat", batch, at.number([HEADS]), seq, at.number([-1]), axis=0))
+
+
+def model_with(at: Drawing, x: str) -> ModelProto:
+    at.node("Identity", x, writes="y")
+    at.returns("y", 2, "seq", WIDTH)
+    return at.model(opset=20)
+
+
+def phi_like() -> ModelProto:
+    """Queries, keys and values in one weight, cut by Slices; gate and up in one weight, cut by Split; no biases."""
+    at = Drawing()
+    x = at.reads("x", TensorProto.FLOAT, 2, "seq", WIDTH)
+    for i in range(2):
+        packed = linear(at, norm(at, x, f"n{i}"), f"qkv{i}", WIDTH, (HEADS + 2 * KV_HEADS) * HEAD)
+        ends = [0, HEADS * HEAD, (HEADS + KV_HEADS) * HEAD, 2**62]
+        rows = [
+            at.node("Slice", packed, at.number([begin]), at.number([end]), at.number([2]))
+            for begin, end in pairwise(ends)
+        ]
+        query, key, value = (heads_of(at, r, n) for r, n in zip(rows, (HEADS, KV_HEADS, KV_HEADS), strict=True))
+        made = attended(at, query, repeated(at, key), repeated(at, value))
+        x = at.node("Add", x, linear(at, made, f"o{i}", HEADS * HEAD, WIDTH))
+        gate, up = f"gate{i}", f"up{i}"
+        at.nodes_of("Split", linear(at, x, f"gu{i}", WIDTH, 2 * INNER), writes=[gate, up], axis=-1, num_outputs=2)
+        inner = at.node("Mul", at.node("Mul", gate, at.node("Sigmoid", gate)), up)
+        x = at.node("Add", x, linear(at, inner, f"d{i}", INNER, WIDTH))
+    return model_with(at, x)
+
+
+def qwen_like() -> ModelProto:
+    """Biases on queries, keys and values, and shapes that are computed at run time."""
+    at = Drawing()
+    x = at.reads("x", TensorProto.FLOAT, 2, "seq", WIDTH)
+    for i in range(2):
+        normed = norm(at, x, f"n{i}")
+        query, key, value = (
+            heads_of(at, linear(at, normed, f"{kind}{i}", WIDTH, heads * HEAD, bias=True), heads)
+            for kind, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))
+        )
+        made = attended(at, query, repeated(at, key), repeated(at, value))
+        x = at.node("Add", x, linear(at, made, f"o{i}", HEADS * HEAD, WIDTH))
+        gate = linear(at, x, f"g{i}", WIDTH, INNER)
+        inner = at.node("Mul", at.node("Mul", gate, at.node("Sigmoid", gate)), linear(at, x, f"u{i}", WIDTH, INNER))
+        x = at.node("Add", x, linear(at, inner, f"d{i}", INNER, WIDTH))
+    return model_with(at, x)
+
+
+def vit_like() -> ModelProto:
+    """An image cut into patches by a Conv; queries, keys and values in one weight, cut by Reshape and Gather."""
+    at = Drawing()
+    image = at.reads("image", TensorProto.FLOAT, 1, 3, 8, 8)
+    patches = at.node("Conv", image, at.weight("patch", WIDTH, 3, 4, 4), strides=[4, 4], kernel_shape=[4, 4])
+    flat = at.node("Transpose", at.node("Reshape", patches, at.number([1, WIDTH, 4])), perm=[0, 2, 1])
+    x = at.node("Add", flat, at.weight("positions", 1, 4, WIDTH))
+    for i in range(2):
+        packed = linear(at, norm(at, x, f"n{i}"), f"qkv{i}", WIDTH, 3 * HEADS * HEAD, bias=True)
+        apart = at.node("Reshape", packed, at.number([1, 4, 3, HEADS, HEAD]))
+        stacked = at.node("Transpose", apart, perm=[2, 0, 3, 1, 4])
+        made = attended(at, *(at.node("Gather", stacked, at.number(which), axis=0) for which in range(3)))
+        x = at.node("Add", x, linear(at, made, f"o{i}", HEADS * HEAD, WIDTH, bias=True))
+        inner = at.node("Gelu", linear(at, norm(at, x, f"m{i}"), f"u{i}", WIDTH, INNER, bias=True))
+        x = at.node("Add", x, linear(at, inner, f"d{i}", INNER, WIDTH, bias=True))
+    at.node(
+        "Gemm", at.node("ReduceMean", x, at.number([1]), keepdims=0), at.weight("head", 10, WIDTH), transB=1, writes="y"
+    )
+    at.returns("y", 1, 10)
+    return at.model(opset=20)
+
+
+def bert_like() -> ModelProto:
+    """Token embeddings, norms after each block, MultiHeadAttention with a bias of queries, keys and values."""
+    at = Drawing()
+    ids = at.reads("ids", TensorProto.INT64, 1, "seq")
+    x = norm(at, at.node("Gather", at.weight("embedding", VOCABULARY, WIDTH), ids), "first")
+    for i in range(2):
+        rows = [linear(at, x, f"{kind}{i}", WIDTH, WIDTH) for kind in "qkv"]
+        bias = at.weight(f"bias{i}", 3 * WIDTH)
+        made = at.node("MultiHeadAttention", *rows, bias, domain="com.microsoft", num_heads=HEADS)
+        x = norm(at, at.node("Add", x, linear(at, made, f"o{i}", WIDTH, WIDTH, bias=True)), f"n{i}")
+        inner = at.node(
+            "FastGelu", linear(at, x, f"u{i}", WIDTH, INNER), at.weight(f"ub{i}", INNER), domain="com.microsoft"
+        )
+        x = norm(at, at.node("Add", x, linear(at, inner, f"d{i}", INNER, WIDTH, bias=True)), f"m{i}")
+    return model_with_ids(at, x)
+
+
+def model_with_ids(at: Drawing, x: str) -> ModelProto:
+    at.node("Identity", x, writes="y")
+    at.returns("y", 1, "seq", WIDTH)
+    return at.model(opset=20)
+
+
+def gemma_like() -> ModelProto:
+    """One head of keys and values, norms of queries and keys, a soft cap, and the embedding as output projection."""
+    at = Drawing()
+    ids = at.reads("ids", TensorProto.INT64, 1, "seq")
+    table = at.weight("embedding", VOCABULARY, WIDTH, scale=0.2)
+    x = at.node("Mul", at.node("Gather", table, ids), at.number(WIDTH**0.5, np.float32))
+    for i in range(2):
+        query = heads_of(at, linear(at, x, f"q{i}", WIDTH, HEADS * HEAD), HEADS)
+        query = at.node("LayerNormalization", query, at.weight(f"qn{i}", HEAD))
+        key, value = (heads_of(at, linear(at, x, f"{kind}{i}", WIDTH, HEAD), 1) for kind in "kv")
+        made = attended(at, query, key, value)
+        x = at.node("Add", x, norm(at, linear(at, made, f"o{i}", HEADS * HEAD, WIDTH), f"n{i}"))
+        gate = at.node("Gelu", linear(at, x, f"g{i}", WIDTH, INNER), approximate="tanh")
+        x = at.node(
+            "Add", x, linear(at, at.node("Mul", gate, linear(at, x, f"u{i}", WIDTH, INNER)), f"d{i}", INNER, WIDTH)
+        )
+    logits = at.node("MatMul", x, at.node("Transpose", table, perm=[1, 0]))
+    at.node("Tanh", logits, writes="logits")
+    at.returns("logits", 1, "seq", VOCABULARY)
+    return at.model(opset=20)
+
+
+def convolutions() -> ModelProto:
+    """Residual convolutions with groups, norms by channel, a transposed one, and channels that are joined."""
+    at = Drawing()
+    image = at.reads("image", TensorProto.FLOAT, 1, 3, 8, 8)
+    x = at.node("Conv", image, at.weight("stem", 8, 3, 3, 3), at.weight("stem.bias", 8), pads=[1, 1, 1, 1])
+    for i in range(2):
+        inner = at.node("Relu", at.node("Conv", x, at.weight(f"a{i}", 16, 8, 1, 1)))
+        inner = at.node("Conv", inner, at.weight(f"depth{i}", 16, 1, 3, 3), group=16, pads=[1, 1, 1, 1])
+        scale = [at.weight(f"{kind}{i}", 16) for kind in ("scale", "shift", "mean")]
+        inner = at.node("BatchNormalization", inner, *scale, at.number([1.0] * 16, np.float32))
+        x = at.node("Add", x, at.node("Conv", inner, at.weight(f"b{i}", 8, 16, 1, 1), at.weight(f"b{i}.bias", 8)))
+    small = at.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    large = at.node("ConvTranspose", small, at.weight("up", 8, 8, 2, 2), strides=[2, 2])
+    at.node("Conv", at.node("Concat", large, x, axis=1), at.weight("last", 4, 16, 1, 1), writes="y")
+    at.returns("y", 1, 4, 8, 8)
+    return at.model(opset=20)
+
+
+STYLES = {
+    "phi": phi_like,
+    "qwen": qwen_like,
+    "gemma": gemma_like,
+    "vit": vit_like,
+    "bert": bert_like,
+    "convolutions": convolutions,
+}

@@ -1,0 +1,233 @@
+"""Sharded models in plain ONNX Runtime: the same bits, or the same sums; states in their rank; files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto
+from sharded_models import STYLES
+
+import graphcut
+from graphcut import GraphcutError, Into, Model, Sharding, UsageError, demos, shard
+from graphcut.analysis.axes.division import Mode
+
+from conftest import FIXTURES
+
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Array]
+SHARES = {"2 ranks": (1, 1), "3 ranks": (1, 1, 1), "4 ranks": (1, 1, 1, 1), "3:1": (3, 1), "3:1:2:1": (3, 1, 2, 1)}
+SIZES = {"batch": 2, "seq": 3, "past": 4, "total": 7}
+GENAI = {
+    "batch_size": 1, "sequence_length": 3, "past_sequence_length": 4, "total_sequence_length": 7, "kv_cache_dim": 16
+}  # fmt: skip
+
+
+def run(path: Path, feeds: Feeds) -> Feeds:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(path, options, ["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+def run_sharded(sharding: Sharding, feeds: Feeds) -> Feeds:
+    """The same inputs and outputs as the model has: states are cut for the ranks, and joined again."""
+    feeds, division = dict(feeds), sharding.division
+    pieces = {past: division.pieces[present] for past, present in division.states}
+    for past, (index, layout) in pieces.items():
+        whole, divided = feeds.pop(past), division.classes[index]
+        for rank in divided.ranks:
+            ((begin, end),) = divided.runs(layout, rank)
+            feeds[f"{past}.rank-{rank}"] = whole.take(range(begin, end), layout.axis)
+    outputs = run(sharding.path, feeds)
+    for past, present in division.states:
+        index, layout = pieces[past]
+        ranks = division.classes[index].ranks
+        outputs[present] = np.concatenate([outputs.pop(f"{present}.rank-{rank}") for rank in ranks], layout.axis)
+    return outputs
+
+
+def feeds_for(path: Path) -> Feeds:
+    rng, feeds = np.random.default_rng(5), {}
+    for value in ort.InferenceSession(path, providers=["CPUExecutionProvider"]).get_inputs():
+        shape = [dim if isinstance(dim, int) else {**SIZES, **GENAI}[dim] for dim in value.shape]
+        if "mask" in value.name:
+            feeds[value.name] = np.ones(shape, np.int64)
+        elif "position" in value.name:
+            feeds[value.name] = np.broadcast_to(np.arange(4, 7), shape)
+        elif value.type == "tensor(int64)":
+            feeds[value.name] = rng.integers(1, 29, shape)
+        else:
+            feeds[value.name] = rng.normal(0, 1, shape).astype(np.float32)
+    return feeds
+
+
+def write_demo(name: str, **options: int) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        demos.write(name, folder / "model.onnx", external=None, **options)
+        return folder / "model.onnx"
+
+    return write
+
+
+def write_style(make: Callable[[], ModelProto]) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        onnx.save(make(), folder / "model.onnx")
+        return folder / "model.onnx"
+
+    return write
+
+
+def fixture(name: str) -> Callable[[Path], Path]:
+    return lambda _: FIXTURES / name
+
+
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "llm": write_demo("llm", layers=2),
+    "llm of one key head": write_demo("llm", layers=2, kv_heads=1),
+    "llm, tied": write_demo("llm", layers=2, heads=6, hidden=96, kv_heads=6, tied=True),
+    "resnet": write_demo("resnet"),
+    "multitask": write_demo("multitask"),
+    **{name: write_style(make) for name, make in STYLES.items()},
+    **{name: fixture(f"{name}.onnx") for name in ("clip", "lstm", "unet")},
+    **{name: fixture(f"{name}/model.onnx") for name in ("tiny-llama-fp32", "tiny-llama-int4")},
+}
+DECODERS = ("llm", "llm of one key head", "llm, tied", "phi", "qwen", "tiny-llama-fp32", "tiny-llama-int4")
+
+
+@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
+@pytest.mark.parametrize("name", MODELS)
+def test_exact_has_the_bits_of_the_model(name: str, shares: tuple[int, ...], tmp_path: Path) -> None:
+    path = MODELS[name](tmp_path)
+    feeds = feeds_for(path)
+    sharding = shard(path, tmp_path / "sharded.onnx", shares=shares)
+    whole, sharded = run(path, feeds), run_sharded(sharding, feeds)
+    assert whole.keys() == sharded.keys()
+    assert [output for output in whole if not np.array_equal(whole[output], sharded[output])] == []
+
+
+@pytest.mark.parametrize("shares", [(1, 1, 1), (3, 1)], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_sum_differs_by_rounding_only(name: str, shares: tuple[int, ...], tmp_path: Path) -> None:
+    path = MODELS[name](tmp_path)
+    feeds = feeds_for(path)
+    sharding = shard(path, tmp_path / "sharded.onnx", shares=shares, mode="sum")
+    whole, sharded = run(path, feeds), run_sharded(sharding, feeds)
+    for output, values in whole.items():
+        np.testing.assert_allclose(sharded[output], values, rtol=1e-4, atol=1e-5 * float(np.abs(values).max()))
+
+
+@pytest.mark.parametrize("mode", ["exact", "sum"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_has_at_least_95_percent_of_its_linear_weights_divided(name: str, mode: Mode, tmp_path: Path) -> None:
+    sharding = shard(MODELS[name](tmp_path), tmp_path / "sharded.onnx", ranks=2, mode=mode)
+    assert sharding.divided_share >= 0.95
+    most = 1.1 * (sum(sharding.rank_bytes) / 2 + sharding.replicated_bytes)
+    assert max(sharding.rank_bytes) + sharding.replicated_bytes <= most
+
+
+@pytest.mark.parametrize("name", ["llm", "tiny-llama-int4"])
+def test_sixty_four_tokens_are_the_same_and_states_stay_in_their_rank(name: str, tmp_path: Path) -> None:
+    path = MODELS[name](tmp_path)
+    sharding = shard(path, tmp_path / "sharded.onnx", ranks=2)
+    assert len(sharding.division.states) == sum("past" in name for name in graphcut.load(path).graph.reads)
+    joined = {join.tensor for join in sharding.division.joins}
+    assert not any("present" in tensor for tensor in joined)
+    tokens = []
+    for model, parts in ((path, "whole"), (sharding.path, "sharded")):
+        cascade = graphcut.split(model, Into(2), tmp_path / parts)
+        tokens.append(graphcut.generate(cascade, [[1, 15, 27]], max_tokens=64).all())
+    assert tokens[0] == tokens[1]
+
+
+def test_a_sharded_model_is_split_and_verified_like_any_other(tmp_path: Path) -> None:
+    sharding = shard(MODELS["llm"](tmp_path), tmp_path / "sharded.onnx", ranks=4)
+    cascade = graphcut.split(sharding.model, Into(3), tmp_path / "parts")
+    assert graphcut.verify(sharding.model, cascade)
+
+
+def test_a_rank_without_a_whole_unit_has_no_copy_and_no_state(tmp_path: Path) -> None:
+    sharding = shard(MODELS["llm of one key head"](tmp_path), tmp_path / "sharded.onnx", ranks=2)
+    assert sharding.division.states == ()
+    sharding = shard(MODELS["llm"](tmp_path), tmp_path / "sharded.onnx", ranks=3, force=True)
+    pasts = [name for name in sharding.model.graph.reads if name.startswith("past_key_values.0.key")]
+    assert len(pasts) == 2
+
+
+@pytest.fixture
+def external(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A decoder with its weights in a file, which a sharded model has too."""
+    monkeypatch.setattr("graphcut.surgery.sharding.weight_files.INLINE_BYTES", 0)
+    demos.write("llm", tmp_path / "model.onnx", layers=2, external=True)
+    return tmp_path / "model.onnx"
+
+
+@pytest.mark.parametrize("buffer_bytes", [64, 1000, 4 << 20])
+def test_slices_are_streamed_through_a_buffer_of_any_size(
+    buffer_bytes: int, external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphcut.surgery.sharding.weight_files.BUFFER_BYTES", buffer_bytes)
+    feeds = feeds_for(external)
+    sharding = shard(external, tmp_path / "sharded.onnx", shares=(2, 1))
+    whole, sharded = run(external, feeds), run_sharded(sharding, feeds)
+    assert all(np.array_equal(whole[output], sharded[output]) for output in whole)
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "model.onnx", "model.onnx.data", "sharded.onnx", "sharded.onnx.data"
+    }  # fmt: skip
+
+
+def test_slices_of_rows_can_be_shared_by_reference(tmp_path: Path) -> None:
+    """All but queries, keys and values in one weight, of which a rank has three ranges of rows."""
+    for file in (FIXTURES / "tiny-llama-int4").glob("model.onnx*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / "model.onnx"
+    feeds = feeds_for(path)
+    sharding = shard(path, ranks=2, weights="share")
+    assert sharding.path == tmp_path / "model.sharded.onnx"
+    assert (tmp_path / "model.sharded.onnx.data").stat().st_size == 4 * 128 * 2 * 16
+    whole, sharded = run(path, feeds), run_sharded(sharding, feeds)
+    assert all(np.array_equal(whole[output], sharded[output]) for output in whole)
+    with pytest.raises(UsageError, match="must be in the folder of"):
+        shard(path, tmp_path.parent / "elsewhere.onnx", ranks=2, weights="share")
+
+
+def test_the_same_options_give_the_same_bytes(external: Path, tmp_path: Path) -> None:
+    files = []
+    for _ in range(2):
+        shard(external, tmp_path / "sharded.onnx", ranks=3, force=True)
+        files.append([(tmp_path / name).read_bytes() for name in ("sharded.onnx", "sharded.onnx.data")])
+    assert files[0] == files[1]
+
+
+def test_what_fails_leaves_the_old_files(external: Path, tmp_path: Path) -> None:
+    shard(external, tmp_path / "sharded.onnx", ranks=2)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if "sharded" in file.name}
+    with pytest.raises(UsageError, match=r"sharded.onnx already exists"):
+        shard(external, tmp_path / "sharded.onnx", ranks=3)
+    opened = graphcut.load(external)
+    data = external.with_name("model.onnx.data")
+    data.write_bytes(data.read_bytes()[:-5000])
+    with pytest.raises(GraphcutError, match=r"writing .* failed"):
+        shard(opened, tmp_path / "sharded.onnx", ranks=3, force=True)
+    assert before == {file.name: file.read_bytes() for file in tmp_path.iterdir() if "sharded" in file.name}
+
+
+def test_a_request_that_makes_no_sense_is_refused(tmp_path: Path, opened: Callable[[ModelProto], Model]) -> None:
+    path = MODELS["llm"](tmp_path)
+    with pytest.raises(UsageError, match="neither ranks nor shares"):
+        shard(path, tmp_path / "sharded.onnx")
+    with pytest.raises(UsageError, match="2 shares for 3 ranks"):
+        shard(path, tmp_path / "sharded.onnx", ranks=3, shares=(1, 1))
+    with pytest.raises(UsageError, match="is also to be read"):
+        shard(path, path, ranks=2, force=True)
+    relu = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { y = Relu (x) }'
+    )
+    with pytest.raises(UsageError, match=r"no layer of model.onnx can be divided"):
+        shard(opened(relu), tmp_path / "sharded.onnx", ranks=2)
