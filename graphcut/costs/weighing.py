@@ -13,7 +13,6 @@ from onnx import NodeProto
 from ..core.graph import Graph
 from ..core.product import Product
 from ..core.wiring import Dim, Tensor
-from ..loading.bound_sizes import infer_bound
 from ..loading.model import Model, TensorBytes
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
@@ -55,6 +54,7 @@ class Costs(Product):
     #: operators without a rule for FLOPs, and how many nodes each, in subgraphs too; they count as 0.
     uncounted: Mapping[str, int]
     caches: tuple[Cache, ...]  #: the inputs that are outputs of the step before.
+    unsized: tuple[str, ...] = ()  #: tensors without a size (`Sizes.unknown`); what counts them is a lower bound.
 
     @cached_property
     def is_view(self) -> tuple[bool, ...]:
@@ -78,10 +78,8 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
         dims: numbers for its symbols, in addition to `model.dims`; a symbol without a number counts as 1.
     """
     numbers = bound_dims(model, {**model.dims, **(dims or {})})
-    sizes = {name: tensor.bytes_for(numbers) for name, tensor in model.boundary_types.items()}
-    known = _bound_types(model, numbers, sizes)
-    sizes.update({name: tensor.bytes_for(numbers) for name, tensor in known.items()})
-    model.check_sizes(sizes, numbers)
+    sized = model.with_dims(numbers).sizes
+    sizes, known = sized.bytes, sized.found
     context = _context_of(model, numbers)
     bound = replace(context, tensors={**context.tensors, **known}, called={})
     constants = _constant_bytes(model, bound)
@@ -95,9 +93,10 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
         flops=_evaluated(model, formulas, bound) if known else tuple(formula.at(numbers) for formula in formulas),
         weight_bytes=tuple(_weights_read(model, i, constants, sizes, bound) for i in model.graph.flow),
         moved_bytes=tuple(_moved(model, i, sizes) for i in model.graph.flow),
-        tensor_bytes=MappingProxyType(sizes),
+        tensor_bytes=sizes,
         uncounted=MappingProxyType(dict(sorted(uncounted.items()))),
         caches=find_caches(model),
+        unsized=sized.unknown,
     )
 
 
@@ -135,13 +134,6 @@ def outside_reads(graph: Graph, nodes: Iterable[int]) -> list[str]:
         for tensor in graph.nodes[n].writes
         if tensor in outputs or not inside.issuperset(graph.readers.get(tensor, ()))
     ]
-
-
-def _bound_types(model: Model, dims: Mapping[str, int], sizes: TensorBytes) -> dict[str, Tensor]:
-    """The types of tensors whose sizes are known only with numbers for the symbols of the inputs."""
-    unknown = {name for name, (_, is_exact) in sizes.items() if not is_exact and model.boundary_types[name].is_plain}
-    found = infer_bound(model.proto, dims, unknown) if dims and unknown else {}
-    return {name: tensor for name, tensor in found.items() if tensor.bytes_for(dims) > (sizes[name][0], False)}
 
 
 def _context_of(model: Model, dims: Mapping[str, int]) -> Context:

@@ -12,6 +12,7 @@ from ..core.manifest import MANIFEST, Cascade
 from ..core.text import shell_word
 from ..core.units import count, size
 from ..core.wiring import Tensor, Unit, Wiring
+from ..costs.weighing import Costs
 from ..loading.model import Model, TensorBytes
 from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
@@ -36,7 +37,11 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         sentence=sentences.cut_points_answer(best, len(profile.cut_options)),
         facts=tuple(_facts(model, model.dims)),
         profile=profile,
-        notes=(*model.notes, *sentences.unbound_sizes(model, model.dims)),
+        notes=(
+            *model.notes,
+            *sentences.unbound_sizes(model, model.dims),
+            *sentences.unknown_sizes(model, model.sizes.unknown),
+        ),
         next_command="" if best is None else _split_command(model.path, best.node),
         details=tuple(_analysis_details(analysis)),
         model=str(model.path),
@@ -75,7 +80,7 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
     scene = Scene(
         title=model.path.name,
         sentence="",
-        facts=tuple(_facts(model, plan.dims, None if plan.costs is None else sum(plan.costs.flops))),
+        facts=tuple(_facts(model, plan.dims, plan.costs)),
         cards=tuple(plan_card(plan, i, names[i], labels[i], depths[i], holders) for i in range(len(blocks))),
         tensors=tensors,
         buses=buses_of(tensors),
@@ -94,7 +99,7 @@ def _planned_bytes(plan: Plan, model: Model) -> TensorBytes:
     """Bytes of each tensor for the dims of the plan, even if the model was loaded with others."""
     if plan.costs is not None:
         return plan.costs.tensor_bytes
-    return (model if model.dims == plan.dims else replace(model, dims=plan.dims)).tensor_bytes
+    return model.with_dims(plan.dims).tensor_bytes
 
 
 def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
@@ -139,14 +144,15 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
 # Facts and details
 
 
-def _facts(model: Model, dims: Mapping[str, int], flops: int | None = None) -> Iterable[tuple[str, str]]:
+def _facts(model: Model, dims: Mapping[str, int], costs: Costs | None = None) -> Iterable[tuple[str, str]]:
     flowing, all_nodes = len(model.graph.flow), len(model.graph.nodes)
     yield "node" if flowing == 1 else "nodes", f"{flowing:,}"
     if constants := all_nodes - flowing:
         yield "constant" if constants == 1 else "constants", f"{constants:,}"
     yield "weights", size(model.weight_bytes)
-    if flops is not None:
-        yield "per run", sentences.flop(flops)
+    if costs is not None:
+        flops, least = sum(costs.flops), "≥ " if costs.unsized else ""
+        yield "per run", f"{least}{sentences.flop(flops)}"
     if dims:
         yield "dims", sentences.dims_text(dims)
 

@@ -144,6 +144,8 @@ def _outcome(outcome: Optimality, reached: float | None) -> Iterable[str]:
     yield quantity(outcome.value, outcome.unit)
     if outcome.is_optimal:
         yield "optimal (proven)"
+    elif outcome.bound in {0.0, float("inf")} and outcome.unit != "bytes":
+        yield "nothing is proven"
     else:
         side = "upper" if outcome.unit == "tokens/s" else "lower"
         has_gap = outcome.unit not in {"parts", "devices"} and outcome.gap != float("inf")
@@ -222,6 +224,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
             )
     yield from unbound_sizes(model, plan.dims)
     if plan.costs is not None:
+        yield from unknown_sizes(model, plan.costs.unsized)
         yield from uncounted_operators(plan.costs.uncounted)
     caches = plan.costs.caches if plan.costs is not None else find_caches(model)
     yield from separated_states(plan.partition.blocks, caches)
@@ -249,6 +252,23 @@ def unbound_sizes(model: Model, dims: Iterable[str]) -> Iterable[str]:
     bound = frozenset(dims)
     if unbound := [symbol for symbol in model.symbols if symbol not in bound]:
         yield f"sizes count {', '.join(unbound)} as 1; set them with --dim NAME=N"
+
+
+def unknown_sizes(model: Model, unsized: Sequence[str]) -> Iterable[str]:
+    """How many tensors have no size, what that means for the numbers, and what would make it known."""
+    if not unsized:
+        return
+    shapes = (model.boundary_types[name].shape or () for name in unsized)
+    symbols = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str) and dim not in model.dims)
+    named = [symbol for symbol in symbols if symbol not in model.symbols]
+    how = "set their dimensions in the model, as ONNX Runtime's symbolic shape inference does"
+    if named:
+        how = f"set {_listed(named)} with --dim NAME=N"
+    verb = "has" if len(unsized) == 1 else "have"
+    yield (
+        f"{len(unsized):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {_listed(unsized[:1])}: "
+        f"times, FLOPs and sizes that count them are lower bounds; {how}"
+    )
 
 
 def _coverage(coverage: Coverage) -> Iterable[str]:

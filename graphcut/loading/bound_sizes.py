@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ..core.wiring import BITS, Tensor
@@ -25,6 +26,7 @@ from .shape_inference import (
     has_unknown_dims,
     infer_values,
     merged,
+    ort_types,
     tensor_of_initializer,
     tensor_of_type,
     tensors_of_values,
@@ -43,10 +45,13 @@ _COUNTING: Final = frozenset({"Compress", "NonZero", "Unique"})
 """Operators whose output size depends on the values of their inputs, and is not larger than these."""
 
 
-def infer_bound(model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[str]) -> dict[str, Tensor]:
+def infer_bound(
+    model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[str], known: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """The types of `wanted` when the symbols of the inputs are the numbers `dims`. For sizes; parts keep the symbols.
 
-    First ONNX shape inference, then evaluation of small values that depend on sizes and constants only.
+    First ONNX shape inference, then evaluation of small values that depend on sizes and constants only. Of operators
+    that onnx does not know ONNX Runtime is asked. `known` are the types that other sources gave.
 
     Example: y has 2 * seq / 2 elements. Shape inference does not know it, because it does not propagate values through
     Mul and Range. With seq = 5, evaluation computes s = [5], n = 5, d = 10, and from these the size of Range; r itself
@@ -78,22 +83,32 @@ def infer_bound(model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[
     for value in bound.graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    evaluation, unknown = _infer(bound, wanted)
+    given = {name: _with_numbers(tensor, dims) for name, tensor in (known or {}).items()}
+    given = {name: tensor for name, tensor in given.items() if not has_unknown_dims(tensor)}
+    evaluation, unknown = _infer(bound, wanted, given)
     evaluation.run(unknown[:BATCH])
     if len(unknown) > BATCH:
         # Most of them depend on the first ones: with these known, shape inference finds the others much faster.
         found = evaluation.found.items()
         bound.graph.value_info.extend(ValueInfoProto(name=name, type=type_proto(tensor)) for name, tensor in found)
-        evaluation, unknown = _infer(bound, wanted)
+        evaluation, unknown = _infer(bound, wanted, given)
         evaluation.run(unknown)
     return {name: tensor for name, tensor in {**evaluation.declared, **evaluation.found}.items() if name in wanted}
 
 
-def _infer(model: ModelProto, wanted: AbstractSet[str]) -> tuple[_Evaluation, list[str]]:
+def _with_numbers(tensor: Tensor, dims: Mapping[str, int]) -> Tensor:
+    """The tensor with numbers for its symbols, as far as there are some."""
+    return with_shape(tensor, tensor.shape and [dims.get(d) if isinstance(d, str) else d for d in tensor.shape])
+
+
+def _infer(model: ModelProto, wanted: AbstractSet[str], given: Mapping[str, Tensor]) -> tuple[_Evaluation, list[str]]:
     """The result of ONNX shape inference, and those of `wanted` that it does not know, in topological order."""
     inferred = {value.name: value for value in infer_values(model)}
     found = tensors_of_values((value for name, value in inferred.items() if name in wanted), set())
-    return _Evaluation(model, inferred, found), [name for name, tensor in found.items() if has_unknown_dims(tensor)]
+    found = {**given, **found}
+    written = (name for node in model.graph.node for name in node.output if name in wanted)
+    unknown = [name for name in written if name not in found or has_unknown_dims(found[name])]
+    return _Evaluation(model, inferred, found), unknown
 
 
 def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -109,7 +124,7 @@ def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[
         return named
     binding = _with_total(dict(zip(symbols, distant_primes(10_007, len(symbols)), strict=True)))
     symbol_of = {number: symbol for symbol, number in binding.items()}
-    for name, found in infer_bound(model, binding, unknown).items():
+    for name, found in infer_bound(model, binding, unknown, tensors).items():
         shape = tensors[name].shape or ()
         if found.shape is not None and len(found.shape) == len(shape):
             dims = [
@@ -185,6 +200,7 @@ class _Evaluation:
         self.declared = dict(declared)
         self.found: dict[str, Tensor] = {}
         self._nodes = graph.node
+        self._ir_version = model.ir_version
         self._opsets = {domain(opset.domain): opset for opset in model.opset_import}
         self._functions = {function_key(function) for function in model.functions}
         weights = {weight.name: weight for weight in graph.initializer}
@@ -230,8 +246,10 @@ class _Evaluation:
             if i is not None and i not in found:
                 found.add(i)
                 node = self._nodes[i]
-                reads = [tensor for name in node.input if (tensor := self._tensor(name))]
-                waiting += [t.name for t in reads if has_unknown_dims(t) or (_is_small(t) and not _reads_shape(node))]
+                reads = {name: self._tensor(name) for name in node.input}
+                waiting += [name for name, tensor in reads.items() if tensor is None or has_unknown_dims(tensor)]
+                small = [name for name, tensor in reads.items() if tensor is not None and _is_small(tensor)]
+                waiting += [] if _reads_shape(node) else small
         return sorted(found)
 
     def _infer_types(self, node: NodeProto) -> None:
@@ -244,14 +262,29 @@ class _Evaluation:
         values = {name: value for name in reads if (value := self._value(name))}
         try:
             opset = self._opsets[domain(node.domain)]
-            schema = onnx.defs.get_schema(node.op_type, opset.version, opset.domain)
-            inferred = onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=[opset])
-        except Exception:  # noqa: BLE001 - onnx doesn't know the operator or a type: the sizes stay unknown
+            if not onnx.defs.has(node.op_type, domain=opset.domain):
+                found = self._asked_of_ort(node, types, values)
+            else:
+                schema = onnx.defs.get_schema(node.op_type, opset.version, opset.domain)
+                kinds = onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=[opset])
+                found = {name: tensor_of_type(name, kind, symbols=set()) for name, kind in kinds.items()}
+        except Exception:  # noqa: BLE001 - nobody knows the operator or a type: the sizes stay unknown
             return
-        for name, kind in inferred.items():
-            tensor = tensor_of_type(name, kind, symbols=set())
+        for name, tensor in found.items():
             if tensor.dtype != UNKNOWN:
                 self.found[name] = merged(self._tensor(name) or tensor, tensor)
+
+    def _asked_of_ort(
+        self, node: NodeProto, types: Mapping[str, TypeProto], values: Mapping[str, TensorProto]
+    ) -> dict[str, Tensor]:
+        """The types of the outputs of a node by ONNX Runtime, from a model of this node alone."""
+        model = ModelProto(ir_version=self._ir_version, opset_import=self._opsets.values())
+        model.graph.name = "node"
+        model.graph.node.append(node)
+        model.graph.initializer.extend(values.values())
+        rest = (ValueInfoProto(name=name, type=kind) for name, kind in types.items() if name not in values)
+        model.graph.input.extend(rest)
+        return ort_types(model, [name for name in node.output if name], Path(), set())
 
     def _compute_values(self, node: NodeProto) -> None:
         """Compute the outputs of `node`, if they are small and the inputs are known."""

@@ -37,6 +37,20 @@ TensorBytes = Mapping[str, tuple[int, bool]]
 """Sizes of tensors in bytes by name, and whether each is exact; otherwise it is a lower bound."""
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the tensors of a model for some numbers of its symbols."""
+
+    bytes: TensorBytes  #: the size of each tensor.
+    found: Mapping[str, Tensor]  #: the types of those whose sizes are known only for these numbers.
+    #: those without a size: a dimension is unknown, or is a symbol that no input has and nobody gave a number.
+    unknown: tuple[str, ...]
+
+
+_WITHOUT_DIMS: Final = ("tensors", "boundary_types", "functions", "symbols", "weight_bytes")
+"""What a model has computed for good, whatever its dims."""
+
+
 @dataclass(frozen=True, repr=False)
 class Model(Product):
     """An ONNX model, opened without its weights."""
@@ -74,28 +88,52 @@ class Model(Product):
         return name_unknown_dims(self.proto, self.tensors)
 
     @cached_property
-    def tensor_bytes(self) -> TensorBytes:
-        """Sizes of `tensors` for `dims`.
+    def sizes(self) -> Sizes:
+        """Sizes of `tensors` for `dims`; symbols of inputs without a number count as 1.
 
         Raises:
             ModelError: together they are above `MAX_BYTES`; a UsageError if that is for `dims`.
         """
+        counted = {**dict.fromkeys(self.symbols, 1), **self.dims}
         sizes = {name: tensor.bytes_for(self.dims) for name, tensor in self.tensors.items()}
-        if self.dims and not all(is_exact for _, is_exact in sizes.values()):
-            bound = infer_bound(self.proto, self.dims, self.tensors.keys())
-            better = {name: tensor.bytes_for(self.dims) for name, tensor in bound.items()}
-            sizes = {n: max(found, better.get(n, found), key=lambda s: (s[1], s[0])) for n, found in sizes.items()}
-        self.check_sizes(sizes, self.dims)
-        return sizes
+        unknown = {name for name, tensor in self.tensors.items() if not tensor.bytes_for(counted)[1]}
+        found: dict[str, Tensor] = {}
+        for numbers in (self.dims, counted):  # what is known without counting as 1 is exact
+            is_bound = numbers.keys() >= {*self.symbols}
+            wanted = {name for name in unknown if self.tensors[name].is_plain}
+            if wanted and (numbers or is_bound):
+                types = infer_bound(self.proto, numbers, wanted, self.tensors)
+                more = {name: tensor for name, tensor in types.items() if tensor.bytes_for(numbers)[1]}
+                sizes |= {name: (tensor.bytes_for(numbers)[0], numbers is not counted) for name, tensor in more.items()}
+                found |= more
+                unknown -= more.keys()
+            if is_bound:
+                break
+        self._check_sizes(sizes)
+        ordered = tuple(name for name in self.tensors if name in unknown)
+        return Sizes(MappingProxyType(sizes), MappingProxyType(found), ordered)
 
-    def check_sizes(self, sizes: TensorBytes, dims: Mapping[str, int]) -> None:
+    def _check_sizes(self, sizes: TensorBytes) -> None:
         """Refuse tensors that together are above `MAX_BYTES`: with a UsageError if numbers for symbols made them so."""
         if sum(number for number, _ in sizes.values()) > MAX_BYTES:
             name = max(sizes, key=lambda name: sizes[name][0])
-            raise (UsageError if dims else ModelError)(
+            raise (UsageError if self.dims else ModelError)(
                 f"the tensors of {self.path.name} take more than 64 PiB, {name!r} alone {sizes[name][0]:,} bytes",
-                hint="give smaller sizes" if dims else "check the shapes of the model's inputs",
+                hint="give smaller sizes" if self.dims else "check the shapes of the model's inputs",
             )
+
+    @property
+    def tensor_bytes(self) -> TensorBytes:
+        """`sizes.bytes`."""
+        return self.sizes.bytes
+
+    def with_dims(self, dims: Mapping[str, int]) -> "Model":
+        """The same model with other `dims`; what does not depend on them is not computed again."""
+        if dims == self.dims:
+            return self
+        made = replace(self, dims=MappingProxyType(dict(dims)))
+        made.__dict__.update((n, self.__dict__[n]) for n in _WITHOUT_DIMS if n in self.__dict__)
+        return made
 
     @cached_property
     def functions(self) -> Mapping[FunctionKey, FunctionProto]:
@@ -157,7 +195,7 @@ def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Ma
         model = _open_in_memory(source)
     if dims is not None:
         _check_dims(model, dims)
-        model = replace(model, dims=MappingProxyType(dict(dims)))
+        model = model.with_dims(dims)
     if states is not None:
         model = replace(model, states=MappingProxyType(dict(states)))
         check_state_pairs(states, model.graph.reads, model.graph.writes, model.tensors if states else {})

@@ -56,7 +56,7 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
             tensors.setdefault(weight.name, tensor_of_initializer(weight))
     gaps = [n for n in sorted(wanted) if n not in tensors or (tensors[n].is_plain and tensors[n].shape is None)]
     if gaps:
-        tensors = _merged_all(tensors, _ort_types(model, gaps, folder, own))
+        tensors = _merged_all(tensors, ort_types(model, gaps, folder, own))
     return tensors
 
 
@@ -213,7 +213,7 @@ def _merged_dim(first: Dim, second: Dim) -> Dim:
     return first
 
 
-def _ort_types(model: ModelProto, names: Sequence[str], folder: Path, symbols: AbstractSet[str]) -> dict[str, Tensor]:
+def ort_types(model: ModelProto, names: Sequence[str], folder: Path, symbols: AbstractSet[str]) -> dict[str, Tensor]:
     """The types of `names` by ONNX Runtime; empty if it can't load the model (custom operators)."""
     outputs = {value.name for value in model.graph.output}
     probe = ModelProto()

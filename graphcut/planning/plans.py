@@ -199,7 +199,7 @@ class _Planner:
             parts,
             devices=devices,
             limits=self.limits,
-            outcome=solution.outcome,
+            outcome=self._as_known(solution.outcome),
             unlimited=self._unlimited(goal),
             front=solution.front,
             recomputed=recomputed,
@@ -286,6 +286,13 @@ class _Planner:
             return None
         free = changed(self.limits, pins=(), avoid=())
         return replace(self, limits=free).best(goal, 0.0)[1].outcome
+
+    def _as_known(self, outcome: Optimality) -> Optimality:
+        """The outcome; nothing is proven of a value that hangs on tensors without a size."""
+        is_of_files = isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}
+        if not self.costs.unsized or is_of_files or (isinstance(self.goal, Within) and not self.goal.counting):
+            return outcome
+        return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
 
     def _with_replicas(
         self, parts: tuple[tuple[int, ...], ...], devices: Sequence[Device], planned: Sequence[int], most_s: float

@@ -26,7 +26,8 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     objective: str  #: what was minimized (or, for tokens a second, maximized), in words.
     value: float  #: what was reached.
-    bound: float  #: a proven bound: no plan has a better value.
+    #: a proven bound: no plan has a better value. 0, or infinite tokens a second, where sizes are unknown.
+    bound: float
     unit: MetricUnit  #: of both.
     is_optimal: bool  #: it is proven that no plan has a better value than this one.
 

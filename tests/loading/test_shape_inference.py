@@ -789,3 +789,52 @@ def test_random_shape_computations_give_the_sizes_of_onnx_runtime(data: st.DataO
     n, s = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 9))
     shape = sizes_when_run(model, {"x": np.zeros((n, s, 4), np.float32)}, "a")
     assert infer_bound(model, {"n": n, "s": s}, {"a"})["a"].shape == shape
+
+
+# What has no size
+
+
+def reshaped_by_a_range(domain: str) -> ModelProto:
+    """`x` through an operator of `domain`, and then broadcast to as many rows as a Range over its columns has."""
+    nodes = [
+        helper.make_node("Gelu", ["x"], ["g"], domain=domain),
+        helper.make_node("Shape", ["g"], ["columns"], start=1),
+        helper.make_node("Squeeze", ["columns"], ["n"]),
+        helper.make_node("Mul", ["n", "two"], ["twice"]),
+        helper.make_node("Range", ["zero", "twice", "one"], ["r"]),
+        helper.make_node("Unsqueeze", ["r", "ones"], ["rows"]),
+        helper.make_node("Cast", ["rows"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Gelu", ["c"], ["h"], domain=domain),
+        helper.make_node("Add", ["g", "h"], ["y"]),
+    ]
+    values = {"zero": 0, "one": 1, "two": 2, "ones": [1]}
+    weights = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in values.items()]
+    model = model_of(nodes, [floats("x", 1, 6)], [ValueInfoProto(name="y")], weights, opset=20)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_a_model_without_symbols_has_all_sizes_that_its_shapes_decide(domain: str, opened: Draw) -> None:
+    """Nothing is to be bound, and operators of ONNX Runtime are asked of it."""
+    sizes = opened(reshaped_by_a_range(domain)).sizes
+    assert sizes.unknown == ()
+    assert {name: sizes.bytes[name] for name in ("r", "h", "y")} == {"r": (96, True), "h": (48, True), "y": (288, True)}
+
+
+def test_a_symbol_without_number_counts_as_one_in_computed_sizes_too(opened: Draw) -> None:
+    proto = reshaped_by_a_range("")
+    proto.graph.input[0].CopyFrom(floats("x", 1, "n"))
+    model = opened(proto)
+    assert model.sizes.unknown == ()
+    assert (model.tensor_bytes["y"], model.with_dims({"n": 6}).tensor_bytes["y"]) == ((8, False), (288, True))
+
+
+def test_a_size_that_depends_on_values_has_none_until_its_own_symbol_is_bound(opened: Draw) -> None:
+    proto = model_of(
+        [helper.make_node("NonZero", ["x"], ["i"]), helper.make_node("Neg", ["i"], ["y"])],
+        [floats("x", 4)],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, [1, "found"])],
+    )
+    assert opened(proto).sizes.unknown == ("i", "y")
+    assert load(opened(proto), dims={"found": 3}).tensor_bytes["y"] == (24, True)

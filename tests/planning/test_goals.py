@@ -20,6 +20,7 @@ from graphcut import Analysis, Plan, PlanError, UsageError, demos, verify
 from graphcut.costs.caches import find_caches, nodes_touching
 from graphcut.costs.device import Device
 from graphcut.costs.weighing import weigh
+from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Objective, Within
@@ -413,6 +414,36 @@ def test_pins_by_glob_do_not_multiply(opened: Draw) -> None:
     first, second = plan(analysis, Into(2), limits=limits).parts
     assert set(range(10, 100)) <= set(first)
     assert set(range(200, 300)) <= set(second)
+
+
+def found_values(opened: Draw) -> Analysis:
+    """Three nodes after a NonZero: nobody knows how many values it finds."""
+    chain = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"], name=f"n{i + 1}") for i in range(3)]
+    nodes = [helper.make_node("NonZero", ["x"], ["t0"], name="n0"), *chain]
+    output = helper.make_tensor_value_info("t3", TensorProto.INT64, [1, "found"])
+    return graphcut.analyze(opened(model_of(nodes, [floats("x", 4)], [output])))
+
+
+def test_nothing_that_hangs_on_an_unknown_size_is_proven(opened: Draw) -> None:
+    analysis = found_values(opened)
+    scene = scene_of_plan(plan(analysis, Into(2)), analysis)
+    assert "optimal (proven)" not in str(scene)
+    assert "nothing is proven" in str(scene.details)
+    assert any(
+        "4 of 5 tensors have no size, such as t0" in note and "set found with --dim" in note for note in scene.notes
+    )
+    assert any(text.startswith("≥ ") for word, text in scene.facts if word == "per run")
+    for goal in (Into(2, "flops"), Within("1MB", ("activations",)), Across(Cluster(devices=(Device(name="a"),)))):
+        outcome = plan(analysis, goal).outcome
+        assert outcome is not None
+        assert not outcome.is_optimal
+
+
+def test_what_hangs_on_files_alone_is_proven_without_sizes(opened: Draw) -> None:
+    for goal in (Into(2, "bytes"), Within("1MB")):
+        outcome = plan(found_values(opened), goal).outcome
+        assert outcome is not None
+        assert outcome.is_optimal
 
 
 @pytest.mark.parametrize("tensor_type", [TensorProto.UNDEFINED, TensorProto.FLOAT])
