@@ -1,8 +1,11 @@
 """Measure a model's time and memory in ONNX Runtime, module by module."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from statistics import median
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -21,6 +24,10 @@ from ..running.values import Value, symbol_sizes, to_value
 from ..surgery.part_models import part_model
 from .ort_profile import ProfiledPiece, is_half, profile
 
+_PASSES: Final = 3
+"""How often each piece is loaded. Its runs are divided among these, so that a busy minute spoils a third of the runs of
+each piece, and not all runs of one."""
+
 
 @dataclass(frozen=True, repr=False)
 class MeasuredCosts(Product):
@@ -33,7 +40,9 @@ class MeasuredCosts(Product):
     #: for its kernels. 0 if its profile does not show it.
     peak_bytes: int
     pieces: int  #: the number of sessions it was measured in, one after another.
-    rounds: int  #: the number of runs; times are medians.
+    rounds: int  #: the number of runs. Times are lower quartiles.
+    #: how far the median of the runs is above their lower quartile: 0.1 for a tenth. Large if the machine was busy.
+    spread: float
     dims: Mapping[str, int]  #: the sizes it ran with.
 
     @property
@@ -48,32 +57,43 @@ class MeasuredCosts(Product):
 
 
 def measure(
-    model: Model, *, rounds: int = 5, inputs: Mapping[str, object] | None = None, memory_bytes: int | None = None
+    model: Model,
+    *,
+    rounds: int = 12,
+    inputs: Mapping[str, object] | None = None,
+    memory_bytes: int | None = None,
+    threads: int = 0,
 ) -> MeasuredCosts:
     """Measure the time and memory of each module of `model` on this machine, with graph optimizations on.
 
-    The time of a kernel that ONNX Runtime fused is divided among the nodes it computes, in proportion to their
-    roofline times. Kernel times are scaled down if profiling made the run longer.
+    Times are lower quartiles: other programs make a run slower, never faster. Kernels that should take the same time
+    (`ProfiledKernel.kind`), as those of repeated blocks, share their samples. The time of a kernel that ONNX Runtime
+    fused is divided among the nodes it computes, in proportion to their roofline times. Kernel times are scaled down if
+    profiling made the run longer.
 
     Args:
         model: the model.
-        rounds: the number of runs; times are medians.
+        rounds: the number of runs, with and again without profiling.
         inputs: what to feed; generated for the sizes bound in `model.dims` by default.
         memory_bytes: memory limit of the runs; the available memory by default. A model that needs more is measured in
             pieces (see `pieces_within`).
+        threads: threads of one operator; 0 leaves the number to ONNX Runtime.
 
     Raises:
         UsageError: `rounds` is less than 1.
         RunError: the model refuses the inputs.
     """
     if rounds < 1:
-        raise UsageError(f"can't measure in {rounds} rounds", hint="take 5 or more")
+        raise UsageError(f"can't measure in {rounds} rounds", hint="take 12 or more")
     blocks = pieces_within(model, available_bytes() if memory_bytes is None else memory_bytes)
     if inputs is not None:
-        return _measure(model, blocks, inputs, rounds)
+        return _measure(model, blocks, inputs, rounds, threads)
     found: list[MeasuredCosts] = []
     tried = find_accepted_inputs(
-        model, lambda feeds: found.append(_measure(model, blocks, feeds, rounds)), sizes=model.dims, variants=1
+        model,
+        lambda feeds: found.append(_measure(model, blocks, feeds, rounds, threads)),
+        sizes=model.dims,
+        variants=1,
     )
     if not found:
         raise RunError(f"the model refuses generated inputs: {tried.refusal}", hint="feed it with --inputs")
@@ -114,26 +134,52 @@ def _units(blocks: Sequence[Block], needs: Mapping[str, int], memory_bytes: int)
             yield from ((node,) for node in block.nodes)
 
 
-def _measure(model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int) -> MeasuredCosts:
+def low_quartile(samples: Sequence[float]) -> float:
+    """The smallest sample that a quarter of all do not exceed."""
+    return sorted(samples)[(len(samples) - 1) // 4]
+
+
+def _measure(
+    model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int, threads: int
+) -> MeasuredCosts:
     shapes = {name: shape for name, value in feeds.items() if isinstance(shape := getattr(value, "shape", None), tuple)}
     costs = weigh(model, {**model.dims, **symbol_sizes(shapes, model.tensors)})
-    weights = run_s(costs, Device(name="here"))
-    index = {node: i for i, node in enumerate(model.graph.flow)}
-    seconds = [0.0] * len(index)
+    passes = min(_PASSES, rounds)
+    per_pass = [rounds // passes + (i < rounds % passes) for i in range(passes)]
+    profiles = [list(_profiles(model, blocks, feeds, runs, threads)) for runs in per_pass]
+    samples: dict[Hashable, list[float]] = {}
     sizes = dict(costs.tensor_bytes)
-    total_s, peak_bytes = 0.0, 0
-    for nodes, done in _profiles(model, blocks, feeds, rounds):
-        total_s += done.run_s
-        peak_bytes = max(peak_bytes, done.peak_bytes)
+    for _, done in chain.from_iterable(profiles):
         sizes.update({name: (size, True) for name, size in done.tensor_bytes.items() if name in sizes})
-        spent = sum(kernel_s for _, kernel_s in done.kernels)
-        scale = min(1.0, done.run_s / spent) if spent else 1.0
-        for fused, kernel_s in done.kernels:
-            if indices := [index[nodes[i]] for i in fused if nodes[i] in index]:
-                for i, share_s in zip(indices, spread(kernel_s * scale, [weights[i] for i in indices]), strict=True):
+        for kernel in done.kernels:
+            samples.setdefault(kernel.kind, []).extend(kernel.seconds)
+    kernel_s = {kind: low_quartile(seconds) for kind, seconds in samples.items()}
+    seconds = [0.0] * len(model.graph.flow)
+    index = {node: i for i, node in enumerate(model.graph.flow)}
+    weights = run_s(costs, Device(name="here"))
+    total_s = low_s = middle_s = 0.0
+    for (nodes, first), *others in zip(*profiles, strict=True):
+        runs = [first, *(done for _, done in others)]
+        times = [time for done in runs for time in done.run_s]
+        low_s, middle_s = low_s + low_quartile(times), middle_s + median(times)
+        spent = sum(kernel_s[kernel.kind] for kernel in first.kernels)
+        # Both are quartiles of sums: as many samples, and as much disturbed by other programs.
+        sums = [sum(times) for done in runs for times in zip(*(kernel.seconds for kernel in done.kernels), strict=True)]
+        ratio = low_quartile(times) / low_quartile(sums) if spent else 1.0
+        total_s += spent * ratio or low_quartile(times)
+        for kernel in first.kernels:
+            if indices := [index[nodes[i]] for i in kernel.nodes if nodes[i] in index]:
+                whole_s = kernel_s[kernel.kind] * min(1.0, ratio)
+                for i, share_s in zip(indices, spread(whole_s, [weights[i] for i in indices]), strict=True):
                     seconds[i] += share_s
-    table = _table(dataclasses.replace(costs, tensor_bytes=sizes), seconds, total_s)
-    return MeasuredCosts(table, peak_bytes, len(blocks), rounds, costs.dims)
+    return MeasuredCosts(
+        table=_table(dataclasses.replace(costs, tensor_bytes=sizes), seconds, total_s),
+        peak_bytes=max(done.peak_bytes for _, done in chain.from_iterable(profiles)),
+        pieces=len(blocks),
+        rounds=rounds,
+        spread=middle_s / low_s - 1 if low_s else 0.0,
+        dims=costs.dims,
+    )
 
 
 def _table(costs: Costs, seconds: Sequence[float], total_s: float) -> CostTable:
@@ -147,7 +193,7 @@ def _table(costs: Costs, seconds: Sequence[float], total_s: float) -> CostTable:
 
 
 def _profiles(
-    model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int
+    model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int, threads: int
 ) -> Iterator[tuple[tuple[int, ...], ProfiledPiece]]:
     """For each piece, the indices of its nodes in the graph and its profile. One session exists at a time."""
     held: dict[str, Value] = {name: to_value(value, model.tensors[name]) for name, value in feeds.items()}
@@ -157,7 +203,7 @@ def _profiles(
         nodes = tuple(sorted((*block.replicas, *block.nodes)))
         for proto, node in zip(piece.graph.node, nodes, strict=True):
             proto.name = model.graph.nodes[node].name  # unique, even if the model has no names
-        done = profile(piece, held, model.tensors, model.path.parent, rounds=rounds)
+        done = profile(piece, held, model.tensors, model.path.parent, rounds=rounds, threads=threads)
         yield nodes, done
         held.update(done.outputs)
         held = {name: value for name, value in held.items() if last_reader.get(name, -1) > i}

@@ -1,4 +1,4 @@
-"""Profile a piece of a model with ONNX Runtime: medians over several runs for each node.
+"""Profile a piece of a model with ONNX Runtime: the seconds of each kernel in each of several runs.
 
 ONNX Runtime writes profiles in Chrome's trace event format: an event for each kernel and for each run, in microseconds,
 with the shapes of what a kernel wrote and the memory of the CPU allocator
@@ -7,14 +7,14 @@ that a kernel computes are found by these.
 """
 
 import os
+import re
 import tempfile
 import time
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 import msgspec
@@ -31,6 +31,10 @@ from ..running.values import Value
 _KERNEL: Final = "_kernel_time"
 """The end of the name of a kernel's event; the name of its node comes before."""
 
+_BLOCKED: Final = re.compile(r"(.+?)(?:_bn|_mul)?_nchwc(?:_token_\d+)?")
+"""Names of nodes that ONNX Runtime rewrote for its blocked layout of channels: the tensor that the node wrote before,
+and what it was before it became a convolution (core/optimizer/nchwc_transformer.cc)."""
+
 _MOST_INLINE_HALF_BYTES: Final = 1 << 27
 """Half-precision weights up to this size are written into the optimized graph's file, as float32. A protobuf file holds
 at most 2 GiB. Other weights are references there."""
@@ -40,6 +44,7 @@ _TYPE_NAMES: Final = {"float": "float32", "double": "float64"}
 
 
 class _Arguments(msgspec.Struct):
+    input_type_shape: list[dict[str, list[int]]] = []
     output_type_shape: list[dict[str, list[int]]] = []
     mem_in_use_peak: str = "0"
 
@@ -55,19 +60,35 @@ class ProfileEvent(msgspec.Struct):
 
 
 @dataclass(frozen=True)
+class ProfiledKernel:
+    """Measurements of a node of the optimized graph."""
+
+    nodes: tuple[int, ...]  #: the indices of the piece's nodes that it computes.
+    #: equal for kernels that should take the same time: operator, attributes and shapes are equal, and so are those of
+    #: the kernels before and after. Kernels of repeated blocks are such.
+    kind: Hashable
+    seconds: tuple[float, ...]  #: its time in each run with profiling.
+
+
+@dataclass(frozen=True)
 class ProfiledPiece:
     """Measurements of a piece."""
 
-    run_s: float  #: the median time of a run without profiling.
-    #: for each node that ran, the indices of the piece's nodes that it computes, and its median seconds.
-    kernels: tuple[tuple[tuple[int, ...], float], ...]
+    run_s: tuple[float, ...]  #: the times of the runs without profiling.
+    kernels: tuple[ProfiledKernel, ...]  #: the nodes that ran.
     tensor_bytes: Mapping[str, int]  #: the sizes of tensors, as far as the profile shows them.
     peak_bytes: int  #: the maximum of ONNX Runtime's CPU allocator; 0 if the profile does not show it.
     outputs: Mapping[str, Value]  #: the values of the piece's outputs.
 
 
 def profile(
-    piece: ModelProto, feeds: Mapping[str, Value], tensors: Mapping[str, Tensor], folder: Path, *, rounds: int
+    piece: ModelProto,
+    feeds: Mapping[str, Value],
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+    *,
+    rounds: int,
+    threads: int = 0,
 ) -> ProfiledPiece:
     """Run `piece`, whose nodes have unique names, once to warm up, then `rounds` times with and without profiling.
 
@@ -77,7 +98,7 @@ def profile(
         inputs, names = ([value.name for value in values] for values in (piece.graph.input, piece.graph.output))
         fed = {name: feeds[name] for name in inputs if name in feeds}
         try:
-            session = _session(piece, folder, Path(scratch))
+            session = _session(piece, folder, Path(scratch), threads)
             for _ in range(1 + rounds):
                 outputs = run_session(session, fed, names, tensors)
             events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
@@ -94,18 +115,19 @@ def profile(
         optimized = onnx.load(Path(scratch) / "optimized.onnx", load_external_data=False).graph.node
     seconds = kernel_seconds(events, {node.name for node in optimized}, rounds)
     fused = fused_nodes(piece.graph.node, optimized)
+    kinds = kernel_kinds(events, optimized)
     return ProfiledPiece(
-        run_s=median(times),
-        kernels=tuple((fused[name], kernel_s) for name, kernel_s in seconds.items()),
+        run_s=tuple(times),
+        kernels=tuple(ProfiledKernel(fused[name], kinds[name], times) for name, times in seconds.items()),
         tensor_bytes=_tensor_bytes(events, optimized),
         peak_bytes=max((int(event.args.mem_in_use_peak) for event in events), default=0),
         outputs=outputs,
     )
 
 
-def _session(piece: ModelProto, folder: Path, scratch: Path) -> ort.InferenceSession:
+def _session(piece: ModelProto, folder: Path, scratch: Path, threads: int) -> ort.InferenceSession:
     """A session that writes its profile and its optimized graph into `scratch`."""
-    options = session_options(SessionConfig())
+    options = session_options(SessionConfig(threads=threads))
     options.enable_profiling = True
     options.profile_file_prefix = os.fspath(scratch / "profile")
     options.optimized_model_filepath = os.fspath(scratch / "optimized.onnx")
@@ -120,8 +142,8 @@ def is_half(tensor: TensorProto) -> bool:
     return tensor.data_type in {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 
-def kernel_seconds(events: Sequence[ProfileEvent], names: Collection[str], rounds: int) -> dict[str, float]:
-    """The median seconds of each node in `names` over the last `rounds` runs.
+def kernel_seconds(events: Sequence[ProfileEvent], names: Collection[str], rounds: int) -> dict[str, tuple[float, ...]]:
+    """The seconds of each node in `names` in each of the last `rounds` runs.
 
     What runs in the subgraph of a control-flow node counts for that node.
     """
@@ -133,7 +155,25 @@ def kernel_seconds(events: Sequence[ProfileEvent], names: Collection[str], round
         index = bisect_right(begins, event.ts) - 1
         if index >= 0 and name in names:
             found.setdefault(name, [0.0] * len(runs))[index] += event.dur / 1e6
-    return {name: median(times) for name, times in found.items()}
+    return {name: tuple(times) for name, times in found.items()}
+
+
+def kernel_kinds(events: Sequence[ProfileEvent], optimized: Iterable[NodeProto]) -> dict[str, Hashable]:
+    """The kind (`ProfiledKernel.kind`) of each node of `optimized` that ran.
+
+    A node with a subgraph is of its own kind, since the time of If and Loop depends on values.
+    """
+    nodes = {node.name: node for node in optimized}
+    own: dict[str, Hashable] = {}
+    for event in _outermost(events):
+        name = event.name.removesuffix(_KERNEL)
+        if node := nodes.get(name):
+            attributes = (attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+            shapes = str((event.args.input_type_shape, event.args.output_type_shape))
+            is_plain = not any(attribute.HasField("g") for attribute in node.attribute)
+            own[name] = (node.domain, node.op_type, *attributes, shapes) if is_plain else name
+    around = (None, *own.values(), None)
+    return dict(zip(own, zip(around, around[1:], around[2:], strict=False), strict=True))
 
 
 def _outermost(events: Sequence[ProfileEvent]) -> Iterator[ProfileEvent]:
@@ -169,7 +209,8 @@ def fused_nodes(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -
 
     These are the nodes on the paths back from the tensors that it writes to tensors that exist in both graphs. A node
     that writes no tensor of the original graph (its output has another layout, or it is inside a function) is found by
-    its name, else it counts for its reader, or for the node that it reads from. Empty where none of these is known.
+    its name, which may be that of a tensor with `_nchwc` at the end; else it counts for its reader, or for the node
+    that it reads from. Empty where none of these is known.
 
     Both are in topological order. Example: MatMul -> Add -> Relu fused into one FusedGemm that writes the output of the
     Relu: {"FusedGemm": (0, 1, 2)}.
@@ -179,7 +220,8 @@ def fused_nodes(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -
     last: dict[str, tuple[int, ...]] = {}
     for node in optimized:
         own = tuple(dict.fromkeys(writer[name] for name in node.output if name in writer))
-        last[node.name] = own or ((by_name[node.name],) if node.name in by_name else ())
+        named = by_name.get(node.name, _writer_before_blocking(node.name, writer))
+        last[node.name] = own or (() if named is None else (named,))
     # The tensors of the optimized graph, also those that it has under another name in another layout.
     kept = {name for node in optimized for name in node.output}
     for node in optimized:
@@ -188,6 +230,13 @@ def fused_nodes(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -
     found = {name: _ancestors(original, writer, kept, own) for name, own in last.items()}
     _fill_from_neighbours(found, optimized)
     return found
+
+
+def _writer_before_blocking(name: str, writer: Mapping[str, int]) -> int | None:
+    """The node that a node called `name` was before ONNX Runtime gave it another layout."""
+    exact = writer.get(name.rpartition("_nchwc")[0])
+    found = _BLOCKED.fullmatch(name) if exact is None else None
+    return writer.get(found[1]) if found else exact
 
 
 def _ancestors(

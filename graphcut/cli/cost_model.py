@@ -1,32 +1,54 @@
 """The command `graphcut cost-model`."""
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from ..core.units import parse_bytes
+from ..core.errors import UsageError
+from ..core.units import count, duration, operations, parse_bytes
 from .application import check_applicable, given_options
-from .common_options import Dims, Force, ModelPath, OneInput, Output, Profile, Tokens, load
+from .common_options import Dims, Force, OneInput, Output, Profile, Tokens, load
 from .input_files import RANDOM, is_random
-from .output import check_output, print_, say
+from .output import check_output, print_, print_line, say
+
+_MEASURING: Final = ("--rounds", "--memory", "--inputs")
+_WITHOUT_MODEL: Final = (*_MEASURING, "--measure", "--profile", "--tokens", "--dim")
+"""Options that do nothing with --calibrate."""
 
 
 def cost_model(
     ctx: typer.Context,
-    model: ModelPath,
-    output: Annotated[Path, Output(help="The .csv file.")],
+    output: Annotated[Path, Output(help="The .csv file; with --calibrate a .toml file.")],
+    model: Annotated[
+        Path | None,
+        Argument(metavar="MODEL", help="An .onnx file, with its external data beside it; none with --calibrate."),
+    ] = None,
     measure: Annotated[bool, Option("--measure", help="Measure time and memory in ONNX Runtime.")] = False,
-    rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of --measure.")] = 5,
+    rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of --measure.")] = 12,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of --measure, e.g. 2GB.")] = None,
     inputs: OneInput = RANDOM,
+    calibrate: Annotated[
+        bool, Option("--calibrate", help="Instead of a model, measure this machine: a device for --cluster.")
+    ] = False,
+    seconds: Annotated[float, Option(metavar="S", min=0, help="How long --calibrate measures.")] = 10.0,
+    threads: Annotated[int, Option(metavar="N", min=0, help="Threads for measuring; 0 leaves it to ONNX Runtime.")] = 0,
     profile: Profile = "prefill",
     tokens: Tokens = 512,
     dim: Dims = None,
     force: Force = False,
 ) -> None:
     """Write what each module costs: parameters, bytes, FLOPs, time."""
+    given = given_options(ctx)
+    if calibrate:
+        _check_calibrating(model, given)
+        check_output(output, force=force)
+        _write_device(output, seconds, threads)
+        return
+    if model is None:
+        raise UsageError("no model is named", hint="name an .onnx file; --calibrate measures this machine without one")
     from ..analysis.cut_points import analyze
     from ..costs.tables import save_table, table_of
     from ..costs.weighing import weigh
@@ -34,8 +56,8 @@ def cost_model(
     from ..loading.model import load as open_model
     from ..planning.plans import default_dims
 
-    given = given_options(ctx)
-    check_applicable(given, dict.fromkeys(("--rounds", "--memory", "--inputs"), "--measure"), given)
+    owners = dict.fromkeys((*_MEASURING, "--threads"), "--measure") | {"--seconds": "--calibrate"}
+    check_applicable(given, owners, given)
     limit = None if memory is None else parse_bytes(memory)
     check_output(output, force=force)
     opened = load(model, dim)
@@ -48,9 +70,39 @@ def cost_model(
 
         sized = open_model(opened.path, dims={name: n for name, n in dims.items() if name in opened.symbols})
         feeds = read_inputs(inputs, sized.graph.reads, tensors=sized.tensors) if not is_random(inputs) else None
-        table = measured(sized, rounds=rounds, inputs=feeds, memory_bytes=limit).table
+        found = measured(sized, rounds=rounds, inputs=feeds, memory_bytes=limit, threads=threads)
+        table = found.table
     else:
         table = table_of(costs)
     save_table(table, output)
     print_(lambda console: draw_cost_table(table, costs, console))
+    if measure:
+        _say_spread(count(found.rounds, "run"), found.spread)
     say(f"wrote {output}")
+
+
+def _check_calibrating(model: Path | None, given: Collection[str]) -> None:
+    if model is not None:
+        raise UsageError("--calibrate measures this machine, not a model", hint=f"leave {model} out")
+    if unused := [option for option in _WITHOUT_MODEL if option in given]:
+        raise UsageError(f"{unused[0]} does not apply to --calibrate", hint=f"leave {unused[0]} out")
+
+
+def _write_device(output: Path, seconds: float, threads: int) -> None:
+    from ..benchmarking.calibration import calibrate as measured
+    from ..benchmarking.calibration import save_device
+    from ..drawing.sentences import flop
+
+    found = measured(seconds=seconds, threads=threads)
+    save_device(found, output)
+    device = found.device
+    print_line(
+        f"{device.name}: {flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory bandwidth, "
+        f"{duration(device.dispatch_s)} to start a node"
+    )
+    _say_spread(count(found.rounds, "round"), found.spread)
+    say(f"wrote {output}")
+
+
+def _say_spread(runs: str, spread: float) -> None:
+    say(f"measured in {runs}; half of them took up to {spread:.0%} longer than the fastest quarter")

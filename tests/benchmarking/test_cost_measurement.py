@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -11,9 +12,17 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphcut import Model, RunError, UsageError, load
-from graphcut.benchmarking import cost_measurement
+from graphcut.benchmarking import cost_measurement, ort_profile
 from graphcut.benchmarking.cost_measurement import MeasuredCosts, measure, pieces_within
-from graphcut.benchmarking.ort_profile import ProfiledPiece, ProfileEvent, fused_nodes, kernel_seconds, shape_bytes
+from graphcut.benchmarking.ort_profile import (
+    ProfiledKernel,
+    ProfiledPiece,
+    ProfileEvent,
+    fused_nodes,
+    kernel_kinds,
+    kernel_seconds,
+    shape_bytes,
+)
 from graphcut.costs.matching import cover
 from graphcut.costs.tables import REMAINDER, read_table, save_table
 from graphcut.costs.weighing import weigh
@@ -60,7 +69,7 @@ def test_times_of_modules_and_the_remainder_add_up_to_the_run(opened: Open) -> N
         *("layers.0", "layers.0.fc", "layers.0.act", "layers.1", "layers.1.fc", "layers.1.act"),
         REMAINDER,
     ]
-    assert (found.pieces, found.rounds, dict(found.dims)) == (1, 5, {"n": 64})
+    assert (found.pieces, found.rounds, dict(found.dims)) == (1, 12, {"n": 64})
     assert (found.peak_bytes > 0) == (ort.__version__ >= "1.25")  # its profile has no memory before
 
 
@@ -80,14 +89,55 @@ def test_kernel_times_are_divided_among_nodes_and_scaled_to_the_run(
     nodes = [helper.make_node("Exp", [f"x{i}"], [f"x{i + 1}"], name=name) for i, name in enumerate(names)]
     model = opened(model_of(nodes, [floats("x0", 4)], [floats("x3", 4)]))
 
-    def profile(*_: object, **__: object) -> ProfiledPiece:
-        kernels = (((0,), 0.5), ((1, 2), 3.0), ((), 1.5), ((2,), 1.5))
-        return ProfiledPiece(run_s=run_s, kernels=kernels, tensor_bytes={}, peak_bytes=7, outputs={})
-
-    monkeypatch.setattr(cost_measurement, "profile", profile)
+    kernels = kernels_of((0,), 0.5), kernels_of((1, 2), 3.0), kernels_of((), 1.5), kernels_of((2,), 1.5)
+    monkeypatch.setattr(cost_measurement, "profile", profiling((run_s,), kernels))
     found = measure(model, inputs={"x0": np.ones(4, np.float32)})
     assert {row.module: row.time_s for row in found.table.rows} == times
-    assert (found.run_s, found.remainder_s, found.peak_bytes) == (run_s, times[REMAINDER], 7)
+    assert (found.run_s, found.remainder_s, found.peak_bytes, found.spread) == (run_s, times[REMAINDER], 7, 0.0)
+
+
+def kernels_of(nodes: tuple[int, ...], *seconds: float, kind: object = None) -> ProfiledKernel:
+    return ProfiledKernel(nodes, nodes if kind is None else kind, seconds)
+
+
+def profiling(run_s: tuple[float, ...], kernels: tuple[ProfiledKernel, ...]) -> Callable[..., ProfiledPiece]:
+    """A `profile` that always finds this."""
+    return lambda *_, **__: ProfiledPiece(run_s, kernels, tensor_bytes={}, peak_bytes=7, outputs={})
+
+
+def test_equal_kernels_of_repeated_blocks_share_their_samples(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another program hindered the second block in most rounds; alone it would count for twice the first.
+    nodes = [helper.make_node("Exp", [f"x{i}"], [f"x{i + 1}"], name=f"/{i}/Exp") for i in range(2)]
+    model = opened(model_of(nodes, [floats("x0", 4)], [floats("x2", 4)]))
+    kernels = kernels_of((0,), 1.0, 1.0, 2.0, kind="Exp"), kernels_of((1,), 2.0, 2.0, 1.0, kind="Exp")
+    monkeypatch.setattr(cost_measurement, "profile", profiling((3.0, 3.0, 4.5), kernels))
+    found = measure(model, inputs={"x0": np.ones(4, np.float32)}, rounds=3)
+    assert {row.module: row.time_s for row in found.table.rows} == {"0": 1.0, "1": 1.0, REMAINDER: 0.0}
+
+
+def test_a_few_undisturbed_runs_are_enough_and_the_spread_says_how_many_were_not(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 5 of 8 runs took twice as long: a median would be wrong by 2.
+    model = opened(model_of([helper.make_node("Exp", ["x"], ["y"], name="e")], [floats("x", 4)], [floats("y", 4)]))
+    seconds = (2.0, 1.0, 2.0, 2.0, 1.0, 2.0, 2.0, 1.0)
+    monkeypatch.setattr(cost_measurement, "profile", profiling(seconds, (kernels_of((0,), *seconds),)))
+    found = measure(model, inputs={"x": np.ones(4, np.float32)}, rounds=1)
+    assert (found.run_s, found.spread) == (1.0, 1.0)
+
+
+def test_rounds_are_divided_among_passes_over_all_pieces(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy minute then spoils some runs of each piece, and not all runs of one."""
+    model, order = opened(mlp(2), dims={"n": 3}), list[tuple[str, int]]()
+
+    def profile(piece: ModelProto, *given: Any, rounds: int, threads: int) -> ProfiledPiece:  # noqa: ANN401
+        order.append((piece.graph.output[0].name, rounds))
+        return measured(piece, *given, rounds=rounds, threads=threads)
+
+    measured = ort_profile.profile
+    monkeypatch.setattr(cost_measurement, "profile", profile)
+    found = measure(model, rounds=5, memory_bytes=2 * 8 * 8 * 4, inputs={"x0": np.ones((3, 8), np.float32)})
+    assert (found.pieces, order) == (2, [("x1", 2), ("x2", 2), ("x1", 2), ("x2", 2), ("x1", 1), ("x2", 1)])
 
 
 def test_a_model_that_exceeds_the_memory_limit_is_measured_in_pieces(opened: Open) -> None:
@@ -159,6 +209,32 @@ def test_nodes_without_names_are_measured_too(opened: Open) -> None:
     found = measure(model, rounds=3)
     assert [row.module for row in found.table.rows] == ["a", "y", REMAINDER]
     assert all(row.time_s for row in found.table.rows[:2])
+
+
+def test_convolutions_are_measured_under_the_names_of_onnx_runtime(opened: Open) -> None:
+    # ONNX Runtime computes in blocks of 8 or 16 channels, and calls the kernel after the tensor: `c_nchwc`.
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="/a/Conv", pads=[1] * 4),
+        helper.make_node("Conv", ["a", "w"], ["c"], name="/b/Conv", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["y"], name="/c/Relu"),
+    ]
+    edges = [floats(name, 1, 64, 32, 32) for name in "xy"]
+    found = measure(opened(model_of(nodes, edges[:1], edges[1:], [weight("w", 64, 64, 3, 3)])), threads=1)
+    times = {row.module: row.time_s or 0.0 for row in found.table.rows}
+    assert min(times["a"], times["b"]) > found.run_s / 4  # 0 before: a kernel of an unknown name
+
+
+def test_a_model_whose_initializers_are_inputs_is_measured(opened: Open) -> None:
+    proto = mlp(2)
+    proto.ir_version = 3
+    del proto.opset_import[:]
+    proto.opset_import.append(helper.make_opsetid("", 8))
+    proto.graph.input.extend(floats(tensor.name, *tensor.dims) for tensor in proto.graph.initializer)
+    model = opened(proto, dims={"n": 64})
+    for memory_bytes in (None, 2 * 8 * 8 * 4):
+        found = measure(model, rounds=2, memory_bytes=memory_bytes)
+        assert_adds_up(found)
+        assert (found.table.rows[1].module, found.table.rows[1].num_params) == ("layers.0.fc", 64)
 
 
 def test_refused_inputs_are_an_error(opened: Open) -> None:
@@ -245,6 +321,29 @@ def test_layout_nodes_are_found_by_name_or_by_their_neighbour() -> None:
     assert fused_nodes(original, optimized) == {"in": (0,), "c1": (0,), "c2": (1,), "out": (1,)}
 
 
+def test_nodes_in_another_layout_are_found_by_the_tensor_in_their_name() -> None:
+    original = [
+        node("", "Conv", "x w", "a"),
+        node("", "BatchNormalization", "a s b m v", "n"),
+        node("", "Mul", "n f", "c_bn"),
+        node("", "Relu", "c_bn", "y"),
+    ]
+    optimized = [
+        node("a_nchwc", "Conv", "x w8", "r1"),
+        node("n_bn_nchwc", "Conv", "r1 s8", "r2"),  # a batch norm became a convolution
+        node("c_bn_nchwc_token_7", "Conv", "r2 f8", "r3"),
+        node("y_nchwc", "Relu", "r3", "r4"),
+        node("ReorderOutput", "ReorderOutput", "r4", "y"),
+    ]
+    assert fused_nodes(original, optimized) == {
+        "a_nchwc": (0,),
+        "n_bn_nchwc": (1,),
+        "c_bn_nchwc_token_7": (2,),
+        "y_nchwc": (3,),
+        "ReorderOutput": (3,),
+    }
+
+
 def test_inlined_nodes_count_for_the_function_call() -> None:
     original = [node("call", "MyFunction", "x", "y")]
     optimized = [node("_inl_relu", "Relu", "x", "_inl_h"), node("_inl_neg", "Neg", "_inl_h", "y")]
@@ -262,7 +361,7 @@ def event(name: str, ts: int, dur: int, cat: str = "Node") -> ProfileEvent:
     return ProfileEvent(cat=cat, name=name, ts=ts, dur=dur)
 
 
-def test_kernel_times_are_medians_and_subgraphs_count_for_their_loop() -> None:
+def test_kernel_times_are_those_of_the_last_runs_and_subgraphs_count_for_their_loop() -> None:
     events = []
     for begin, loop, relu in ((0, 900, 90), (1000, 20, 8), (2000, 40, 2), (3000, 30, 4)):
         events += [
@@ -271,9 +370,22 @@ def test_kernel_times_are_medians_and_subgraphs_count_for_their_loop() -> None:
             event("relu_kernel_time", begin + 1 + loop, relu),
             event("model_run", begin, 999, "Session"),
         ]
-    # The first run warmed up. Medians of 20, 40, 30 and of 8, 2, 4 microseconds.
+    # The first run warmed up.
     found = kernel_seconds(events, {"loop", "relu"}, 3)
-    assert found == {"loop": pytest.approx(30e-6), "relu": pytest.approx(4e-6)}
+    assert found == {"loop": pytest.approx((20e-6, 40e-6, 30e-6)), "relu": pytest.approx((8e-6, 2e-6, 4e-6))}
+
+
+def test_kernels_are_of_one_kind_if_they_and_their_neighbours_are_equal() -> None:
+    wide = mlp(5)
+    for made in wide.graph.node:
+        made.op_type = "Loop" if made.op_type == "Identity" and made.name.startswith("/layers.2") else made.op_type
+    wide.graph.node[8].attribute.append(helper.make_attribute("body", helper.make_graph([], "b", [], [])))
+    events = [event(f"{made.name}_kernel_time", 10 * i, 9) for i, made in enumerate(wide.graph.node)]
+    kinds = kernel_kinds(events, wide.graph.node)
+    names = ("Identity", "fc/MatMul", "act/Relu", "Add")
+    alike = {n: [i for i in range(5) if kinds[f"/layers.{i}/{n}"] == kinds[f"/layers.3/{n}"]] for n in names}
+    # Nothing is before the first node, nothing after the last, and a loop takes as long as its values say.
+    assert alike == {"Identity": [1, 3, 4], "fc/MatMul": [0, 1, 3, 4], "act/Relu": [0, 1, 2, 3, 4], "Add": [0, 2, 3]}
 
 
 def test_the_bytes_of_a_type_and_shape_in_a_profile() -> None:

@@ -506,7 +506,25 @@ def test_a_cost_model_that_matches_nothing_is_reported(run: Run, house: Path, tm
     assert "matched no node" in result.out + result.err
 
 
-@pytest.mark.parametrize("words", ["--rounds 3", "--memory 1MB", "--inputs x.npz"])
+def test_a_calibrated_device_is_planned_for(run: Run, llm: Path, tmp_path: Path) -> None:
+    """The file can be named with --cluster as it is, and shows what was measured."""
+    made = run("cost-model", "--calibrate", "--seconds", 0, "-o", tmp_path / "device.toml")
+    assert made.code == 0, made.err
+    assert re.search(r"FLOP/s, .*B/s of memory bandwidth, .* to start a node$", made.out.strip())
+    assert "measured in 3 rounds; half of them took up to" in made.err
+    assert run("plan", llm, "--cluster", tmp_path / "device.toml").code == 0
+    assert run("cost-model", "--calibrate", "-o", tmp_path / "device.toml").code == 2  # it exists
+
+
+@pytest.mark.parametrize(
+    "words", ["MODEL --calibrate", "--calibrate --rounds 3", "--calibrate --dim n=2", "", "MODEL --seconds 3"]
+)
+def test_a_cost_model_is_that_of_a_model_or_of_this_machine(run: Run, llm: Path, tmp_path: Path, words: str) -> None:
+    result = run("cost-model", *words.replace("MODEL", str(llm)).split(), "-o", tmp_path / "new")
+    assert (result.code, holdings(tmp_path)) == (2, set())
+
+
+@pytest.mark.parametrize("words", ["--rounds 3", "--memory 1MB", "--inputs x.npz", "--threads 1"])
 def test_options_of_measure_need_it(run: Run, llm: Path, tmp_path: Path, words: str) -> None:
     result = run("cost-model", llm, "-o", tmp_path / "costs.csv", *words.split())
     assert (result.code, holdings(tmp_path)) == (2, set())

@@ -1,0 +1,112 @@
+"""Measure this machine as a device for plans, with kernels of ONNX Runtime."""
+
+import json
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import numpy as np
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+from ..core.atomic_files import replacing
+from ..core.errors import GraphcutError
+from ..core.product import Product
+from ..costs.device import Device
+from ..running.stage import SessionConfig, session_options
+from .cost_measurement import low_quartile
+
+_ROWS: Final = 512
+_WIDTH: Final = 1024
+_ELEMENTS: Final = 1 << 24  # 64 MiB of float32: more than caches hold
+_LARGE_NODES: Final = 4
+_SMALL_NODES: Final = 200
+_SMALL: Final = 16
+
+
+@dataclass(frozen=True, repr=False)
+class Calibration(Product):
+    """This machine, as it was measured."""
+
+    device: Device  #: with `flops_per_s`, `bytes_per_s` and `dispatch_s` as measured; the rest are defaults.
+    rounds: int  #: how often each was measured.
+    #: how far the median of the most disturbed measurement is above its lower quartile, which counts: 0.1 for a tenth.
+    spread: float
+
+
+def calibrate(name: str = "", *, seconds: float = 10.0, threads: int = 0) -> Calibration:
+    """Measure FLOP/s, memory bandwidth and the time to start a node on this machine, on the CPU, for `seconds`.
+
+    FLOP/s are those of a MatMul of float32 with 512 rows and a weight of 1024 by 1024; the bandwidth is that of
+    elementwise nodes on 64 MiB; the time to start a node is that of an addition of 16 elements. They take turns, and
+    the lower quartile of each counts.
+
+    Args:
+        name: what to call the device; by default the name of this machine in its network.
+        seconds: how long to measure. Each is measured three times at least.
+        threads: threads of one operator; 0 leaves the number to ONNX Runtime.
+    """
+    ends = time.perf_counter() + seconds
+    runs = [
+        _Run("MatMul", (_ROWS, _WIDTH), (_WIDTH, _WIDTH), nodes=1, threads=threads),
+        _Run("Mul", (_ELEMENTS,), (), nodes=_LARGE_NODES, threads=threads),
+        _Run("Add", (_SMALL,), (_SMALL,), nodes=_SMALL_NODES, threads=threads),
+    ]
+    rounds = [[run.seconds() for run in runs] for _ in range(4)][1:]  # the first warms up
+    while time.perf_counter() < ends:
+        rounds.append([run.seconds() for run in runs])
+    samples = list(zip(*rounds, strict=True))
+    matmul_s, large_s, small_s = map(low_quartile, samples)
+    device = Device(
+        name=name or platform.node() or "here",
+        flops_per_s=2 * _ROWS * _WIDTH**2 / matmul_s,
+        bytes_per_s=2 * 4 * _ELEMENTS * _LARGE_NODES / large_s,
+        dispatch_s=small_s / _SMALL_NODES,
+    )
+    return Calibration(device, len(rounds), max(median(times) / low_quartile(times) - 1 for times in samples))
+
+
+class _Run:
+    """A chain of equal nodes in a session, each of which reads the one before and a weight."""
+
+    def __init__(self, op: str, shape: Sequence[int], weight: Sequence[int], *, nodes: int, threads: int) -> None:
+        chain = [helper.make_node(op, [f"x{i}", "w"], [f"x{i + 1}"]) for i in range(nodes)]
+        ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, shape) for i in (0, nodes)]
+        weights = [numpy_helper.from_array(np.full(weight, 1.5, np.float32), "w")]
+        graph = helper.make_graph(chain, "calibration", ends[:1], ends[1:], weights)
+        model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+        options = session_options(SessionConfig(threads=threads))
+        self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._inputs = {"x0": ort.OrtValue.ortvalue_from_numpy(np.ones(shape, np.float32))}
+
+    def seconds(self) -> float:
+        """The time of one run."""
+        began = time.perf_counter()
+        self._session.run_with_ort_values(None, self._inputs)
+        return time.perf_counter() - began
+
+
+def save_device(found: Calibration, path: str | Path) -> None:
+    """Write a cluster file with the measured device, completely or not at all.
+
+    Raises:
+        GraphcutError: the file can't be written.
+    """
+    device = found.device
+    lines = (
+        f"# measured with ONNX Runtime {ort.__version__} in {found.rounds} rounds, spread {found.spread:.0%}",
+        "[[devices]]",
+        f"name = {json.dumps(device.name, ensure_ascii=False)}",
+        *(f"{field} = {getattr(device, field):.3g}" for field in ("flops_per_s", "bytes_per_s", "dispatch_s")),
+    )
+    path = Path(path)
+    try:
+        with replacing(path) as new:
+            new.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        hint = "check that the folder exists and has room"
+        raise GraphcutError(f"{path} can't be written: {error.strerror or error}", hint=hint) from None
