@@ -3,7 +3,7 @@
 Each model is cut into parts. The share that each part has in the time of all parts is predicted in three ways: by the
 roofline model on the default device, on this machine as `cost-model --calibrate` describes it, and by a table of
 `cost-model --measure`. Parts are measured in turn, one run of each in every round, with one thread; what counts is the
-processor time of that thread, so that other programs disturb little, and the lower quartile of the rounds.
+processor time of that thread, so that other programs disturb little, in the fastest round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmark_run import row
 
 import graphcut
 from graphcut.benchmarking.calibration import calibrate
-from graphcut.benchmarking.cost_measurement import low_quartile, measure
+from graphcut.benchmarking.cost_measurement import measure
 from graphcut.core.graph import partition
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.matching import apply_table
@@ -239,9 +239,9 @@ def made_parts(model: Model, parts: Sequence[Sequence[int]]) -> list[MadePart]:
 
 
 def in_turn_s(parts: Sequence[MadePart]) -> list[float]:
-    """The processor seconds of each part: the lower quartile over rounds in which each runs once."""
+    """The processor seconds of each part: the shortest over rounds in which each runs once."""
     rounds = [[part.cpu_s() for part in parts] for _ in range(1 + ROUNDS)][1:]
-    return [low_quartile(times) for times in zip(*rounds, strict=True)]
+    return [min(times) for times in zip(*rounds, strict=True)]
 
 
 def bench_times(folder: Path, *, small: bool) -> None:

@@ -18,7 +18,6 @@ from ..core.errors import GraphcutError
 from ..core.product import Product
 from ..costs.device import Device
 from ..running.stage import SessionConfig, session_options
-from .cost_measurement import low_quartile
 
 _ROWS: Final = 512
 _WIDTH: Final = 1024
@@ -34,7 +33,7 @@ class Calibration(Product):
 
     device: Device  #: with `flops_per_s`, `bytes_per_s` and `dispatch_s` as measured; the rest are defaults.
     rounds: int  #: how often each was measured.
-    #: how far the median of the most disturbed measurement is above its lower quartile, which counts: 0.1 for a tenth.
+    #: how far the median of the most disturbed measurement is above its fastest, which counts: 0.1 for a tenth.
     spread: float
 
 
@@ -43,7 +42,7 @@ def calibrate(name: str = "", *, seconds: float = 10.0, threads: int = 0) -> Cal
 
     FLOP/s are those of a MatMul of float32 with 512 rows and a weight of 1024 by 1024; the bandwidth is that of
     elementwise nodes on 64 MiB; the time to start a node is that of an addition of 16 elements. They take turns, and
-    the lower quartile of each counts.
+    the fastest of each counts.
 
     Args:
         name: what to call the device; by default the name of this machine in its network.
@@ -60,14 +59,14 @@ def calibrate(name: str = "", *, seconds: float = 10.0, threads: int = 0) -> Cal
     while time.perf_counter() < ends:
         rounds.append([run.seconds() for run in runs])
     samples = list(zip(*rounds, strict=True))
-    matmul_s, large_s, small_s = map(low_quartile, samples)
+    matmul_s, large_s, small_s = map(min, samples)
     device = Device(
         name=name or platform.node() or "here",
         flops_per_s=2 * _ROWS * _WIDTH**2 / matmul_s,
         bytes_per_s=2 * 4 * _ELEMENTS * _LARGE_NODES / large_s,
         dispatch_s=small_s / _SMALL_NODES,
     )
-    return Calibration(device, len(rounds), max(median(times) / low_quartile(times) - 1 for times in samples))
+    return Calibration(device, len(rounds), max(median(times) / min(times) - 1 for times in samples))
 
 
 class _Run:

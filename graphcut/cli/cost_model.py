@@ -105,4 +105,4 @@ def _write_device(output: Path, seconds: float, threads: int) -> None:
 
 
 def _say_spread(runs: str, spread: float) -> None:
-    say(f"measured in {runs}; half of them took up to {spread:.0%} longer than the fastest quarter")
+    say(f"measured in {runs}; half of them took up to {spread:.0%} longer than the fastest")

@@ -106,21 +106,21 @@ def profiling(run_s: tuple[float, ...], kernels: tuple[ProfiledKernel, ...]) -> 
 
 
 def test_equal_kernels_of_repeated_blocks_share_their_samples(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Another program hindered the second block in most rounds; alone it would count for twice the first.
+    # Another program hindered the second block in all rounds; alone it would count for twice the first.
     nodes = [helper.make_node("Exp", [f"x{i}"], [f"x{i + 1}"], name=f"/{i}/Exp") for i in range(2)]
     model = opened(model_of(nodes, [floats("x0", 4)], [floats("x2", 4)]))
-    kernels = kernels_of((0,), 1.0, 1.0, 2.0, kind="Exp"), kernels_of((1,), 2.0, 2.0, 1.0, kind="Exp")
+    kernels = kernels_of((0,), 1.0, 1.0, 2.0, kind="Exp"), kernels_of((1,), 2.0, 2.0, 2.0, kind="Exp")
     monkeypatch.setattr(cost_measurement, "profile", profiling((3.0, 3.0, 4.5), kernels))
     found = measure(model, inputs={"x0": np.ones(4, np.float32)}, rounds=3)
     assert {row.module: row.time_s for row in found.table.rows} == {"0": 1.0, "1": 1.0, REMAINDER: 0.0}
 
 
-def test_a_few_undisturbed_runs_are_enough_and_the_spread_says_how_many_were_not(
+def test_one_undisturbed_run_is_enough_and_the_spread_says_how_the_others_were(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 5 of 8 runs took twice as long: a median would be wrong by 2.
+    # A median would be wrong by 2.
     model = opened(model_of([helper.make_node("Exp", ["x"], ["y"], name="e")], [floats("x", 4)], [floats("y", 4)]))
-    seconds = (2.0, 1.0, 2.0, 2.0, 1.0, 2.0, 2.0, 1.0)
+    seconds = (2.0, 1.0, 2.0, 2.0)
     monkeypatch.setattr(cost_measurement, "profile", profiling(seconds, (kernels_of((0,), *seconds),)))
     found = measure(model, inputs={"x": np.ones(4, np.float32)}, rounds=1)
     assert (found.run_s, found.spread) == (1.0, 1.0)
