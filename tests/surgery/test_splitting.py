@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import At, Cascade, GraphcutError, Model, Part, SessionConfig, UsageError, demos
+from graphcut import At, Cascade, GraphcutError, Model, ModelError, Part, SessionConfig, UsageError, demos
 from graphcut.core import atomic_files
 from graphcut.core.digests import DataFile, Digest, digest_of
 from graphcut.costs import caches
@@ -811,3 +811,16 @@ def test_parts_keep_the_metadata_of_the_model(tmp_path: Path) -> None:
     first = onnx.load(cascade.file(cascade.parts[0]))
     assert cast("Sequence[Any]", first.graph.node)[0] == proto.graph.node[0]
     assert cast("Sequence[Any]", first.graph.output)[0] == floats("t0", "n", 16)
+
+
+def test_a_damaged_part_is_named_by_merge(inline: Path, tmp_path: Path) -> None:
+    cascade = cut(inline, "m0")
+    file = cascade.file(cascade.parts[1])
+    part = onnx.load(file, load_external_data=False)
+    part.graph.initializer[0].ClearField("external_data")
+    part.graph.initializer[0].ClearField("data_location")
+    file.write_bytes(part.SerializeToString())
+    with pytest.raises(ModelError) as caught:
+        graphcut.merge(cascade, tmp_path / "whole.onnx")
+    assert str(caught.value).startswith(f"{file}: the initializer ")
+    assert not (tmp_path / "whole.onnx").exists()
