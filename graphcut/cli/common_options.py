@@ -91,7 +91,9 @@ class OriginalOptions:
         from ..verifying.verification import find_source
 
         dims = self.dims
-        model = load(self.model, dims=cascade.manifest.dims | dims) if self.model else find_source(cascade, dims=dims)
+        model = (
+            load(self.model, dims=cascade.manifest.given_dims | dims) if self.model else find_source(cascade, dims=dims)
+        )
         if graph_digest(model.proto) != cascade.manifest.source.graph:
             raise CascadeError(
                 f"{cascade.path} was not cut from {model.path}: the graphs differ",

@@ -82,7 +82,9 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     source: Source  #: the model that was split.
     #: `copy`: each part has a data file of its own; `share`: the parts refer to the model's files.
     weights: Literal["copy", "share"]
-    dims: dict[str, int]  #: numbers given for symbolic dimensions; used for sizes only.
+    dims: dict[str, int]  #: the numbers of symbolic dimensions that the plan was made for; used for sizes only.
+    #: those in `dims` that nobody gave: the plan assumed them, such as a prompt of 512 tokens.
+    assumed: tuple[str, ...] = ()
     reads: tuple[str, ...]  #: the model's inputs, in its order.
     optional: tuple[str, ...]  #: the inputs that have a default and may be left out.
     writes: tuple[str, ...]  #: the model's outputs, in its order.
@@ -90,6 +92,11 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     states: tuple[State, ...]  #: outputs that are inputs of the next step, in the order of the inputs.
     devices: tuple[Host, ...]  #: the devices that the parts were planned for, in the order of the parts.
     parts: tuple[Part, ...]  #: in an order in which they can run.
+
+    @property
+    def given_dims(self) -> dict[str, int]:
+        """The numbers in `dims` that the user gave."""
+        return {name: number for name, number in self.dims.items() if name not in self.assumed}
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,8 +144,8 @@ CascadeLike = str | Path | Cascade
 
 
 def save_manifest(manifest: Manifest, path: Path) -> None:
-    """Write `manifest` to `path`; equal manifests give equal bytes."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n")
+    """Write `manifest` to `path`; the same manifest gives the same bytes. `dims` stay in their order."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
 
 
 def open_cascade(source: CascadeLike) -> Cascade:

@@ -102,9 +102,9 @@ def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:
 def source_of(cascade: Cascade, named: Path | None) -> Model | None:
     """The model that the cascade was cut from; None if it is missing or has changed, and none is named."""
     try:
-        model = load(named or cascade.source, dims=cascade.manifest.dims)
+        model = load(named or cascade.source)
         if graph_digest(model.proto) == cascade.manifest.source.graph:
-            return model
+            return model.with_dims(cascade.manifest.dims)
     except GraphcutError:
         if named is not None:
             raise

@@ -106,13 +106,14 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
     """The scene of a cascade.
 
     Without the model there is no profile and no content of parts; a flowing node that only one part repeats is not
-    counted as a replica; and sizes are those in the manifest. The model must be loaded with the dims of the manifest.
+    counted as a replica; and sizes are those in the manifest.
     """
     parts, manifest = cascade.parts, cascade.manifest
     sizes = {name: tensor.bytes_for(manifest.dims) for name, tensor in cascade.tensors.items()}
     facts = [("dims", sentences.dims_text(manifest.dims))] if manifest.dims else []
     labels, last_nodes, profile = [""] * len(parts), [""] * len(parts), None
     if model is not None:
+        model = model.with_dims(manifest.dims)
         rows = own_nodes(cascade, model)
         sizes |= model.tensor_bytes
         facts = list(_facts(model, manifest.dims))

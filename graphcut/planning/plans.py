@@ -127,8 +127,9 @@ def plan(
             f"{model.path.name} has nothing to cut: no node depends on an input", hint="run the model as it is"
         )
     if isinstance(goal, At):
-        parts = tuple(parts_at(model.graph, model.tensors, model.tensor_bytes, goal))
-        made = Plan(goal, model.graph, parts, limits=limits, dims=model.dims, model=model)
+        dims = {**model.dims, **default_dims(analysis, goal)}
+        parts = tuple(parts_at(model.graph, model.tensors, model.with_dims(dims).tensor_bytes, goal))
+        made = Plan(goal, model.graph, parts, limits=limits, dims=dims, model=model)
         check_limits(made)
         return made
     costs = costs or weigh(model, default_dims(analysis, goal))

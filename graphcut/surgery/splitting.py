@@ -74,6 +74,7 @@ class PreparedFiles(Product):
     plan: Plan  #: the plan.
     weights: Storage  #: whether weights are copied or shared.
     digest: bool  #: whether digests of shared weights are computed.
+    assumed: tuple[str, ...]  #: `Manifest.assumed`.
     folder: Path  #: the output folder.
     manifest_name: str  #: the file name of the manifest.
     parts: tuple[PartFile, ...]  #: the parts.
@@ -152,7 +153,10 @@ def prepare(
             )
     if isinstance(plan.goal, Within) and weights == "copy":
         _check_budget(plan.goal, parts)
-    return PreparedFiles(model, plan, weights, digest, folder, f"{prefix}{MANIFEST}", parts)
+    assumed = tuple(name for name in plan.dims if name not in model.dims)
+    return PreparedFiles(
+        model.with_dims(plan.dims), plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", parts
+    )
 
 
 def _check_budget(goal: Within, parts: Sequence[PartFile]) -> None:
@@ -343,6 +347,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
         ),
         weights=files.weights,
         dims=dict(model.dims),
+        assumed=files.assumed,
         devices=tuple(
             Host(name=device.name, memory_bytes=device.memory_bytes, provider=device.provider)
             for device in dict.fromkeys(_devices(plan))

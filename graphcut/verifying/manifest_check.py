@@ -1,7 +1,7 @@
 """What a manifest says of a model and its parts, and is not so. Each fact is derived again, and compared.
 
-Not derived: where the model was (`source.file`), the memory and providers of devices, which part was planned for which
-device, and states that the user named, of which only the types are compared.
+Not derived: which `dims` were assumed, where the model was (`source.file`), the memory and providers of devices, which
+part was planned for which device, and states that the user named, of which only the types are compared.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

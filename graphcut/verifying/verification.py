@@ -121,7 +121,7 @@ def verify(
             model,
             lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT),
             seed=seed,
-            sizes=model.dims or cascade.manifest.dims,
+            sizes=model.dims or cascade.manifest.given_dims,
         )
         sets, refusal = list(accepted.feeds), accepted.refusal
     runs, failure = [], ""
@@ -139,7 +139,7 @@ def find_source(cascade: Cascade, *, dims: Mapping[str, int] = MappingProxyType(
 
     Args:
         cascade: the cascade.
-        dims: sizes of symbolic dimensions, in addition to those of the manifest.
+        dims: sizes of symbolic dimensions, in addition to those that were given for the split.
 
     Raises:
         CascadeError: there is no such file. (`verify` checks that it is still the same model.)
@@ -147,7 +147,7 @@ def find_source(cascade: Cascade, *, dims: Mapping[str, int] = MappingProxyType(
     path = cascade.source
     if not path.exists():
         raise CascadeError(f"the model that was cut is not at {path}", hint="name it with --model FILE")
-    return load(path, dims={**cascade.manifest.dims, **dims})
+    return load(path, dims={**cascade.manifest.given_dims, **dims})
 
 
 def _reason(model: Model, *, optimized: bool) -> str:

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import At, Cascade, GraphcutError, Model, ModelError, Part, SessionConfig, UsageError, demos
+from graphcut import At, Cascade, GraphcutError, Into, Model, Part, SessionConfig, UsageError, demos
 from graphcut.core import atomic_files
 from graphcut.core.digests import DataFile, Digest, digest_of
 from graphcut.costs import caches
+from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_split
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
 from graphcut.surgery import splitting
@@ -813,14 +814,19 @@ def test_parts_keep_the_metadata_of_the_model(tmp_path: Path) -> None:
     assert cast("Sequence[Any]", first.graph.output)[0] == floats("t0", "n", 16)
 
 
-def test_a_damaged_part_is_named_by_merge(inline: Path, tmp_path: Path) -> None:
-    cascade = cut(inline, "m0")
-    file = cascade.file(cascade.parts[1])
-    part = onnx.load(file, load_external_data=False)
-    part.graph.initializer[0].ClearField("external_data")
-    part.graph.initializer[0].ClearField("data_location")
-    file.write_bytes(part.SerializeToString())
-    with pytest.raises(ModelError) as caught:
-        graphcut.merge(cascade, tmp_path / "whole.onnx")
-    assert str(caught.value).startswith(f"{file}: the initializer ")
-    assert not (tmp_path / "whole.onnx").exists()
+@pytest.mark.parametrize("goal", [At("/model/layers.1/add_1"), Into(2)], ids=["at", "into"])
+def test_a_cascade_remembers_the_sizes_that_its_plan_assumed(goal: At | Into, tmp_path: Path) -> None:
+    """So `show` of the folder says what `split` said, and verify still chooses small inputs."""
+    demos.write("llm", tmp_path / "llm.onnx", layers=3)
+    model = graphcut.load(tmp_path / "llm.onnx")
+    made = graphcut.plan(model, goal)
+    cascade = graphcut.split(model, made, tmp_path / "parts")
+    assert cascade.manifest.dims == {"batch": 1, "seq": 512, "past": 0, "total": 512} == made.dims
+    assert (cascade.manifest.assumed, cascade.manifest.given_dims) == (tuple(made.dims), {})
+    split_scene = scene_of_split(cascade, made, graphcut.analyze(model))
+    assert scene_of_cascade(cascade, model).tensors == split_scene.tensors
+    assert scene_of_cascade(cascade).tensors == split_scene.tensors
+    given = graphcut.load(model, dims={"seq": 16})
+    again = graphcut.split(given, goal, tmp_path / "given")
+    assert again.manifest.given_dims == {"seq": 16}
+    assert graphcut.verify(model, again).same

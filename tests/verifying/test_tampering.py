@@ -485,7 +485,7 @@ FORGED = [
     ("states/is_given", declare_swapped_states, ""),  # then it is the word of the user, and said to be
 ]
 
-NOT_DERIVED = {"format", "source/file", "devices/memory_bytes", "devices/provider"}
+NOT_DERIVED = {"format", "assumed", "source/file", "devices/memory_bytes", "devices/provider"}
 """The format is checked when a manifest is read; for the others see docs/reference/claims.md."""
 
 

@@ -100,7 +100,7 @@ def decoder_of(
     batch = ids_batch if isinstance(ids_batch, int) else 1
     symbols = dict.fromkeys(dim for state in states for dim in state.start or () if isinstance(dim, str))
     sizes = {
-        **cascade.manifest.dims,
+        **cascade.manifest.given_dims,
         **{dim: batch for dim in symbols if dim == ids_batch or _BATCH.search(dim)},
         **symbol_sizes({name: shape_of(value) for name, value in given.items() if tensors[name].is_plain}, tensors),
         **dims,
