@@ -7,7 +7,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from ..core.atomic_files import mend, replace_files, scratch_folder
-from ..core.errors import GraphcutError, UsageError
+from ..core.errors import GraphcutError, ModelError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..loading.external_data import lay_out, read_values, refer_to_file, write_data
 from ..loading.fingerprint import copy_fields
@@ -37,7 +37,7 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
     """
     cascade, output = open_cascade(cascade), Path(output)
     mend(output.absolute().parent, output.name)
-    parts = [load(cascade.file(part)) for part in cascade.parts]
+    parts = [_load(cascade.file(part)) for part in cascade.parts]
     data = _unique_locations(parts)
     merged = _merged(cascade, [part.proto for part in parts])
     spans = [(tensor, range_in(data, tensor)) for tensor in tensors_in(merged) if is_external(tensor)]
@@ -96,6 +96,14 @@ def _unique_locations(parts: Sequence[Model]) -> dict[str, tuple[Path, int]]:
                 if entry.key == "location":
                     entry.value = f"{i}/{entry.value}"
     return data
+
+
+def _load(file: Path) -> Model:
+    try:
+        return load(file)
+    except ModelError as error:
+        message = str(error) if str(file) in str(error) else f"{file}: {error}"
+        raise ModelError(message, hint="copy the part again, or split the model again") from error
 
 
 def _merged(cascade: Cascade, parts: Sequence[ModelProto]) -> ModelProto:

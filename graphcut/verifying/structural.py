@@ -62,6 +62,7 @@ def prove(model: Model, cascade: Cascade) -> Proof:
             objections.append(f"{field}: {error}")
     objections += wrong_in_manifest(model, cascade)
     holders: dict[str, list[str]] = {}
+    is_read = True
     weight_bytes = 0
     earlier: set[int] = set()
     inner = {value.name: value for value in model.proto.graph.value_info}
@@ -70,6 +71,7 @@ def prove(model: Model, cascade: Cascade) -> Proof:
             loaded = load(cascade.file(part))
         except GraphcutError as error:
             objections.append(f"{part.file}: {error}")
+            is_read = False
             continue
         for node in loaded.graph.nodes:
             holders.setdefault(node.writes[0], []).append(part.file)
@@ -78,7 +80,8 @@ def prove(model: Model, cascade: Cascade) -> Proof:
         objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
         earlier.update(model.graph.producer.get(node.writes[0], -1) for node in loaded.graph.nodes)
-    objections += _assignment(model.graph, holders)
+    if is_read:
+        objections += _assignment(model.graph, holders)
     copies = sum(len(files) for files in holders.values()) - len(holders)
     return Proof(tuple(objections), len(holders), copies, weight_bytes, len(given))
 

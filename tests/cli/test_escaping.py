@@ -120,6 +120,7 @@ COMMANDS = {
     "generate parts --prompt-ids 1": 3,
     "simulate plan.json --cluster cluster.toml": 0,
     "merge parts -o merged.onnx": 0,
+    "shard m.onnx --ranks 2 -o sharded.onnx": 2,
     "cost-model m.onnx -o new.csv": 0,
     "bench parts --rounds 1 --way parts": 0,
 }

@@ -430,10 +430,9 @@ def test_an_interface_that_is_not_the_models_is_found(
 def test_a_truncated_part_is_an_objection(model: Model, cascade: Cascade) -> None:
     file = cascade.file(cascade.parts[1])
     file.write_bytes(file.read_bytes()[:-20])
-    first, *others = prove(model, cascade).objections
-    assert first.startswith("part-1.onnx: ")
-    assert "is not an ONNX model, or is truncated" in first
-    assert others == ["node 'elu' is in no part", "node 'bias' is in no part"]
+    (objection,) = prove(model, cascade).objections
+    assert objection.startswith("part-1.onnx: ")
+    assert "is not an ONNX model, or is truncated" in objection
 
 
 def test_a_constant_that_no_part_needs_may_be_missing(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class AxisAnalysis:
             units = gcd(units, *self._whole_bytes(layouts))
         uses = {use: Layout(axis, segments) for (use, axis), segments in (layouts or {}).items()}
         if units < 2 and not blockers:
-            blockers = [Blocker(members[0].node, "it consists of one unit")]
+            blockers = [Blocker(members[0].node, "one unit")]
         return AxisClass(
             units=units,
             layouts=uses,
@@ -192,11 +192,11 @@ class AxisAnalysis:
         axes: dict[Use, int] = {}
         for member in members:
             if member.node in nodes:
-                yield Blocker(member.node, "two of its axes would be divided")
+                yield Blocker(member.node, "two axes of one node")
             nodes.add(member.node)
             for use, place in member.axes:
                 if axes.setdefault(use, place.axis) != place.axis:
-                    yield Blocker(member.node, f"two axes of {use.tensor!r} would be divided")
+                    yield Blocker(member.node, f"two axes of {use.tensor!r}")
                 if use.tensor in self._opaque:
                     yield self._opaque[use.tensor]
 

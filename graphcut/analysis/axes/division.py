@@ -65,6 +65,8 @@ class Division(Product):
     classes: tuple[DividedClass, ...]  #: the classes that are divided, the one with most weights first.
     analysis: AxisAnalysis  #: the axis classes.
     state_pairs: tuple[tuple[str, str], ...]  #: the states of the model: inputs, and the outputs that become them.
+    #: the nodes that multiply by a weight and are in no class that is divided, unless alone; each with the reason.
+    alone: Mapping[int, Blocker]
 
     @cached_property
     def class_of(self) -> Mapping[int, int]:
@@ -158,15 +160,22 @@ class Division(Product):
     @cached_property
     def replicated(self) -> tuple[tuple[int, Blocker], ...]:
         """The nodes that multiply by a weight and are not divided, each with what blocks it."""
-        reasons: dict[int, Blocker] = {}
-        for found in self.analysis.classes:
-            for node in found.products:
-                reasons.setdefault(node, next(iter(found.blockers), Blocker(node, "too few units for these shares")))
-        return tuple(
-            (node, reasons.get(node, Blocker(node, "no rule divides its weights, or they have too few columns")))
-            for node in products_of(self.model, self.operations)
-            if node not in self.class_of
-        )
+        return tuple((node, reason) for node, reason in self.alone.items() if node not in self.class_of)
+
+    @cached_property
+    def received_bytes(self) -> tuple[int, bool]:
+        """The bytes that a rank receives in a run, on average, if each rank holds all that it reads.
+
+        The second value is False if the size of a tensor is unknown; then there are more bytes. Of a tensor that is
+        concatenated a rank lacks the pieces of the others; of a sum it receives as many tensors as other ranks add.
+        """
+        total, is_exact, ranks = Fraction(0), True, len(self.shares)
+        for join in self.joins:
+            size, is_known = self.model.tensor_bytes[join.tensor]
+            copies = len(self.classes[join.class_index].ranks) if join.is_sum else 1
+            total += Fraction(size * copies * (ranks - 1), ranks)
+            is_exact &= is_known
+        return round(total), is_exact
 
 
 def products_of(model: Model, operations: Sequence[Operation]) -> tuple[int, ...]:
@@ -211,13 +220,23 @@ def divide(
         )
     operations = operations_of(model)
     constants = {name: tensor_of_initializer(value).dtype for name, value in constants_in(model.proto).items()}
-    detached: frozenset[int] = frozenset()
+    alone: dict[int, Blocker] = {}
     for _ in range(2):
-        analysis = AxisAnalysis(model.graph, operations, constants, contracts=mode == "sum", detached=detached)
+        analysis = AxisAnalysis(model.graph, operations, constants, contracts=mode == "sum", detached=alone.keys())
         classes = tuple(_choose(model, analysis.classes, shares))
-        taken = {node for divided in classes for node in divided.factors}
-        detached = frozenset(node for node in products_of(model, operations) if node not in taken)
-    return Division(model, operations, mode, shares, classes, analysis, tuple(states))
+        if not alone:
+            taken = {node for divided in classes for node in divided.factors}
+            alone = _reasons(analysis.classes, [n for n in products_of(model, operations) if n not in taken])
+    return Division(model, operations, mode, shares, classes, analysis, tuple(states), alone)
+
+
+def _reasons(classes: Sequence[AxisClass], nodes: Iterable[int]) -> dict[int, Blocker]:
+    """Why each of `nodes` is not divided with others."""
+    found = {node: Blocker(node, "no rule for its weights, or too few columns") for node in nodes}
+    for one in sorted(classes, key=lambda one: not one.blockers):  # a class that is free decides
+        for node in found.keys() & set(one.products):
+            found[node] = next(iter(one.blockers), Blocker(node, "too few units for these shares"))
+    return found
 
 
 def _choose(model: Model, classes: Iterable[AxisClass], shares: Sequence[int]) -> Iterator[DividedClass]:

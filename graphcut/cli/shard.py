@@ -1,0 +1,57 @@
+"""The command `graphcut shard`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Option
+
+from ..core.errors import UsageError
+from ..core.text import shell_word
+from .common_options import Dims, Force, ModelPath, Output, load
+from .output import say, say_next, settings
+from .split import WeightMode
+
+
+def shard(
+    model: ModelPath,
+    output: Annotated[Path | None, Output(help="The .onnx file.", show_default="MODEL.sharded.onnx")] = None,
+    ranks: Annotated[int | None, Option(metavar="N", min=2, help="The number of ranks.")] = None,
+    shares: Annotated[
+        str | None, Option(metavar="N:N...", help="The share of each rank.", show_default="equal shares")
+    ] = None,
+    exact: Annotated[
+        bool, Option("--exact/--sum", help="Join pieces before they are summed over, or add partial sums.")
+    ] = True,
+    weights: Annotated[
+        WeightMode, Option(help="copy: all weights. share: slices that are ranges refer to MODEL's file.")
+    ] = "copy",
+    dim: Dims = None,
+    force: Force = False,
+) -> None:
+    """Divide the layers of a model among ranks (tensor parallelism).
+
+    The result is one ordinary model, in which every layer that can be divided stands once for each rank.
+    """
+    from ..surgery.sharding.sharding import shard as sharded
+    from ..surgery.sharding.summary import describe
+
+    if ranks is None and shares is None:
+        raise UsageError("neither --ranks nor --shares is given", hint="for example --ranks 2, or --shares 3:1")
+    parts = None if shares is None else _shares(shares)
+    mode: Literal["exact", "sum"] = "exact" if exact else "sum"
+    opened = load(model, dim)
+    sharding = sharded(opened, output, ranks=ranks, shares=parts, mode=mode, weights=weights, force=force)
+    if settings.is_quiet:
+        sys.stdout.write(f"{sharding.path}\n")
+        return
+    sys.stdout.write("".join(f"{line}\n" for line in describe(sharding)))
+    say(f"wrote {sharding.path}")
+    say_next(f"graphcut split {shell_word(str(sharding.path))} --num-splits {len(sharding.division.shares)}")
+
+
+def _shares(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(":"))
+    except ValueError:
+        raise UsageError(f"--shares {text}: expected numbers such as 3:1:1:1", hint="one for each rank") from None

@@ -1,0 +1,50 @@
+"""`graphcut shard`: the summary, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import graphcut
+
+from command_line import Run, llm, run
+
+__all__ = ["llm", "run"]
+
+
+def test_the_summary_has_axes_weights_and_the_exchanges_of_both_modes(run: Run, llm: Path, tmp_path: Path) -> None:
+    dims = "--dim batch=1 --dim seq=1 --dim past=3 --dim total=4"
+    result = run("shard", llm, "--ranks", 2, "-o", tmp_path / "sharded.onnx", *dims.split())
+    assert (result.code, result.err.splitlines()[0]) == (0, f"wrote {tmp_path / 'sharded.onnx'}")
+    lines = [line.split() for line in result.out.splitlines()]
+    assert lines[0] == ["divided", "units", "nodes", "weights"]
+    assert "divided: 100.0% of the weights that nodes multiply by" in result.out
+    assert "because of ReduceMean" in result.out
+    layers = 3
+    exact, sums = lines[-2:]
+    # Exact joins four times in a layer and the logits; if a layer has one unit of heads, these are not divided.
+    assert exact[:3] == ["exact", "(as", "written)"]
+    assert sums[0] == "sum"
+    assert int(exact[3]) > int(sums[1]) > layers
+
+
+def test_quiet_prints_the_path_and_the_sharded_model_is_like_any_other(run: Run, llm: Path, tmp_path: Path) -> None:
+    output = tmp_path / "sharded.onnx"
+    result = run("shard", llm, "--shares", "2:1:1", "--sum", "-o", output, "-q")
+    assert (result.code, result.out, result.err) == (0, f"{output}\n", "")
+    assert graphcut.analyze(output).key_nodes
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "neither --ranks nor --shares is given"),
+        ("--shares 3-1", "--shares 3-1: expected numbers such as 3:1:1:1"),
+        ("--shares 3:0", "the shares 3:0 don't divide anything"),
+        ("--ranks 3 --shares 1:1", "there are 2 shares for 3 ranks"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(run: Run, llm: Path, words: str, message: str) -> None:
+    result = run("shard", llm, *words.split())
+    assert (result.code, result.err.splitlines()[0]) == (2, f"error: {message}")
