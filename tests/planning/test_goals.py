@@ -441,7 +441,7 @@ def test_nothing_that_hangs_on_an_unknown_size_is_proven(opened: Draw) -> None:
 
 def test_what_hangs_on_files_alone_is_proven_without_sizes(opened: Draw) -> None:
     for goal in (Into(2, "bytes"), Within("1MB")):
-        outcome = plan(found_values(opened), goal, limits=Limits(recompute="never")).outcome
+        outcome = plan(found_values(opened), goal).outcome
         assert outcome is not None
         assert outcome.is_optimal
 
