@@ -66,10 +66,7 @@ class PlanOptions:
     heads: Annotated[str | None, Option(metavar="[A,B+C]", help="One part per output or group of outputs.")] = None
     pin: Annotated[Texts, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
     avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
-    inside_layers: Annotated[
-        bool | None,
-        Option("--inside-layers/--whole-layers", help="Cut inside repeated layers or not; by default if it pays."),
-    ] = None
+    inside_layers: Annotated[bool, Option("--inside-layers", help="Allow cuts inside repeated layers.")] = False
     recompute: Annotated[
         Literal["auto", "never"], Option(help="auto: recompute a tensor when that is cheaper than sending it.")
     ] = "auto"

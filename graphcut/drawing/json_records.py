@@ -22,7 +22,7 @@ from ..loading.model import Model
 from ..planning.goals import Goal, Limits
 from ..planning.plans import Plan
 from ..planning.predictions import PartMetrics
-from ..planning.results import LayerChoice, Optimality, Reason
+from ..planning.results import Optimality, Reason
 from ..simulating.results import SimulationResult
 from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
@@ -150,7 +150,6 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
     outcome: Optimality | None  #: how good the plan is; null for named cuts.
     gap: float | None  #: how much worse than the best plan at most: 0.02 is 2 %.
     without_limits: Optimality | None  #: the outcome without pins and nodes to avoid.
-    layers: LayerChoice | None  #: whether it cuts repeated layers, if that was left open.
     front: tuple[tuple[float, float], ...]  #: seconds between requests and of one, of plans that trade them.
     parts: tuple[PlannedPartRecord, ...]  #: the parts.
     sequential: DependencyMap  #: tensors from a part to the next, by their indices.
@@ -183,7 +182,6 @@ def plan_record(plan: Plan, model: Model) -> PlanRecord:
         outcome=plan.outcome,
         gap=None if plan.outcome is None else plan.outcome.gap,
         without_limits=plan.unlimited,
-        layers=plan.layers,
         front=plan.front,
         parts=tuple(parts),
         sequential=wiring.sequential,

@@ -12,7 +12,7 @@ from ..costs.matching import Coverage
 from ..loading.model import Model
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
-from ..planning.results import CandidateCut, LayerChoice, MetricUnit, Optimality, Reason
+from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
 from ..planning.solver.recompute import Recomputed
 from .scene import Card, CutOption, Scene, totals_of
 
@@ -133,27 +133,14 @@ def outcomes(plan: Plan) -> Iterable[tuple[str, str]]:
     """How good a plan is: pairs of an objective and what was reached."""
     if plan.outcome is None:
         return
-    yield plan.outcome.objective, "; ".join(_outcome(plan.outcome))
-    if plan.layers is not None:
-        yield from _layers(plan.layers, plan.outcome)
+    yield plan.outcome.objective, "; ".join(_outcome(plan.outcome, plan.reached))
     if plan.unlimited is not None:
         given = {"--pin": plan.limits.pins, "--avoid": plan.limits.avoid}
         names = " and ".join(name for name, values in given.items() if values)
         yield f"without {names}", quantity(plan.unlimited.value, plan.unlimited.unit)
 
 
-def _layers(layers: LayerChoice, outcome: Optimality) -> Iterable[tuple[str, str]]:
-    """What keeping repeated layers whole costs, or what cutting them gains, where that was left open."""
-    if layers.other is not None:
-        name = "with whole layers" if layers.is_cut else "with --inside-layers"
-        yield name, quantity(layers.other.value, layers.other.unit)
-    elif layers.is_cut:
-        yield "layers", "cut inside: with whole layers there is no plan"
-    elif not outcome.is_optimal:
-        yield "layers", "kept whole: cutting inside them gains no more than the gap"
-
-
-def _outcome(outcome: Optimality) -> Iterable[str]:
+def _outcome(outcome: Optimality, reached: float | None) -> Iterable[str]:
     yield quantity(outcome.value, outcome.unit)
     if outcome.is_optimal:
         yield "optimal (proven)"
@@ -164,6 +151,8 @@ def _outcome(outcome: Optimality) -> Iterable[str]:
         has_gap = outcome.unit not in {"parts", "devices"} and outcome.gap != float("inf")
         gap = f", gap {percent(outcome.gap)}" if has_gap else ""
         yield f"{side} bound {quantity(outcome.bound, outcome.unit)}{gap}"
+    if reached is not None and abs(reached - outcome.value) > 1e-3 * abs(outcome.value):
+        yield f"{quantity(reached, outcome.unit)} with recomputation"
 
 
 def quantity(value: float, unit: MetricUnit) -> str:

@@ -116,8 +116,7 @@ class Limits(_Checked, frozen=True):
     usage = 'Limits(pins=(("node", 0),), avoid=("tensor",))'
     pins: tuple[tuple[str, int], ...] = ()  #: nodes, named as in `At`, and the part that each must be in, from 0.
     avoid: tuple[str, ...] = ()  #: nodes, named as in `At`, whose outputs must not cross a boundary.
-    #: whether a layer that the model repeats may be cut; None: where that makes the plan much better.
-    inside_layers: bool | None = None
+    inside_layers: bool = False  #: a layer that the model repeats may be cut.
     #: `auto`: a part recomputes tensors where that is cheaper than receiving them.
     recompute: Literal["auto", "never"] = "auto"
 

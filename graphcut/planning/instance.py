@@ -77,8 +77,6 @@ class Workload:
     part_bytes: int = 0
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
-    #: for each tensor a group: a part sends the tensor only if it holds this group, too; None for its writer.
-    senders: Ints | None = None
 
     @classmethod
     def of(
@@ -105,11 +103,6 @@ class Workload:
     def groups(self) -> int:
         """The number of groups."""
         return int(self.work.shape[1])
-
-    @property
-    def sender(self) -> Ints:
-        """The group that a part must hold to send each tensor, besides the writer; the writer itself by default."""
-        return self.writer if self.senders is None else self.senders
 
     @property
     def total_bytes(self) -> float:

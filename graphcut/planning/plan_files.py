@@ -22,15 +22,14 @@ from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
 from .goals import Across, At, Goal, Limits
 from .node_names import guess
-from .planner import ANY_DEVICE
-from .plans import Plan, check_limits, with_metrics
+from .plans import ANY_DEVICE, Plan, check_limits, with_metrics
 from .predictions import PartMetrics
-from .results import LayerChoice, Optimality, Reason
+from .results import Optimality, Reason
 from .solver.recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
 
-_PLANNED: Final = ("outcome", "unlimited", "layers", "front", "reasons", "coverage")
+_PLANNED: Final = ("outcome", "unlimited", "front", "reasons", "coverage")
 """What a plan says that no longer holds once its file is edited; fields of `Plan` and of `PlanFile`."""
 
 
@@ -70,7 +69,6 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     planned: str = ""
     outcome: Optimality | None  #: how good the plan is.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid.
-    layers: LayerChoice | None = None  #: whether it cuts repeated layers, if that was left open.
     front: tuple[tuple[float, float], ...] = ()  #: the Pareto front: seconds between two requests, and of one.
     reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.

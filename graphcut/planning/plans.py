@@ -1,10 +1,11 @@
 """Plans: which node goes into which part, on which device, at what predicted cost, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import pairwise
 from math import inf
-from typing import Final
+from typing import Final, assert_never
 
 from msgspec.structs import replace as changed
 
@@ -13,22 +14,32 @@ from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph, Partition, partition
 from ..core.product import Product, short_repr
 from ..core.units import count, size
-from ..costs.caches import DecoderProfile, decoder_sizes, profile_dims
-from ..costs.device import Device
-from ..costs.matching import Coverage, cover
+from ..costs.caches import DecoderProfile, decoder_sizes, nodes_touching, profile_dims
+from ..costs.device import Device, run_s
+from ..costs.matching import Coverage, apply_table, cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model
+from .by_goal.cluster_mapping import plan_across
 from .by_goal.cut_at_nodes import parts_at
+from .by_goal.memory_budget import fewest_parts, plan_within
 from .by_goal.output_heads import parts_of_heads
+from .by_goal.part_count import plan_into
+from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .node_names import find_nodes
-from .planner import ANY_DEVICE, Planner, SearchedGoal
-from .predictions import PartMetrics
-from .results import LayerChoice, Optimality, Reason, reasons
-from .solver.recompute import Recomputed, repeated
+from .predictions import PartMetrics, part_metrics
+from .problem import PlanningProblem, problem_of
+from .replicable import replicable_nodes
+from .results import Optimality, Reason, Solution, reasons
+from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
+_TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _MOST_IN_REPR: Final = 6
+_Searched = Into | Within | Across  #: the goals that a search finds parts for.
+
+ANY_DEVICE: Final = Device(name="any")
+"""The device of every part if no cluster is given: a small computer in a wired network."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,9 +56,8 @@ class Plan(Product):
     dims: Mapping[str, int] = field(default_factory=dict)  #: the sizes of symbolic dimensions that it was made for.
     costs: Costs | None = None  #: FLOPs and bytes of the nodes for these sizes; None for `At`.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
-    outcome: Optimality | None = None  #: how good it is; None for `At` and `Heads`.
+    outcome: Optimality | None = None  #: how good it is, before anything is recomputed; None for `At` and `Heads`.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid, if there are any.
-    layers: LayerChoice | None = None  #: whether it cuts repeated layers, if that was left open.
     front: tuple[tuple[float, float], ...] = ()  #: see `Solution.front`.
     recomputed: tuple[Recomputed, ...] = ()  #: what parts compute instead of receiving it.
     metrics: tuple[PartMetrics, ...] = ()  #: predicted metrics of each part; empty for `At`.
@@ -69,6 +79,20 @@ class Plan(Product):
     def partition(self) -> Partition:
         """The parts as blocks of nodes, and the tensors between them."""
         return partition(self.graph, self.parts)
+
+    @property
+    def reached(self) -> float | None:
+        """The value of the objective with recomputation, in the unit of `outcome`; None if it is not a time."""
+        busy = [part.busy_s for part in self.metrics]
+        match self.goal:
+            case Into(by="time") | Across(objective="throughput"):
+                return max(busy, default=None)
+            case Across(objective="latency"):
+                return sum(busy)
+            case Across(objective="decode", in_flight=in_flight) if busy:
+                return 1 / max(sum(busy) / in_flight, *busy)
+            case _:
+                return None
 
 
 def plan(
@@ -114,8 +138,8 @@ def plan(
             f"the cost model matched no node of {model.path.name}",
             hint=f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows",
         )
-    planner = Planner(analysis, goal, limits, costs, table)
-    return _heads(planner, goal) if isinstance(goal, Heads) else _searched(planner, goal, prove_s)
+    planner = _Planner(analysis, goal, limits, costs, table)
+    return planner.heads(goal) if isinstance(goal, Heads) else planner.optimized(goal, prove_s)
 
 
 def default_dims(
@@ -135,62 +159,201 @@ def default_dims(
 
 def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
-    planner = Planner(analysis, made.goal, made.limits, costs, None)
+    planner = _Planner(analysis, made.goal, made.limits, costs, None)
     prices = cache(planner.prices(made.devices or (ANY_DEVICE,) * len(made.parts)))
-    return replace(_predicted(planner, made), recomputed=repeated(made.graph, made.parts, prices))
+    return replace(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
 
 
-def _searched(planner: Planner, goal: SearchedGoal, prove_s: float) -> Plan:
-    best, outcome, layers = planner.best(goal, prove_s)
-    made = Plan(
-        goal,
-        planner.graph,
-        best.parts,
-        devices=best.solution.devices,
-        limits=planner.limits,
-        outcome=_as_known(planner, outcome),
-        unlimited=_unlimited(planner, goal),
-        layers=layers,
-        front=best.solution.front,
-        recomputed=best.recomputed,
-        reasons=reasons(best.solution, best.problem),
-        model=planner.analysis.model,
-    )
-    return _predicted(planner, made)
+@dataclass(frozen=True)
+class _Planner:
+    """The arguments of `plan`, and what several of its steps compute from them."""
+
+    analysis: Analysis
+    goal: Goal
+    limits: Limits
+    costs: Costs
+    table: CostTable | None
+
+    @property
+    def graph(self) -> Graph:
+        return self.analysis.model.graph
+
+    @cached_property
+    def sizes(self) -> SerializedSizes:
+        return serialized_sizes(self.analysis.model)
+
+    @cached_property
+    def seconds(self) -> Callable[[Device], Sequence[float]]:
+        """The seconds of each flowing node on a device."""
+        table = self.table
+        if table is None:
+            return cache(lambda device: run_s(self.costs, device))
+        return cache(lambda device: apply_table(self.costs, table, device)[0])
+
+    def optimized(self, goal: _Searched, prove_s: float) -> Plan:
+        problem, solution = self.best(goal, prove_s)
+        parts, devices = problem.nodes_of(solution.found.parts), solution.devices
+        parts, recomputed = self._with_replicas(parts, devices, problem.replicable, _slowest_s(goal, solution))
+        made = Plan(
+            goal,
+            self.graph,
+            parts,
+            devices=devices,
+            limits=self.limits,
+            outcome=self._as_known(solution.outcome),
+            unlimited=self._unlimited(goal),
+            front=solution.front,
+            recomputed=recomputed,
+            reasons=reasons(solution, problem),
+            model=self.analysis.model,
+        )
+        return self.with_metrics(made)
+
+    def heads(self, goal: Heads) -> Plan:
+        parts = parts_of_heads(self.graph, goal)
+        made = Plan(goal, self.graph, parts, limits=self.limits, model=self.analysis.model)
+        check_limits(made)
+        devices = (ANY_DEVICE,) * len(parts)
+        parts, recomputed = self._with_replicas(parts, devices, (), inf)
+        return self.with_metrics(replace(made, parts=parts, devices=devices, recomputed=recomputed))
+
+    def with_metrics(self, made: Plan) -> Plan:
+        devices = made.devices or (ANY_DEVICE,) * len(made.parts)
+        metrics = self._metrics(made.partition, devices)
+        coverage = None if self.table is None else cover(self.table, self.costs)[1]
+        return replace(
+            made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=metrics
+        )
+
+    def _metrics(self, made: Partition, devices: Sequence[Device]) -> tuple[PartMetrics, ...]:
+        cluster = self.goal.cluster if isinstance(self.goal, Across) else None
+        return part_metrics(made, self.costs, self.sizes, devices, self.seconds, cluster)
+
+    def best(self, goal: _Searched, prove_s: float) -> tuple[PlanningProblem, Solution]:
+        """The best solution, and its problem. For a budget layers are cut if that takes fewer parts or is needed."""
+        if not isinstance(goal, Within) or self.limits.inside_layers or self.analysis.repeat is None:
+            return self._feasible(goal, self.limits, prove_s)
+        inside = changed(self.limits, inside_layers=True)
+        try:
+            whole = self._feasible(goal, self.limits, prove_s)
+        except PlanError:
+            return self._feasible(goal, inside, prove_s)
+        if whole[1].outcome.value <= fewest_parts(self._problem(goal, inside), goal):
+            return whole
+        cut = self._feasible(goal, inside, prove_s)
+        return cut if cut[1].outcome.value < whole[1].outcome.value else whole
+
+    def _feasible(self, goal: _Searched, limits: Limits, prove_s: float) -> tuple[PlanningProblem, Solution]:
+        """The best solution, and its problem; if it is infeasible with replicable nodes in all parts, without them."""
+        problem = self._problem(goal, limits)
+        try:
+            return problem, self._solve(problem, goal, prove_s)
+        except PlanError:
+            if not problem.replicable:
+                raise
+        plain = self._problem(goal, limits, with_replicable=False)
+        return plain, self._solve(plain, goal, prove_s)
+
+    def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
+        replicable = frozenset[int]()
+        if with_replicable and limits.recompute == "auto":
+            devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
+            slowest = min(devices, key=lambda device: device.flops_per_s)
+            run_s = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
+            s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
+            kept, avoided = self._kept(limits), find_nodes(self.graph, limits.avoid)
+            replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
+        return problem_of(self.analysis, self.costs, limits, self.sizes, replicable)
+
+    def _kept(self, limits: Limits) -> frozenset[int]:
+        """Nodes that must be in one part only: they touch a cache, or are pinned."""
+        pinned = find_nodes(self.graph, [pattern for pattern, _ in limits.pins])
+        return frozenset(pinned.union(*(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
+
+    def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
+        match goal:
+            case Into():
+                return plan_into(problem, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
+            case Within():
+                return plan_within(problem, goal, ANY_DEVICE, prove_s=prove_s)
+            case Across():
+                return plan_across(problem, goal, self.seconds, prove_s=prove_s)
+            case _:
+                assert_never(goal)
+
+    def _unlimited(self, goal: _Searched) -> Optimality | None:
+        """How good the plan would be without pins and nodes to avoid; None if there are none."""
+        if not (self.limits.pins or self.limits.avoid):
+            return None
+        free = changed(self.limits, pins=(), avoid=())
+        return replace(self, limits=free).best(goal, 0.0)[1].outcome
+
+    def _as_known(self, outcome: Optimality) -> Optimality:
+        """The outcome; nothing is proven of a value that hangs on tensors without a size."""
+        is_of_files = isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}
+        if not self.costs.unsized or is_of_files or (isinstance(self.goal, Within) and not self.goal.counting):
+            return outcome
+        return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
+
+    def _with_replicas(
+        self, parts: tuple[tuple[int, ...], ...], devices: Sequence[Device], planned: Sequence[int], most_s: float
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
+        """The parts with what they recompute, as long as it fits their memory and no part gets slower than `most_s`.
+
+        A part that would be too slow repeats only the nodes that it was `planned` to run.
+        """
+        if self.limits.recompute == "never":
+            return parts, ()
+        kept = self._kept(self.limits)
+        repeatable: dict[int, frozenset[int]] = {}
+        while True:
+            made, found = recompute(self.graph, parts, cache(self.prices(devices, repeatable)), kept)
+            metrics = self._metrics(partition(self.graph, made), devices)
+            narrowed = dict(repeatable)
+            for part in (entry.part for entry in found):
+                if not self._fits(devices[part], metrics[part]):
+                    narrowed[part] = frozenset(planned if part not in repeatable else ())
+                elif metrics[part].busy_s > most_s * (1 + _TOLERANCE):
+                    narrowed.setdefault(part, frozenset(planned))
+            if narrowed == repeatable:
+                return made, found
+            repeatable.update(narrowed)
+
+    def prices(
+        self, devices: Sequence[Device], repeatable: Mapping[int, frozenset[int]] | None = None
+    ) -> Callable[[int], TransferPrices]:
+        """For each part what repeating and sending cost; `repeatable` is what some parts may repeat at most.
+
+        A byte takes the link of the device that sends it and the link of the one that receives it, once each.
+        """
+        avoided = find_nodes(self.graph, self.limits.avoid)
+        unsent = frozenset(name for node in avoided for name in self.graph.nodes[node].writes)
+        sizes = {name: number for name, (number, _) in self.costs.tensor_bytes.items()}
+
+        def prices_of(part: int) -> TransferPrices:
+            device, sender = devices[part], devices[part - 1]
+            run_s = dict(zip(self.graph.flow, self.seconds(device), strict=True))
+            s_per_byte = 1 / device.link_bytes_per_s + 1 / sender.link_bytes_per_s
+            return TransferPrices(run_s, s_per_byte, sizes, unsent, (repeatable or {}).get(part))
+
+        return prices_of
+
+    def _fits(self, device: Device, part: PartMetrics) -> bool:
+        """Whether the memory of a part is enough. May say no where it is enough, never yes where it is not."""
+        alive = part.activation_bytes + part.cache_bytes
+        if isinstance(self.goal, Within):
+            return part.written_bytes + (alive if self.goal.counting else 0) <= self.goal.memory_bytes
+        return device.memory_bytes is None or part.written_bytes + alive <= device.memory_bytes
 
 
-def _heads(planner: Planner, goal: Heads) -> Plan:
-    parts = parts_of_heads(planner.graph, goal)
-    made = Plan(goal, planner.graph, parts, limits=planner.limits, model=planner.analysis.model)
-    check_limits(made)
-    devices = (ANY_DEVICE,) * len(parts)
-    parts, recomputed = planner.with_replicas(parts, devices, (), inf)
-    return _predicted(planner, replace(made, parts=parts, devices=devices, recomputed=recomputed))
-
-
-def _predicted(planner: Planner, made: Plan) -> Plan:
-    """The plan with metrics, and with what they were computed from."""
-    devices, costs = made.devices or (ANY_DEVICE,) * len(made.parts), planner.costs
-    metrics = planner.metrics(made.partition, devices)
-    coverage = None if planner.table is None else cover(planner.table, costs)[1]
-    return replace(made, devices=devices, dims=costs.dims, costs=costs, coverage=coverage, metrics=metrics)
-
-
-def _as_known(planner: Planner, outcome: Optimality) -> Optimality:
-    """The outcome; nothing is proven of a value that hangs on tensors without a size."""
-    goal = planner.goal
-    is_of_files = isinstance(goal, Into) and goal.by in {"bytes", "layers"}
-    if not planner.costs.unsized or is_of_files or (isinstance(goal, Within) and not goal.counting):
-        return outcome
-    return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
-
-
-def _unlimited(planner: Planner, goal: SearchedGoal) -> Optimality | None:
-    """How good the plan would be without pins and nodes to avoid; None if there are none."""
-    if not (planner.limits.pins or planner.limits.avoid):
-        return None
-    free = changed(planner.limits, pins=(), avoid=())
-    return replace(planner, limits=free).best(goal, 0.0)[1]
+def _slowest_s(goal: Goal, solution: Solution) -> float:
+    """Seconds of the slowest part as planned; `inf` if the plan does not optimize time."""
+    match goal:
+        case Into(by="time") | Across(objective="throughput" | "latency" | "decode" | "devices"):
+            boundaries = pairwise(solution.found.chain.boundaries)
+            return max(float(table[j, i]) for table, (i, j) in zip(solution.costs, boundaries, strict=True))
+        case _:
+            return inf
 
 
 def check_limits(made: Plan) -> None:

@@ -1,7 +1,7 @@
 """The planning problem of a model: groups of nodes that stay in one part, and what they cost."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,7 +17,6 @@ from .disk_size import SerializedSizes
 from .goals import Counted, Limits
 from .instance import Hyperedges, Ints, Workload, exact, quantum_for
 from .node_names import find_nodes
-from .relaxation import LeastTransfer
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,6 @@ class PlanningProblem:
     replicable: tuple[int, ...]  #: flowing nodes that are in no group: each part that needs one runs it.
     sizes: SerializedSizes  #: bytes on disk.
     pins: Mapping[int, int]  #: for a group the part that it must be in.
-    #: for a lower bound: what tensors that a part may compute instead of receiving them cost at least.
-    least_transfers: Mapping[str, LeastTransfer] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -89,17 +86,14 @@ class PlanningProblem:
         groups = len(self.groups)
         home = [(self.home[a], self.home[b]) for a, b in _ordered(self.graph, self.limits)]
         ordered = [(a, b) for a, b in home if a != b]
-        names, least = [name for name, *_ in self._crossing], self.least_transfers
-        declared = [0 if name in least else self.sizes.declarations[name] for name in names]
-        senders = [self.home[least[name].sender if name in least else self.graph.producer[name]] for name in names]
         return Workload(
             work=exact(own, quantum),
             own_bytes=self._own_bytes(counting),
             inner_bytes=self._inner_bytes if "activations" in counting else np.zeros(groups, dtype=np.int64),
             writer=np.array([writer for _, writer, _, _ in self._crossing], dtype=np.int64),
             readers=Hyperedges.of([readers for _, _, readers, _ in self._crossing]),
-            tensor_bytes=np.array([self._moved_bytes(name) for name in names], dtype=np.int64),
-            declared_bytes=np.array(declared, dtype=np.int64),
+            tensor_bytes=np.array([self.costs.tensor_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
+            declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._crossing], dtype=np.int64),
             is_output=np.array([is_output for *_, is_output in self._crossing], dtype=bool),
             sharers=Hyperedges.of(sharers),
             shared_bytes=np.array(shared_bytes, dtype=np.int64),
@@ -108,12 +102,7 @@ class PlanningProblem:
             part_bytes=self.sizes.part,
             before=tuple(a for a, _ in ordered),
             after=tuple(b for _, b in ordered),
-            senders=np.array(senders, dtype=np.int64),
         )
-
-    def _moved_bytes(self, name: str) -> int:
-        least = self.least_transfers.get(name)
-        return self.costs.tensor_bytes[name][0] if least is None else least.moved_bytes
 
     @cached_property
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
@@ -194,23 +183,17 @@ def _union(users: Mapping[int, frozenset[int]], nodes: Iterable[int]) -> frozens
 
 
 def problem_of(
-    analysis: Analysis,
-    costs: Costs,
-    limits: Limits,
-    sizes: SerializedSizes,
-    replicable: Collection[int] = (),
-    least_transfers: Mapping[str, LeastTransfer] | None = None,
+    analysis: Analysis, costs: Costs, limits: Limits, sizes: SerializedSizes, replicable: Collection[int] = ()
 ) -> PlanningProblem:
     """The planning problem of `analysis.model`.
 
     Nodes share a group if a tensor between them has an unknown type or is not a plain tensor, if they touch both ends
     of a KV cache, or if the limits say so (`avoid`, `inside_layers`). The `replicable` ones, which must contain their
-    predecessors, are in no group. `least_transfers` are for a lower bound.
+    predecessors, are in no group.
     """
-    graph, least = analysis.model.graph, least_transfers or {}
+    graph = analysis.model.graph
     pinned = _pinned(graph, limits)
-    repeated = {*replicable, *(graph.producer[name] for name in least)}
-    together = [*_not_sendable(analysis), *_caches(graph, costs), *_avoided(graph, limits, repeated)]
+    together = [*_not_sendable(analysis), *_caches(graph, costs), *_avoided(graph, limits, replicable)]
     together += pinned.values()  # they are in the same part anyway, and so one pair orders them all
     if analysis.repeat is not None and not limits.inside_layers:
         together += analysis.repeat.blocks
@@ -225,7 +208,7 @@ def problem_of(
                 f"{pins[home[node]]}",
                 hint="pin one of them elsewhere, or leave one pin out",
             )
-    return PlanningProblem(analysis, costs, limits, groups, tuple(sorted(replicable)), sizes, pins, least)
+    return PlanningProblem(analysis, costs, limits, groups, tuple(sorted(replicable)), sizes, pins)
 
 
 def _not_sendable(analysis: Analysis) -> Iterable[Sequence[int]]:
@@ -246,7 +229,7 @@ def _caches(graph: Graph, costs: Costs) -> Iterable[Sequence[int]]:
 
 
 def _avoided(graph: Graph, limits: Limits, replicable: Collection[int]) -> Iterable[Sequence[int]]:
-    """Writers and readers of tensors that must not cross; outputs of nodes that are repeated do not."""
+    """Writers and readers of tensors that must not cross; outputs of replicable nodes do not."""
     for node in sorted(find_nodes(graph, limits.avoid).difference(replicable)):
         yield node, *sorted(successors(graph, node))
 

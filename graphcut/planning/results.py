@@ -48,15 +48,6 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return worse / better - 1 if better > 0 else float("inf")
 
 
-class LayerChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a plan cuts the layers that the model repeats, where the limits left that open."""
-
-    is_cut: bool  #: it cuts them, because it has to, or because that makes it much better.
-    #: how good the plan of the other kind is that it was compared with; None if there is none, or none that is better
-    #: than a plan with whole layers.
-    other: Optimality | None = None
-
-
 @dataclass(frozen=True)
 class Solution:
     """The result of a planner."""

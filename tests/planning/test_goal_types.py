@@ -72,7 +72,7 @@ def test_the_repr_of_a_plan_is_its_goal_its_optimality_and_its_parts(chain: Path
         "Plan(At(nodes=('exp')): 2 parts",
         "     2 nodes | 2 nodes)",
     ]
-    title, outcome, parts = repr(graphcut.plan(chain, Into(2), limits=Limits(recompute="never"))).splitlines()
+    title, outcome, parts = repr(graphcut.plan(chain, Into(2))).splitlines()
     assert title == "Plan(Into(parts=2, by='time'): 2 parts"
     assert outcome.startswith("     time of the slowest part: ")
     assert outcome.endswith(" s, optimal (proven)")

@@ -143,7 +143,7 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
             except PlanError as error:
                 assert "fits the devices" in str(error)  # noqa: PT017 - most models fit, and which do is not the claim
                 continue
-            assert len(made.parts) > 1 or share > 0.8, "caches were counted twice above: one device may hold all"
+            assert len(made.parts) > 1
             assert len({device.name for device in made.devices}) == len(made.parts)
             for figures, real in zip(made.metrics, sizes(prepare(analysis.model, made)), strict=True):
                 assert figures.written_bytes >= real
@@ -182,7 +182,7 @@ def test_a_decoder_in_two_parts_has_half_of_the_layers_in_each(by: str, named: N
     assert "model.embed_tokens.weight" in made.partition.blocks[0].weights
     assert {name for name in made.partition.blocks[1].writes if name == "logits"} == {"logits"}
     assert made.outcome is not None
-    assert made.outcome.is_optimal or by == "time"
+    assert made.outcome.is_optimal
 
 
 @pytest.mark.parametrize("parts", [2, 3, 6])

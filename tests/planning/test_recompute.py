@@ -398,4 +398,5 @@ def test_recomputing_makes_no_part_slower_than_the_slowest_part_planned(name: st
         demos.write(name, path)
     made = plan(graphcut.analyze(graphcut.load(path)), Into(parts))
     assert made.outcome is not None
-    assert made.outcome.value == pytest.approx(max(part.busy_s for part in made.metrics), rel=1e-12)
+    assert made.reached is not None
+    assert made.reached <= made.outcome.value * (1 + 1e-9)

@@ -20,9 +20,8 @@ from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp, min_max_chain
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, device_classes, fits_in, received_bytes, time_quantum
-from ..solver.milp import MilpObjective, MilpProblem
-from ..solver.program import Program
-from ..solver.search import SearchResult
+from ..solver.milp import MilpObjective, MilpProblem, prove
+from ..solver.search import SearchResult, search
 from .device_subsets import first_orders, next_orders, sets_along
 from .direct_links import assign_devices
 
@@ -51,44 +50,36 @@ def plan_across(
 
     `seconds` are those of each flowing node on a device; `prove_s` is the time limit of the exact solver.
     """
-    program, evaluator = across_program(problem, goal, seconds)
-    classes = evaluator.classes
-    if (best := program.best(prove_s)) is None:
-        raise _impossible(problem, program.load, classes)
-    found, bound = best
-    if evaluator.only is not None:
-        found, evaluator = _with_devices_exchanged(replace(found, is_best_chain=False), evaluator)
-    _, words, unit = _OBJECTIVES[goal.objective]
-    unused = [list(c.devices) for c in classes]
-    devices = tuple(unused[c].pop(0) for c in found.chain.classes)
-    value, is_optimal = found.chain.values[0], found.is_optimal
-    if goal.cluster.links:
-        devices, true_value = assign_devices(found, devices, program.load, classes, goal)
-        if unit in {"s", "tokens/s"}:
-            bound = value if is_optimal else bound
-            value, is_optimal = true_value, False
-    outcome = optimality_of(words.format(goal.in_flight), value, bound, unit, is_optimal=is_optimal)
-    return Solution(found, devices, outcome, *evaluator.costs(found), tuple(evaluator.pareto_front(found.tables)))
-
-
-def across_program(
-    problem: PlanningProblem, goal: Across, seconds: Callable[[Device], Sequence[float]]
-) -> tuple[Program, ClusterEvaluator]:
-    """What `plan_across` solves."""
     problem.check_pins(len(goal.cluster.devices))
     if goal.in_flight < 1:
         raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use --in-flight 1 or more")
     classes = device_classes(goal.cluster)
     load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING)
     evaluator = ClusterEvaluator(goal, load, classes, time_quantum(load, classes), problem.pins)
+    bound = evaluator.lower_bound()
     states = evaluator.states
     if states > _MOST_STATES:
         orders = list(first_orders(classes, load.work))
         states = 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(classes)))
         evaluator = replace(evaluator, only=sets_along(orders, len(classes)))
-    milp = MilpProblem(load, classes, evaluator.counts, _OBJECTIVES[goal.objective][0], goal.in_flight, problem.pins)
-    bound, is_exact = evaluator.lower_bound(), evaluator.only is None
-    return Program(load, evaluator, milp, bound, states=states, marked=problem.pins, is_exact=is_exact), evaluator
+    found = search(load, evaluator, states=states, marked=problem.pins, lower_bound=bound)
+    if found is None:
+        raise _impossible(problem, load, classes)
+    if evaluator.only is not None:
+        found, evaluator = _with_devices_exchanged(replace(found, is_best_chain=False), evaluator)
+    minimized, words, unit = _OBJECTIVES[goal.objective]
+    milp = MilpProblem(load, classes, evaluator.counts, minimized, goal.in_flight, problem.pins)
+    found, bound = prove(found, bound, milp, evaluator, time_limit_s=prove_s)
+    unused = [list(c.devices) for c in classes]
+    devices = tuple(unused[c].pop(0) for c in found.chain.classes)
+    value, is_optimal = found.chain.values[0], found.is_optimal
+    if goal.cluster.links:
+        devices, true_value = assign_devices(found, devices, load, classes, goal)
+        if unit in {"s", "tokens/s"}:
+            bound = value if is_optimal else bound
+            value, is_optimal = true_value, False
+    outcome = optimality_of(words.format(goal.in_flight), value, bound, unit, is_optimal=is_optimal)
+    return Solution(found, devices, outcome, *evaluator.costs(found), tuple(evaluator.pareto_front(found.tables)))
 
 
 def _with_devices_exchanged(found: SearchResult, evaluator: ClusterEvaluator) -> tuple[SearchResult, ClusterEvaluator]:

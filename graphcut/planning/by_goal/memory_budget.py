@@ -1,6 +1,6 @@
 """`Within`: no part over a memory budget, in the fewest parts; of these the fewest bytes, of these the most even."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
 from ..solver.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
 from ..solver.milp import MilpProblem, prove
-from ..solver.program import Program
 from ..solver.search import search
 
 
@@ -27,27 +26,19 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
     """
     if goal.memory_bytes < 1:
         raise UsageError(f"a part can't have {goal.memory_bytes} bytes", hint="allow more, such as --memory 512MiB")
-    program, evaluator = within_program(problem, goal, device, len(problem.groups)), _BudgetEvaluator(problem, goal)
-    found = search(program.load, evaluator, marked=problem.pins, lower_bound=program.lower_bound)
+    load = _workload(problem, goal)
+    evaluator = _BudgetEvaluator(problem, goal)
+    found = search(load, evaluator, marked=problem.pins, lower_bound=_lower_bound(load, goal))
     if found is None:
-        raise _impossible(problem, goal, program.load, evaluator.smallest)
-    milp = replace(program.milp, counts=(len(found.parts),))
-    found, bound = prove(found, program.lower_bound, milp, evaluator, time_limit_s=prove_s)
+        raise _impossible(problem, goal, load, evaluator.smallest)
+    device_class = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
+    milp = MilpProblem(load, (device_class,), (len(found.parts),), "parts", pins=problem.pins)
+    found, bound = prove(found, _lower_bound(load, goal), milp, evaluator, time_limit_s=prove_s)
     parts = len(found.parts)
     fits = memory_bytes(found.tables, goal.counting) <= goal.memory_bytes
     costs = np.where(fits, received_bytes(found.tables), np.inf)
     outcome = optimality_of("parts", float(parts), bound, "parts", is_optimal=found.is_optimal)
     return Solution(found, (device,) * parts, outcome, (costs,) * parts, "sum")
-
-
-def within_program(problem: PlanningProblem, goal: Within, device: Device, most_parts: int) -> Program:
-    """What `plan_within` solves, if no more than `most_parts` are needed."""
-    load = problem.workload([[0.0] * len(problem.graph.flow)], goal.counting)
-    room = goal.memory_bytes - load.part_bytes
-    fewest = np.inf if room <= 0 else max(1.0, float(np.ceil(load.total_bytes / room)))
-    device_class = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
-    milp = MilpProblem(load, (device_class,), (most_parts,), "parts", pins=problem.pins)
-    return Program(load, _BudgetEvaluator(problem, goal), milp, fewest, marked=problem.pins)
 
 
 @dataclass
@@ -71,6 +62,20 @@ class _BudgetEvaluator:
         allowed = allowed_by(tables, self.problem.pins)
         chain = chain_dp(criteria, (tables.load.groups,), allowed=allowed, fewest_parts=True).best()
         return chain and chain.ranked_by(len(chain.classes))
+
+
+def fewest_parts(problem: PlanningProblem, goal: Within) -> float:
+    """A lower bound of the number of parts: all bytes, divided by what one part has room for."""
+    return _lower_bound(_workload(problem, goal), goal)
+
+
+def _workload(problem: PlanningProblem, goal: Within) -> Workload:
+    return problem.workload([[0.0] * len(problem.graph.flow)], goal.counting)
+
+
+def _lower_bound(load: Workload, goal: Within) -> float:
+    room = goal.memory_bytes - load.part_bytes
+    return np.inf if room <= 0 else max(1.0, float(np.ceil(load.total_bytes / room)))
 
 
 def _impossible(problem: PlanningProblem, goal: Within, load: Workload, smallest: float) -> PlanError:

@@ -1,6 +1,6 @@
 """`Into`: a given number of parts, with the most expensive part as cheap as possible."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,8 +15,8 @@ from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_chain
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
-from ..solver.milp import MilpObjective, MilpProblem
-from ..solver.program import Program
+from ..solver.milp import MilpObjective, MilpProblem, prove
+from ..solver.search import search
 
 _OBJECTIVES: Final[dict[Measure, tuple[str, MetricUnit]]] = {
     "time": ("time of the slowest part", "s"),
@@ -33,19 +33,6 @@ def plan_into(
 
     Each part runs on `device`, where the flowing nodes take `seconds`. `prove_s` is the time limit of the exact solver.
     """
-    program, costs = into_program(problem, goal, device, seconds)
-    if (best := program.best(prove_s)) is None:
-        raise _impossible(problem, goal)
-    found, bound = best
-    objective, unit = _OBJECTIVES[goal.by]
-    outcome = optimality_of(objective, found.chain.values[0], bound, unit, is_optimal=found.is_optimal)
-    return Solution(found, (device,) * goal.parts, outcome, (costs(found.tables),) * goal.parts, "max")
-
-
-def into_program(
-    problem: PlanningProblem, goal: Into, device: Device, seconds: Sequence[float]
-) -> tuple[Program, Callable[[BoundaryTables], Floats]]:
-    """What `plan_into` solves, and what each part costs over given boundaries."""
     if goal.parts < 1:
         raise UsageError(f"a model can't be cut into {goal.parts} parts", hint="ask for 1 or more")
     if goal.parts > len(problem.groups):
@@ -63,10 +50,16 @@ def into_program(
     def evaluate(tables: BoundaryTables) -> ChainPartition | None:
         return min_max_partition(tables, costs(tables), goal.parts, problem.pins)
 
+    bound = _lower_bound(load, goal)
+    found = search(load, evaluate, states=goal.parts, parts=goal.parts, marked=problem.pins, lower_bound=bound)
+    if found is None:
+        raise _impossible(problem, goal)
+    objective, unit = _OBJECTIVES[goal.by]
     minimized: MilpObjective = "size" if goal.by == "bytes" else "period"
     milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
-    bound = _lower_bound(load, goal)
-    return Program(load, evaluate, milp, bound, states=goal.parts, parts=goal.parts, marked=problem.pins), costs
+    found, bound = prove(found, bound, milp, evaluate, time_limit_s=prove_s)
+    outcome = optimality_of(objective, found.chain.values[0], bound, unit, is_optimal=found.is_optimal)
+    return Solution(found, (device,) * goal.parts, outcome, (costs(found.tables),) * goal.parts, "max")
 
 
 def min_max_partition(
@@ -102,8 +95,7 @@ def _lower_bound(load: Workload, goal: Into) -> float:
     if goal.by == "bytes":
         largest = float(load.single_bytes.max(initial=0))
         return max(load.total_bytes / goal.parts, largest) + load.part_bytes
-    share = float(load.work[0].sum()) / goal.parts
-    return max(float(np.ceil(share)) if goal.by == "layers" else share, float(load.work[0].max(initial=0.0)))
+    return max(float(load.work[0].sum()) / goal.parts, float(load.work[0].max(initial=0.0)))
 
 
 def _impossible(problem: PlanningProblem, goal: Into) -> PlanError:

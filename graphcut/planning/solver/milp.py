@@ -240,11 +240,9 @@ class _Formulation:
         received = {tensor: self._variable(1) for tensor in range(readers.count)}
         sent = {tensor: self._variable(1) for tensor in range(readers.count)}
         for tensor, reader in zip(readers.item.tolist(), readers.group.tolist(), strict=True):
-            writer, sender = int(self.load.writer[tensor]), int(self.load.sender[tensor])
+            writer = int(self.load.writer[tensor])
             self._at_least([(1, received[tensor]), *self._is_in(reader, k, -1), *self._is_in(writer, k)], 0)
-            # `until` of the writer less that of the reader: it is written by now, and read later.
-            pending = [(-1.0, self.until[writer][k]), (1.0, self.until[reader][k])]
-            self._at_least([(1, sent[tensor]), *self._is_in(sender, k, -1), *pending], -1)
+            self._at_least([(1, sent[tensor]), *self._is_in(writer, k, -1), *self._is_in(reader, k)], 0)
         return received, sent
 
     def _shared(self, k: int) -> dict[int, int]:

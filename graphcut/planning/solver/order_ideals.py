@@ -21,14 +21,11 @@ Example: group 0 writes a tensor of 8 bytes for groups 1 and 2, which write 1 by
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
 from ..instance import Bools, Floats, Hyperedges, Ints, Workload
 from .boundaries import BoundaryTables, last_reader
-
-_MOST_COUNTS: Final = 16  #: the most groups of an item that are counted by matrix products.
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def tables_over(load: Workload, sets: Sequence[int], *, is_complete: bool = Fals
     tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
 
     def leaving(numbers: Floats) -> Floats:
-        return np.asarray((is_alive * numbers) @ (~ideals[:, load.sender]).T.astype(np.float64))
+        return np.asarray((is_alive * numbers) @ (~is_written).T.astype(np.float64))
 
     return IdealTables(
         load=load,
@@ -158,17 +155,13 @@ def _sums_of_touched(ideals: Bools, edges: Hyperedges, numbers: Floats, counted:
     """`[j, i]`: the sum of `numbers` over the items that a group between i and j touches and that `counted[i]` admits.
 
     An item is touched in between if more of its groups are in ideal j than in ideal i. Over counts c that is the sum of
-    [c groups in i] * [more than c groups in j]: a matrix product for each c. Items of many groups are compared one by
-    one.
+    [c groups in i] * [more than c groups in j]: a matrix product for each c.
     """
     touched = _touch_counts(ideals, edges)
     found = np.zeros((len(ideals), len(ideals)))
-    is_common = edges.sizes > _MOST_COUNTS
-    for c in range(int(edges.sizes[~is_common].max(initial=0))):
-        is_c = (touched == c) & counted & ~is_common
+    for c in range(int(edges.sizes.max(initial=0))):
+        is_c = (touched == c) & counted
         items = is_c.any(axis=0)
         if items.any():
             found += (touched[:, items] > c).astype(np.float64) @ (is_c[:, items] * numbers[items]).T
-    for item in np.flatnonzero(is_common):
-        found += (touched[:, item, None] > touched[None, :, item]) * (counted[:, item] * numbers[item])
     return found

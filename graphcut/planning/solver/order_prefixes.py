@@ -94,7 +94,7 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
 
     def leaving(numbers: Floats) -> Floats:
         leaves = last > writer
-        i = np.zeros(int(leaves.sum()), dtype=np.int64), segment[load.sender][leaves]
+        i = np.zeros(int(leaves.sum()), dtype=np.int64), writer[leaves]
         j = writer[leaves] + 1, last[leaves]
         return _sum_of_rectangles(count, i, j, numbers[leaves])
 

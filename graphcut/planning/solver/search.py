@@ -70,9 +70,9 @@ def search(
     groups every boundary is tried, since they must be in certain parts. The search stops when the first value reaches
     `lower_bound`.
     """
-    if (tables := complete_tables(load, states=states, parts=parts)) is not None:
+    most = max(int(np.clip((1.2e8 / states) ** 0.5, 48, MOST_BOUNDARIES)), 2 * parts)
+    if load.groups <= most and (tables := ideal_tables(load, most)) is not None:
         return result_on(tables, evaluate)
-    most = _most_boundaries(states, parts)
     best = None
     tries = 24 if load.groups <= _SMALL else 4 if load.groups <= _LARGE * 5 else 2
     tried: list[tuple[tuple[float, ...], Order]] = []
@@ -89,16 +89,6 @@ def search(
         most = _MOST_IN_LAST_TRY
         best = _along(load, evaluate, next(orders(load)), most, marked)
     return None if best is None else _refined(load, evaluate, best, most, marked)
-
-
-def complete_tables(load: Workload, *, states: int, parts: int) -> BoundaryTables | None:
-    """The tables over all order ideals; None where there are too many for a chain DP with so many states."""
-    most = _most_boundaries(states, parts)
-    return ideal_tables(load, most) if load.groups <= most else None
-
-
-def _most_boundaries(states: int, parts: int) -> int:
-    return max(int(np.clip((1.2e8 / states) ** 0.5, 48, MOST_BOUNDARIES)), 2 * parts)
 
 
 def result_on(tables: BoundaryTables, evaluate: Evaluator) -> SearchResult | None:
