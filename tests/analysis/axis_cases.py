@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from conftest import ORT_VERSION
+
 Array = np.ndarray[Any, Any]
 Data = Sequence[int] | Array | np.generic | None
 
@@ -185,7 +187,7 @@ PRODUCTS = [
             np.uint8(2),
             small(8, 3, 3, 3),
             np.full(8, 0.1, np.float32),
-            small(8),
+            np.full(8, 2, np.uint8),  # ONNX Runtime 1.24 takes one zero point for all channels
             np.float32(30),
             np.uint8(3),
             small(8, dtype="int32"),
@@ -221,7 +223,6 @@ ATTENTION = [
     ),
     microsoft("Attention", ((1, 3, 5), (5, 96), (96,)), _HEADS),
     microsoft("Attention", ((1, 3, 5), (5, 80), (80,)), _HEADS | {"qkv_hidden_sizes": [32, 32, 16]}, name="sizes"),
-    Case("Attention", ((1, 4, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8), (1, 4, 3, 5)), opset=23, unused=(3,)),
     Case(
         "Attention", ((1, 3, 32), (1, 5, 16), (1, 5, 16)), {"q_num_heads": 4, "kv_num_heads": 2}, opset=23, name="flat"
     ),
@@ -230,5 +231,7 @@ ATTENTION = [
     microsoft("RotaryEmbedding", ((1, 3, 32), ints(2), (9, 4), (9, 4)), constants=(1, 2, 3)),
     microsoft("RotaryEmbedding", ((1, 4, 3, 8), ints(2), (9, 4), (9, 4)), constants=(1, 2, 3), name="heads"),
 ]
+if ORT_VERSION > (1, 24):  # 1.24 refuses a mask for each query head
+    ATTENTION.append(Case("Attention", ((1, 4, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8), (1, 4, 3, 5)), opset=23, unused=(3,)))
 
 CASES = [*ELEMENTS, *SHAPES, *PRODUCTS, *ATTENTION]

@@ -14,7 +14,7 @@ import graphcut
 from graphcut import At, ModelError, load, split, verify
 from graphcut.surgery.merging import merge
 
-from conftest import Draw, floats, model_of
+from conftest import ORT_VERSION, Draw, floats, model_of
 
 
 def constant(output: str, *values: float, name: str = "") -> NodeProto:
@@ -116,7 +116,8 @@ def test_a_function_defined_twice_is_refused_as_by_onnx_runtime(tmp_path: Path, 
             helper.make_function("own", "F", ["p"], ["q"], [helper.make_node(op, ["p"], ["q"])], opsets)
         )
     onnx.save(model, tmp_path / "m.onnx")
-    with pytest.raises(Exception, match="own:F"):
-        ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    if ORT_VERSION >= (1, 27):  # before, it takes the last definition
+        with pytest.raises(Exception, match="own:F"):
+            ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     with pytest.raises(ModelError, match=r"the function 'own\.F' is defined 2 times"):
         load(tmp_path / "m.onnx")

@@ -19,7 +19,7 @@ from graphcut import At, Cascade, GraphcutError
 from graphcut.core.manifest import Host, Manifest, Part, Source, State
 from graphcut.core.wiring import Tensor
 
-from conftest import floats
+from conftest import ORT_VERSION, floats
 from tampering import Record, edit_manifest, edit_part, flip, redo_digests
 
 OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
@@ -152,7 +152,11 @@ def assert_said(found: str, expected: str) -> None:
 def test_the_untouched_cascade_is_the_model(cascade: Cascade) -> None:
     assert by_structure(cascade.path) == by_files(cascade.path) == ""
     report = graphcut.verify(cascade.source, cascade)
-    assert (report.same, report.is_identical, len(report.runs)) == (True, True, 2)
+    is_right = ORT_VERSION >= (
+        1,
+        27,
+    )  # before, ONNX Runtime ignores overloads
+    assert (report.same, report.is_identical, len(report.runs)) == (is_right, is_right, 2)
     assert [len(part.replicas) for part in cascade.parts] == [0, 1, 0, 0, 0, 0]
 
 
