@@ -1,19 +1,20 @@
 """External data: the files with the values of weights, and copying ranges of them without loading them."""
 
 import errno
-import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import Final, NamedTuple, Self
+from typing import Final
 
 from onnx import TensorProto
 
-from ..core.digests import BLOCK_BYTES, BUFFER_BYTES, Digest, hashing_threads
+from ..core.digests import BLOCK_BYTES, BUFFER_BYTES, Digest, block_digest, hashing_threads, ranges_of_blocks
 from ..core.errors import ModelError
 
 Progress = Callable[[int], None]
@@ -24,7 +25,8 @@ PADDING_SHARE: Final = 256
 """At most 1/256 of a data file is padding."""
 ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE
 """From this size on a range is aligned, by padding of less than a page."""
-_FICLONERANGE: Final = 0x4020940D  # linux/fs.h
+_BLOCKS_AHEAD: Final = 4
+"""The copy is so many blocks ahead of the digests: what it wrote is then still in the caches."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -136,110 +138,52 @@ def lay_out(spans: Iterable[ByteRange]) -> FileLayout:
 def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = None) -> Digest:
     """Write the data file that `layout` describes, and return its digest.
 
-    Whole pages are shared with the source if the file system can (reflink). Otherwise disk space is reserved. Then
-    threads take block after block: each reads into a buffer of 256 KiB, hashes it and writes it.
+    One thread copies, in the kernel where it can: it writes whole blocks faster than several threads that take turns.
+    Others hash the blocks that it has written while the system still has them in memory.
 
     Raises:
         OSError: reading or writing failed (no space left, a file that can't be read).
     """
-    opened: dict[Path, int] = {}
-    output = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    try:
-        for span, _ in layout.copies:
-            if span.file not in opened:
-                opened[span.file] = os.open(span.file, os.O_RDONLY)
-        blocks = _pieces_of_blocks(layout, opened, output)
-        os.truncate(output, layout.file_bytes)
-        ends = [min((i + 1) * BLOCK_BYTES, layout.file_bytes) for i in range(len(blocks))]
-        digests = []
-        with hashing_threads() as threads:
-            for copied, digest in threads.map(lambda pieces, end: _copy(pieces, end, output), blocks, ends):
-                digests.append(digest)
-                if progress is not None:
-                    progress(copied)
-    finally:
-        for handle in (*opened.values(), output):
-            os.close(handle)
-    return Digest(ranges=((0, layout.file_bytes),), blocks=tuple(digests))
+    ranges, hashing = [(0, layout.file_bytes)], list[Future[str]]()
+    blocks = ranges_of_blocks(ranges)
+    with target.open("x+b", buffering=0) as output, hashing_threads() as threads:
+        output.truncate(layout.file_bytes)
+        for span, offset in layout.copies:
+            with span.file.open("rb", buffering=0) as source:
+                for done, length in _steps(offset, span.length):
+                    while (len(hashing) + 1) * BLOCK_BYTES <= offset + done:
+                        hashing.append(threads.submit(block_digest, output.fileno(), blocks[len(hashing)]))
+                        hashing[-min(len(hashing), _BLOCKS_AHEAD)].result()
+                    _copy(source, span.offset + done, output, offset + done, length)
+                    if progress is not None:
+                        progress(length)
+        hashing += [threads.submit(block_digest, output.fileno(), block) for block in blocks[len(hashing) :]]
+        return Digest(ranges=tuple(ranges), blocks=tuple(block.result() for block in hashing))
 
 
-class _Piece(NamedTuple):
-    """Bytes of a source file for a new file."""
-
-    source: ByteRange
-    handle: int  #: of the source file.
-    offset: int  #: in the new file.
-    is_written: bool  #: whether the new file has them already, by a reflink.
-
-    def part(self, start: int, length: int, *, is_written: bool) -> Self:
-        """`length` bytes of this piece, from its byte `start` on."""
-        source = ByteRange(self.source.file, self.source.offset + start, length)
-        return self._replace(source=source, offset=self.offset + start, is_written=is_written)
+def _steps(offset: int, length: int) -> Iterator[tuple[int, int]]:
+    """Divide a range of the new file at the ends of blocks; first at the end of a page, since only pages are shared."""
+    done = 0
+    while done < length:
+        unit = BLOCK_BYTES if (offset + done) % _PAGE == 0 else _PAGE
+        step = min(unit - (offset + done) % unit, length - done)
+        yield done, step
+        done += step
 
 
-def _pieces_of_blocks(layout: FileLayout, opened: Mapping[Path, int], output: int) -> list[list[_Piece]]:
-    """Reflinks or reserves what `layout` has, and returns the pieces of each block of the new file."""
-    blocks: list[list[_Piece]] = [[] for _ in range(0, layout.file_bytes, BLOCK_BYTES)]
-    for span, offset in layout.copies:
-        whole = _Piece(span, opened[span.file], offset, is_written=False)
-        cloned = _clone_pages(whole.handle, span, output, offset)
-        if cloned is None and span.length and hasattr(os, "posix_fallocate"):
-            _reserve(output, offset, span.length)
-        first, last = cloned or (span.length, span.length)
-        done = 0
-        while done < span.length:
-            index, within = divmod(offset + done, BLOCK_BYTES)
-            border = next(end for end in (first, last, span.length) if done < end)
-            length = min(border - done, BLOCK_BYTES - within)
-            blocks[index].append(whole.part(done, length, is_written=first <= done < last))
-            done += length
-    return blocks
-
-
-def _copy(pieces: Iterable[_Piece], end: int, output: int) -> tuple[int, str]:
-    """Copy the pieces of a block that ends at `end`. Returns their size and the block's digest."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(BUFFER_BYTES))
-    start, total = (end - 1) // BLOCK_BYTES * BLOCK_BYTES, 0
-    for piece in pieces:
-        digest.update(bytes(piece.offset - start))  # padding
-        length, done = piece.source.length, 0
-        while done < length:
-            copied = os.preadv(piece.handle, [buffer[: min(len(buffer), length - done)]], piece.source.offset + done)
-            if copied == 0:
-                raise OSError(errno.EIO, "the file ended early", str(piece.source.file))
-            digest.update(buffer[:copied])
-            written = copied if piece.is_written else 0
-            while written < copied:
-                written += os.pwrite(output, buffer[written:copied], piece.offset + done + written)
-            done += copied
-        start, total = piece.offset + length, total + length
-    digest.update(bytes(end - start))
-    return total, f"sha256:{digest.hexdigest()}"
-
-
-def _reserve(file: int, offset: int, length: int) -> None:
-    """Reserve disk space, if the file system can."""
-    try:
-        os.posix_fallocate(file, offset, length)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
-            raise
-
-
-def _clone_pages(source: int, span: ByteRange, output: int, offset: int) -> tuple[int, int] | None:
-    """Share the whole pages of `span` with the new file. Returns the first and the last byte, or None if impossible."""
-    first = -span.offset % _PAGE
-    last = span.length - (span.offset + span.length) % _PAGE
-    if first >= last or (span.offset - offset) % _PAGE:
-        return None
-    import fcntl
-    import struct
-
-    request = struct.pack("qQQQ", source, span.offset + first, last - first, offset + first)
-    with suppress(OSError):
-        fcntl.ioctl(output, _FICLONERANGE, request)
-        return first, last
-    return None
+def _copy(source: FileIO, start: int, output: FileIO, offset: int, length: int) -> None:
+    """Copy a range of `source` to `offset`. A file system that can (reflink) shares its whole pages."""
+    while length:
+        copied = 0
+        if hasattr(os, "copy_file_range"):
+            with suppress(OSError):  # this system or file system can't; or an error that comes again
+                copied = os.copy_file_range(source.fileno(), output.fileno(), length, start, offset)
+        if not copied:
+            piece = os.pread(source.fileno(), min(length, BUFFER_BYTES), start)
+            if not piece:
+                raise OSError(errno.EIO, "the file ended early", str(source.name))
+            copied = os.pwrite(output.fileno(), piece, offset)
+        start, offset, length = start + copied, offset + copied, length - copied
 
 
 def same_bytes(a: ByteRange, b: ByteRange) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -332,95 +331,77 @@ def test_the_size_of_the_buffer_changes_nothing(folder: Path, drawn: Spans, buff
     layout = lay_out(placed(folder, drawn))
     expected = written(layout, folder / "new.bin")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_data, "BUFFER_BYTES", buffer_bytes)
+        patch.delattr(os, "copy_file_range", raising=False)
+        for module in (external_data, digests_of_files):
+            patch.setattr(module, "BUFFER_BYTES", buffer_bytes)
         assert written(layout, folder / "new.bin") == expected
 
 
 @settings(deadline=None)
 @given(spans_in_files())
 def test_with_reflinks_only_bytes_outside_whole_pages_are_copied(folder: Path, drawn: Spans) -> None:
-    """A file system that can FICLONERANGE, played: it refuses what is not whole pages, as XFS and btrfs do."""
-    cloned: list[int] = []
+    """A file system with reflinks, played: like XFS and btrfs it shares the whole pages of a range, and copies if the
+    range begins inside a page."""
+    copied: list[int] = []
 
-    def clone(target: int, request: int, wanted: bytes) -> int:
-        source, offset, length, target_offset = struct.unpack("qQQQ", wanted)
-        assert request == 0x4020940D
-        assert length > 0
-        assert offset % PAGE == length % PAGE == target_offset % PAGE == 0
-        os.pwrite(target, os.pread(source, length, offset), target_offset)
-        cloned.append(length)
-        return 0
+    def share(source: int, target: int, length: int, start: int, offset: int) -> int:
+        if start % PAGE == offset % PAGE == 0 and length >= PAGE:
+            length -= length % PAGE
+        else:
+            copied.append(length)
+        return os.pwrite(target, os.pread(source, length, start), offset)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_data, "ALIGNED_BYTES", 4096)
-        layout = lay_out(placed(folder, drawn))
-    expected = written(layout, folder / "new.bin")
-    moved: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fcntl, "ioctl", clone)
-        assert written(layout, folder / "new.bin", moved.append) == expected
-    assert sum(moved) == sum(run.length for run, _ in layout.copies)
-    assert bool(cloned) == any(
-        run.offset % PAGE + run.length >= 2 * PAGE or (run.offset % PAGE == 0 and run.length >= PAGE)
-        for run, _ in layout.copies
-    )
+    for run in merge_ranges(placed(folder, drawn)):
+        pages = (run.offset + run.length) // PAGE - -(-run.offset // PAGE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(external_data, "ALIGNED_BYTES", 1)
+            patch.setattr(os, "copy_file_range", share, raising=False)
+            assert written(lay_out([run]), folder / "new.bin").endswith(bytes_of(run))
+        assert sum(copied) == run.length - max(0, pages) * PAGE
+        copied.clear()
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_what_the_system_can_not_copy_goes_through_a_buffer(
+    folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    assert written(lay_out([ByteRange(folder / A, 10, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][10:][: 3 * PAGE]
 
 
 @contextlib.contextmanager
 def no_handle_is_left() -> Iterator[None]:
-    handles: set[int] = set()
-    real_open, real_close = os.open, os.close
+    before = len(list(Path("/dev/fd").iterdir()))
+    yield
+    assert len(list(Path("/dev/fd").iterdir())) == before
 
-    def opening(path: Path, flags: int, mode: int = 0o777) -> int:
-        handles.add(handle := real_open(path, flags, mode))
-        return handle
 
-    def closing(handle: int) -> None:
-        handles.remove(handle)
-        real_close(handle)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", opening)
-        patch.setattr(os, "close", closing)
-        yield
-    assert handles == set()
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_leaves_no_handle_open(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    monkeypatch.setattr(os, "copy_file_range", full, raising=False)
     monkeypatch.setattr(os, "pwrite", full)
     with no_handle_is_left(), pytest.raises(OSError, match="No space left on device"):
         write_data(lay_out([ByteRange(folder / A, 0, 10), ByteRange(folder / B, 0, 10)]), tmp_path / "new.bin")
 
 
-@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
-def test_a_file_system_that_cannot_reserve_space_is_written_to(
-    folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
-    assert written(lay_out([ByteRange(folder / A, 0, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][: 3 * PAGE]
-
-
-def test_a_disk_that_is_too_small_is_noticed_before_it_is_written_to(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    monkeypatch.setattr(os, "pwrite", lambda *_: pytest.fail("something is written"))
-    with no_handle_is_left(), pytest.raises(OSError, match="No space left on device"):
-        write_data(lay_out([ByteRange(folder / A, 0, 3 * PAGE)]), tmp_path / "new.bin")
-
-
-def test_short_writes_are_continued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["copy_file_range", "pwrite"])
+def test_short_writes_are_continued(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda target, piece, offset: real(target, piece[:999], offset))
+    monkeypatch.delattr(os, "copy_file_range", raising=False)
+    if name == "pwrite":
+        monkeypatch.setattr(os, name, lambda target, piece, offset: real(target, piece[:999], offset))
+    else:
+
+        def copy_less(source: int, target: int, length: int, start: int, offset: int) -> int:
+            return real(target, os.pread(source, min(length, 999), start), offset)
+
+        monkeypatch.setattr(os, name, copy_less, raising=False)
     assert written(lay_out([ByteRange(folder / A, 0, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][: 3 * PAGE]
 
 
