@@ -169,7 +169,7 @@ def _measure(
                 for i, share_s in zip(indices, spread(whole_s, [weights[i] for i in indices]), strict=True):
                     seconds[i] += share_s
     return MeasuredCosts(
-        table=_table(dataclasses.replace(costs, tensor_bytes=sizes), seconds, total_s),
+        table=_table(dataclasses.replace(costs, sizes=dataclasses.replace(costs.sizes, bytes=sizes)), seconds, total_s),
         peak_bytes=max(done.peak_bytes for _, done in chain.from_iterable(profiles)),
         pieces=len(blocks),
         rounds=rounds,

@@ -45,8 +45,18 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Whether it is a tensor, not a sequence, a map or an optional."""
         return "(" not in self.dtype
 
+    @property
+    def dim_names(self) -> tuple[int | str, ...]:
+        """The number or the symbol of each dimension; `NAME.AXIS` for one without either, such as `x.0`."""
+        return tuple(f"{self.name}.{axis}" if dim is None else dim for axis, dim in enumerate(self.shape or ()))
+
+    def with_numbers(self, dims: Mapping[str, int]) -> "Tensor":
+        """The tensor with the numbers `dims` for its `dim_names`; what has no number is unknown."""
+        shape = [dims.get(dim) if isinstance(dim, str) else dim for dim in self.dim_names]
+        return Tensor(name=self.name, dtype=self.dtype, shape=None if self.shape is None else tuple(shape))
+
     def bytes_for(self, dims: Mapping[str, int]) -> tuple[int, bool]:
-        """Its size in bytes with the numbers `dims` for its symbols, and whether that is exact.
+        """Its size in bytes with the numbers `dims` for its `dim_names`, and whether that is exact.
 
         A dimension without a number counts as 1: then the size is a lower bound, and the second value is False.
         """
@@ -54,7 +64,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if bits is None or self.shape is None:
             return 0, False
         elements, is_exact = 1, True
-        for dim in self.shape:
+        for dim in self.dim_names:
             known = dims.get(dim) if isinstance(dim, str) else dim
             is_exact = is_exact and known is not None
             elements *= 1 if known is None else known

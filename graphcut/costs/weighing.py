@@ -13,7 +13,7 @@ from onnx import NodeProto
 from ..core.graph import Graph
 from ..core.product import Product
 from ..core.wiring import Dim, Tensor
-from ..loading.model import Model, TensorBytes
+from ..loading.model import Model, Sizes, TensorBytes
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import values_bytes
@@ -50,11 +50,15 @@ class Costs(Product):
     #: bytes of activations that the node reads and writes. A view (`VIEWS`) moves nothing, Shape and Size read nothing,
     #: and an operator that picks from an activation reads as much as it writes.
     moved_bytes: tuple[int, ...]
-    tensor_bytes: TensorBytes  #: sizes of all activations, inputs and outputs of the model.
+    sizes: Sizes  #: sizes of all activations, inputs and outputs of the model.
     #: operators without a rule for FLOPs, and how many nodes each, in subgraphs too; they count as 0.
     uncounted: Mapping[str, int]
     caches: tuple[Cache, ...]  #: the inputs that are outputs of the step before.
-    unsized: tuple[str, ...] = ()  #: tensors without a size (`Sizes.unknown`); what counts them is a lower bound.
+
+    @property
+    def tensor_bytes(self) -> TensorBytes:
+        """`sizes.bytes`."""
+        return self.sizes.bytes
 
     @cached_property
     def is_view(self) -> tuple[bool, ...]:
@@ -93,10 +97,9 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
         flops=_evaluated(model, formulas, bound) if known else tuple(formula.at(numbers) for formula in formulas),
         weight_bytes=tuple(_weights_read(model, i, constants, sizes, bound) for i in model.graph.flow),
         moved_bytes=tuple(_moved(model, i, sizes) for i in model.graph.flow),
-        tensor_bytes=sizes,
+        sizes=sized,
         uncounted=MappingProxyType(dict(sorted(uncounted.items()))),
         caches=find_caches(model),
-        unsized=sized.unknown,
     )
 
 

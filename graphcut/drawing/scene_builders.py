@@ -40,7 +40,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         notes=(
             *model.notes,
             *sentences.unbound_sizes(model, model.dims),
-            *sentences.unknown_sizes(model, model.sizes.unknown),
+            *sentences.unknown_sizes(model, model.sizes, model.dims),
         ),
         next_command="" if best is None else _split_command(model.path, best.node),
         details=tuple(_analysis_details(analysis)),
@@ -152,7 +152,7 @@ def _facts(model: Model, dims: Mapping[str, int], costs: Costs | None = None) ->
         yield "constant" if constants == 1 else "constants", f"{constants:,}"
     yield "weights", size(model.weight_bytes)
     if costs is not None:
-        flops, least = sum(costs.flops), "≥ " if costs.unsized else ""
+        flops, least = sum(costs.flops), "≥ " if costs.sizes.unknown else ""
         yield "per run", f"{least}{sentences.flop(flops)}"
     if dims:
         yield "dims", sentences.dims_text(dims)

@@ -9,7 +9,7 @@ from ..core.units import count, duration, operations, size
 from ..core.wiring import Unit
 from ..costs.caches import find_caches
 from ..costs.matching import Coverage
-from ..loading.model import Model
+from ..loading.model import Model, Sizes
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
@@ -224,7 +224,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
             )
     yield from unbound_sizes(model, plan.dims)
     if plan.costs is not None:
-        yield from unknown_sizes(model, plan.costs.unsized)
+        yield from unknown_sizes(model, plan.costs.sizes, plan.dims)
         yield from uncounted_operators(plan.costs.uncounted)
     caches = plan.costs.caches if plan.costs is not None else find_caches(model)
     yield from separated_states(plan.partition.blocks, caches)
@@ -248,25 +248,22 @@ def separated_states(parts: Sequence[Unit], states: Iterable[StatePair]) -> Iter
 
 
 def unbound_sizes(model: Model, dims: Iterable[str]) -> Iterable[str]:
-    """Which symbolic dimensions of the model's inputs have no number."""
-    bound = frozenset(dims)
-    if unbound := [symbol for symbol in model.symbols if symbol not in bound]:
-        yield f"sizes count {', '.join(unbound)} as 1; set them with --dim NAME=N"
+    """Which dimensions of the model's inputs have no number."""
+    if unbound := [symbol for symbol in model.symbols if symbol not in {*dims}]:
+        yield f"sizes count {_listed(unbound)} as 1; set them with --dim NAME=N"
 
 
-def unknown_sizes(model: Model, unsized: Sequence[str]) -> Iterable[str]:
+def unknown_sizes(model: Model, sizes: Sizes, dims: Iterable[str]) -> Iterable[str]:
     """How many tensors have no size, what that means for the numbers, and what would make it known."""
-    if not unsized:
+    if not sizes.unknown:
         return
-    shapes = (model.boundary_types[name].shape or () for name in unsized)
-    symbols = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str) and dim not in model.dims)
-    named = [symbol for symbol in symbols if symbol not in model.symbols]
-    how = "set their dimensions in the model, as ONNX Runtime's symbolic shape inference does"
-    if named:
-        how = f"set {_listed(named)} with --dim NAME=N"
-    verb = "has" if len(unsized) == 1 else "have"
+    unbound = [symbol for symbol in model.symbols if symbol not in {*dims}]
+    how = "set their shapes in the model's value_info"
+    if names := unbound or sizes.open_dims:
+        how = f"set {_listed(names)} with --dim NAME=N"
+    verb = "has" if len(sizes.unknown) == 1 else "have"
     yield (
-        f"{len(unsized):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {_listed(unsized[:1])}: "
+        f"{len(sizes.unknown):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {sizes.unknown[0]}: "
         f"times, FLOPs and sizes that count them are lower bounds; {how}"
     )
 

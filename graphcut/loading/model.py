@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -42,9 +42,10 @@ class Sizes:
     """Sizes of the tensors of a model for some numbers of its symbols."""
 
     bytes: TensorBytes  #: the size of each tensor.
-    found: Mapping[str, Tensor]  #: the types of those whose sizes are known only for these numbers.
+    found: Mapping[str, Tensor]  #: types that are known only for these numbers.
     #: those without a size: a dimension is unknown, or is a symbol that no input has and nobody gave a number.
     unknown: tuple[str, ...]
+    open_dims: tuple[str, ...]  #: the dimensions (`Tensor.dim_names`) with which the first of these have a size.
 
 
 _WITHOUT_DIMS: Final = ("tensors", "boundary_types", "functions", "symbols", "weight_bytes")
@@ -105,13 +106,21 @@ class Model(Product):
                 types = infer_bound(self.proto, numbers, wanted, self.tensors)
                 more = {name: tensor for name, tensor in types.items() if tensor.bytes_for(numbers)[1]}
                 sizes |= {name: (tensor.bytes_for(numbers)[0], numbers is not counted) for name, tensor in more.items()}
-                found |= more
+                found |= types
                 unknown -= more.keys()
             if is_bound:
                 break
         self._check_sizes(sizes)
         ordered = tuple(name for name in self.tensors if name in unknown)
-        return Sizes(MappingProxyType(sizes), MappingProxyType(found), ordered)
+        first = (name for name in ordered if unknown.isdisjoint(self._reads_for(name)))
+        names = (dim for name in first for dim in found.get(name, self.tensors[name]).dim_names)
+        open_dims = dict.fromkeys(dim for dim in names if isinstance(dim, str) and dim not in counted)
+        return Sizes(MappingProxyType(sizes), MappingProxyType(found), ordered, tuple(open_dims))
+
+    def _reads_for(self, tensor: str) -> Sequence[str]:
+        """What the node reads that writes a tensor."""
+        node = self.graph.producer.get(tensor)
+        return () if node is None else self.graph.nodes[node].reads
 
     def _check_sizes(self, sizes: TensorBytes) -> None:
         """Refuse tensors that together are above `MAX_BYTES`: with a UsageError if numbers for symbols made them so."""
@@ -142,9 +151,9 @@ class Model(Product):
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        """The symbolic dimensions of the inputs, in the order in which they appear."""
-        shapes = [self.tensors[name].shape or () for name in self.graph.reads]
-        return tuple(dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str)))
+        """The dimensions of the inputs without a number, in the order in which they appear (`Tensor.dim_names`)."""
+        names = [self.tensors[name].dim_names for name in self.graph.reads]
+        return tuple(dict.fromkeys(dim for dims in names for dim in dims if isinstance(dim, str)))
 
     def path_from(self, folder: Path) -> str:
         """The path of the model's file relative to `folder`, with links to folders resolved, and `/` as separator.
@@ -239,10 +248,11 @@ def _open(path: Path) -> Model:
 def _check_dims(model: Model, dims: Mapping[str, int]) -> None:
     symbols = _symbols_in(model.proto)
     for name, number in dims.items():
-        if name not in symbols:
+        if name not in symbols and not any(name in tensor.dim_names for tensor in model.tensors.values()):
+            known = ", ".join(sorted({*symbols, *model.symbols}))
             raise UsageError(
                 f"{model.path.name} has no symbolic dimension {name!r}",
-                hint=f"its symbolic dimensions: {', '.join(sorted(symbols)) or 'none'}",
+                hint=f"its symbolic dimensions: {known or 'none'}",
             )
         if not 0 <= number <= MAX_BYTES:
             raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more, and at most 2**56")

@@ -44,9 +44,7 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
         folder: the folder of the external data.
     """
     declared = tensors_of_values([*model.graph.value_info, *model.graph.output, *model.graph.input])
-    symbols = {dim for tensor in declared.values() for dim in tensor.shape or () if isinstance(dim, str)}
-    # Symbols of an earlier inference mean nothing, and could be equal to those of this one.
-    own = {symbol for symbol in symbols if not symbol.startswith("unk__")}
+    own = own_symbols(declared.values())
     declared = {name: _with_symbols(tensor, own) for name, tensor in declared.items()}
     names = {*declared, *wanted, *(value.name for value in model.graph.output)}
     inferred = (value for value in infer_values(without_value_info(model)) if value.name in names)
@@ -58,6 +56,12 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
     if gaps:
         tensors = _merged_all(tensors, ort_types(model, gaps, folder, own))
     return tensors
+
+
+def own_symbols(tensors: Iterable[Tensor]) -> set[str]:
+    """The symbols in shapes, without those that an earlier inference made: they mean nothing."""
+    symbols = {dim for tensor in tensors for dim in tensor.shape or () if isinstance(dim, str)}
+    return {symbol for symbol in symbols if not symbol.startswith("unk__")}
 
 
 def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = None) -> Tensor:

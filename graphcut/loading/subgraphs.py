@@ -60,10 +60,11 @@ def has_subgraphs(node: NodeProto) -> bool:
 
 def captures(node: NodeProto) -> list[str]:
     """The names that the subgraphs of `node` read from outside of it, in the order in which they are first read."""
-    return list(dict.fromkeys(name for subgraph in subgraphs(node) for name in _free_names(subgraph)))
+    return list(dict.fromkeys(name for subgraph in subgraphs(node) for name in free_names(subgraph)))
 
 
-def _free_names(graph: GraphProto) -> Iterator[str]:
+def free_names(graph: GraphProto) -> Iterator[str]:
+    """The names that a subgraph reads from outside of it; each as often as it is read."""
     own = {""}
     own.update(value.name for value in graph.input)
     own.update(tensor.name for tensor in graph.initializer)

@@ -291,7 +291,7 @@ class _Planner:
     def _as_known(self, outcome: Optimality) -> Optimality:
         """The outcome; nothing is proven of a value that hangs on tensors without a size."""
         is_of_files = isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}
-        if not self.costs.unsized or is_of_files or (isinstance(self.goal, Within) and not self.goal.counting):
+        if not self.costs.sizes.unknown or is_of_files or (isinstance(self.goal, Within) and not self.goal.counting):
             return outcome
         return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
 

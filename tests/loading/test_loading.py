@@ -570,7 +570,7 @@ def test_symbols_are_in_the_order_of_the_inputs(opened: Draw) -> None:
     model = drawn("Add: x z > y")
     del model.graph.input[:]
     model.graph.input.extend([floats("x", "rows", 2), floats("z", "batch", "rows", None)])
-    assert opened(model).symbols == ("rows", "batch")
+    assert opened(model).symbols == ("rows", "batch", "z.2")
 
 
 def test_an_unknown_symbol_is_refused_and_the_known_ones_are_listed(chain: Path) -> None:

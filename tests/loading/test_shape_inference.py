@@ -13,11 +13,11 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 import graphcut
 import graphcut.demos
-from graphcut import At, Cascade, Model, ModelError, Tensor, load
+from graphcut import At, Cascade, Model, ModelError, Tensor, UsageError, load
 from graphcut.core.wiring import BITS, Dim
 from graphcut.loading import bound_sizes
 from graphcut.loading.bound_sizes import infer_bound
@@ -647,20 +647,88 @@ def test_a_random_value_is_not_evaluated() -> None:
     assert said(infer_bound(arithmetic(*steps), {}, {"a"}), "a") == ["float32[?]"]
 
 
-def test_subgraphs_and_functions_are_not_evaluated() -> None:
-    """An If has its branches' shapes; a function may be called as an operator of onnx is."""
-    branch = helper.make_graph([node("Identity", "s", "t")], "body", [], [ints("t")])
-    steps = [
-        *dims_of("s"),
-        node("Equal", "s s", "yes"),
-        node("If", "yes", "size", then_branch=branch, else_branch=branch),
-        node("Range", "zero size one", "a"),
-    ]
-    assert said(infer_bound(arithmetic(*steps), {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
+def test_functions_are_evaluated() -> None:
+    """A function may be called as an operator of onnx is."""
     twice = helper.make_function("", "Neg", ["p"], ["q"], [node("Add", "p p", "q")], [helper.make_opsetid("", 17)])
     model = arithmetic(*dims_of("s"), node("Neg", "s", "size"), node("Range", "zero size one", "a"))
     model.functions.append(twice)
-    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[?]"]
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[6]"]
+
+
+def graph(*steps: NodeProto, reads: tuple[ValueInfoProto, ...] = (), writes: str = "t") -> GraphProto:
+    return helper.make_graph(steps, "inner", reads, [ValueInfoProto(name=name) for name in writes.split()])
+
+
+def loop(limit: str, go_on: NodeProto, collected: NodeProto) -> list[NodeProto]:
+    """`a` is what a loop over `x` collects; `go_on` writes whether there is another step, from `go`."""
+    reads = (ints("i"), helper.make_tensor_value_info("go", TensorProto.BOOL, []), floats("h", None, None, None))
+    body = graph(go_on, node("Relu", "h", "h2"), collected, reads=reads, writes="more h2 c")
+    return [*dims_of("s"), node("Loop", f"{limit} - x", "last a", body=body)]
+
+
+INNER: dict[str, tuple[list[NodeProto], str]] = {
+    "the branch that a size decides": (
+        [
+            *dims_of("s"),
+            node("Equal", "s one", "yes"),
+            node(
+                "If",
+                "yes",
+                "size",
+                then_branch=graph(node("Identity", "s", "t")),
+                else_branch=graph(node("Add", "s s", "t")),
+            ),
+            node("Range", "zero size one", "a"),
+        ],
+        "s if s == 1 else 2*s",
+    ),
+    "what both branches have": (
+        [
+            node("ReduceSum", "x", "total", keepdims=0),
+            node("Cast", "total", "yes", to=TensorProto.BOOL),
+            node("If", "yes", "a", then_branch=graph(node("Neg", "x", "t")), else_branch=graph(node("Relu", "x", "t"))),
+        ],
+        "n, s, 4",
+    ),
+    "what every step of a loop collects": (
+        loop("s", node("Identity", "go", "more"), node("Neg", "h2", "c")),
+        "s, n, s, 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("idiom", INNER)
+@pytest.mark.parametrize(("n", "s"), [(2, 5), (1, 1)])
+def test_sizes_are_computed_in_subgraphs(idiom: str, n: int, s: int) -> None:
+    steps, formula = INNER[idiom]
+    model, expected = arithmetic(*steps), np.atleast_1d(eval(formula, {"n": n, "s": s}))  # noqa: S307 - ours, above
+    assert infer_bound(model, {"n": n, "s": s}, {"a"})["a"].shape == tuple(expected)
+    assert sizes_when_run(model, {"x": np.zeros((n, s, 4), np.float32)}, "a") == tuple(expected)
+
+
+def test_what_a_loop_collects_until_a_value_stops_it_has_no_size_along_its_steps() -> None:
+    stops = node("Less", "h_sum h_sum", "more")
+    steps = loop("s", stops, node("Neg", "h2", "c"))
+    steps[-1].attribute[0].g.node.insert(0, node("ReduceSum", "h", "h_sum", keepdims=0))
+    assert said(infer_bound(arithmetic(*steps), {"n": 2, "s": 3}, {"a", "last"}), "a", "last") == [
+        "float32[?,2,3,4]",
+        "float32[2,3,4]",
+    ]
+
+
+def test_what_a_loop_changes_has_no_size() -> None:
+    """The sizes before the loop are not those after it."""
+    steps = loop("s", node("Identity", "go", "more"), node("Neg", "h2", "c"))
+    steps[-1].attribute[0].g.node[1].CopyFrom(node("Concat", "h h", "h2", axis=1))
+    found = infer_bound(arithmetic(*steps), {"n": 2, "s": 3}, {"a", "last"})
+    assert said(found, "a", "last") == ["float32[3,2,?,4]", "float32[2,?,4]"]
+
+
+def test_a_branch_that_a_value_decides_has_what_both_have() -> None:
+    branches = {"then_branch": graph(node("Neg", "x", "t")), "else_branch": graph(node("Concat", "x x", "t", axis=1))}
+    steps = [node("ReduceSum", "x", "sum", keepdims=0), node("Cast", "sum", "yes", to=TensorProto.BOOL)]
+    model = arithmetic(*steps, node("If", "yes", "a", **branches))
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["float32[2,?,4]"]
 
 
 def test_no_value_grows_with_the_numbers_of_the_symbols() -> None:
@@ -838,3 +906,23 @@ def test_a_size_that_depends_on_values_has_none_until_its_own_symbol_is_bound(op
     )
     assert opened(proto).sizes.unknown == ("i", "y")
     assert load(opened(proto), dims={"found": 3}).tensor_bytes["y"] == (24, True)
+
+
+def test_dimensions_without_a_name_are_bound_by_tensor_and_axis(opened: Draw) -> None:
+    """An input of any size, and positions that only a run knows: the sizes of both, and of what follows, are set."""
+    steps = [helper.make_node("NonZero", ["x"], ["i"]), helper.make_node("Neg", ["i"], ["y"])]
+    model = opened(model_of(steps, [floats("x", None, 4)], [ValueInfoProto(name="y")]))
+    assert (model.symbols, model.sizes.unknown, model.tensor_bytes["x"]) == (("x.0",), ("i", "y"), (16, False))
+    assert model.sizes.open_dims == ("i.1",)
+    bound = load(model, dims={"x.0": 3, "i.1": 5})
+    assert bound.sizes.unknown == ()
+    assert bound.tensor_bytes == {"x": (48, True), "i": (80, True), "y": (80, True)}
+
+
+@pytest.mark.parametrize("name", ["x.1", "x.2", "i.0", "other.0", "x."])
+def test_a_dimension_that_has_a_number_or_is_not_there_is_refused(name: str, opened: Draw) -> None:
+    steps = [helper.make_node("NonZero", ["x"], ["i"]), helper.make_node("Neg", ["i"], ["y"])]
+    model = opened(model_of(steps, [floats("x", None, 4)], [ValueInfoProto(name="y")]))
+    with pytest.raises(UsageError, match=f"has no symbolic dimension '{name}'") as refused:
+        load(model, dims={name: 3})
+    assert refused.value.hint == "its symbolic dimensions: x.0"

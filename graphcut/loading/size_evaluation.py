@@ -1,0 +1,299 @@
+"""Size evaluation: sizes that are computed by operators through which ONNX shape inference propagates no values.
+
+Values are evaluated with onnx's reference implementation, but only those that are known to be small beforehand: the
+size of a mask is computed, not the mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ..core.wiring import BITS, Tensor
+from .shape_inference import (
+    UNKNOWN,
+    has_unknown_dims,
+    merged,
+    ort_types,
+    tensor_of_initializer,
+    tensor_of_type,
+    type_proto,
+    with_shape,
+)
+from .subgraphs import (
+    callee_key,
+    captures,
+    domain,
+    free_names,
+    function_key,
+    has_subgraphs,
+    is_external,
+    is_stateful,
+    subgraphs,
+)
+
+_WHOLE: Final = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+_MAX_ELEMENTS: Final = 1024
+"""A value with more elements is not evaluated."""
+_COUNTING: Final = frozenset({"Compress", "NonZero", "Unique"})
+"""Operators whose output size depends on the values of their inputs, and is not larger than these."""
+_TRUE: Final = numpy_helper.from_array(np.array(True))
+
+
+class SizeEvaluation:
+    """Evaluates small values that depend on sizes and constants only, and the sizes that depend on these.
+
+    Collects the nodes that unknown sizes depend on, and visits them in topological order: onnx infers the types of a
+    node's outputs from the known values of its inputs, and the reference implementation computes values. Only values
+    that are known to be small are computed, so that nothing grows with the numbers of the symbols. Of an If the branch
+    that it takes is visited, or both; of a Loop the body, once or until what it carries keeps its shape.
+
+    Attributes:
+        declared: known types, from shape inference and messages.
+        found: the types that evaluation found.
+    """
+
+    def __init__(
+        self,
+        model: ModelProto,
+        graph: GraphProto,
+        dims: Mapping[str, int],
+        inferred: Mapping[str, ValueInfoProto],
+        declared: Mapping[str, Tensor],
+    ) -> None:
+        self.declared = dict(declared)
+        self.found: dict[str, Tensor] = {}
+        self._model = model
+        self._nodes = graph.node
+        self._dims = dims
+        self._opsets = {domain(opset.domain): opset for opset in model.opset_import}
+        self._functions = {function_key(function) for function in model.functions}
+        weights = {weight.name: weight for weight in graph.initializer}
+        inputs = {value.name: value for value in graph.input}
+        self._messages: dict[str, TensorProto | ValueInfoProto] = {**weights, **inputs, **inferred}
+        self._weights = {name: weight for name, weight in weights.items() if not is_external(weight)}
+        self._values: dict[str, TensorProto] = {}
+
+    @cached_property
+    def _producer(self) -> Mapping[str, int]:
+        return {name: i for i, node in enumerate(self._nodes) for name in node.output}
+
+    def run(self, names: Iterable[str]) -> None:
+        """Find the sizes of `names`, as far as possible."""
+        for i in self._dependencies(names):
+            self._visit(self._nodes[i])
+
+    def _visit(self, node: NodeProto) -> None:
+        if has_subgraphs(node):
+            self._look_inside(node)
+        elif callee_key(node) not in self._functions:
+            self._infer_types(node)
+            self._compute_values(node)
+        for tensor in filter(None, map(self.tensor, node.output)):
+            if has_unknown_dims(tensor):
+                self.found[tensor.name] = tensor.with_numbers(self._dims)
+
+    def tensor(self, name: str) -> Tensor | None:
+        """What is known of the type of a tensor."""
+        if name not in self.declared and name in self._messages:
+            message = self._messages[name]
+            if isinstance(message, TensorProto):
+                tensor = tensor_of_initializer(message)
+            else:
+                tensor = tensor_of_type(name, message.type, symbols=set())
+            if tensor.dtype != UNKNOWN:
+                self.declared[name] = tensor
+        return self.found.get(name) or self.declared.get(name)
+
+    def value(self, name: str) -> TensorProto | None:
+        """The value of a tensor, if it is small and known."""
+        tensor = self.tensor(name)
+        if name in self._weights and tensor and _is_small(tensor):
+            return self._weights[name]
+        return self._values.get(name)
+
+    def _dependencies(self, names: Iterable[str]) -> list[int]:
+        """The nodes that the sizes of `names` may depend on, in topological order."""
+        found: set[int] = set()
+        waiting = list(names)
+        while waiting:
+            i = self._producer.get(waiting.pop())
+            if i is not None and i not in found:
+                found.add(i)
+                node = self._nodes[i]
+                reads = {name: self.tensor(name) for name in (*node.input, *captures(node))}
+                waiting += [name for name, tensor in reads.items() if tensor is None or has_unknown_dims(tensor)]
+                small = [name for name, tensor in reads.items() if tensor is not None and _is_small(tensor)]
+                waiting += [] if _reads_shape(node) else small
+        return sorted(found)
+
+    def _infer_types(self, node: NodeProto) -> None:
+        """Infer the types of the outputs of `node`, if one has unknown dimensions."""
+        reads = {name: self.tensor(name) for name in node.input if name}
+        writes = [self.tensor(name) for name in node.output if name]
+        if all(t and not has_unknown_dims(t) for t in writes) or not all(reads.values()):
+            return
+        types = {name: type_proto(tensor) for name, tensor in reads.items() if tensor}
+        values = {name: value for name in reads if (value := self.value(name))}
+        try:
+            opset = self._opsets[domain(node.domain)]
+            if not onnx.defs.has(node.op_type, domain=opset.domain):
+                found = self._asked_of_ort(node, types, values)
+            else:
+                schema = onnx.defs.get_schema(node.op_type, opset.version, opset.domain)
+                kinds = onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=[opset])
+                found = {name: tensor_of_type(name, kind, symbols=set()) for name, kind in kinds.items()}
+        except Exception:  # noqa: BLE001 - nobody knows the operator or a type: the sizes stay unknown
+            return
+        for name, tensor in found.items():
+            if tensor.dtype != UNKNOWN:
+                self.found[name] = merged(self.tensor(name) or tensor, tensor)
+
+    def _look_inside(self, node: NodeProto) -> None:
+        """Infer the types of the outputs of an If or a Loop from its subgraphs."""
+        types: Iterable[Tensor | None] = ()
+        if node.op_type == "If":
+            condition = self.scalar(node.input[0])
+            taken = [a.g for a in node.attribute if condition is None or (a.name == "then_branch") == bool(condition)]
+            insides = [self._inside(branch, {}) for branch in taken]
+            types = [_common(ends) for ends in zip(*map(_outputs, insides, taken), strict=True)]
+            if condition is not None:
+                values = zip(node.output, (insides[0].value(end.name) for end in taken[0].output), strict=True)
+                self._values.update({name: value for name, value in values if value is not None})
+        elif node.op_type == "Loop":
+            types = self._loop_types(node, next(subgraphs(node)))
+        for name, tensor in zip(node.output, types, strict=False):
+            if name and tensor is not None:
+                self.found[name] = Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
+
+    def _loop_types(self, node: NodeProto, body: GraphProto) -> Sequence[Tensor | None]:
+        """The types of what a Loop carries, as far as no iteration changes them, and of what it collects."""
+        step, condition, *names = (value.name for value in body.input)
+        scalars = {
+            step: Tensor(name=step, dtype="int64", shape=()),
+            condition: Tensor(name=condition, dtype="bool", shape=()),
+        }
+        states = [self.tensor(name) for name in node.input[2:]]
+        while True:
+            inside = self._inside(body, scalars | dict(zip(names, states, strict=True)), {condition: _TRUE})
+            ends = _outputs(inside, body)[1:]
+            common = [_common(pair) for pair in zip(states, ends[: len(states)], strict=True)]
+            if common == states:
+                break
+            states = common
+        is_endless = inside.scalar(body.output[0].name) and (not node.input[1] or self.scalar(node.input[1]))
+        steps = self.scalar(node.input[0]) if is_endless else None
+        collected = [_stacked(end, steps) for end in ends[len(states) :]]
+        return [*states, *collected]
+
+    def _inside(
+        self, graph: GraphProto, inputs: Mapping[str, Tensor | None], values: Mapping[str, TensorProto] | None = None
+    ) -> SizeEvaluation:
+        """The evaluation of all nodes of a subgraph, whose inputs have these types and values."""
+        outer = list(dict.fromkeys(free_names(graph)))
+        types = {**{name: self.tensor(name) for name in outer}, **inputs}
+        inside = SizeEvaluation(self._model, graph, self._dims, {}, {n: t for n, t in types.items() if t is not None})
+        known = {**{name: self.value(name) for name in outer}, **(values or {})}
+        inside._values = {name: value for name, value in known.items() if value is not None}
+        for node in graph.node:
+            inside._visit(node)
+        return inside
+
+    def scalar(self, name: str) -> int | None:
+        """The value of a tensor with one element; None if it is not known."""
+        value = self.value(name)
+        return int(numpy_helper.to_array(value).item()) if value is not None and math.prod(value.dims) == 1 else None
+
+    def _asked_of_ort(
+        self, node: NodeProto, types: Mapping[str, TypeProto], values: Mapping[str, TensorProto]
+    ) -> dict[str, Tensor]:
+        """The types of the outputs of a node by ONNX Runtime, from a model of this node alone."""
+        model = ModelProto(ir_version=self._model.ir_version, opset_import=self._opsets.values())
+        model.graph.name = "node"
+        model.graph.node.append(node)
+        model.graph.initializer.extend(values.values())
+        rest = (ValueInfoProto(name=name, type=kind) for name, kind in types.items() if name not in values)
+        model.graph.input.extend(rest)
+        return ort_types(model, [name for name in node.output if name], Path(), set())
+
+    def _compute_values(self, node: NodeProto) -> None:
+        """Compute the outputs of `node`, if they are small and the inputs are known."""
+        writes = [self.tensor(name) for name in node.output if name]
+        is_small = node.op_type in _COUNTING or all(tensor and _is_small(tensor) for tensor in writes)
+        if not is_small or domain(node.domain) or is_stateful(node, {}):
+            return
+        try:
+            pairs = zip(node.output, self._outputs(node), strict=False)  # there may be no outputs
+            values = [numpy_helper.from_array(np.asarray(value), name) for name, value in pairs if name]
+        except Exception:  # noqa: BLE001 - the reference implementation can't compute it: it stays unknown
+            return
+        self._values.update({value.name: value for value in values})
+        self.found.update({value.name: tensor_of_initializer(value) for value in values})
+
+    def _outputs(self, node: NodeProto) -> Sequence[Any]:
+        """The outputs of `node`; empty if an input is unknown."""
+        if _reads_shape(node):
+            tensor = self.tensor(node.input[0])
+            return [_shape_output(node, _sizes(tensor))] if tensor and not has_unknown_dims(tensor) else []
+        values = {name: self.value(name) for name in node.input if name}
+        feeds = {name: numpy_helper.to_array(value) for name, value in values.items() if value is not None}
+        if len(feeds) < len(values):
+            return []
+        with np.errstate(all="ignore"):
+            return cast(list[Any], ReferenceEvaluator(node, opsets={"": self._opsets[""].version}).run(None, feeds))
+
+
+def _reads_shape(node: NodeProto) -> bool:
+    """Whether it reads the shape of its input, not its values."""
+    return node.op_type in {"Shape", "Size"} and not domain(node.domain)
+
+
+def _shape_output(node: NodeProto, sizes: Sequence[int]) -> NDArray[np.int64]:
+    """The output of a Shape or Size node for an input of the shape `sizes`."""
+    ends = {attribute.name: attribute.i for attribute in node.attribute}
+    found = math.prod(sizes) if node.op_type == "Size" else sizes[ends.get("start", 0) : ends.get("end")]
+    return np.array(found, np.int64)
+
+
+def _is_small(tensor: Tensor) -> bool:
+    """Whether its value may be evaluated. Not a float matrix: it may be an activation of a small model."""
+    if not tensor.is_plain or has_unknown_dims(tensor) or tensor.dtype not in BITS:
+        return False
+    sizes = _sizes(tensor)
+    return math.prod(sizes) <= _MAX_ELEMENTS and (len(sizes) <= 1 or tensor.dtype in _WHOLE)
+
+
+def _sizes(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a tensor without unknown dimensions."""
+    return cast(tuple[int, ...], tensor.shape)
+
+
+def _outputs(inside: SizeEvaluation, graph: GraphProto) -> list[Tensor | None]:
+    return [inside.tensor(value.name) for value in graph.output]
+
+
+def _stacked(tensor: Tensor | None, steps: int | None) -> Tensor | None:
+    return tensor and with_shape(tensor, None if tensor.shape is None else (steps, *tensor.shape))
+
+
+def _common(types: Iterable[Tensor | None]) -> Tensor | None:
+    """The type that all of `types` have, with unknown dimensions where they differ; its name is that of the first."""
+    first, *others = types
+    for other in others:
+        if first is None or other is None or first.dtype != other.dtype:
+            return None
+        if first.shape is None or other.shape is None or len(first.shape) != len(other.shape):
+            first = with_shape(first, None)
+        else:
+            pairs = zip(first.shape, other.shape, strict=True)
+            first = with_shape(first, [a if a == b else None for a, b in pairs])
+    return first
