@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -112,15 +113,23 @@ class Model(Product):
                 break
         self._check_sizes(sizes)
         ordered = tuple(name for name in self.tensors if name in unknown)
-        first = (name for name in ordered if unknown.isdisjoint(self._reads_for(name)))
-        names = (dim for name in first for dim in found.get(name, self.tensors[name]).dim_names)
-        open_dims = dict.fromkeys(dim for dim in names if isinstance(dim, str) and dim not in counted)
-        return Sizes(MappingProxyType(sizes), MappingProxyType(found), ordered, tuple(open_dims))
+        return Sizes(
+            MappingProxyType(sizes), MappingProxyType(found), ordered, self._open_dims(unknown, found, counted)
+        )
 
-    def _reads_for(self, tensor: str) -> Sequence[str]:
-        """What the node reads that writes a tensor."""
-        node = self.graph.producer.get(tensor)
-        return () if node is None else self.graph.nodes[node].reads
+    def _open_dims(
+        self, unknown: AbstractSet[str], found: Mapping[str, Tensor], numbers: Mapping[str, int]
+    ) -> tuple[str, ...]:
+        """The dimensions without a number of those tensors in `unknown` that depend on no other of them."""
+        later: set[str] = set()  # what depends on `unknown`
+        dims: dict[int | str, None] = {}
+        for node in map(self.graph.nodes.__getitem__, self.graph.flow):
+            open_tensors = [found.get(name, self.tensors[name]) for name in node.writes if name in unknown]
+            if later.isdisjoint(node.reads):
+                dims.update(dict.fromkeys(dim for tensor in open_tensors for dim in tensor.dim_names))
+            if open_tensors or not later.isdisjoint(node.reads):
+                later.update(node.writes)
+        return tuple(dim for dim in dims if isinstance(dim, str) and dim not in numbers)
 
     def _check_sizes(self, sizes: TensorBytes) -> None:
         """Refuse tensors that together are above `MAX_BYTES`: with a UsageError if numbers for symbols made them so."""
