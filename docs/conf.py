@@ -36,6 +36,7 @@ napoleon_use_ivar = True
 napoleon_numpy_docstring = False
 
 nitpicky = True
+nitpick_ignore_regex = [("py:obj", r"typing\.Literal\[.*")]  # Sphinx divides it at its commas
 
 html_theme = "furo"
 html_title = f"graphcut {version}"

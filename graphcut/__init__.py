@@ -10,11 +10,15 @@ The public names are those of `__init__.pyi`. A module is imported when one of i
 Scientific Python SPEC 1), so that the command starts fast, and a machine that only runs parts needs no onnx.
 """
 
+import os
 import re
 from importlib import import_module
 from pathlib import Path
 
 from .core.product import Product
+
+# ONNX Runtime's telemetry is on by default on some systems, and is read when onnxruntime is imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as \w+$", flags=re.MULTILINE)
 _MODULES = {name: module for module, name in _IMPORT.findall(Path(__file__).with_suffix(".pyi").read_text("utf-8"))}

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade
 from ..running.npz_files import save_outputs
+from ..running.stage import Optimization
 from ..verifying.differences import difference
 from .contender import BenchmarkRun, BenchmarkTask
 from .ways import BASELINE, WAYS
@@ -45,6 +46,7 @@ class WayResult:
     #: the largest absolute difference from the outputs of the whole model; 0 if all bits are the same, None if they
     #: can't be compared.
     difference: float | None = None
+    others_cores: float = 0.0  #: how many cores other programs kept busy meanwhile; 0 if unknown.
     error: str = ""  #: why it could not run; empty if it ran.
 
 
@@ -55,6 +57,7 @@ def compare(
     model: Path | None = None,
     ways: Sequence[str] = tuple(WAYS),
     rounds: int = 3,
+    optimize: Optimization = "all",
     progress: Callable[[str, int], None] | None = None,
 ) -> tuple[WayResult, ...]:
     """Measure the whole model and its cascade in several ways, on one feed of arrays of numbers.
@@ -73,7 +76,9 @@ def compare(
     measured: dict[str, list[BenchmarkRun]] = {way: [] for way in (BASELINE, *ways)}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="graphcut-bench-") as folder:
-        task = BenchmarkTask(way=BASELINE, model=str(source), cascade=str(cascade.path), folder=folder, runs=3)
+        task = BenchmarkTask(
+            way=BASELINE, model=str(source), cascade=str(cascade.path), folder=folder, runs=3, optimize=optimize
+        )
         save_outputs(arrays, task.inputs)
         pilot = _measured(task)
         if isinstance(pilot, str):
@@ -119,6 +124,7 @@ def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun
         ratio=median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True)),
         difference=difference,
         peak_bytes=round(median(run.peak_bytes for run in runs)),
+        others_cores=median(run.others_cores for run in runs),
         **{field: median(getattr(run, field) for run in runs) for field in ("load_s", "run_s", "cpu_s")},
     )
 

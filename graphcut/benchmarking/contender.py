@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
@@ -21,7 +22,7 @@ from ..running.npz_files import save_outputs
 from ..running.pipelined import Pipeline
 from ..running.process_memory import status_bytes, unloaded_library_bytes
 from ..running.scheduling.assignment import Via
-from ..running.stage import SessionConfig, session_options
+from ..running.stage import Optimization, SessionConfig, session_options
 from .ways import CORES
 
 Feeds = Mapping[str, Any]
@@ -40,6 +41,7 @@ class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
     cascade: str  #: path of its cascade.
     folder: str  #: with `inputs.npz`, one feed; for the outputs, WAY.npz, and the `BenchmarkRun`, `result.json`.
     runs: int  #: how often to run it, after one run that is not measured.
+    optimize: Optimization = "all"  #: ONNX Runtime's graph optimizations.
 
     @property
     def inputs(self) -> Path:
@@ -59,6 +61,7 @@ class BenchmarkRun(msgspec.Struct, frozen=True, kw_only=True):
     run_s: float
     cpu_s: float
     peak_bytes: int
+    others_cores: float
 
 
 def measure_way(task: BenchmarkTask) -> None:
@@ -67,16 +70,17 @@ def measure_way(task: BenchmarkTask) -> None:
         feed = {name: file[name] for name in file.files}
     base = status_bytes("VmRSS") + unloaded_library_bytes()
     began = perf_counter()
-    with _OPENERS[task.way](Path(task.model), Path(task.cascade)) as answer:
+    with _OPENERS[task.way](task, SessionConfig(optimize=task.optimize)) as answer:
         first = answer([feed])
-        loaded, cpu = perf_counter(), _cpu_s()
+        loaded, cpu, all_cpu = perf_counter(), _cpu_s(), _machine_cpu_s()
         answer([feed] * task.runs)
-        ended = perf_counter()
+        ended, own_s, all_s = perf_counter(), _cpu_s() - cpu, _machine_cpu_s() - all_cpu
         result = BenchmarkRun(
             load_s=loaded - began,
             run_s=(ended - loaded) / task.runs,
-            cpu_s=(_cpu_s() - cpu) / task.runs,
+            cpu_s=own_s / task.runs,
             peak_bytes=max(0, sum(status_bytes("VmHWM", p) - base for p in _processes())),
+            others_cores=max(0.0, all_s - own_s) / (ended - loaded),
         )
     save_outputs(first, Path(task.folder, f"{task.way}.npz"))
     task.result.write_bytes(msgspec.json.encode(result))
@@ -102,6 +106,14 @@ def _cpu_s() -> float:
     return total
 
 
+def _machine_cpu_s() -> float:
+    """Processor time of all programs since the machine started; 0 on systems without /proc."""
+    with suppress(OSError):
+        user, nice, system, _idle, _waiting, *interrupts = map(int, Path("/proc/stat").read_text().split(None, 8)[1:8])
+        return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 # The ways
 
 
@@ -110,8 +122,10 @@ def _last(answers: Iterable[Any]) -> Any:  # noqa: ANN401 - outputs by name
 
 
 @contextmanager
-def _whole(model: Path, _: Path, *, options: ort.SessionOptions, callers: int = 1) -> Iterator[Answer]:
-    session = ort.InferenceSession(os.fspath(model), options, providers=["CPUExecutionProvider"])
+def _whole(task: BenchmarkTask, config: SessionConfig, *, callers: int = 1, spins: bool = False) -> Iterator[Answer]:
+    options = session_options(config)
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
+    session = ort.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
     def run(feed: Feeds) -> dict[str, Any]:
@@ -122,36 +136,36 @@ def _whole(model: Path, _: Path, *, options: ort.SessionOptions, callers: int = 
 
 
 @contextmanager
-def _parts(_: Path, cascade: Path) -> Iterator[Answer]:
-    with Runner(cascade) as runner:
+def _parts(task: BenchmarkTask, config: SessionConfig) -> Iterator[Answer]:
+    with Runner(task.cascade, config=config) as runner:
         yield lambda feeds: _last(map(runner.run, feeds))
 
 
 @contextmanager
-def _parts_in_turn(_: Path, cascade: Path, *, exact: bool) -> Iterator[Answer]:
+def _parts_in_turn(task: BenchmarkTask, config: SessionConfig, *, exact: bool) -> Iterator[Answer]:
     def answer(feeds: Sequence[Feeds]) -> dict[str, Any]:
         limit = _SLACK_BYTES
         try:
-            Runner(cascade, memory_bytes=1, exact=exact).run(feeds[0])
+            Runner(task.cascade, config=config, memory_bytes=1, exact=exact).run(feeds[0])
         except MemoryCapError as error:
             limit += error.smallest_bytes
-        with Runner(cascade, memory_bytes=limit, exact=exact) as runner:
+        with Runner(task.cascade, config=config, memory_bytes=limit, exact=exact) as runner:
             return _last(map(runner.run, feeds))  # type: ignore[no-any-return]
 
     yield answer
 
 
 @contextmanager
-def _pipeline(_: Path, cascade: Path, *, via: Via) -> Iterator[Answer]:
-    with Pipeline(cascade, via=via) as pipeline:
+def _pipeline(task: BenchmarkTask, config: SessionConfig, *, via: Via) -> Iterator[Answer]:
+    with Pipeline(task.cascade, via=via, config=config) as pipeline:
         yield lambda feeds: _last(pipeline.map(feeds))
 
 
-_OPENERS: Final[Mapping[str, Callable[[Path, Path], AbstractContextManager[Answer]]]] = {
-    "whole": partial(_whole, options=session_options(SessionConfig())),
-    "whole-spinning": partial(_whole, options=ort.SessionOptions()),
-    "whole-concurrent": partial(_whole, options=session_options(SessionConfig(threads=1)), callers=CORES),
-    "whole-mapped": partial(_whole, options=session_options(SessionConfig(prepacked=False))),
+_OPENERS: Final[Mapping[str, Callable[[BenchmarkTask, SessionConfig], AbstractContextManager[Answer]]]] = {
+    "whole": _whole,
+    "whole-spinning": partial(_whole, spins=True),
+    "whole-concurrent": lambda task, config: _whole(task, replace(config, threads=1), callers=CORES),
+    "whole-mapped": lambda task, config: _whole(task, replace(config, prepacked=False)),
     "parts": _parts,
     "parts-in-turn": partial(_parts_in_turn, exact=True),
     "parts-in-turn-mapped": partial(_parts_in_turn, exact=False),

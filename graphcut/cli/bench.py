@@ -1,6 +1,6 @@
 """The command `graphcut bench`."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from typer import Option
@@ -8,9 +8,11 @@ from typer import Option
 from ..benchmarking.ways import WAYS, way_descriptions
 from ..core.errors import UsageError
 from .application import check_applicable, given_options
-from .common_options import AsJson, CascadePath, OneInput, OriginalOptions, open_
+from .common_options import AsJson, CascadePath, OneInput, Optimize, OriginalOptions, open_
 from .input_files import RANDOM, is_random, read_or_generate
-from .output import print_, print_json, say
+from .output import complain, print_, print_json, say
+
+_QUIET_CORES: Final = 0.2  #: below this, other programs hardly change the times.
 
 
 def bench(
@@ -27,6 +29,7 @@ def bench(
             autocompletion=lambda: list(way_descriptions().items()),
         ),
     ] = None,
+    optimize: Optimize = "all",
     as_json: AsJson = False,
 ) -> None:
     """Compare the model and its parts: time, memory, outputs."""
@@ -45,8 +48,12 @@ def bench(
         model=whole.path,
         ways=tuple(way or WAYS),
         rounds=rounds,
+        optimize=optimize,
         progress=lambda title, number: say(f"round {number + 1} of {rounds}: {title}"),
     )
+    others = max(result.others_cores for result in results)
+    if others > _QUIET_CORES:
+        complain(f"other programs kept {others:.1f} cores busy: compare the processor column, not times and ratios")
     if as_json:
         from ..drawing.run_records import BenchmarkRecord
 

@@ -35,6 +35,10 @@ Profile = Annotated[Literal["prefill", "decode"], Option(help="For a decoder: co
 Tokens = Annotated[int, Option(metavar="N", min=1, help="Prompt length for prefill, KV-cache length for decode.")]
 Force = Annotated[bool, Option("--force", "-f", help="Overwrite an existing output.")]
 AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Optimize = Annotated[
+    Literal["none", "basic", "all"],
+    Option(help="ONNX Runtime's graph optimizations. none: the bits of the whole model without optimizations."),
+]
 Via = Literal["threads", "processes", "ray"]
 Workers = Annotated[int | None, Option(metavar="N", min=1, help="Number of workers that share the parts.")]
 
@@ -46,8 +50,8 @@ def _providers() -> list[str]:
 
 
 @dataclass(frozen=True)
-class ProviderOptions:
-    """Options of the execution provider."""
+class SessionOptions:
+    """How ONNX Runtime runs the parts."""
 
     provider: Annotated[str | None, Option(metavar="NAME", help="Execution provider.", autocompletion=_providers)] = (
         None
@@ -55,6 +59,11 @@ class ProviderOptions:
     provider_option: Annotated[
         list[str] | None, Option(metavar="KEY=VALUE", help="Its option, e.g. device_id=0. Repeatable.")
     ] = None
+
+    allow_fallback: Annotated[
+        bool, Option("--allow-fallback", help="Run a part on the CPU where its provider is missing or can't start.")
+    ] = False
+    optimize: Optimize = "all"
 
     def session_config(self) -> SessionConfig:
         """How sessions are built."""
@@ -68,7 +77,9 @@ class ProviderOptions:
                     f"--provider-option {text}: expected KEY=VALUE", hint="for example --provider-option device_id=0"
                 )
             options[key] = value
-        return SessionConfig(provider=self.provider, options=options)
+        return SessionConfig(
+            optimize=self.optimize, provider=self.provider, options=options, allow_fallback=self.allow_fallback
+        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typer import Option
 
 from ..core.errors import UsageError
 from ..core.units import count, duration
-from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, ProviderOptions, States, Via, Workers, open_
+from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, SessionOptions, States, Via, Workers, open_
 from .input_files import is_random, say_generated
 from .output import print_, print_json, say
 
@@ -27,7 +27,7 @@ _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 def generate(
     cascade_path: CascadePath,
     prompt_ids: Annotated[list[str], Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")],
-    provider: ProviderOptions,
+    session: SessionOptions,
     original: OriginalOptions,
     max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate at most.")] = 64,
     stop_ids: Annotated[list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence.")] = None,
@@ -61,7 +61,7 @@ def generate(
         max_context=max_context,
         via=via,
         workers=workers,
-        config=provider.session_config(),
+        config=session.session_config(),
     )
     made, times = _printed(tokens, len(prompts), is_silent=as_json)
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,12 @@ from typer import Option
 from ..core.errors import RunError, UsageError
 from ..core.units import parse_bytes, size
 from .application import check_applicable, given_options
-from .common_options import CascadePath, Force, OriginalOptions, Output, ProviderOptions, Via, Workers, open_
+from .common_options import CascadePath, Force, OriginalOptions, Output, SessionOptions, Via, Workers, open_
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of
 from .output import check_output, complain, counting, print_, say
 
 if TYPE_CHECKING:
+    from ..core.manifest import Part
     from ..running.in_process.runner import Runner
     from ..running.stage import SessionConfig
 
@@ -69,10 +70,10 @@ def run(
     ],
     output: Annotated[Path, Output(help="The .npz file of the outputs; for many inputs, a folder.")],
     pipeline: PipelineOptions,
-    provider: ProviderOptions,
+    session: SessionOptions,
     original: OriginalOptions,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")] = None,
-    exact: Annotated[bool, Option("--exact", help="With --memory: the bits of the whole model; slower.")] = False,
+    exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False,
     on_error: Annotated[OnError, Option(help="Stop at an input that fails, or skip it.")] = "raise",
     force: Force = False,
 ) -> None:
@@ -85,7 +86,7 @@ def run(
     if memory is not None and pipeline.via is not None:
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
     check_output(pipeline.trace, force=force, option="--trace")
-    config = provider.session_config()
+    config = session.session_config()
     limit = None if memory is None else parse_bytes(memory)
     cascade = open_(cascade_path)
     feeds = feed_reader(cascade, inputs, output, on_error, force=force)
@@ -134,7 +135,7 @@ def _in_this_process(feeds: FeedReader, config: SessionConfig, limit: int | None
         with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
             _say_before(runner, exact=exact)
             yield answers
-        _say_after(runner)
+        _say_after(runner, feeds.cascade.parts)
 
 
 def _say_before(runner: Runner, *, exact: bool) -> None:
@@ -144,12 +145,16 @@ def _say_before(runner: Runner, *, exact: bool) -> None:
     about = "about " if forecast.is_estimated else ""
     say(f"predicted peak {about}{size(forecast.peak_bytes)} of {size(forecast.memory_bytes)}: {forecast.residency}")
     if forecast.is_mapped and not exact:
-        say("weights are mapped from disk: the last bits may differ from the whole model's; --exact avoids this")
+        say("weights are mapped, not prepacked: results may differ from those without --memory; --exact avoids this")
     if forecast.spills:
         say("tensors between parts that do not fit into memory go to a temporary folder")
 
 
-def _say_after(runner: Runner) -> None:
+def _say_after(runner: Runner, parts: Sequence[Part]) -> None:
+    from ..running.providers import placement_text
+
+    for index, nodes in sorted(runner.placements.items()):
+        complain(placement_text(parts[index].file, nodes))
     peak, forecast = runner.peak, runner.forecast
     if peak is None or forecast is None or forecast.memory_bytes is None:
         return

@@ -47,12 +47,28 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     data: dict[str, DataFile]  #: the files with its weights, by their paths relative to the manifest.
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How ONNX Runtime runs parts on a device."""
+
+    provider: str = "CPUExecutionProvider"  #: the execution provider that runs its parts.
+    provider_options: tuple[str, ...] = ()  #: options of this provider, as `KEY=VALUE`.
+    threads: int = 0  #: threads of one operator; 0 divides the cores of the machine among its workers.
+    session_config: tuple[str, ...] = ()  #: session configuration entries, as `KEY=VALUE`.
+
+    def __post_init__(self) -> None:
+        for field in ("provider_options", "session_config"):
+            for text in getattr(self, field):
+                if "=" not in text[1:]:
+                    raise ValueError(f"{field} holds {text!r}: expected KEY=VALUE")
+        if self.threads < 0:
+            raise ValueError(f"threads can't be {self.threads}: expected 0 or more")
+
+
+class Host(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device that parts were planned for."""
 
     name: str  #: as `Part.device` gives it.
     memory_bytes: int | None  #: memory for the weights and activations of its parts; None for no limit.
-    provider: str  #: the execution provider of ONNX Runtime for its parts.
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +141,10 @@ class Cascade(Product):
     def wiring(self) -> Wiring:
         """The tensor edges between the parts."""
         return wire(self.parts, reads=self.manifest.reads, writes=self.manifest.writes, kind="part")
+
+    def settings(self, part: Part) -> SessionSettings:
+        """How its device runs `part`."""
+        return next((host for host in self.manifest.devices if host.name == part.device), SessionSettings())
 
     def file(self, part: Part) -> Path:
         """The path of a part's ONNX file."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from ..core.manifest import SessionSettings
 
 if TYPE_CHECKING:
     from .weighing import Costs
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine. The defaults are those of a small computer with a few cores in a wired network."""
 
     name: str  #: unique in its cluster.
@@ -21,9 +21,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dispatch_s: float = 5e-6  #: overhead of starting a node, in seconds.
     link_bytes_per_s: float = 1.25e8  #: bandwidth of its network link, in each direction.
     latency_s: float = 1e-4  #: overhead of a message, in seconds.
-    provider: str = "CPUExecutionProvider"  #: the execution provider of ONNX Runtime that runs its parts.
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.name:
             raise ValueError("a device needs a name")
         for field in ("memory_bytes", "flops_per_s", "bytes_per_s", "link_bytes_per_s", "dispatch_s", "latency_s"):

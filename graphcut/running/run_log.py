@@ -1,6 +1,6 @@
 """The log of a run: how long parts ran and waited, and which workers ended."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from ..core.atomic_files import replacing
 from ..core.errors import RunError
 from ..core.product import Product
 from .executors.protocol import Step
+from .providers import NodesByProvider
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class RunLog(Product):
     failures: int = 0  #: the number of requests that failed.
     #: the maximum resident memory by worker, for workers that are processes.
     memory_bytes: dict[int, int] = field(default_factory=dict)
+    #: how many nodes each execution provider took, for the parts whose provider did not take all, by index.
+    placements: dict[int, NodesByProvider] = field(default_factory=dict)
     #: worker, reason and time for each worker that ended.
     deaths: list[tuple[int, str, float]] = field(default_factory=list)
     #: the new bounds and the time of each rebalancing.
@@ -76,8 +79,9 @@ class RunLog(Product):
         for part in range(self.parts):  # parts that ran in one step with others never waited
             self._runnable_s.pop((request, part), None)
 
-    def loaded(self, worker: int, now_s: float) -> None:
+    def loaded(self, worker: int, placements: Mapping[int, NodesByProvider], now_s: float) -> None:
         """A worker has loaded its parts."""
+        self.placements.update(placements)
         self._loaded_s[worker] = now_s
 
     def runnable(self, part: int, request: int, now_s: float) -> None:

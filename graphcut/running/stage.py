@@ -3,10 +3,10 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
@@ -15,9 +15,8 @@ from ..core.digests import DataFile, FileVersion, unchanged_version, version_of
 from ..core.errors import RunError
 from ..core.manifest import Cascade, Part
 from ..core.wiring import Tensor
+from .providers import entries, open_session
 from .values import Value, Values, copied, is_numeric_tensor, to_array, to_value
-
-_CPU: Final = "CPUExecutionProvider"
 
 _MOST_FOLDED_BYTES: Final = "65536"
 """With mapped weights, constants up to this size are folded. A larger one, such as a transposed weight, would be
@@ -28,22 +27,26 @@ _REPLACED: Final = "copy it again, or split the model again; don't change a casc
 _NO_BUFFERS: Final[Values] = MappingProxyType({})
 
 
+Optimization = Literal["none", "basic", "all"]  #: which graph optimizations ONNX Runtime makes.
+
+
 @dataclass(frozen=True)
 class SessionConfig:
     """How sessions are built."""
 
-    #: with ONNX Runtime's graph optimizations. Without them, the outputs of a cascade are those of its model bit for
-    #: bit, except in half precision.
-    optimized: bool = True
+    #: ONNX Runtime's graph optimizations. They are made in each part alone. Without them, the outputs of a cascade are
+    #: those of its model without them bit for bit, see docs/reference/claims.md.
+    optimize: Optimization = "all"
     #: copy weights into the layout that is fastest. Otherwise they are mapped from the file; results may then differ in
     #: the last bits from those of a prepacked session.
     prepacked: bool = True
-    threads: int = 0  #: threads of one operator; 0 leaves the number to ONNX Runtime.
+    threads: int = 0  #: threads of one operator, where the device of a part sets none; 0 leaves it to ONNX Runtime.
     #: keep freed memory for the next run. Otherwise tensors are returned to the system when they are freed, which takes
     #: the least memory and a little time.
     arena: bool = True
     provider: str | None = None  #: the execution provider; None for that of the part's device, else the CPU's.
     options: Mapping[str, str] = field(default_factory=dict)  #: options of this provider.
+    allow_fallback: bool = False  #: where the provider is missing or can't be started, the CPU runs the part.
     is_checked: bool = True  #: before loading a part, check that its file is the one written at the split.
 
 
@@ -51,8 +54,11 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
     """The ONNX Runtime options for `config`, with thread spinning and logging off."""
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and reported by the caller
-    levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if config.optimized else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = {
+        "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+        "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+        "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    }[config.optimize]
     options.intra_op_num_threads = config.threads
     # Threads of one session that spin while another one works make a cascade two to four times slower.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -69,6 +75,7 @@ class Stage:
 
     Attributes:
         part: the part.
+        nodes_by_provider: how many of its nodes each provider took; empty if its provider took all.
     """
 
     def __init__(self, cascade: Cascade, part: Part, *, config: SessionConfig) -> None:
@@ -83,12 +90,22 @@ class Stage:
         self._is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
         versions = check_unchanged(cascade, part) if config.is_checked else {}
         file = cascade.file(part)
-        providers = _providers(cascade, part, config)
+        settings = cascade.settings(part)
+        provider = config.provider or settings.provider
+        given = {} if config.provider else entries(settings.provider_options)
+        options = session_options(replace(config, threads=settings.threads or config.threads))
+        for key, value in entries(settings.session_config).items():
+            options.add_session_config_entry(key, value)
         try:
-            self._session = ort.InferenceSession(os.fspath(file), session_options(config), providers=providers)
+            self._session, nodes = open_session(
+                file, options, provider, {**given, **config.options}, may_fall_back=config.allow_fallback
+            )
+        except RunError:
+            raise
         except Exception as error:
             message = f"{file} can't be loaded: {ort_message(error)}"
             raise RunError(message, hint="`graphcut verify` checks a cascade") from error
+        self.nodes_by_provider = {} if set(nodes) <= {provider} else nodes
         for file, version in versions.items():
             if not file.exists() or version_of(file) != version:
                 raise RunError(f"{file} was changed while it was loaded", hint=_REPLACED)
@@ -202,19 +219,6 @@ def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
             raise RunError(message, hint="copy it again, or split the model again")
         versions[file] = version
     return versions
-
-
-def _providers(cascade: Cascade, part: Part, config: SessionConfig) -> list[tuple[str, dict[str, str]]]:
-    planned = next((device.provider for device in cascade.manifest.devices if device.name == part.device), _CPU)
-    provider = config.provider or planned
-    known = ort.get_available_providers()
-    if provider not in known:
-        raise RunError(
-            f"{part.file} is to run with {provider}, which this ONNX Runtime does not have",
-            hint=f"it has {', '.join(known)}; choose one with --provider, or install the ONNX Runtime of that device",
-        )
-    chosen = [(provider, dict(config.options))]
-    return chosen if provider == _CPU else [*chosen, (_CPU, {})]
 
 
 def ort_message(error: Exception) -> str:

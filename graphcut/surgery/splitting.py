@@ -349,7 +349,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
         dims=dict(model.dims),
         assumed=files.assumed,
         devices=tuple(
-            Host(name=device.name, memory_bytes=device.memory_bytes, provider=device.provider)
+            Host(**{field: getattr(device, field) for field in Host.__struct_fields__})
             for device in dict.fromkeys(_devices(plan))
         ),
         parts=tuple(parts),

@@ -26,8 +26,8 @@ HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
 _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
 
-EXACT: Final = SessionConfig(optimized=False, prepacked=False, threads=1, is_checked=False)
-OPTIMIZED: Final = SessionConfig(optimized=True, prepacked=False, threads=1, is_checked=False)
+EXACT: Final = SessionConfig(optimize="none", prepacked=False, threads=1, is_checked=False)
+OPTIMIZED: Final = SessionConfig(optimize="all", prepacked=False, threads=1, is_checked=False)
 
 
 @dataclass(frozen=True)

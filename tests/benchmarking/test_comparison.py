@@ -152,7 +152,7 @@ def test_the_expected_time_includes_transfers_and_loading_is_not_waiting() -> No
     log = RunLog(1, 1)
     log.arrived_s.append(0.0)
     log.runnable(0, 0, 0.0)
-    log.loaded(0, 3.0)
+    log.loaded(0, {}, 3.0)
     log.started(0, Step(0, (0,), ()), 3.5)
     log.done(0, Step(0, (0,), ()), (1.0,), 6.5)  # three seconds, of which the part ran for one
     assert log.waited_s == [0.5]

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 import graphcut
 from graphcut import UsageError
-from graphcut.cli.common_options import ProviderOptions
+from graphcut.cli.common_options import SessionOptions
 from graphcut.core.units import parse_bytes
 from graphcut.running.scheduling.scheduler import DEADLINE_S
 
@@ -231,17 +231,18 @@ def test_an_unknown_provider_is_an_error(run: Run, place: Path, batches: Path, t
     result = run("run", place, "--inputs", batches, "-o", tmp_path / "out", "--provider", "NoSuchExecutionProvider")
     assert result.code == 3
     assert (
-        result.error[0] == "part-0.onnx is to run with NoSuchExecutionProvider, which this ONNX Runtime does not have"
+        result.error[0] == "part-0.onnx is to run with NoSuchExecutionProvider: this ONNX Runtime does not have it, "
+        "and no installed plugin has a device for it"
     )
     assert "CPUExecutionProvider" in result.error[1]
     assert not (tmp_path / "out").exists()
 
 
 def test_provider_options_are_passed_on() -> None:
-    found = ProviderOptions("CUDAExecutionProvider", ["device_id=1", "path=a=b"]).session_config()
+    found = SessionOptions("CUDAExecutionProvider", ["device_id=1", "path=a=b"]).session_config()
     assert (found.provider, found.options) == ("CUDAExecutionProvider", {"device_id": "1", "path": "a=b"})
     with pytest.raises(UsageError):
-        ProviderOptions(None, ["=1"]).session_config()
+        SessionOptions(None, ["=1"]).session_config()
 
 
 def test_a_memory_limit_is_refused_or_kept(heavy: Path, batches: Path, tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ def test_mapped_weights_are_reported(heavy: Path, batches: Path, tmp_path: Path)
     named = re.search(r"allow (\d+MiB) or more", refused.error[1])
     assert named is not None
     result = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory", named[1])
-    told = "weights are mapped from disk: the last bits may differ from the whole model's; --exact avoids this"
+    told = "weights are mapped, not prepacked: results may differ from those without --memory; --exact avoids this"
     assert told in result.err.splitlines()
     shutil.rmtree(tmp_path / "out")
     result = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory", "4GiB")

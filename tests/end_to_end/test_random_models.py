@@ -136,6 +136,6 @@ def check_against_the_untouched_file(path: Path, cascade: graphcut.Cascade, feed
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     expected = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, dict(feeds))
-    ours = graphcut.run(cascade, feeds, config=SessionConfig(optimized=False))
+    ours = graphcut.run(cascade, feeds, config=SessionConfig(optimize="none"))
     for mine, theirs in zip(ours.values(), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -50,6 +50,6 @@ def test_an_architecture_is_split_and_gives_its_reference_outputs(name: str, tmp
     assert len(cascade.parts) >= 3
     assert report.proof.objections == graphcut.verify_files(cascade).objections == ()
     assert report.is_identical, report.first_difference
-    outputs = graphcut.run(cascade, network.feeds, config=SessionConfig(optimized=False))
+    outputs = graphcut.run(cascade, network.feeds, config=SessionConfig(optimize="none"))
     for ours, expected in zip(outputs.values(), network.expected.values(), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=network.rtol, atol=network.atol)

@@ -62,7 +62,7 @@ def test_the_cascade_gives_the_outputs_of_the_model(name: str, tmp_path: Path) -
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
     expected = session.run(None, hazard.feeds)
-    ours = graphcut.run(cascade, hazard.feeds, config=SessionConfig(optimized=False))
+    ours = graphcut.run(cascade, hazard.feeds, config=SessionConfig(optimize="none"))
     assert list(ours) == [output.name for output in session.get_outputs()]
     for mine, theirs in zip(ours.values(), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -55,6 +55,9 @@ def test_every_field_of_a_cluster_file_is_read(read: Read) -> None:
         link_bytes_per_s = "100MiB"
         latency_s = 0
         provider = "XnnpackExecutionProvider"
+        provider_options = ["intra_op_num_threads=2"]
+        threads = 1
+        session_config = ["session.use_env_allocators=1"]
         [[devices]]
         name = "größe"
         [[links]]
@@ -71,6 +74,9 @@ def test_every_field_of_a_cluster_file_is_read(read: Read) -> None:
         link_bytes_per_s=104_857_600.0,
         latency_s=0.0,
         provider="XnnpackExecutionProvider",
+        provider_options=("intra_op_num_threads=2",),
+        threads=1,
+        session_config=("session.use_env_allocators=1",),
     )
     link = NetworkLink(between=("pi", "größe"), bytes_per_s=1500.0, latency_s=0.25)
     assert read(text) == Cluster(devices=(pi, Device(name="größe")), links=(link,))

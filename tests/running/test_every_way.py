@@ -17,7 +17,7 @@ from graphcut.running.stage import session_options
 
 from conftest import FIXTURES
 
-EXACT = SessionConfig(optimized=False, threads=1)
+EXACT = SessionConfig(optimize="none", threads=1)
 SLACK_BYTES = 8 << 20
 NOT_RUN = {"tiny-qwen2-fp32"}  # ONNX Runtime refuses the whole model: its rotary embedding has a head size of 24
 MODELS = sorted(path for path in FIXTURES.rglob("*.onnx") if path.parent.name not in NOT_RUN)

@@ -279,7 +279,7 @@ def test_an_error_of_onnx_runtime_fails_one_request_only(tmp_path: Path) -> None
     plan = graphcut.plan(graphcut.analyze(model), graphcut.At(("first",)))
     cascade = graphcut.split(model, plan, tmp_path / "parts")
     feeds: Feeds = [{"x": np.array([place], np.int64)} for place in (2, 3, 0)]
-    good, bad, last = stream(cascade, feeds, via="ray", config=SessionConfig(optimized=False), on_error="skip")
+    good, bad, last = stream(cascade, feeds, via="ray", config=SessionConfig(optimize="none"), on_error="skip")
     assert isinstance(bad, RunError)
     assert "part-1.onnx failed" in str(bad)
     assert "indices element out of data bounds" in str(bad)
@@ -311,7 +311,7 @@ def test_every_type_of_tensor_is_sent(tmp_path: Path, typed: dict[str, tuple[int
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), cut), tmp_path / "parts")
     assert len(cascade.parts) > 1
     feed = {name: value for name, (_, value) in typed.items()}
-    (answer,) = stream(cascade, [feed], via="ray", workers=2, config=SessionConfig(optimized=False, threads=1))
+    (answer,) = stream(cascade, [feed], via="ray", workers=2, config=SessionConfig(optimize="none", threads=1))
     assert isinstance(answer, dict)
     for name, (_, value) in typed.items():
         np.testing.assert_array_equal(answer[f"{name}_out"], value)

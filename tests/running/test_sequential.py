@@ -18,11 +18,11 @@ import graphcut
 from graphcut import At, Cascade, Part, RunError, SessionConfig
 from graphcut.core.digests import digest_of
 from graphcut.running.in_process.sequential import run_sequentially
-from graphcut.running.stage import Stage, session_options
+from graphcut.running.stage import Optimization, Stage, session_options
 
 from conftest import floats, model_of
 
-EXACT = SessionConfig(optimized=False)
+EXACT = SessionConfig(optimize="none")
 Array = NDArray[Any]
 
 
@@ -54,14 +54,14 @@ def test_a_cascade_gives_the_outputs_of_the_model(cascade: Cascade, chain: Path)
     np.testing.assert_array_equal(found["y"], expected, strict=True)
 
 
-@pytest.mark.parametrize("optimized", [True, False])
+@pytest.mark.parametrize("optimize", ["none", "basic", "all"])
 @pytest.mark.parametrize("prepacked", [True, False])
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_every_session_config_gives_the_outputs(
-    cascade: Cascade, *, optimized: bool, prepacked: bool, threads: int
+    cascade: Cascade, *, optimize: Optimization, prepacked: bool, threads: int
 ) -> None:
     relu = np.maximum(X, 0)
-    config = SessionConfig(optimized=optimized, prepacked=prepacked, threads=threads)
+    config = SessionConfig(optimize=optimize, prepacked=prepacked, threads=threads)
     np.testing.assert_allclose(graphcut.run(cascade, {"x": X}, config=config)["y"], relu - np.exp(relu), rtol=1e-6)
 
 

@@ -81,7 +81,7 @@ def test_a_graph_is_cut_into_parts_that_give_the_bits_of_its_model(name: str, tm
     feeds = hazard.ways_to_feed()[-1]  # gs.import_onnx makes constants of inputs with defaults
     assert graphcut.verify(model, cascade, inputs=[feeds])
     if name not in RANDOM | NO_NUMPY:
-        ours = graphcut.run(cascade, feeds, config=SessionConfig(optimized=False))
+        ours = graphcut.run(cascade, feeds, config=SessionConfig(optimize="none"))
         assert_same(ours, run_by_ort(load_message(hazard, tmp_path), feeds))
 
 

@@ -34,7 +34,7 @@ from graphcut.verifying.structural import prove
 
 from conftest import floats, model_of
 
-EXACT = SessionConfig(optimized=False)
+EXACT = SessionConfig(optimize="none")
 Array = NDArray[Any]
 
 

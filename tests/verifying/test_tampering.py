@@ -16,7 +16,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper, nump
 
 import graphcut
 from graphcut import At, Cascade, GraphcutError
-from graphcut.core.manifest import Host, Manifest, Part, Source, State
+from graphcut.core.manifest import Host, Manifest, Part, SessionSettings, Source, State
 from graphcut.core.wiring import Tensor
 
 from conftest import ORT_VERSION, floats
@@ -489,7 +489,9 @@ FORGED = [
     ("states/is_given", declare_swapped_states, ""),  # then it is the word of the user, and said to be
 ]
 
-NOT_DERIVED = {"format", "assumed", "source/file", "devices/memory_bytes", "devices/provider"}
+NOT_DERIVED = {"format", "assumed", "source/file", "devices/memory_bytes"} | {
+    f"devices/{field}" for field in SessionSettings.__struct_fields__
+}
 """The format is checked when a manifest is read; for the others see docs/reference/claims.md."""
 
 

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ...benchmarking.comparison import WayResult
 from ...core.units import count, duration, size
+from ...running.providers import placement_text
 from ...running.run_log import RunLog
 from .screen import Section, picture, screen_on
 from .tables import Column, table
@@ -59,6 +60,9 @@ def draw_run_log(
     if log.memory_bytes:
         most = ", ".join(f"{workers[worker]} {size(number)}" for worker, number in sorted(log.memory_bytes.items()))
         lines.append(screen.text(f"memory: {most}"))
+    lines.extend(
+        screen.text(placement_text(parts[index], nodes), "yellow") for index, nodes in sorted(log.placements.items())
+    )
     for worker, why, _ in log.deaths:
         lines.append(screen.text(f"{workers[worker]} ended ({why}) and was replaced", "yellow"))
     if log.rebalances:

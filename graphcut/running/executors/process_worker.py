@@ -112,7 +112,7 @@ class WorkerServer:
             load = lambda part: Stage(cascade, cascade.parts[part], config=setup.config)  # noqa: E731
             self._worker = Worker(cascade, setup.states, load)
         self._worker.hold(frozenset(command.parts))
-        return Ready(self._setup.worker, frozenset(command.parts))
+        return Ready(self._setup.worker, frozenset(command.parts), self._worker.placements)
 
     def _run(self, command: RunStep) -> Event:
         worker, shared, step = self._worker, self._shared, command.step

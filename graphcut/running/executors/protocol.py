@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
+from ..providers import NodesByProvider
 from ..values import Value
 
 Handle = object
@@ -30,10 +31,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker has loaded its parts; `parts` are the indices of all parts that it now holds."""
+    """A worker has loaded its parts; `parts` are the indices of all parts that it now holds.
+
+    `placements` tells how many nodes each provider took, for the parts whose provider did not take all.
+    """
 
     worker: int
     parts: frozenset[int]
+    placements: Mapping[int, NodesByProvider] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

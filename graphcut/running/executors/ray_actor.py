@@ -15,6 +15,7 @@ from ...core.errors import RunError
 from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
 from ..process_memory import resident_bytes
+from ..providers import NodesByProvider
 from ..stage import SessionConfig, Stage, ort_message
 from ..values import from_array, to_array
 from .file_transfer import PartStore
@@ -59,12 +60,13 @@ class RemoteWorker(PartStore):
         """Never return: a driver that waits for this call learns at once when the actor ends."""
         Event().wait()
 
-    def hold(self, parts: Sequence[int]) -> None:
-        """Hold exactly these parts, see `Worker.hold`."""
+    def hold(self, parts: Sequence[int]) -> dict[int, NodesByProvider]:
+        """Hold exactly these parts, see `Worker.hold`. Returns `Worker.placements`."""
         try:
             self._worker.hold(frozenset(parts))
         except RunError as error:
             raise RunError(f"{error} (on {gethostname()})", hint=error.hint) from None
+        return self._worker.placements
 
     def run(
         self,

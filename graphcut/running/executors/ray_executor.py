@@ -261,13 +261,13 @@ class RayExecutor(Executor):
                 self._callbacks.put(lambda: self._died(actor, reason, is_permanent=True))
                 return
             self._send_parts(actor, parts)
-            actor.call_loading("hold", parts)
+            placements = actor.call_loading("hold", parts)
         except exceptions.RayActorError:
             return  # the callback of `life` reports it
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
             event = Failed(actor.worker, None, _original(error))
         else:
-            event = Ready(actor.worker, frozenset(parts))
+            event = Ready(actor.worker, frozenset(parts), placements)
         self._callbacks.put(lambda: None if actor.is_dead else event)
 
     def _wait_for_machine(self, actor: _Actor) -> str:

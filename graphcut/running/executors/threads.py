@@ -104,7 +104,7 @@ class ThreadExecutor(Executor):
             self._workers[worker].hold(frozenset(parts))
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
             return Failed(worker, None, error)
-        return Ready(worker, frozenset(parts))
+        return Ready(worker, frozenset(parts), self._workers[worker].placements)
 
     def _stage(self, part: int) -> Stage:
         with self._lock:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from ...core.manifest import Cascade, State
 from ...core.states import next_state
+from ..providers import NodesByProvider
 from ..stage import Stage
 from ..values import Value, Values, zeros
 from .protocol import Step
@@ -50,6 +51,11 @@ class Worker:
             values = {name: value for name, value in values.items() if last_reader.get(name, -1) > part}
             seconds.append(perf_counter() - start)
         return outputs, tuple(seconds)
+
+    @property
+    def placements(self) -> dict[int, NodesByProvider]:
+        """How many nodes each provider took, of the loaded parts whose provider did not take all, by index."""
+        return {part: stage.nodes_by_provider for part, stage in self.stages.items() if stage.nodes_by_provider}
 
     def forget(self, sequence: int) -> None:
         """Drop the states of a sequence."""

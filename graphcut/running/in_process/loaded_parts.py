@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ...core.manifest import Cascade
 from ..process_memory import return_freed_memory
+from ..providers import NodesByProvider
 from ..stage import SessionConfig, Stage
 from .memory_plan import ResidencyPlan
 
@@ -16,6 +17,8 @@ class LoadedParts:
         self._cascade = cascade
         self._config = SessionConfig()
         self.plan = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=0)
+        #: how many nodes each provider took, of the parts whose provider did not take all, by index.
+        self.placements: dict[int, NodesByProvider] = {}
         self._loaded: dict[int, Stage] = {}
         self._prefetched: dict[int, Future[Stage]] = {}
         self._thread: ThreadPoolExecutor | None = None
@@ -60,7 +63,10 @@ class LoadedParts:
         self._drop(list(self._loaded))
 
     def _load(self, index: int) -> Stage:
-        return Stage(self._cascade, self._cascade.parts[index], config=self._config)
+        stage = Stage(self._cascade, self._cascade.parts[index], config=self._config)
+        if stage.nodes_by_provider:
+            self.placements[index] = stage.nodes_by_provider
+        return stage
 
     def _drop_prefetched(self) -> None:
         for future in self._prefetched.values():

@@ -82,6 +82,8 @@ class Runner:
     Attributes:
         forecast: the predicted memory of the last run; None before the first.
         peak: the maximum memory of this process since the first run; None without a memory limit.
+        placements: how many nodes each execution provider took, for the parts whose provider did not take all, by
+            index.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Runner:
             resident_bytes() + unloaded_library_bytes(), memory_bytes, _UNLIMITED if free is None else free
         )
         self._parts = LoadedParts(cascade)
+        self.placements = self._parts.placements
 
     def __enter__(self) -> Self:
         return self

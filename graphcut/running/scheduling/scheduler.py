@@ -240,7 +240,7 @@ class Scheduler:
     def _handle(self, event: Event) -> None:
         match event:
             case Ready():
-                self.log.loaded(event.worker, self._executor.now())
+                self.log.loaded(event.worker, event.placements, self._executor.now())
                 self.pool.loaded(event.worker, event.parts)
                 self._apply(self._rebalancing.finish())
             case Done():

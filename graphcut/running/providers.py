@@ -1,0 +1,121 @@
+"""Execution providers of ONNX Runtime: which one a part is for, whether it is there, and which nodes it took."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+
+from ..core.errors import RunError
+from ..core.units import count
+
+CPU: Final = "CPUExecutionProvider"
+_NAMES_A_FILE: Final = re.compile(r"[/\\]|\.[A-Za-z]\w*$")
+
+NodesByProvider = Mapping[str, int]  #: how many nodes of a part each provider took.
+
+
+def entries(texts: Sequence[str]) -> dict[str, str]:
+    """`KEY=VALUE` texts of a manifest as a mapping.
+
+    Raises:
+        RunError: a value names a file. ONNX Runtime or a provider may load it as code or overwrite it, and a manifest
+            may come from anywhere.
+    """
+    found = dict(text.split("=", 1) for text in texts)
+    if unsafe := next((key for key, value in found.items() if _NAMES_A_FILE.search(value)), None):
+        raise RunError(
+            f"the manifest sets {unsafe!r} to {found[unsafe]!r}: files are not taken from a manifest",
+            hint=f"if you trust it, give the provider by hand: --provider NAME --provider-option {unsafe}=FILE",
+        )
+    return found
+
+
+def open_session(
+    file: Path, options: ort.SessionOptions, provider: str, provider_options: Mapping[str, str], *, may_fall_back: bool
+) -> tuple[ort.InferenceSession, NodesByProvider]:
+    """A session of a model with a provider and, for the nodes that it does not take, the CPU.
+
+    Args:
+        file: the model.
+        options: options of the session. Those for the provider are added.
+        provider: its name.
+        provider_options: its options.
+        may_fall_back: where the provider is missing or can't be started, the CPU runs everything.
+
+    Returns:
+        The session, and how many nodes each provider took; empty if only the CPU was asked for.
+
+    Raises:
+        RunError: the provider is missing or can't be started, and `may_fall_back` is false.
+    """
+    if provider == CPU:
+        return ort.InferenceSession(os.fspath(file), options, providers=[(CPU, dict(provider_options))]), {}
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session, problem = _session_on(file, options, provider, dict(provider_options))
+    if session is None and not may_fall_back:
+        known = ", ".join(ort.get_available_providers())
+        raise RunError(
+            f"{file.name} is to run with {provider}: {problem}",
+            hint=f"this ONNX Runtime has {known}; choose one with --provider, or accept the CPU with --allow-fallback",
+        )
+    session = session or ort.InferenceSession(os.fspath(file), options, providers=[CPU])
+    return session, _nodes_of(session)
+
+
+def _session_on(
+    file: Path, options: ort.SessionOptions, provider: str, provider_options: dict[str, str]
+) -> tuple[ort.InferenceSession | None, str]:
+    """A session with a provider; or None, and why there is none. ONNX Runtime itself would silently take the CPU."""
+    providers = None
+    try:
+        if provider in ort.get_available_providers():
+            providers = [(provider, provider_options), (CPU, {})]
+        elif devices := _plugin_devices(provider):
+            options.add_provider_for_devices(devices[:1], provider_options)
+        else:
+            return None, "this ONNX Runtime does not have it, and no installed plugin has a device for it"
+        session = ort.InferenceSession(os.fspath(file), options, providers=providers, enable_fallback=0)
+    except (RuntimeError, ValueError) as error:
+        return None, f"it can't be started: {' '.join(str(error).split())[-200:]}"
+    if provider not in session.get_providers():
+        return None, "it could not be started; the log of ONNX Runtime above may say why"
+    return session, ""
+
+
+def _plugin_devices(name: str) -> list[ort.OrtEpDevice]:
+    """The devices of a plugin provider."""
+    _register_plugins()
+    return [device for device in ort.get_ep_devices() if device.ep_name == name]
+
+
+@cache
+def _register_plugins() -> None:
+    """Register the provider libraries of installed packages called `onnxruntime-ep-*`, once in a process.
+
+    Each has a module of its name with a function `get_library_path`, see ONNX Runtime's "Plugin Execution Provider
+    Library Packaging Guidance".
+    """
+    names = {re.sub(r"[-_.]+", "_", package.metadata["Name"].lower()) for package in distributions()}
+    for name in sorted(names):
+        if name.startswith("onnxruntime_ep_"):
+            ort.register_execution_provider_library(name, import_module(name).get_library_path())
+
+
+def _nodes_of(session: ort.InferenceSession) -> NodesByProvider:
+    taken = Counter[str]()
+    for subgraph in session.get_provider_graph_assignment_info():
+        taken[subgraph.ep_name] += len(subgraph.get_nodes())
+    return dict(taken)
+
+
+def placement_text(file: str, nodes: NodesByProvider) -> str:
+    """A sentence: which providers run how many nodes of a part."""
+    taken = (f"{count(nodes[name], 'node')} with {name}" for name in sorted(nodes))
+    return f"{file} runs {', '.join(taken)}"

@@ -1,0 +1,172 @@
+"""No silent fallback: a provider that is missing is an error by name, and what it does not take is counted."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import graphcut
+from graphcut import At, Cascade, RunError, Runner, SessionConfig
+from graphcut.core.manifest import Host
+from graphcut.running.scheduling.assignment import Via
+
+from conftest import ROOT, floats, model_of
+
+X = {"x": np.array([-1, 2], np.float32)}
+TAKES_NOTHING = SessionConfig(provider="AzureExecutionProvider")
+"""A provider of every ONNX Runtime package of 1.24 to 1.31 for the CPU; it takes nodes of its own operators only."""
+
+Settings = Callable[..., Cascade]
+
+
+@pytest.fixture
+def cascade(tmp_path: Path) -> Cascade:
+    """x → Relu → a → Neg → b → Abs → y, cut after Relu."""
+    steps = [("Relu", "x", "a"), ("Neg", "a", "b"), ("Abs", "b", "y")]
+    nodes = [helper.make_node(op, [read], [write], name=write) for op, read, write in steps]
+    onnx.save(model_of(nodes, [floats("x", 2)], [floats("y", 2)]), tmp_path / "m.onnx")
+    model = graphcut.load(tmp_path / "m.onnx")
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("a",))))
+
+
+@pytest.fixture
+def on_device(cascade: Cascade) -> Settings:
+    """The cascade as planned for a device with these settings."""
+
+    def edited(**settings: object) -> Cascade:
+        record = json.loads(cascade.path.read_bytes())
+        for part in record["parts"]:
+            part["device"] = "edge"
+        record["devices"] = [{"name": "edge", "memory_bytes": None, **settings}]
+        cascade.path.write_text(json.dumps(record))
+        return graphcut.open_cascade(cascade.path)
+
+    return edited
+
+
+def run(cascade: Cascade, config: SessionConfig | None = None) -> tuple[list[float], dict[int, Any]]:
+    """What it computes, and the nodes that each provider took."""
+    with Runner(cascade, config=config) as runner:
+        return runner.run(X)["y"].tolist(), runner.placements
+
+
+def test_nodes_that_a_provider_does_not_take_are_counted(cascade: Cascade) -> None:
+    assert run(cascade, TAKES_NOTHING) == ([0, 2], {0: {"CPUExecutionProvider": 1}, 1: {"CPUExecutionProvider": 2}})
+    assert run(cascade) == ([0, 2], {})
+
+
+@pytest.mark.parametrize("via", ["threads", "processes"])
+def test_workers_report_the_nodes_that_a_provider_does_not_take(cascade: Cascade, via: Via) -> None:
+    with graphcut.Pipeline(cascade, via=via, workers=2, config=TAKES_NOTHING) as pipeline:
+        assert pipeline.submit(X).result()["y"].tolist() == [0, 2]
+    assert pipeline.log.placements == {0: {"CPUExecutionProvider": 1}, 1: {"CPUExecutionProvider": 2}}
+
+
+def test_a_missing_provider_is_an_error_unless_the_cpu_is_accepted(on_device: Settings) -> None:
+    cascade = on_device(provider="NoSuchExecutionProvider")
+    with pytest.raises(RunError) as caught:
+        run(cascade)
+    assert str(caught.value) == (
+        "part-0.onnx is to run with NoSuchExecutionProvider: this ONNX Runtime does not have it, "
+        "and no installed plugin has a device for it"
+    )
+    assert "--allow-fallback" in str(caught.value.hint)
+    outputs, placements = run(cascade, SessionConfig(allow_fallback=True))
+    assert (outputs, placements[1]) == ([0, 2], {"CPUExecutionProvider": 2})
+
+
+def test_a_device_has_its_own_number_of_threads(on_device: Settings) -> None:
+    counts = []
+    for threads in (1, 4):
+        with Runner(on_device(threads=threads), config=SessionConfig(threads=2)) as runner:
+            runner.run(X)
+            counts.append(len([*Path("/proc/self/task").iterdir()]))
+    assert counts[1] - counts[0] == 2 * 3  # for each part, three threads beside the one that calls
+
+
+def test_a_device_has_its_own_session_configuration(on_device: Settings) -> None:
+    with pytest.raises(RunError, match=r"part-0\.onnx can't be loaded"):
+        run(on_device(session_config=["session.load_model_format=ORT"]))  # it is not: so the entry had an effect
+
+
+@pytest.mark.parametrize("field", ["provider_options", "session_config"])
+@pytest.mark.parametrize("value", ["/tmp/code.so", "code.so", r"C:\code", "../code", "code.DLL"])  # noqa: S108
+def test_a_manifest_can_name_no_file_for_a_provider_to_load(on_device: Settings, field: str, value: str) -> None:
+    with pytest.raises(RunError, match="files are not taken from a manifest"):
+        run(on_device(**{field: [f"backend_path={value}"]}))
+
+
+def test_a_split_writes_the_settings_of_a_device_into_the_manifest(tmp_path: Path, cascade: Cascade) -> None:
+    settings: dict[str, Any] = {"provider_options": ("a=1",), "threads": 3, "session_config": ("session.x=0.5",)}
+    device = graphcut.Device(name="edge", **settings)
+    model = graphcut.load(cascade.source)
+    plan = graphcut.plan(graphcut.analyze(model), graphcut.Across(graphcut.Cluster(devices=(device,))))
+    (host,) = graphcut.split(model, plan, tmp_path / "out").manifest.devices
+    assert host == Host(name="edge", memory_bytes=None, provider="CPUExecutionProvider", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"provider_options": ("a",)}, {"session_config": ("=1",)}, {"threads": -1}])
+def test_settings_of_a_wrong_form_are_refused(cascade: Cascade, settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        graphcut.Device(name="edge", **settings)
+    record = json.loads(cascade.path.read_bytes())
+    record["devices"] = [{"name": "edge", "memory_bytes": None, **settings}]
+    (tmp_path / "cascade.json").write_text(json.dumps(record))
+    with pytest.raises(graphcut.RecordError, match="expected"):
+        graphcut.open_cascade(tmp_path)
+
+
+def test_the_telemetry_of_onnx_runtime_is_off(cascade: Cascade, tmp_path: Path) -> None:
+    """ONNX Runtime 1.31 writes an identifier and a database into the user's cache folder, unless told not to."""
+    code = f"import graphcut, numpy; graphcut.run({str(cascade.path)!r}, {{'x': numpy.ones(2, 'f')}})"
+    kept = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {**kept, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=ROOT)
+    assert [*home.rglob("*")] == []
+
+
+OPENVINO = ROOT / ".venv-openvino" / "bin" / "python"
+ON_OPENVINO = """
+import json, sys
+import numpy as np
+import graphcut
+
+cascade = graphcut.open_cascade(sys.argv[1])
+feeds = {name: np.array(value, np.float32) for name, value in json.loads(sys.argv[2]).items()}
+found = []
+for options in ({}, {"device_type": "NPU"}, {"nonsense": "1"}):
+    config = graphcut.SessionConfig(provider="OpenVINOExecutionProvider", options=options)
+    try:
+        with graphcut.Runner(cascade, config=config) as runner:
+            found.append([runner.run(feeds)["y"].tolist(), runner.placements])
+    except graphcut.RunError as error:
+        found.append(str(error))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not OPENVINO.exists(), reason="`source scripts/setup openvino` makes its environment")
+def test_openvino_runs_refuses_and_shares_nodes(tmp_path: Path) -> None:
+    """Its CPU device runs what it can and the nodes that it leaves are counted; a missing device is named."""
+    steps = [("Relu", "x", "a"), ("Neg", "a", "b"), ("Hardmax", "b", "c"), ("Abs", "c", "y")]
+    nodes = [helper.make_node(op, [read], [write], name=write) for op, read, write in steps]
+    onnx.save(model_of(nodes, [floats("x", 1, 2)], [floats("y", 1, 2)]), tmp_path / "m.onnx")
+    model = graphcut.load(tmp_path / "m.onnx")
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("a",))))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words: list[str | Path] = [OPENVINO, "-c", ON_OPENVINO, cascade.path, json.dumps({"x": [[-1, 2]]})]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    right, missing, unknown = json.loads(done.stdout)
+    assert right == [[[1, 0]], {"1": {"OpenVINOExecutionProvider": 1, "CPUExecutionProvider": 2}}]
+    assert missing.startswith("part-0.onnx is to run with OpenVINOExecutionProvider: it could not be started")
+    assert unknown.endswith("Invalid OpenVINO EP option: nonsense")
