@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
+import numpy as np
+
 from ..core.graph import Graph
 from ..core.units import count
 from ..loading.model import Model
@@ -162,12 +164,12 @@ def _likely_periods(labels: Sequence[int]) -> list[int]:
 
 def _longest_run(labels: Sequence[int], period: int) -> tuple[int, int]:
     """Start and length of the longest run of indices whose labels occur again `period` later."""
-    best_start = best_length = length = 0
-    for i in range(len(labels) - period):
-        length = length + 1 if labels[i] == labels[i + period] else 0
-        if length > best_length:
-            best_start, best_length = i - length + 1, length
-    return best_start, best_length
+    array = np.asarray(labels)
+    ends = np.flatnonzero(array[:-period] != array[period:])
+    starts = np.concatenate([[-1], ends])
+    lengths = np.diff(np.append(starts, len(labels) - period)) - 1
+    longest = int(lengths.argmax())
+    return int(starts[longest]) + 1, int(lengths[longest])
 
 
 def _content(graph: Graph, indices: Sequence[int]) -> str:

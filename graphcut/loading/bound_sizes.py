@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.inliner import inline_local_functions
 
 from ..core.wiring import Tensor
 from .shape_inference import (
+    FEW_NODES,
     has_unknown_dims,
     infer_values,
     own_symbols,
@@ -74,15 +75,27 @@ def infer_bound(
             value.type.tensor_type.ClearField("shape")
     given = {name: tensor.with_numbers(dims) for name, tensor in (known or {}).items()} | inputs
     given = {name: tensor for name, tensor in given.items() if not has_unknown_dims(tensor)}
-    evaluation, unknown = _infer(bound, dims, wanted, given)
-    evaluation.run(unknown[:BATCH])
-    if len(unknown) > BATCH:
+    first = _first_nodes(bound)
+    evaluation, unknown = _infer(first, dims, wanted, given)
+    for is_whole in (first is bound, True):
+        if is_whole and len(unknown) <= BATCH:
+            break
         # Most of them depend on the first ones: with these known, shape inference finds the others much faster.
+        evaluation.run(unknown[:BATCH])
         found = evaluation.found.items()
         bound.graph.value_info.extend(ValueInfoProto(name=name, type=type_proto(tensor)) for name, tensor in found)
         evaluation, unknown = _infer(bound, dims, wanted, given)
-        evaluation.run(unknown)
+    evaluation.run(unknown)
     return {name: tensor for name, tensor in {**evaluation.declared, **evaluation.found}.items() if name in wanted}
+
+
+def _first_nodes(model: ModelProto) -> ModelProto:
+    """The model with its first nodes alone, which give the same types as in the whole model; itself if it is small."""
+    whole = model.graph
+    if len(whole.node) <= FEW_NODES:
+        return model
+    graph = GraphProto(name=whole.name, input=whole.input, initializer=whole.initializer, node=whole.node[:FEW_NODES])
+    return ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
 
 
 def _infer(

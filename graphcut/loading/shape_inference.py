@@ -29,7 +29,7 @@ _DTYPES: Final[Mapping[int, str]] = {
 _ELEM_TYPES: Final[Mapping[str, int]] = {dtype: number for number, dtype in _DTYPES.items()}
 _LONG: Final = 1 << 20
 """A vector with more elements is long for data propagation: 2**40 of them took all memory."""
-_FEW_NODES: Final = 5_000
+FEW_NODES: Final = 5_000
 """Shape inference on so many nodes takes a tenth of a second."""
 UNKNOWN: Final = "undefined"
 """The dtype of a tensor of unknown type."""
@@ -136,8 +136,17 @@ def tensor_of_initializer(values: TensorProto) -> Tensor:
 
 def tensors_of_values(values: Iterable[ValueInfoProto], symbols: AbstractSet[str] | None = None) -> dict[str, Tensor]:
     """The `Tensor` of each ValueInfoProto by name, without those of unknown type."""
-    found = (tensor_of_type(value.name, value.type, symbols=symbols) for value in values if value.HasField("type"))
-    return {tensor.name: tensor for tensor in found if tensor.dtype != UNKNOWN}
+    kinds: dict[bytes, Tensor] = {}  # a model has many tensors of few types, and reading a message takes long
+    found: dict[str, Tensor] = {}
+    for value in values:
+        if value.HasField("type"):
+            key = value.type.SerializeToString()
+            if key not in kinds:
+                kinds[key] = tensor_of_type("", value.type, symbols=symbols)
+            kind = kinds[key]
+            if kind.dtype != UNKNOWN:
+                found[value.name] = Tensor(name=value.name, dtype=kind.dtype, shape=kind.shape)
+    return found
 
 
 def without_value_info(model: ModelProto) -> ModelProto:
@@ -157,7 +166,7 @@ def infer_values(model: ModelProto) -> Sequence[ValueInfoProto]:
     Its data propagation makes a message for each element of a vector: it is left out if a vector is long. In small
     models, where that takes little time, vectors are found by inference without it.
     """
-    found = _infer(model, data_prop=False) if len(model.graph.node) < _FEW_NODES else ()
+    found = _infer(model, data_prop=False) if len(model.graph.node) < FEW_NODES else ()
     if any(map(_is_long_vector, (*model.graph.input, *found))):
         return found
     return _infer(model, data_prop=True)

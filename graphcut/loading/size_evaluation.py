@@ -249,7 +249,8 @@ class SizeEvaluation:
         if len(feeds) < len(values):
             return []
         with np.errstate(all="ignore"):
-            return cast(list[Any], ReferenceEvaluator(node, opsets={"": self._opsets[""].version}).run(None, feeds))
+            alone = NodeProto.FromString(node.SerializeToString())  # a reference cycle would keep its model in memory
+            return cast(list[Any], ReferenceEvaluator(alone, opsets={"": self._opsets[""].version}).run(None, feeds))
 
 
 def _reads_shape(node: NodeProto) -> bool:

@@ -12,6 +12,10 @@ from ..core.wiring import BITS
 from .node_rules import place
 from .subgraphs import nodes_within, tensors_in
 
+_NUMPY_NAMES: Final = {"float": "float32", "double": "float64"}
+_BITS: Final = {
+    number: BITS.get(_NUMPY_NAMES.get(name.lower(), name.lower()), 8) for name, number in TensorProto.DataType.items()
+}
 _COMPLEX: Final = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 
 
@@ -19,19 +23,14 @@ def values_bytes(tensor: TensorProto) -> int:
     """Size of the values of `tensor`, packed as in ONNX; strings by their lengths."""
     if tensor.data_type == TensorProto.STRING:
         return sum(len(text) for text in tensor.string_data)
-    if tensor.data_type not in TensorProto.DataType.values():
+    if tensor.data_type not in _BITS:
         raise ModelError(
             f"tensor {tensor.name!r} has the data type {tensor.data_type}, which ONNX does not have",
             hint="check the model with onnx.checker.check_model, or install a newer onnx",
         )
     if any(dim < 0 for dim in tensor.dims):
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}", hint="a size is 0 or more")
-    return (prod(tensor.dims) * _bits(tensor) + 7) // 8
-
-
-def _bits(tensor: TensorProto) -> int:
-    dtype = TensorProto.DataType.Name(tensor.data_type).lower()
-    return BITS.get({"float": "float32", "double": "float64"}.get(dtype, dtype), 8)
+    return (prod(tensor.dims) * _BITS[tensor.data_type] + 7) // 8
 
 
 def check_inline_values(model: ModelProto, tensor: TensorProto) -> None:
@@ -48,7 +47,7 @@ def check_inline_values(model: ModelProto, tensor: TensorProto) -> None:
         values_bytes(tensor)  # refuses an unknown type
         held = len(getattr(tensor, tensor_dtype_to_field(tensor.data_type)))
         expected, unit = prod(tensor.dims) * (1 + (tensor.data_type in _COMPLEX)), "value"
-        if _bits(tensor) < 8 and tensor.data_type != TensorProto.STRING:
+        if _BITS[tensor.data_type] < 8 and tensor.data_type != TensorProto.STRING:
             expected, unit = values_bytes(tensor), "byte"
     if held != expected:
         raise ModelError(

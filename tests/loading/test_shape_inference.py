@@ -766,9 +766,12 @@ def masked(layers: int) -> ModelProto:
     return arithmetic(*steps, node("Identity", f"h{layers}", "a"))
 
 
-@pytest.mark.parametrize("few", [1, 3, 500])
-def test_all_sizes_that_depend_on_one_unknown_size_are_found(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("few", "first_nodes"), [(1, 5000), (3, 5000), (500, 5000), (500, 2), (500, 9), (1, 9)])
+def test_all_sizes_that_depend_on_one_unknown_size_are_found(
+    few: int, first_nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bound_sizes, "BATCH", few)
+    monkeypatch.setattr(bound_sizes, "FEW_NODES", first_nodes)
     model = masked(12)
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 1
     names = {name for step in model.graph.node for name in step.output}
