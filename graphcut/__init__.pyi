@@ -13,6 +13,7 @@ from .core.errors import ModelError as ModelError
 from .core.errors import PlanError as PlanError
 from .core.errors import RecordError as RecordError
 from .core.errors import RunError as RunError
+from .core.errors import ShapeWarning as ShapeWarning
 from .core.errors import UsageError as UsageError
 from .core.graph import Block as Block
 from .core.graph import Graph as Graph

@@ -14,7 +14,7 @@ from typing import Final
 import typer
 
 from ..benchmarking.ways import way_descriptions
-from ..core.errors import GraphcutError, LeftoverWarning, PlanError, UsageError
+from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, UsageError
 from ..demos import DEMOS
 from . import analyze, bench, cost_model, demo, generate, merge, plan, run, shard, show, simulate, split, verify
 from .application import add_command, app
@@ -79,7 +79,7 @@ def _with_values(arguments: Sequence[str]) -> list[str]:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
 ) -> None:
-    if issubclass(category, LeftoverWarning):
+    if issubclass(category, LeftoverWarning | ShapeWarning):
         say(f"note: {message}")
     else:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))

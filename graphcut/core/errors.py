@@ -62,6 +62,10 @@ class LeftoverWarning(UserWarning):
     """A killed run had left files, which are now removed."""
 
 
+class ShapeWarning(UserWarning):
+    """An output has another shape than the model declares."""
+
+
 class LossWarning(UserWarning):
     """A conversion to another format loses something that has no part in what the model computes."""
 

@@ -5,13 +5,14 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 """
 
 import ctypes
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
 import onnxruntime as ort
 
-from ..core.errors import RunError
+from ..core.errors import RunError, ShapeWarning
 from ..core.wiring import Tensor
 
 Value = Any  #: an OrtValue; an array of strings; a list, a dict or None for what is not a tensor.
@@ -83,7 +84,13 @@ def to_value(given: object, tensor: Tensor) -> Value:
 
 
 def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, or the object for a sequence or map
-    """A value for the user: a numpy array of its own memory; its bits as unsigned integers if numpy lacks the type."""
+    """A value for the user: a numpy array of its own memory; its bits as unsigned integers if numpy lacks the type.
+
+    Warns if its shape is not the declared one, which ONNX Runtime accepts.
+    """
+    if tensor.is_plain and not _has_shape(shape_of(value), tensor):
+        message = f"output {tensor.name!r} has shape {list(shape_of(value))}, and the model declares {tensor}"
+        warnings.warn(message, ShapeWarning, stacklevel=2)
     if not isinstance(value, ort.OrtValue):
         return value
     if tensor.dtype in NON_NUMPY_TYPES:
@@ -111,15 +118,18 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
             f"input {tensor.name!r} is fed {array.dtype}, and the model reads {tensor.dtype}",
             hint=f"convert it, for instance with .astype({tensor.dtype!r})",
         )
-    fits = tensor.shape is None or (
-        len(array.shape) == len(tensor.shape)
-        and all(not isinstance(d, int) or d == given for d, given in zip(tensor.shape, array.shape, strict=True))
-    )
-    if not fits:
+    if not _has_shape(array.shape, tensor):
         raise RunError(
             f"input {tensor.name!r} is fed shape {list(array.shape)}, and the model reads {tensor}",
             hint="give it the shape that the model declares",
         )
+
+
+def _has_shape(shape: Sequence[int], tensor: Tensor) -> bool:
+    return tensor.shape is None or (
+        len(shape) == len(tensor.shape)
+        and all(not isinstance(dim, int) or dim == size for dim, size in zip(tensor.shape, shape, strict=True))
+    )
 
 
 def ml_dtypes_name(dtype: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import graphcut
 from graphcut import At, Cascade, Part, RunError, SessionConfig
 from graphcut.core.digests import digest_of
 from graphcut.running.in_process.sequential import run_sequentially
+from graphcut.running.scheduling.assignment import Via
 from graphcut.running.stage import Optimization, Stage, session_options
+from graphcut.running.values import Feeds, Outputs
 
 from conftest import floats, model_of
 
@@ -349,3 +352,34 @@ def test_a_scalar_of_bfloat16_stays_a_scalar(tmp_path: Path) -> None:
     cascade = cut_proto(tmp_path, model_of(nodes, [scalar], [floats("y")]), "widen")
     one = np.array(0x3F80, np.uint16)  # 1.0: sign 0, exponent 127, mantissa 0
     np.testing.assert_array_equal(graphcut.run(cascade, {"x": one})["y"], np.array(-1, np.float32), strict=True)
+
+
+def submitted(cascade: Cascade, feeds: Feeds, via: Via) -> Outputs:
+    with graphcut.Pipeline(cascade, via=via, workers=2) as pipeline:
+        return pipeline.submit(feeds).result()
+
+
+ANSWERS: dict[str, Callable[[Cascade, Feeds], Outputs]] = {
+    "in process": graphcut.run,
+    "threads": partial(submitted, via="threads"),
+    "processes": partial(submitted, via="processes"),
+}
+
+
+@pytest.mark.parametrize(("kind", "op"), [(TensorProto.FLOAT, "Neg"), (TensorProto.STRING, "Identity")])
+@pytest.mark.parametrize("via", ANSWERS)
+def test_an_output_of_another_shape_than_declared_passes_with_a_warning(
+    tmp_path: Path, kind: int, op: str, via: str
+) -> None:
+    """As in ONNX Runtime, which merges the declared shape with that of the operator as far as they agree."""
+    nodes = [helper.make_node(op, [read], [write], name=write) for read, write in (("x", "a"), ("a", "y"))]
+    value, wrong = helper.make_tensor_value_info("x", kind, [None, 2]), [None, 1]
+    declared = [helper.make_tensor_value_info(name, kind, wrong) for name in ("y", "a")]
+    model = model_of(nodes, [value], declared[:1])
+    model.graph.value_info.append(declared[1])
+    onnx.save(model, tmp_path / "m.onnx")
+    cascade = graphcut.split(tmp_path / "m.onnx", At("a"), tmp_path / "parts")
+    x = np.array([["a", "b"]], object) if kind == TensorProto.STRING else np.array([[1, -2]], np.float32)
+    with pytest.warns(graphcut.ShapeWarning, match=r"output 'y' has shape \[1, 2\], and the model declares"):
+        outputs = ANSWERS[via](cascade, {"x": x})
+    np.testing.assert_array_equal(outputs["y"], x)

@@ -193,7 +193,7 @@ class MemoryForecast:
     peak_bytes: int  #: the maximum memory of the process.
     memory_bytes: int | None  #: its memory limit; None without one.
     is_estimated: bool  #: sizes had to be estimated.
-    is_mapped: bool  #: weights are mapped from disk and not prepacked: results may differ in the last bits.
+    is_mapped: bool  #: weights are mapped from disk and not prepacked: results may differ, see `Runner`.
     is_single: bool  #: there is one input.
     spills: bool  #: tensors that wait for a later part are written to disk when memory is full.
     parts: int  #: the number of parts.
