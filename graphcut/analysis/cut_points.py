@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ class Analysis(Product):
 
         Initializers and constants are not data inputs. Source: LinguaLinked (Zhao et al., ACL 2024), section 3.1.
         """
-        return dataflow.key_nodes(self.model.graph, self._successors)
+        return dataflow.key_nodes(self.digraph)
 
     @cached_property
     def dominators(self) -> tuple[int, ...]:
@@ -64,7 +64,7 @@ class Analysis(Product):
         A cut after one of them sends its outputs and nothing else: all other nodes lead to it, or it leads to them. If
         the model ends in a single node, that is the last of them.
         """
-        return dataflow.dominators(self._successors)
+        return dataflow.dominators(self.digraph)
 
     @cached_property
     def immediate_dominators(self) -> Mapping[int, int | None]:
@@ -151,10 +151,6 @@ class Analysis(Product):
     def repeat(self) -> RepeatedBlock | None:
         """The block that covers most of the model, such as its transformer layer; None if it repeats nothing."""
         return repeated_block(self.model)
-
-    @cached_property
-    def _successors(self) -> Mapping[int, Collection[int]]:
-        return dataflow.successors(self.model.graph)
 
     @cached_property
     def _liveness(self) -> Liveness:
