@@ -13,7 +13,7 @@ from typer import Option
 
 from ..core.errors import UsageError
 from ..core.units import parse_bytes
-from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Within
+from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Recomputing, Within
 from .application import given_options
 from .common_options import Profile, Texts, Tokens
 
@@ -33,6 +33,7 @@ _GOALS_OF: Final = {  #: the goals that an option applies to; with any other it 
     "--avoid": (*_WEIGHED, "--at-nodes"),
     "--inside-layers": _BALANCED,
     "--recompute": _WEIGHED,
+    "--boundary-dtype": (*_WEIGHED, "--at-nodes"),
     "--cost-model": _WEIGHED,
     "--profile": _WEIGHED,
     "--tokens": _WEIGHED,
@@ -68,8 +69,12 @@ class PlanOptions:
     avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
     inside_layers: Annotated[bool, Option("--inside-layers", help="Allow cuts inside repeated layers.")] = False
     recompute: Annotated[
-        Literal["auto", "never"], Option(help="auto: recompute a tensor when that is cheaper than sending it.")
+        Recomputing,
+        Option(help="auto: recompute a tensor when that is cheaper than sending it. approximate: its bits may differ."),
     ] = "auto"
+    boundary_dtype: Annotated[
+        Literal["float16"] | None, Option(help="Send float32 tensors as float16: half the bytes, and less precision.")
+    ] = None
     cost_model: Annotated[
         str | None,
         Option(
@@ -93,7 +98,7 @@ class PlanOptions:
         if "--in-flight" in given and self.objective != "decode":
             raise UsageError("--in-flight applies to --objective decode", hint="add --objective decode")
         goal, pins = self._goal(), tuple(map(_pinned, self.pin or ()))
-        limits = Limits(pins, _names(self.avoid or ()), self.inside_layers, self.recompute)
+        limits = Limits(pins, _names(self.avoid or ()), self.inside_layers, self.recompute, self.boundary_dtype)
         profile = self.profile if "--profile" in given else None
         tokens = self.tokens if "--tokens" in given else None
 

@@ -3,7 +3,7 @@
 Tensors have names; nodes, weights (initializers) and blocks refer to tensors by name, and to nodes by index.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,27 @@ class Node:
     is_constant: bool  #: it depends on no input of the model, and always gives the same result.
     is_stateful: bool  #: it draws random numbers or keeps a state between runs, so it must not be replicated.
     module: str  #: path of the module it was exported from, such as `model/layers.3/mlp`; empty if unknown.
+    rewrite: "Rewrite | None" = None  #: how other parts repeat it, if they do not repeat it as it is.
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A copy of a node that reads one of the outputs of its original, which is sent, instead of what that reads."""
+
+    #: the copy: first in its `reads` is that output; first in its `writes` is what it computes again, then zeros of the
+    #: same size that it needs for that.
+    copy: Node
+    dtype: str  #: the type of their elements: `float32` or `float16`.
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """What the copy computes again, and the output of its original that it reads."""
+        return self.copy.writes[0], self.copy.reads[0]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the copy writes the same bits as the original, on ONNX Runtime's CPU kernels."""
+        return self.dtype != "float16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +98,16 @@ class Graph(Product):
     def node_index(self) -> Mapping[str, int]:
         """The index of each node in `nodes`, by its name."""
         return {node.name: i for i, node in enumerate(self.nodes)}
+
+    def copy_of(self, node: int) -> Node:
+        """A node as parts have it that repeat it."""
+        own = self.nodes[node]
+        return own if own.rewrite is None else own.rewrite.copy
+
+    def held(self, nodes: Iterable[int], copies: Iterable[int]) -> dict[int, Node]:
+        """The nodes of a part that has `nodes` and repeats `copies`, in topological order."""
+        found = {n: self.nodes[n] for n in nodes} | {n: self.copy_of(n) for n in copies}
+        return dict(sorted(found.items()))
 
     def constants_for(self, tensors: Iterable[str]) -> tuple[int, ...]:
         """The constant nodes that `tensors` depend on, in topological order."""
@@ -137,9 +168,10 @@ def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:
     """
     groups = _without_unread_copies(graph, groups)
     own, copied = _first_and_later(groups)
-    constants = [graph.constants_for(tensor for n in group for tensor in graph.nodes[n].constants) for group in groups]
+    held = [graph.held(nodes, copies) for nodes, copies in zip(own, copied, strict=True)]
+    constants = [graph.constants_for(tensor for node in nodes.values() for tensor in node.constants) for nodes in held]
     outputs = _writers_of_constant_outputs(graph, groups, constants)
-    wanted = {*graph.writes, *(tensor for group in groups for tensor in _reads(graph, group))}
+    wanted = {*graph.writes, *(tensor for nodes in held for tensor in outside_reads(nodes.values()))}
     blocks = tuple(
         _block(graph, nodes, {*copies, *needed, *graph.constants_for(extra)}, extra, wanted)
         for nodes, copies, needed, extra in zip(own, copied, constants, outputs, strict=True)
@@ -166,15 +198,20 @@ def _without_unread_copies(graph: Graph, groups: Sequence[Iterable[int]]) -> lis
 
 def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outputs: AbstractSet[str]) -> list[int]:
     """The groups with node `n` that read its tensors, and the first one if others read them too."""
-    node, held = graph.nodes[n], holders[n]
+    node, held, copy = graph.nodes[n], holders[n], graph.copy_of(n)
     if node.is_stateful:
         raise GraphcutError(
             f"node {node.name!r} is random or stateful, and it is in {count(len(held), 'part')}",
             hint="such a node must run exactly once: put it into one part, which sends its tensors",
         )
-    reading = {i for tensor in node.writes for reader in graph.readers.get(tensor, ()) for i in holders.get(reader, ())}
-    is_sent = not reading.issubset(held) or not outputs.isdisjoint(node.writes)
-    return [i for i in held if i in reading or (is_sent and i == held[0])]
+
+    def reading(tensors: Iterable[str]) -> set[int]:
+        return {i for tensor in tensors for reader in graph.readers.get(tensor, ()) for i in holders.get(reader, ())}
+
+    repeating = reading(copy.writes).intersection(held[1:])
+    without_it = reading(node.writes) - (repeating if copy is node else set())
+    is_needed = bool(without_it) or not outputs.isdisjoint(node.writes)  # a rewritten copy needs its original, too
+    return [i for i in held if i in repeating or (is_needed and i == held[0])]
 
 
 def _first_and_later(groups: Sequence[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
@@ -188,10 +225,10 @@ def _first_and_later(groups: Sequence[tuple[int, ...]]) -> tuple[list[tuple[int,
     return own, copied
 
 
-def _reads(graph: Graph, nodes: Iterable[int]) -> dict[str, None]:
+def outside_reads(nodes: Collection[Node]) -> dict[str, None]:
     """The activations that `nodes` read and don't write, in the order in which they are first read."""
-    written = {tensor for n in nodes for tensor in graph.nodes[n].writes}
-    return dict.fromkeys(tensor for n in nodes for tensor in graph.nodes[n].reads if tensor not in written)
+    written = {tensor for node in nodes for tensor in node.writes}
+    return dict.fromkeys(tensor for node in nodes for tensor in node.reads if tensor not in written)
 
 
 def _writers_of_constant_outputs(
@@ -219,9 +256,10 @@ def _block(
     graph: Graph, nodes: tuple[int, ...], replicas: Iterable[int], outputs: Sequence[str], wanted: AbstractSet[str]
 ) -> Block:
     replicas = tuple(sorted(replicas))
-    reads = _reads(graph, sorted((*nodes, *replicas)))
+    held = graph.held(nodes, replicas)
+    reads = outside_reads(held.values())
     reads.update(dict.fromkeys(output for output in outputs if output in graph.input_index))
-    weights = dict.fromkeys(weight for n in (*replicas, *nodes) for weight in graph.nodes[n].weights)
+    weights = dict.fromkeys(weight for n in (*replicas, *nodes) for weight in held[n].weights)
     weights.update(dict.fromkeys(name for name in (*outputs, *reads) if name in graph.weights))
     return Block(
         nodes=nodes,

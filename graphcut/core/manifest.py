@@ -36,6 +36,9 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     #: names of its nodes that other parts may have too: constant nodes, and flowing nodes that it recomputes though
     #: they belong to another part.
     replicas: tuple[str, ...]
+    #: tensors that it computes from another tensor than their node in the model does, and that other tensor: the output
+    #: of a rewritten replica, and the output of its original that it reads.
+    derived: dict[str, str] = {}
     weight_bytes: int  #: size of the weights that it reads.
     largest_weight_bytes: int  #: size of the largest of them.
     #: peak size of its inputs, intermediate tensors and outputs that are alive at the same time, for the `dims` of the

@@ -54,11 +54,21 @@ class Costs(Product):
     #: operators without a rule for FLOPs, and how many nodes each, in subgraphs too; they count as 0.
     uncounted: Mapping[str, int]
     caches: tuple[Cache, ...]  #: the inputs that are outputs of the step before.
+    sends_half: bool = False  #: float32 tensors are sent as float16.
 
     @property
     def tensor_bytes(self) -> TensorBytes:
         """`sizes.bytes`."""
         return self.sizes.bytes
+
+    @cached_property
+    def sent_bytes(self) -> TensorBytes:
+        """Sizes of tensors as they are sent between parts."""
+        if not self.sends_half:
+            return self.tensor_bytes
+        types, inputs = self.model.tensors, self.model.graph.reads
+        half = {name for name, tensor in types.items() if tensor.dtype == "float32"}.difference(inputs)
+        return {n: (size // 2, exact) if n in half else (size, exact) for n, (size, exact) in self.tensor_bytes.items()}
 
     @cached_property
     def is_view(self) -> tuple[bool, ...]:
@@ -104,7 +114,12 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
 
 
 def peak_bytes(
-    graph: Graph, nodes: Sequence[int], tensor_bytes: TensorBytes, *, writes: Collection[str] | None = None
+    graph: Graph,
+    nodes: Sequence[int],
+    tensor_bytes: TensorBytes,
+    *,
+    writes: Collection[str] | None = None,
+    copies: Collection[int] = (),
 ) -> int:
     """The most bytes of activations that a part holds at once when it runs `nodes` in this order.
 
@@ -112,16 +127,20 @@ def peak_bytes(
     after its last reader. While a node runs, its inputs and outputs are all held. Views count as copies. Linear in the
     nodes and edges of the part.
 
-    `writes` are the outputs of the part, by default `outside_reads`. A tensor not in `tensor_bytes` counts as 0.
+    `writes` are the outputs of the part, by default `outside_reads`; `copies` are the nodes that it repeats. A tensor
+    not in `tensor_bytes` counts as 0.
     """
-    used = {n: dict.fromkeys((*graph.nodes[n].reads, *graph.nodes[n].writes)) for n in nodes}
+    own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
+    used = {n: dict.fromkeys((*node.reads, *node.writes)) for n, node in own.items()}
     bytes_of = {tensor: tensor_bytes.get(tensor, (0, True))[0] for tensors in used.values() for tensor in tensors}
-    written = {tensor for n in nodes for tensor in graph.nodes[n].writes}
+    zeros = (node for n, node in own.items() if node is not graph.nodes[n])
+    bytes_of |= {node.writes[1]: bytes_of[node.reads[0]] for node in zeros}
+    written = {tensor for node in own.values() for tensor in node.writes}
     kept = set(outside_reads(graph, nodes) if writes is None else writes)
     last = {tensor: n for n in nodes for tensor in used[n]}
     peak = held = sum(number for tensor, number in bytes_of.items() if tensor not in written)
     for n in nodes:
-        held += sum(bytes_of[tensor] for tensor in graph.nodes[n].writes)
+        held += sum(bytes_of[tensor] for tensor in own[n].writes)
         peak = max(peak, held)
         held -= sum(bytes_of[t] for t in used[n] if last[t] == n and t in written and t not in kept)
     return peak

@@ -58,7 +58,7 @@ def counted_bytes(plan: Plan, block: Block) -> int:
     if "activations" in counting:
         nodes = sorted({*block.nodes, *(node for node in block.replicas if not graph.nodes[node].is_constant)})
         own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
-        total += peak_bytes(graph, nodes, own, writes=block.writes)
+        total += peak_bytes(graph, nodes, own, writes=block.writes, copies=set(block.replicas))
     return total
 
 
@@ -107,9 +107,9 @@ def own_nodes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
 
 def _own_nodes(graph: Graph, part: Part) -> tuple[int, ...]:
     """All nodes between the part's inputs and its outputs, found backwards from the outputs."""
-    inputs, replicas = set(part.reads), set(part.replicas)
+    inputs, replicas = {*part.reads, *part.derived}, set(part.replicas)
     found: set[int] = set()
-    pending = list(part.writes)
+    pending = [part.derived.get(name, name) for name in part.writes]
     while pending:
         name = pending.pop()
         node = graph.producer.get(name)

@@ -74,7 +74,8 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
     model, blocks, wiring = analysis.model, plan.partition.blocks, plan.partition.wiring
     sizes = _planned_bytes(plan, model)
     rows = [block.nodes for block in blocks]
-    tensors = tuple(_boundary_tensors(blocks, wiring, model.boundary_types, sizes))
+    sent = sizes if plan.costs is None else plan.costs.sent_bytes
+    tensors = tuple(_boundary_tensors(blocks, wiring, model.boundary_types, sent))
     holders = Counter(node for block in blocks for node in block.replicas)
     labels, depths = part_labels(model.graph, rows), _depths(wiring, len(blocks))
     scene = Scene(
@@ -189,6 +190,8 @@ def _limits(limits: Limits, names: Sequence[str]) -> Iterable[tuple[str, str]]:
     pinned = [f"{node} in {names[part]}" for node, part in limits.pins]
     if found := [*pinned, *(f"no tensor of {name} crosses a boundary" for name in limits.avoid)]:
         yield "limits", ", ".join(found)
+    if limits.boundary_dtype:
+        yield "boundary", f"float32 tensors are sent as {limits.boundary_dtype}: outputs differ from the model's"
 
 
 def _other_plans(plan: Plan) -> Iterable[OtherPlan]:

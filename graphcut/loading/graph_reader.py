@@ -16,6 +16,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 from ..core.errors import ModelError
 from ..core.graph import Graph, Node, Weight
 from ..core.units import count
+from .derived_tensors import BIAS, FIRST_OPSET, with_rewrite
 from .node_rules import check_calls, check_nodes
 from .repeated_definitions import is_constant
 from .subgraphs import (
@@ -23,6 +24,7 @@ from .subgraphs import (
     FunctionKey,
     callee_key,
     captures,
+    domain,
     function_key,
     functions_called,
     has_subgraphs,
@@ -60,7 +62,7 @@ def read_graph(
     if kept != list(range(len(entries))):
         _replace(graph.node, [graph.node[i] for i in kept])
     check_nodes(graph.node, proto.opset_import, functions)
-    nodes = _nodes(graph, [entries[i] for i in kept], weights, functions)
+    nodes = _with_rewrites(proto, _nodes(graph, [entries[i] for i in kept], weights, functions))
     read = {name for node in nodes for name in node.weights} | {*reads, *writes}
     _keep_weights(graph, read)
     called = functions_called(graph.node, functions)
@@ -277,6 +279,19 @@ def _nodes(
             Node(entry.name, op, reads, entry.writes, own_weights, own_constants, is_constant, stateful, module)
         )
     return tuple(nodes)
+
+
+def _with_rewrites(proto: ModelProto, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with the rewrites of those that have one."""
+    opset = max((opset.version for opset in proto.opset_import if not domain(opset.domain)), default=0)
+    if opset < FIRST_OPSET or BIAS.keys().isdisjoint(node.op for node in nodes):
+        return nodes
+    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    taken = {*types, *(value.name for value in proto.graph.input), *(name for node in nodes for name in node.writes)}
+    return tuple(
+        with_rewrite(node, message, types, taken) if node.op in BIAS else node
+        for node, message in zip(nodes, proto.graph.node, strict=True)
+    )
 
 
 def _is_false(tensor: TensorProto) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..core.graph import Graph
 from ..core.wiring import Tensor
+from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.model import Model
 from ..loading.subgraphs import functions_called, is_external, tensors_in
@@ -27,6 +28,7 @@ class SerializedSizes:
     """Bytes on disk, by what adds them to a part."""
 
     nodes: Mapping[int, int]  #: of each flowing node, by its index in `graph.nodes`.
+    rewritten: Mapping[int, int]  #: of the rewritten replica of each that can have one.
     #: of what a part holds once, however many of its nodes need it (weights, constants, functions), with the flowing
     #: nodes that need it.
     shared: tuple[tuple[int, tuple[int, ...]], ...]
@@ -44,6 +46,8 @@ def serialized_sizes(model: Model) -> SerializedSizes:
         + sum(typed.get(name, 0) + notes.get(name, 0) for name in graph.nodes[i].writes)
         for i in graph.flow
     }
+    rewritable = (i for i in graph.flow if graph.nodes[i].rewrite)
+    rewritten = {i: nodes[i] + sum(map(_entry, copies(graph.nodes[i], proto.graph.node[i]))) for i in rewritable}
     inputs = {value.name: _entry(value) for value in proto.graph.input}
     outputs = {value.name: _entry(value) for value in proto.graph.output}
     declared = {name: _declaration_bytes(tensor) for name, tensor in model.tensors.items()} | inputs | outputs
@@ -51,7 +55,7 @@ def serialized_sizes(model: Model) -> SerializedSizes:
     shared = (*_weights(model, inputs, notes), *_constants(model, typed), *_functions(model))
     outside = proto.ByteSize() - sum(map(_entry, (proto.graph, *proto.functions, *proto.training_info)))
     inside = len(proto.graph.name) + len(proto.graph.doc_string) + sum(map(_entry, proto.graph.metadata_props))
-    return SerializedSizes(nodes, shared, declarations, outside + inside + _HEAD_BYTES)
+    return SerializedSizes(nodes, rewritten, shared, declarations, outside + inside + _HEAD_BYTES)
 
 
 def _entry(message: Message) -> int:

@@ -23,6 +23,10 @@ Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]
 """What a plan for a cluster optimizes."""
 
 
+Recomputing = Literal["auto", "never", "approximate"]
+"""What parts may recompute."""
+
+
 class _Checked(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A record whose values have the types of its fields, else it is a TypeError; lists become tuples."""
 
@@ -117,8 +121,11 @@ class Limits(_Checked, frozen=True):
     pins: tuple[tuple[str, int], ...] = ()  #: nodes, named as in `At`, and the part that each must be in, from 0.
     avoid: tuple[str, ...] = ()  #: nodes, named as in `At`, whose outputs must not cross a boundary.
     inside_layers: bool = False  #: a layer that the model repeats may be cut.
-    #: `auto`: a part recomputes tensors where that is cheaper than receiving them.
-    recompute: Literal["auto", "never"] = "auto"
+    #: `auto`: a part recomputes tensors where that is cheaper than receiving them, and gives the same bits.
+    #: `approximate`: also where it need not give the same bits.
+    recompute: Recomputing = "auto"
+    #: send float32 tensors between parts as float16, which loses precision; None: as they are.
+    boundary_dtype: Literal["float16"] | None = None
 
 
 def check_goal(goal: object) -> None:

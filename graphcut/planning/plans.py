@@ -30,7 +30,7 @@ from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .node_names import find_nodes
 from .predictions import PartMetrics, part_metrics
 from .problem import PlanningProblem, problem_of
-from .replicable import replicable_nodes
+from .replicable import inexact_copies, replicable_nodes, rewritable_nodes
 from .results import Optimality, Reason, Solution, reasons
 from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
@@ -138,6 +138,7 @@ def plan(
             f"the cost model matched no node of {model.path.name}",
             hint=f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows",
         )
+    costs = replace(costs, sends_half=limits.boundary_dtype is not None)
     planner = _Planner(analysis, goal, limits, costs, table)
     return planner.heads(goal) if isinstance(goal, Heads) else planner.optimized(goal, prove_s)
 
@@ -159,6 +160,7 @@ def default_dims(
 
 def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
+    costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
     planner = _Planner(analysis, made.goal, made.limits, costs, None)
     prices = cache(planner.prices(made.devices or (ANY_DEVICE,) * len(made.parts)))
     return replace(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
@@ -193,7 +195,7 @@ class _Planner:
     def optimized(self, goal: _Searched, prove_s: float) -> Plan:
         problem, solution = self.best(goal, prove_s)
         parts, devices = problem.nodes_of(solution.found.parts), solution.devices
-        parts, recomputed = self._with_replicas(parts, devices, problem.replicable, _slowest_s(goal, solution))
+        parts, recomputed = self._with_replicas(parts, devices, problem.repeated, _slowest_s(goal, solution))
         made = Plan(
             goal,
             self.graph,
@@ -249,26 +251,29 @@ class _Planner:
         try:
             return problem, self._solve(problem, goal, prove_s)
         except PlanError:
-            if not problem.replicable:
+            if not (problem.replicable or problem.rewritable):
                 raise
         plain = self._problem(goal, limits, with_replicable=False)
         return plain, self._solve(plain, goal, prove_s)
 
     def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
-        replicable = frozenset[int]()
-        if with_replicable and limits.recompute == "auto":
+        replicable = rewritable = frozenset[int]()
+        if with_replicable and limits.recompute != "never":
             devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
             slowest = min(devices, key=lambda device: device.flops_per_s)
             run_s = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
             s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
             kept, avoided = self._kept(limits), find_nodes(self.graph, limits.avoid)
             replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
-        return problem_of(self.analysis, self.costs, limits, self.sizes, replicable)
+            if not (isinstance(goal, Within) or any(device.memory_bytes for device in devices)):
+                rewritable = rewritable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept)
+        return problem_of(self.analysis, self.costs, limits, self.sizes, replicable, rewritable)
 
     def _kept(self, limits: Limits) -> frozenset[int]:
-        """Nodes that must be in one part only: they touch a cache, or are pinned."""
+        """Nodes that must be in one part only: they touch a cache, are pinned, or their copies give other bits."""
         pinned = find_nodes(self.graph, [pattern for pattern, _ in limits.pins])
-        return frozenset(pinned.union(*(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
+        inexact = () if limits.recompute == "approximate" else inexact_copies(self.graph)
+        return frozenset(pinned.union(inexact, *(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
         match goal:
@@ -328,7 +333,7 @@ class _Planner:
         """
         avoided = find_nodes(self.graph, self.limits.avoid)
         unsent = frozenset(name for node in avoided for name in self.graph.nodes[node].writes)
-        sizes = {name: number for name, (number, _) in self.costs.tensor_bytes.items()}
+        sizes = {name: number for name, (number, _) in self.costs.sent_bytes.items()}
 
         def prices_of(part: int) -> TransferPrices:
             device, sender = devices[part], devices[part - 1]
@@ -367,6 +372,12 @@ def check_limits(made: Plan) -> None:
                     f"{graph.nodes[node].name!r} is pinned to part {part}, and these cuts put it in part {home[node]}",
                     hint="cut somewhere else, or leave the pin out",
                 )
+    repeated = {node for block in made.partition.blocks for node in block.replicas}
+    if limits.recompute != "approximate" and (inexact := repeated.intersection(inexact_copies(graph))):
+        raise PlanError(
+            f"{graph.nodes[min(inexact)].name!r} is repeated, and its copy need not give the same bits",
+            hint="set `recompute` of `limits` to approximate, or let one part have the node",
+        )
     avoided = find_nodes(graph, limits.avoid)
     for tensor in made.partition.wiring.boundary_tensors:
         if graph.producer.get(tensor) in avoided:

@@ -45,12 +45,17 @@ def part_metrics(
             shared.setdefault(node, []).append(i)
 
     def file_bytes(block: Block, nodes: Sequence[int]) -> int:
+        rewritten = {node: sizes.rewritten[node] for node in block.replicas if node in sizes.rewritten}
         declared = sum(sizes.declarations[name] for name in {*block.reads, *block.writes})
         items = {i for node in nodes for i in shared.get(node, ())}
-        return sizes.part + declared + sum(sizes.nodes[node] for node in nodes) + sum(sizes.shared[i][0] for i in items)
+        declared += sum(4 * len(name.encode()) + 96 for name in halves.keys() & {*block.reads, *block.writes})  # casts
+        of_nodes = sum(rewritten.get(n, sizes.nodes[n]) for n in nodes)
+        return sizes.part + declared + of_nodes + sum(sizes.shared[i][0] for i in items)
 
-    crossing = [(tensor_bytes[t][0], *ends) for t, ends in partition.wiring.boundary_tensors.items()]
+    crossing = [(costs.sent_bytes[t][0], *ends) for t, ends in partition.wiring.boundary_tensors.items()]
     transfers = transfer_s(crossing, devices, cluster)
+    sent = {t: costs.sent_bytes[t][0] for t in partition.wiring.boundary_tensors}
+    halves = {t: number for t, number in sent.items() if number < tensor_bytes[t][0]}  # held beside the whole tensor
     made = []
     for part, (block, device) in enumerate(zip(partition.blocks, devices, strict=True)):
         nodes = sorted({*block.nodes, *(node for node in block.replicas if node in flow_index)})
@@ -64,7 +69,8 @@ def part_metrics(
             flops=flops,
             weight_bytes=sum(graph.weights[name].bytes for name in block.weights),
             written_bytes=file_bytes(block, nodes),
-            activation_bytes=peak_bytes(graph, nodes, tensor_bytes, writes=block.writes),
+            activation_bytes=peak_bytes(graph, nodes, tensor_bytes, writes=block.writes, copies={*block.replicas})
+            + sum(halves.get(name, 0) for name in {*block.reads, *block.writes}),
             cache_bytes=sum(tensor_bytes[c.present][0] for c in costs.caches if c.present in block.writes),
             received_bytes=sum(number for number, _, readers in crossing if part in readers),
             sent_bytes=sum(number for number, source, _ in crossing if source == part),

@@ -31,6 +31,8 @@ class PlanningProblem:
     replicable: tuple[int, ...]  #: flowing nodes that are in no group: each part that needs one runs it.
     sizes: SerializedSizes  #: bytes on disk.
     pins: Mapping[int, int]  #: for a group the part that it must be in.
+    #: nodes that a part runs as well, as rewritten replicas, if it reads what these write. Their memory is not counted.
+    rewritable: tuple[int, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -55,6 +57,21 @@ class PlanningProblem:
             found[node] = _union(found, successors(self.graph, node))
         return found
 
+    @property
+    def repeated(self) -> tuple[int, ...]:
+        """All nodes that several parts may run."""
+        return (*self.replicable, *self.rewritable)
+
+    @cached_property
+    def rerunners(self) -> Mapping[int, frozenset[int]]:
+        """For each rewritable node its own group, and those that read what its rewritten replica writes."""
+        copies = ((node, self.graph.copy_of(node)) for node in self.rewritable)
+        return {node: self._reading(copy.writes[0]).union((self.home[node],)) for node, copy in copies}
+
+    def _reading(self, tensor: str) -> frozenset[int]:
+        """The groups that read a tensor."""
+        return frozenset(self.home[reader] for reader in self.graph.readers.get(tensor, ()))
+
     def check_pins(self, parts: int) -> None:
         """Raise a UsageError if a group is pinned to a part beyond the number of parts."""
         if unknown := next((part for part in self.pins.values() if part >= parts), None):
@@ -77,10 +94,11 @@ class PlanningProblem:
     def workload(self, work: Sequence[Sequence[float]], counting: Collection[Counted] = ()) -> Workload:
         """The workload of the groups; `work` is for each device class the seconds (or else) of each flowing node."""
         per_node = [dict(zip(self.graph.flow, row, strict=True)) for row in work]
-        own = np.array([[sum(row[node] for node in group) for group in self.groups] for row in per_node], dtype=float)
+        alone = [[node for node in group if node not in self.rerunners] for group in self.groups]
+        own = np.array([[sum(row[node] for node in group) for group in alone] for row in per_node], dtype=float)
         own = own.reshape(len(work), len(self.groups))
-        shared = np.array([[row[node] for node in self.replicable] for row in per_node], dtype=float)
-        shared = shared.reshape(len(work), len(self.replicable))
+        shared = np.array([[row[node] for node in self.repeated] for row in per_node], dtype=float)
+        shared = shared.reshape(len(work), len(self.repeated))
         quantum = quantum_for(float(own[np.isfinite(own)].sum() + shared.sum()) * 4)
         sharers, shared_bytes = self._shared(counting)
         groups = len(self.groups)
@@ -92,13 +110,13 @@ class PlanningProblem:
             inner_bytes=self._inner_bytes if "activations" in counting else np.zeros(groups, dtype=np.int64),
             writer=np.array([writer for _, writer, _, _ in self._crossing], dtype=np.int64),
             readers=Hyperedges.of([readers for _, _, readers, _ in self._crossing]),
-            tensor_bytes=np.array([self.costs.tensor_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
+            tensor_bytes=np.array([self.costs.sent_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
             declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._crossing], dtype=np.int64),
             is_output=np.array([is_output for *_, is_output in self._crossing], dtype=bool),
             sharers=Hyperedges.of(sharers),
             shared_bytes=np.array(shared_bytes, dtype=np.int64),
-            # Replicable nodes are the first of the shared items; the others take no time.
-            shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(sharers) - len(self.replicable)))),
+            # Repeated nodes are the first of the shared items; the others take no time.
+            shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(sharers) - len(self.repeated)))),
             part_bytes=self.sizes.part,
             before=tuple(a for a, _ in ordered),
             after=tuple(b for _, b in ordered),
@@ -112,11 +130,18 @@ class PlanningProblem:
         found = []
         for node, home in sorted(self.home.items()):
             for tensor in graph.nodes[node].writes:
-                readers = tuple(sorted({self.home[reader] for reader in graph.readers.get(tensor, ())} - {home}))
+                readers = tuple(sorted(self._receiving(node, tensor) - {home}))
                 is_output = tensor in outputs and tensor not in presents
                 if readers or is_output:
                     found.append((tensor, home, readers, is_output))
         return found
+
+    def _receiving(self, node: int, tensor: str) -> frozenset[int]:
+        """The groups that are sent an output of a node if they are in another part."""
+        if node not in self.rerunners:
+            return self._reading(tensor)
+        is_sent = tensor == self.graph.copy_of(node).reads[0]
+        return self.rerunners[node] | self._reading(tensor) if is_sent else frozenset()
 
     def _own_bytes(self, counting: Collection[Counted]) -> Ints:
         """For each group the bytes of its nodes, of declaring outputs of the model, and of caches after the run."""
@@ -149,8 +174,9 @@ class PlanningProblem:
             number = self.sizes.declarations[name] + is_counted * self.costs.tensor_bytes[name][0]
             add(number, self.graph.readers.get(name, ()))
         fixed.pop(frozenset(), None)
-        replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable]
-        return [*(self.users[node] for node in self.replicable), *fixed], [*replica_bytes, *fixed.values()]
+        replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
+        holders = [*(self.users[node] for node in self.replicable), *self.rerunners.values()]
+        return [*holders, *fixed], [*replica_bytes, *fixed.values()]
 
     def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes
@@ -183,7 +209,12 @@ def _union(users: Mapping[int, frozenset[int]], nodes: Iterable[int]) -> frozens
 
 
 def problem_of(
-    analysis: Analysis, costs: Costs, limits: Limits, sizes: SerializedSizes, replicable: Collection[int] = ()
+    analysis: Analysis,
+    costs: Costs,
+    limits: Limits,
+    sizes: SerializedSizes,
+    replicable: Collection[int] = (),
+    rewritable: Collection[int] = (),
 ) -> PlanningProblem:
     """The planning problem of `analysis.model`.
 
@@ -208,7 +239,9 @@ def problem_of(
                 f"{pins[home[node]]}",
                 hint="pin one of them elsewhere, or leave one pin out",
             )
-    return PlanningProblem(analysis, costs, limits, groups, tuple(sorted(replicable)), sizes, pins)
+    return PlanningProblem(
+        analysis, costs, limits, groups, tuple(sorted(replicable)), sizes, pins, tuple(sorted(rewritable))
+    )
 
 
 def _not_sendable(analysis: Analysis) -> Iterable[Sequence[int]]:

@@ -40,7 +40,7 @@ def replicable_nodes(
         writers = predecessors(graph, node)
         written = [costs.model.tensors[name] for name in own.writes]
         is_sendable = all(tensor.is_plain and tensor.dtype != "undefined" for tensor in written)
-        if node in kept or own.is_stateful or not writers <= cones.keys() or not is_sendable:
+        if node in kept or own.is_stateful or own.rewrite or not writers <= cones.keys() or not is_sendable:
             continue
         cone = frozenset((node,)).union(*(cones[writer] for writer in writers))
         weights = {name for n in cone for name in graph.nodes[n].weights}
@@ -54,3 +54,21 @@ def replicable_nodes(
         if is_needed_outside and (node in avoided or sum(run_s[n] for n in cone) < sent * s_per_byte):
             chosen |= cone
     return frozenset(chosen)
+
+
+def rewritable_nodes(
+    graph: Graph, costs: Costs, run_s: Mapping[int, float], s_per_byte: float, *, kept: Collection[int]
+) -> frozenset[int]:
+    """Nodes whose rewritten replica takes less time to run than what it computes takes to send; see `replicable_nodes`.
+
+    So wherever its output or the output that the replica reads crosses, the latter alone does.
+    """
+    rewrites = {node: graph.nodes[node].rewrite for node in graph.flow if node not in kept}
+    sent = {node: costs.tensor_bytes[made.copy.writes[0]][0] for node, made in rewrites.items() if made}
+    return frozenset(node for node, number in sent.items() if run_s[node] < number * s_per_byte)
+
+
+def inexact_copies(graph: Graph) -> frozenset[int]:
+    """Nodes whose rewritten replicas need not give the same bits."""
+    rewrites = ((node, graph.nodes[node].rewrite) for node in graph.flow)
+    return frozenset(node for node, made in rewrites if made is not None and not made.is_exact)

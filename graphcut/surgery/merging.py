@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from onnx import GraphProto, ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from ..core.atomic_files import mend, replace_files, scratch_folder
 from ..core.errors import GraphcutError, ModelError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
+from ..loading.derived_tensors import helper_names
 from ..loading.external_data import lay_out, read_values, refer_to_file, write_data
 from ..loading.fingerprint import copy_fields
 from ..loading.model import Model, load, range_in
@@ -116,7 +117,12 @@ def _merged(cascade: Cascade, parts: Sequence[ModelProto]) -> ModelProto:
     graphs = [part.graph for part in parts]
     # The copies of a replicated node have the same first output. The node takes the index of its first copy, so that
     # it comes after the nodes whose tensors it reads.
-    graph.node.extend({next(o for o in n.output if o): n for g in graphs for n in g.node}.values())
+    found: dict[str, NodeProto] = {}
+    for part, g in zip(cascade.parts, graphs, strict=True):
+        derived = {*part.derived, *(name for source in part.derived.values() for name in helper_names(source))}
+        named = ((next(filter(None, node.output)), node) for node in g.node)
+        found.update((name, node) for name, node in named if name not in derived)
+    graph.node.extend(found.values())
     graph.initializer.extend({t.name: t for g in graphs for t in g.initializer}.values())
     graph.sparse_initializer.extend({s.values.name: s for g in graphs for s in g.sparse_initializer}.values())
     graph.quantization_annotation.extend({n.tensor_name: n for g in graphs for n in g.quantization_annotation}.values())
@@ -141,5 +147,6 @@ def _add_values(cascade: Cascade, graph: GraphProto, parts: Sequence[GraphProto]
     graph.output.extend(declared(name, {**inputs, **outputs}) for name in manifest.writes)
     # A tensor that one part recomputes may be sent to another: there it is an output, with the model's value_info.
     inner = {value.name: value for part in parts for value in part.value_info}
-    inner.update({name: outputs[name] for name in cascade.wiring.boundary_tensors if name not in inner})
+    derived = {name for part in cascade.parts for name in part.derived}
+    inner.update({name: outputs[name] for name in cascade.wiring.boundary_tensors if name not in {*inner, *derived}})
     graph.value_info.extend(value for name, value in inner.items() if name not in manifest.writes)

@@ -6,11 +6,12 @@ from onnx import ModelProto, ValueInfoProto
 
 from ..core.errors import ModelError
 from ..core.graph import Block
+from ..loading.derived_tensors import cast, copies
 from ..loading.fingerprint import copy_fields
 from ..loading.model import Model
 from ..loading.shape_inference import UNKNOWN
 from ..loading.subgraphs import functions_called
-from ..verifying.facts import boundary_value
+from ..verifying.facts import boundary_type, boundary_value, half_source
 
 
 def part_model(model: Model, block: Block) -> ModelProto:
@@ -20,7 +21,7 @@ def part_model(model: Model, block: Block) -> ModelProto:
         ModelError: a boundary tensor has an unknown type.
     """
     source = model.proto
-    nodes = sorted((*block.replicas, *block.nodes))
+    held = model.graph.held(block.nodes, block.replicas)
     part = ModelProto()
     # training_info refers to initializers of the whole graph, so it has no meaning in a part.
     copy_fields(source, part, but={"graph", "functions", "training_info"})
@@ -28,7 +29,12 @@ def part_model(model: Model, block: Block) -> ModelProto:
     graph.name = source.graph.name
     graph.doc_string = source.graph.doc_string
     graph.metadata_props.extend(source.graph.metadata_props)
-    graph.node.extend(source.graph.node[i] for i in nodes)
+    halves = {name: half for name in (*block.reads, *block.writes) if (half := half_source(model, name))}
+    graph.node.extend(cast(halves[name], name) for name in block.reads if name in halves)
+    own = set(block.nodes)
+    pairs = ((i, source.graph.node[i]) for i in held)
+    graph.node.extend(n for i, p in pairs for n in ([p] if i in own else copies(model.graph.nodes[i], p)))
+    graph.node.extend(cast(name, halves[name]) for name in block.writes if name in halves)
     needed = functions_called(graph.node, model.functions)
     part.functions.extend(function for key, function in model.functions.items() if key in needed)
 
@@ -43,7 +49,7 @@ def part_model(model: Model, block: Block) -> ModelProto:
     graph.input.extend(value for name, value in inputs.items() if name in weights and name not in block.reads)
     graph.output.extend(outputs.get(name) or _boundary_value(model, name, inner) for name in block.writes)
 
-    inside = {name for i in nodes for name in model.graph.nodes[i].writes} - set(block.writes)
+    inside = {name for node in held.values() for name in node.writes}.union(halves.values()) - set(block.writes)
     graph.value_info.extend(value for value in source.graph.value_info if value.name in inside)
     known = inside | weights | {*block.reads, *block.writes}
     graph.quantization_annotation.extend(n for n in source.graph.quantization_annotation if n.tensor_name in known)
@@ -51,7 +57,8 @@ def part_model(model: Model, block: Block) -> ModelProto:
 
 
 def _boundary_value(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
-    if model.boundary_types[name].dtype == UNKNOWN:
+    tensor = boundary_type(model, name)
+    if tensor is None or tensor.dtype == UNKNOWN:
         raise ModelError(
             f"the type of {name!r} is unknown to the model, to ONNX shape inference and to ONNX Runtime",
             hint="cut somewhere else, or add a value_info for it to the model",

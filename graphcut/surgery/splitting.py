@@ -2,8 +2,8 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -28,7 +28,9 @@ from ..core.manifest import (
 )
 from ..core.product import Product
 from ..core.units import count, size
+from ..core.wiring import wire
 from ..costs.device import Device
+from ..loading.derived_tensors import sent_name
 from ..loading.external_data import ByteRange, FileLayout, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
@@ -36,7 +38,7 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..planning import plans
 from ..planning.goals import Across, Goal, Within
 from ..planning.plans import Plan
-from ..verifying.facts import model_facts, part_facts
+from ..verifying.facts import half_source, model_facts, part_facts
 from .part_models import part_model
 
 Storage = Literal["copy", "share"]
@@ -143,7 +145,7 @@ def prepare(
         raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
     folder, stem = _output_folder(model, output, weights)
     prefix = f"{stem}." if weights == "share" else ""
-    blocks = enumerate(plan.partition.blocks)
+    blocks = enumerate(_as_sent(model, plan))
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights) for i, block in blocks)
     for part in parts:
         if not part.block.writes:
@@ -157,6 +159,17 @@ def prepare(
     return PreparedFiles(
         model.with_dims(plan.dims), plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", parts
     )
+
+
+def _as_sent(model: Model, plan: Plan) -> Iterator[Block]:
+    """The blocks of a plan, with the names under which tensors are sent."""
+    boundary = plan.partition.wiring.boundary_tensors if plan.limits.boundary_dtype else ()
+    names = {name: sent_name(name) for name in boundary if half_source(model, sent_name(name))}
+    inputs, outputs = plan.graph.input_index, set(plan.graph.writes)
+    for block in plan.partition.blocks:
+        reads = tuple(name if name in inputs else names.get(name, name) for name in block.reads)
+        kept = (name for name in block.writes if name not in names or name in outputs)
+        yield replace(block, reads=reads, writes=(*kept, *(names[name] for name in block.writes if name in names)))
 
 
 def _check_budget(goal: Within, parts: Sequence[PartFile]) -> None:
@@ -323,6 +336,7 @@ def _shared_digests(files: PreparedFiles, part: PartFile) -> dict[str, Digest]:
 
 def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> Manifest:
     model, plan = files.source, files.plan
+    blocks = [part.block for part in files.parts]
     parts, earlier = [], set[int]()
     for i, (part, found) in enumerate(zip(files.parts, digests, strict=True)):
         parts.append(
@@ -353,7 +367,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
             for device in dict.fromkeys(_devices(plan))
         ),
         parts=tuple(parts),
-        **model_facts(model, plan.partition.wiring.boundary_tensors),
+        **model_facts(model, wire(blocks, reads=model.graph.reads, writes=model.graph.writes).boundary_tensors),
     )
 
 

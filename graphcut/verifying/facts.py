@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+import msgspec
 from onnx import ModelProto, ValueInfoProto
 
 from ..core.manifest import State
 from ..core.states import start_of
+from ..core.wiring import Tensor
 from ..costs.caches import find_caches, head_sizes, token_axis
 from ..costs.weighing import peak_bytes
+from ..loading.derived_tensors import AS_HALF
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type, type_proto
 
@@ -26,9 +29,23 @@ def model_facts(model: Model, boundary: Iterable[str]) -> dict[str, Any]:
         "reads": graph.reads,
         "optional": tuple(name for name in graph.reads if name in graph.weights),
         "writes": graph.writes,
-        "tensors": tuple(model.boundary_types[name] for name in names),
+        "tensors": tuple(tensor for tensor in (boundary_type(model, name) for name in names) if tensor is not None),
         "states": tuple(_states(model)),
     }
+
+
+def half_source(model: Model, name: str) -> str | None:
+    """The float32 tensor that crosses as float16 under a name; None if the name is that of no such tensor."""
+    source = name.removesuffix(AS_HALF)
+    known = None if name in model.boundary_types else model.boundary_types.get(source)
+    return source if known and known.dtype == "float32" else None
+
+
+def boundary_type(model: Model, name: str) -> Tensor | None:
+    """The type of a tensor as parts declare it, or as it is sent; None if the model has no such tensor."""
+    if source := half_source(model, name):
+        return msgspec.structs.replace(model.boundary_types[source], name=name, dtype="float16")
+    return model.boundary_types.get(name)
 
 
 def _states(model: Model) -> Iterator[State]:
@@ -45,33 +62,49 @@ def part_facts(model: Model, part: ModelProto, earlier: AbstractSet[int]) -> dic
 
     Args:
         model: the model; its `dims` give the sizes of activations.
-        part: the message of a part, whose nodes and initializers are all in the model.
+        part: the message of a part, whose nodes and initializers are all in the model, or derive tensors.
         earlier: the nodes of the parts before it.
     """
     graph = model.graph
     nodes = nodes_of(model, part)
+    copies = {n for n in nodes if n in earlier}
+    rewrites = (graph.nodes[n].rewrite for n in nodes if n in copies)
     named = (*part.graph.initializer, *(sparse.values for sparse in part.graph.sparse_initializer))
     weights = [graph.weights[tensor.name].bytes for tensor in named]
     flowing = [n for n in nodes if not graph.nodes[n].is_constant]
-    writes = [value.name for value in part.graph.output]
+    received, given = (
+        {value.name: source for value in values if (source := half_source(model, value.name))}
+        for values in (part.graph.input, part.graph.output)
+    )
+    writes = [given.get(value.name, value.name) for value in part.graph.output]
+    peak = peak_bytes(graph, flowing, model.tensor_bytes, writes=writes, copies=copies)
+    halves = sum(model.tensor_bytes[source][0] // 2 for source in {**received, **given}.values())
     return {
-        "nodes": len(nodes),
-        "replicas": tuple(graph.nodes[n].name for n in nodes if graph.nodes[n].is_constant or n in earlier),
+        "nodes": len(part.graph.node),
+        "replicas": tuple(graph.nodes[n].name for n in nodes if graph.nodes[n].is_constant or n in copies),
+        "derived": {
+            **dict(rewrite.pair for rewrite in rewrites if rewrite is not None),
+            **{source: name for name, source in received.items()},
+            **given,
+        },
         "weight_bytes": sum(weights),
         "largest_weight_bytes": max(weights, default=0),
-        "activation_bytes": peak_bytes(graph, flowing, model.tensor_bytes, writes=writes),
+        "activation_bytes": peak + halves,
     }
 
 
 def nodes_of(model: Model, part: ModelProto) -> list[int]:
     """The nodes of the model that a part has, as indices, in its order; a node is known by its first output."""
     producer = model.graph.producer
-    return [producer[next(filter(None, node.output))] for node in part.graph.node]
+    named = ((next(filter(None, node.output)), node) for node in part.graph.node)
+    # A cast of what was sent as float16 writes a tensor of the model, and is no node of it.
+    found = (producer.get(name) for name, node in named if half_source(model, "".join(node.input)) != name)
+    return [node for node in found if node is not None]
 
 
 def boundary_value(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
     """The declaration of a boundary tensor: that of the model's value_info `inner`, unless its type is known better."""
-    tensor = model.boundary_types[name]
+    tensor = boundary_type(model, name) or model.boundary_types[name]
     value = ValueInfoProto(name=name)
     if name in inner:
         value.CopyFrom(inner[name])

@@ -16,7 +16,7 @@ from ..core.units import count
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
-from .facts import model_facts, part_facts
+from .facts import boundary_type, model_facts, part_facts
 
 _SHOWN_ITEMS: Final = 4
 
@@ -24,7 +24,7 @@ _SHOWN_ITEMS: Final = 4
 def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
     """What the manifest says wrongly of the model and of the cascade as a whole, one sentence each."""
     manifest = cascade.manifest
-    known = [name for name in cascade.wiring.boundary_tensors if name in model.boundary_types]
+    known = [name for name in cascade.wiring.boundary_tensors if boundary_type(model, name)]
     yield from wrong_facts(model_facts(model, known), manifest)
     if cascade.source.exists() and cascade.source.samefile(model.path):
         data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}

@@ -5,6 +5,7 @@ It compares messages and bytes. It runs nothing and loads no weights, so it work
 - the cascade has the model's inputs and outputs, and each part those that the manifest lists;
 - each flowing node of the model is in a part, and in others only as a replica that the manifest lists; a random or
   stateful node is in no other; a constant node may be in any number of parts, also in none;
+- a replica equals its node, or is rewritten by a rule (`loading.derived_tensors`) where the manifest says so;
 - no part has other nodes;
 - each weight, function, opset, declaration and annotation of a part is the model's, weights byte by byte;
 - a tensor that a part reads is written by an earlier part;
@@ -18,19 +19,20 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from google.protobuf.message import Message
-from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
 from ..core.manifest import Cascade, Part
 from ..core.product import Product
 from ..core.units import count
+from ..loading.derived_tensors import cast, copies
 from ..loading.external_data import read_bytes, same_bytes
 from ..loading.fingerprint import canonical, copy_fields, graph_digest, without_values
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
-from .facts import boundary_value
+from .facts import boundary_type, boundary_value, half_source, nodes_of
 from .manifest_check import shown, wrong_in_manifest, wrong_in_part
 
 
@@ -42,6 +44,8 @@ class Proof(Product):
     nodes: int  #: number of the model's nodes that were found in parts.
     replicas: int  #: number of further copies of nodes, constant or recomputed, in the parts.
     weight_bytes: int  #: size of the weights that were compared in files.
+    approximate: int = 0  #: number of rewritten replicas that need not give the model's bits.
+    halves: int = 0  #: number of float32 tensors that are sent as float16.
     given_states: int = 0  #: number of states that the user named; only their types were compared.
 
     @property
@@ -61,9 +65,9 @@ def prove(model: Model, cascade: Cascade) -> Proof:
         except UsageError as error:
             objections.append(f"{field}: {error}")
     objections += wrong_in_manifest(model, cascade)
-    holders: dict[str, list[str]] = {}
+    holders: dict[int, list[str]] = {}
     is_read = True
-    weight_bytes = 0
+    weight_bytes = approximate = halves = 0
     earlier: set[int] = set()
     inner = {value.name: value for value in model.proto.graph.value_info}
     for part in cascade.parts:
@@ -73,29 +77,33 @@ def prove(model: Model, cascade: Cascade) -> Proof:
             objections.append(f"{part.file}: {error}")
             is_read = False
             continue
-        for node in loaded.graph.nodes:
-            holders.setdefault(node.writes[0], []).append(part.file)
+        nodes = nodes_of(model, loaded.proto)
+        for node in nodes:
+            holders.setdefault(node, []).append(part.file)
         comparison = _PartComparison(model, part, loaded)
         found = [*comparison.objections(inner)] or [*wrong_in_part(model, cascade, part, loaded, earlier)]
         objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
-        earlier.update(model.graph.producer.get(node.writes[0], -1) for node in loaded.graph.nodes)
+        rewrites = (model.graph.nodes[node].rewrite for node in nodes if node in earlier)
+        approximate += sum(not rewrite.is_exact for rewrite in rewrites if rewrite is not None)
+        halves += sum(half_source(model, name) is not None for name in part.writes)
+        earlier.update(nodes)
     if is_read:
         objections += _assignment(model.graph, holders)
-    copies = sum(len(files) for files in holders.values()) - len(holders)
-    return Proof(tuple(objections), len(holders), copies, weight_bytes, len(given))
+    repeated = sum(len(files) for files in holders.values()) - len(holders)
+    return Proof(tuple(objections), len(holders), repeated, weight_bytes, approximate, halves, len(given))
 
 
-def _assignment(graph: Graph, holders: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _assignment(graph: Graph, holders: Mapping[int, Sequence[str]]) -> Iterator[str]:
     """Check that each flowing node is in a part, and a stateful one in no other; a constant node may be in none.
 
     Args:
         graph: of the model.
-        holders: the files of the parts that have a node, by the first tensor that it writes.
+        holders: the files of the parts that have a node, by its index.
     """
     for i in graph.flow:
         node = graph.nodes[i]
-        found = holders.get(node.writes[0], ())
+        found = holders.get(i, ())
         if not found:
             yield f"node {node.name!r} is in no part"
         elif node.is_stateful and len(found) > 1:
@@ -142,7 +150,7 @@ class _PartComparison:
             originals = {value.name: value for value in declared}
             for value in values:
                 name = value.name
-                if name not in originals and name not in self._model.boundary_types:
+                if name not in originals and boundary_type(self._model, name) is None:
                     continue  # no tensor of the model, which is said elsewhere
                 expected = originals.get(name) or boundary_value(self._model, name, inner)
                 found, known = tensor_of_type(name, value.type), tensor_of_type(name, expected.type)
@@ -163,10 +171,26 @@ class _PartComparison:
 
     def _nodes(self) -> Iterator[str]:
         producer, originals = self._model.graph.producer, self._proto.graph.node
-        pairs = zip(self._loaded.graph.nodes, self._part_proto.graph.node, strict=True)
-        found = ((node.name, proto, producer.get(node.writes[0])) for node, proto in pairs)
-        triples = ((name, proto, None if i is None else originals[i]) for name, proto, i in found)
-        yield from self._compare("node", triples)
+        derived: dict[str, NodeProto] = {}
+        for tensor, source in self._part.derived.items():
+            found = self._derivation(tensor, source)
+            derived |= {proto.output[0]: proto for proto in found}
+            if not found:
+                yield f"the manifest derives {tensor!r} from {source!r}, for which there is no rule"
+        for node, proto in zip(self._loaded.graph.nodes, self._part_proto.graph.node, strict=True):
+            index = producer.get(node.writes[0])
+            original = derived.get(node.writes[0]) or (None if index is None else originals[index])
+            yield from self._compare("node", [(node.name, proto, original)])
+
+    def _derivation(self, tensor: str, source: str) -> tuple[NodeProto, ...]:
+        """The nodes that derive a tensor from another; none if there is no rule for it."""
+        if half_source(self._model, tensor) == source or half_source(self._model, source) == tensor:
+            return (cast(tensor, source),)
+        index = self._model.graph.producer.get(tensor)
+        node = None if index is None else self._model.graph.nodes[index]
+        if index is None or node is None or node.rewrite is None or node.rewrite.pair != (tensor, source):
+            return ()
+        return copies(node, self._proto.graph.node[index])
 
     def _initializers(self) -> Iterator[str]:
         ours, original = self._part_proto.graph, self._proto.graph

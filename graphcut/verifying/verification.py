@@ -58,6 +58,8 @@ class Verification(Product):
         proof = self.proof
         text = f"{count(proof.nodes, 'node')} matched, {size(proof.weight_bytes)} of large weights compared"
         text += f", {count(proof.replicas, 'replica')}" if proof.replicas else ""
+        text += f", {proof.approximate:,} of them approximate" if proof.approximate else ""
+        text += f", {count(proof.halves, 'tensor')} sent as float16" if proof.halves else ""
         return f"{text}, {count(proof.given_states, 'state')} as given with --state" if proof.given_states else text
 
     @property
@@ -114,7 +116,7 @@ def verify(
         )
     proof = prove(model, cascade)
     if structural_only or not proof.holds:
-        return Verification(proof, (), "", "", "")
+        return Verification(proof, (), "", "", _reason(model, proof, (), optimized=optimized) if proof.halves else "")
     sets, refusal = list(inputs), ""
     if not sets:
         accepted = find_accepted_inputs(
@@ -131,7 +133,9 @@ def verify(
         except RunError as error:
             run_whole(model, feeds, model.graph.writes, config=EXACT)  # raises if it is the model that refuses
             failure = str(error)
-    return Verification(proof, tuple(runs), failure, "" if sets else refusal, _reason(model, optimized=optimized))
+    return Verification(
+        proof, tuple(runs), failure, "" if sets else refusal, _reason(model, proof, runs, optimized=optimized)
+    )
 
 
 def find_source(cascade: Cascade, *, dims: Mapping[str, int] = MappingProxyType({})) -> Model:
@@ -150,7 +154,11 @@ def find_source(cascade: Cascade, *, dims: Mapping[str, int] = MappingProxyType(
     return load(path, dims={**cascade.manifest.given_dims, **dims})
 
 
-def _reason(model: Model, *, optimized: bool) -> str:
+def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison]], *, optimized: bool) -> str:
+    if proof.halves:
+        worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
+        measured = f": by at most {worst:.3g} in these runs" if runs else ""
+        return f"float32 tensors are sent as float16, as asked, so that outputs differ{measured}"
     if fraction := half_tolerance(model):
         return (
             "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part: "

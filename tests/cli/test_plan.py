@@ -528,3 +528,11 @@ def test_a_cost_model_is_that_of_a_model_or_of_this_machine(run: Run, llm: Path,
 def test_options_of_measure_need_it(run: Run, llm: Path, tmp_path: Path, words: str) -> None:
     result = run("cost-model", llm, "-o", tmp_path / "costs.csv", *words.split())
     assert (result.code, holdings(tmp_path)) == (2, set())
+
+
+def test_float16_between_parts_is_said_by_split_and_by_verify(run: Run, tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
+    split = run("split", tmp_path / "llm.onnx", "--num-splits", "2", "--boundary-dtype", "float16")
+    assert "float32 tensors are sent as float16: outputs differ from the model's" in " ".join(split.out.split())
+    verified = run("verify", tmp_path / "llm.parts")
+    assert "same structure, runs differ by what float16 loses" in " ".join(verified.out.split())

@@ -457,6 +457,11 @@ FORGED = [
     ("parts/reads", exchange("parts/2/reads", 0, 1), "part-2.onnx: it reads"),
     ("parts/writes", exchange("parts/2/writes", 0, 1), "part-2.onnx: it writes"),
     ("parts/nodes", put("parts/0/nodes", 1), "part-0.onnx: the manifest gives nodes as 1, but it is 3"),
+    (
+        "parts/derived",
+        put("parts/1/derived", {"b": "a"}),
+        "part-1.onnx: the manifest derives 'b' from 'a', for which there is no rule",
+    ),
     ("parts/replicas", put("parts/1/replicas", []), "part-1.onnx: the manifest gives replicas as [], but it is ['k']"),
     ("parts/weight_bytes", put("parts/0/weight_bytes", 1), "gives weight_bytes as 1, but it is 1024"),
     ("parts/largest_weight_bytes", put("parts/0/largest_weight_bytes", 1), "gives largest_weight_bytes as 1, but it"),
@@ -505,6 +510,7 @@ def test_a_forged_manifest(field: str, change: Callable[[Record], object], objec
 
 FOUND_BY_FILES = {f"parts/{field}" for field in Part.__struct_fields__} - {
     "parts/replicas",
+    "parts/derived",
     "parts/activation_bytes",
     "parts/device",
 }

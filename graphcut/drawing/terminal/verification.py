@@ -57,6 +57,7 @@ def _answer(verification: Verification, screen: Screen) -> Text:
     if not verification.same:
         return Text(f"{screen.glyphs.no} the cascade does not match the model", style="bold red")
     how = "runs are " + ("bit-identical" if verification.is_identical else "equal within the tolerance")
+    how = "runs differ by what float16 loses" if verification.proof.halves and not verification.is_identical else how
     how = how if verification.runs else "nothing was run"
     return Text(f"{screen.glyphs.yes} the cascade matches the model: same structure, {how}", style="bold green")
 

@@ -27,7 +27,7 @@ from functools import cache
 from math import inf
 from typing import Final
 
-from ...core.graph import Graph, partition
+from ...core.graph import Graph, outside_reads, partition
 from .min_cut import Arc, FlowNetwork
 
 _SOURCE: Final = 0
@@ -108,16 +108,16 @@ def repeated(
 
 def _recomputed(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], prices: TransferPrices) -> Recomputed:
     """What a part saves and pays that runs the chosen nodes besides its own."""
-    before, after = _received(graph, own), _received(graph, {*own, *chosen})
+    before, after = outside_reads(graph.held(own, ()).values()), outside_reads(graph.held(own, chosen).values())
     saved = sum(prices.tensor_bytes[name] for name in before) - sum(prices.tensor_bytes[name] for name in after)
     gone = tuple(name for name in before if name not in after)
     return Recomputed(part, chosen, gone, saved, sum(prices.run_s[node] for node in chosen))
 
 
-def _received(graph: Graph, nodes: set[int]) -> dict[str, None]:
-    """What a part with these nodes reads from outside, inputs of the model included."""
-    names = dict.fromkeys(name for node in sorted(nodes) for name in graph.nodes[node].reads)
-    return {name: None for name in names if graph.producer.get(name) not in nodes}
+def _writer(graph: Graph, name: str) -> int | None:
+    """The node that a part repeats to compute a tensor; None if no copy of a node writes it."""
+    node = graph.producer.get(name)
+    return node if node is not None and name in graph.copy_of(node).writes else None
 
 
 def _cheapest_to_repeat(
@@ -125,11 +125,11 @@ def _cheapest_to_repeat(
 ) -> tuple[int, ...]:
     """The nodes that a part repeats at the least cost; of equal choices the one that repeats fewest."""
     inside = set(nodes)
-    received = [name for name in _received(graph, inside) if name in graph.producer]
+    received = [name for name in outside_reads(graph.held(nodes, ()).values()) if _writer(graph, name) is not None]
     held = {weight for node in nodes for weight in graph.nodes[node].weights}
 
     def may_repeat(node: int) -> bool:
-        own = graph.nodes[node]
+        own = graph.copy_of(node)
         brought = sum(graph.weights[weight].bytes for weight in own.weights if weight not in held)
         is_named = prices.repeatable is None or node in prices.repeatable
         return is_named and is_earlier(node) and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
@@ -161,8 +161,9 @@ def _candidates(
     reached: dict[int, int] = {}
     found: dict[int, int] = {}
     for name in received:
-        path_s[graph.producer[name]] = 0.0
-        reached[graph.producer[name]] = reached.get(graph.producer[name], 0) | bit[name]
+        writer = graph.producer[name]
+        path_s[writer] = 0.0
+        reached[writer] = reached.get(writer, 0) | bit[name]
     waiting = [-node for node in path_s]
     heapq.heapify(waiting)
     while waiting:
@@ -171,7 +172,8 @@ def _candidates(
         if cost_s >= send_s(reached[node]):
             continue
         found[node] = len(found) + 2
-        for writer in {graph.producer[name] for name in graph.nodes[node].reads if name in graph.producer}:
+        writers = {_writer(graph, name) for name in graph.copy_of(node).reads}
+        for writer in (one for one in writers if one is not None):
             if writer not in path_s:
                 heapq.heappush(waiting, -writer)
             path_s[writer] = min(path_s.get(writer, inf), cost_s)
@@ -182,15 +184,16 @@ def _candidates(
 def _sink_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices) -> set[int]:
     """The vertices on the part's side of the minimum cut that has the fewest there."""
     readers: dict[str, set[int]] = {}
-    for node in (*sorted(inside), *candidates):
-        for name in graph.nodes[node].reads:
+    for node, own in (*graph.held(inside, ()).items(), *((node, graph.copy_of(node)) for node in candidates)):
+        for name in own.reads:
             if graph.producer.get(name) not in inside:
                 readers.setdefault(name, set()).add(candidates.get(node, _SINK))
     inputs = {name for node in inside for name in graph.nodes[node].reads if name not in graph.producer}
     arcs: list[Arc] = []
     vertices = len(candidates) + 2
     for name, reading in readers.items():
-        writer = candidates.get(graph.producer.get(name, -1), _SOURCE)
+        repeated = _writer(graph, name)
+        writer = _SOURCE if repeated is None else candidates.get(repeated, _SOURCE)
         if writer == _SOURCE and name in inputs:
             continue  # the part receives this input of the model anyway
         arcs.append((writer, vertices, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
