@@ -29,9 +29,6 @@ Feeds = Mapping[str, Any]
 Answer = Callable[[Sequence[Feeds]], dict[str, Any]]
 """Runs all feeds and returns the outputs of the last; the other outputs are dropped, as a user would drop them."""
 
-_SLACK_BYTES: Final = 1 << 20
-"""How much a process may grow between asking for the smallest memory limit and keeping it."""
-
 
 class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure."""
@@ -144,11 +141,11 @@ def _parts(task: BenchmarkTask, config: SessionConfig) -> Iterator[Answer]:
 @contextmanager
 def _parts_in_turn(task: BenchmarkTask, config: SessionConfig, *, exact: bool) -> Iterator[Answer]:
     def answer(feeds: Sequence[Feeds]) -> dict[str, Any]:
-        limit = _SLACK_BYTES
+        limit = None
         try:
             Runner(task.cascade, config=config, memory_bytes=1, exact=exact).run(feeds[0])
         except MemoryCapError as error:
-            limit += error.smallest_bytes
+            limit = error.smallest_bytes
         with Runner(task.cascade, config=config, memory_bytes=limit, exact=exact) as runner:
             return _last(map(runner.run, feeds))  # type: ignore[no-any-return]
 

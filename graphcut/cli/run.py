@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SOME_FAILED: Final = 3
 _APPLIES_TO: Final = {
-    "--exact": "--memory",
+    **dict.fromkeys(("--exact", "--force-memory"), "--memory"),
     **dict.fromkeys(("--workers", "--micro-batch", "--deadline", "--trace"), "--via"),
     **dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random"),
 }
@@ -74,6 +74,9 @@ def run(
     original: OriginalOptions,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")] = None,
     exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False,
+    force_memory: Annotated[
+        bool, Option("--force-memory", help="With --memory: run even if more is predicted to be needed.")
+    ] = False,
     on_error: Annotated[OnError, Option(help="Stop at an input that fails, or skip it.")] = "raise",
     force: Force = False,
 ) -> None:
@@ -92,8 +95,11 @@ def run(
     feeds = feed_reader(cascade, inputs, output, on_error, force=force)
     if is_generated:
         feeds.generated = read_or_generate(RANDOM, original.load(cascade), original.seed)
-    is_remote = pipeline.via is not None
-    run_all = _on_workers(feeds, pipeline, config) if is_remote else _in_this_process(feeds, config, limit, exact=exact)
+    run_all = (
+        _on_workers(feeds, pipeline, config)
+        if pipeline.via is not None
+        else _in_this_process(feeds, memory_bytes=limit, config=config, exact=exact, forced=force_memory)
+    )
     with run_all as answers:
         failed = _save_all(feeds, answers)
     if failed:
@@ -127,13 +133,13 @@ def _on_workers(feeds: FeedReader, options: PipelineOptions, config: SessionConf
 
 
 @contextmanager
-def _in_this_process(feeds: FeedReader, config: SessionConfig, limit: int | None, *, exact: bool) -> Iterator[_Answers]:
+def _in_this_process(feeds: FeedReader, **options: Any) -> Iterator[_Answers]:  # noqa: ANN401 - those of Runner
     """The outputs of each input, in order; predicted and measured memory are printed before and after."""
     from ..running.in_process.runner import Runner
 
-    with Runner(feeds.cascade, config=config, memory_bytes=limit, exact=exact) as runner:
+    with Runner(feeds.cascade, **options) as runner:
         with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
-            _say_before(runner, exact=exact)
+            _say_before(runner, exact=options["exact"])
             yield answers
         _say_after(runner, feeds.cascade.parts)
 
@@ -160,7 +166,9 @@ def _say_after(runner: Runner, parts: Sequence[Part]) -> None:
         return
     since = ", since the process started" if peak.is_since_start else ""
     say(f"measured peak {size(peak.bytes)} (resident pages{since})")
-    if peak.bytes > forecast.memory_bytes:
+    if forecast.peak_bytes > forecast.memory_bytes:
+        say(f"that is more than {size(forecast.memory_bytes)}, as predicted")
+    elif peak.bytes > forecast.memory_bytes:
         say(f"that is more than {size(forecast.memory_bytes)}: sizes are estimates; split with --dim for exact ones")
 
 

@@ -40,7 +40,9 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     #: of a rewritten replica, and the output of its original that it reads.
     derived: dict[str, str] = {}
     weight_bytes: int  #: size of the weights that it reads.
-    largest_weight_bytes: int  #: size of the largest of them.
+    #: size of those from which nodes look up rows and which nothing else reads, such as embeddings.
+    looked_up_bytes: int
+    largest_weight_bytes: int  #: size of the largest of the others.
     #: peak size of its inputs, intermediate tensors and outputs that are alive at the same time, for the `dims` of the
     #: manifest; a lower bound if a symbol has no number there or a size depends on values.
     activation_bytes: int

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from ..core.manifest import State
 from ..core.states import start_of
@@ -19,6 +19,7 @@ from ..costs.weighing import peak_bytes
 from ..loading.derived_tensors import AS_HALF
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type, type_proto
+from ..loading.subgraphs import captures, domain
 
 
 def model_facts(model: Model, boundary: Iterable[str]) -> dict[str, Any]:
@@ -70,7 +71,6 @@ def part_facts(model: Model, part: ModelProto, earlier: AbstractSet[int]) -> dic
     copies = {n for n in nodes if n in earlier}
     rewrites = (graph.nodes[n].rewrite for n in nodes if n in copies)
     named = (*part.graph.initializer, *(sparse.values for sparse in part.graph.sparse_initializer))
-    weights = [graph.weights[tensor.name].bytes for tensor in named]
     flowing = [n for n in nodes if not graph.nodes[n].is_constant]
     received, given = (
         {value.name: source for value in values if (source := half_source(model, value.name))}
@@ -87,10 +87,27 @@ def part_facts(model: Model, part: ModelProto, earlier: AbstractSet[int]) -> dic
             **{source: name for name, source in received.items()},
             **given,
         },
-        "weight_bytes": sum(weights),
-        "largest_weight_bytes": max(weights, default=0),
+        **weight_facts(part, {tensor.name: graph.weights[tensor.name].bytes for tensor in named}),
         "activation_bytes": peak + halves,
     }
+
+
+def weight_facts(part: ModelProto, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of the weights of `part`, from those of each by name."""
+    looked_up = {node.input[0] for node in part.graph.node if _looks_up(node)}
+    names = [name for node in part.graph.node for name in (*node.input[_looks_up(node) :], *captures(node))]
+    others = {name: size for name, size in sizes.items() if name not in looked_up.difference(names)}
+    return {
+        "weight_bytes": sum(sizes.values()),
+        "looked_up_bytes": sum(sizes.values()) - sum(others.values()),
+        "largest_weight_bytes": max(others.values(), default=0),
+    }
+
+
+def _looks_up(node: NodeProto) -> bool:
+    """Does it read some rows of its first input only, as an embedding does?"""
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    return node.op_type == "Gather" and domain(node.domain) == "" and axis == 0
 
 
 def nodes_of(model: Model, part: ModelProto) -> list[int]:

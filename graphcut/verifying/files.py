@@ -9,6 +9,7 @@ from ..core.product import Product
 from ..core.units import count, size
 from ..loading.fingerprint import graph_digest
 from ..loading.model import load
+from .facts import weight_facts
 from .manifest_check import wrong_facts, wrong_files
 
 
@@ -72,14 +73,12 @@ def _objections(cascade: Cascade, part: Part) -> Iterator[str]:
     """How the files of a part differ from the manifest."""
     try:
         loaded = load(cascade.file(part))
-        weights = [weight.bytes for weight in loaded.graph.weights.values()]
         yield from wrong_facts(
             {
                 "reads": loaded.graph.reads,
                 "writes": loaded.graph.writes,
                 "nodes": len(loaded.graph.nodes),
-                "weight_bytes": sum(weights),
-                "largest_weight_bytes": max(weights, default=0),
+                **weight_facts(loaded.proto, {name: w.bytes for name, w in loaded.graph.weights.items()}),
                 "graph": graph_digest(loaded.proto),
             },
             part,

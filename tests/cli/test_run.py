@@ -266,6 +266,14 @@ def test_a_memory_limit_is_refused_or_kept(heavy: Path, batches: Path, tmp_path:
     assert answers(tmp_path / "out") == NEGATED
 
 
+def test_a_memory_limit_below_the_predicted_need_can_be_tried(heavy: Path, batches: Path, tmp_path: Path) -> None:
+    result = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory", "1MiB", "--force-memory")
+    assert result.code == 0
+    assert "of 1 MiB: one part loaded at a time" in result.err
+    assert "that is more than 1 MiB, as predicted" in result.err
+    assert answers(tmp_path / "out") == NEGATED
+
+
 def test_mapped_weights_are_reported(heavy: Path, batches: Path, tmp_path: Path) -> None:
     refused = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory", "1MiB")
     named = re.search(r"allow (\d+MiB) or more", refused.error[1])

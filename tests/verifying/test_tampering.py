@@ -464,6 +464,7 @@ FORGED = [
     ),
     ("parts/replicas", put("parts/1/replicas", []), "part-1.onnx: the manifest gives replicas as [], but it is ['k']"),
     ("parts/weight_bytes", put("parts/0/weight_bytes", 1), "gives weight_bytes as 1, but it is 1024"),
+    ("parts/looked_up_bytes", put("parts/0/looked_up_bytes", 1), "gives looked_up_bytes as 1, but it"),
     ("parts/largest_weight_bytes", put("parts/0/largest_weight_bytes", 1), "gives largest_weight_bytes as 1, but it"),
     ("parts/activation_bytes", put("parts/0/activation_bytes", 1), "part-0.onnx: the manifest gives activation_bytes"),
     ("parts/device", put("parts/3/device", "right"), ""),  # another plan: nothing in the files says which one was made

@@ -14,6 +14,9 @@ _SESSION_BYTES: Final = 2 << 20
 _NODE_BYTES: Final = 4 << 10  #: memory of a session for each node. Measured on 29,236 nodes: 3.6 KiB.
 #: types for which the CPU may have no kernels: ONNX Runtime then keeps the weights as float32, twice as large.
 _HALF_TYPES: Final = ("float16", "bfloat16")
+_SLACK_BYTES: Final = 1 << 20  #: by so much the memory of a process differs from start to start.
+_INDEX_BYTES: Final = {"int64": 8, "int32": 4}
+_MAPPED_AROUND_BYTES: Final = 64 << 10  #: what a page fault maps of a file around a row.
 _STEPS: Final = 1 << 16  #: into so many steps the budget is divided for the subset-sum problem.
 
 
@@ -82,7 +85,8 @@ def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_sin
         # All inputs are in memory before the first part runs, and all outputs after the last.
         others = sum(sizes.tensors[name] for name in alive[index] if name not in own) if index in {0, last} else 0
         factor = 2 if _is_half(cascade, [part]) else 1
-        session, weights = _SESSION_BYTES + _NODE_BYTES * part.nodes, factor * part.weight_bytes
+        session = _SESSION_BYTES + _NODE_BYTES * part.nodes
+        weights = factor * (part.weight_bytes - part.looked_up_bytes) + _looked_up_bytes(cascade, part, sizes)
         is_copied = prepacked or factor > 1
         loading = factor * part.largest_weight_bytes if is_copied else 0
         found.append(
@@ -94,6 +98,18 @@ def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_sin
             )
         )
     return found
+
+
+def _looked_up_bytes(cascade: Cascade, part: Part, sizes: TensorSizes) -> int:
+    """What is in memory of the weights from which rows are looked up: they are mapped, also in a prepacked session.
+
+    A row is looked up for each integer that the part is fed at most. The system maps 64 KiB around it.
+    """
+    if not part.data or _is_half(cascade, [part]):
+        return part.looked_up_bytes
+    indices = (name for name in part.reads if cascade.tensors[name].dtype in _INDEX_BYTES)
+    rows = sum(sizes.tensors[name] // _INDEX_BYTES[cascade.tensors[name].dtype] for name in indices)
+    return min(part.looked_up_bytes, rows * _MAPPED_AROUND_BYTES)
 
 
 def boundary_bytes(cascade: Cascade, sizes: TensorSizes) -> int:
@@ -227,6 +243,7 @@ class AvailableMemory:
     base_bytes: int  #: what the process has already.
     memory_bytes: int | None  #: its memory limit; None without one.
     free_bytes: int  #: what the machine has available.
+    is_forced: bool = False  #: the run is tried even if the limit is predicted to be too small.
 
 
 def predict_memory(
@@ -253,7 +270,7 @@ def predict_memory(
         is_mapped, needs = True, part_memory(cascade, sizes, prepacked=False, is_single=is_single)
         plan = residency_plan(needs, budget, is_once=is_once)
     least = peak_memory(needs, frozenset())
-    if plan is None and memory.memory_bytes is not None:
+    if plan is None and memory.memory_bytes is not None and not memory.is_forced:
         raise limit_error(memory.memory_bytes, memory.base_bytes + least)
     plan = plan or ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=least)
     one, left = boundary_bytes(cascade, sizes), max(0, budget - plan.peak_bytes)
@@ -273,10 +290,10 @@ def predict_memory(
 
 
 def limit_error(memory_bytes: int, smallest_bytes: int) -> MemoryCapError:
-    """The error for a memory limit that is too small."""
-    mebibytes = -(-smallest_bytes // (1 << 20)) + 1  # from start to start, the memory of a process differs by pages
+    """The error for a memory limit that is too small; `smallest_bytes` are predicted to be needed."""
+    allowed = smallest_bytes + _SLACK_BYTES
     return MemoryCapError(
         f"this run is predicted to need {smallest_bytes:,} bytes, and the memory limit is {memory_bytes:,}",
-        smallest_bytes=smallest_bytes,
-        hint=f"allow {mebibytes}MiB or more with --memory, or cut the model into more parts",
+        smallest_bytes=allowed,
+        hint=f"allow {-(-allowed >> 20)}MiB or more with --memory, or cut it into more parts; --force-memory tries",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import Final, Self
 
@@ -93,6 +94,7 @@ class Runner:
         config: SessionConfig | None = None,
         memory_bytes: int | None = None,
         exact: bool = False,
+        forced: bool = False,
     ) -> None:
         """Loads nothing yet.
 
@@ -102,16 +104,15 @@ class Runner:
             memory_bytes: memory limit of this process.
             exact: prepack weights even if not all parts fit. Results are then those of a run without a memory limit,
                 bit for bit. Loading takes longer, and memory for a copy of the largest weight.
+            forced: run with the least memory possible even if more is predicted to be needed than the limit.
         """
         self.forecast: MemoryForecast | None = None
         self.peak: PeakMemory | None = None
         self._cascade = cascade = open_cascade(cascade)
         self._config = config or SessionConfig()
         self._exact = exact
-        free = available_bytes()
-        self._memory = AvailableMemory(
-            resident_bytes() + unloaded_library_bytes(), memory_bytes, _UNLIMITED if free is None else free
-        )
+        self._memory_bytes = memory_bytes
+        self._forced = forced
         self._parts = LoadedParts(cascade)
         self.placements = self._parts.placements
 
@@ -120,6 +121,17 @@ class Runner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @cached_property
+    def _memory(self) -> AvailableMemory:
+        """What there was when the first input had been read: reading it may load modules."""
+        free = available_bytes()
+        return AvailableMemory(
+            resident_bytes() + unloaded_library_bytes(),
+            self._memory_bytes,
+            _UNLIMITED if free is None else free,
+            is_forced=self._forced,
+        )
 
     def close(self) -> None:
         """Drop all parts."""
@@ -201,7 +213,7 @@ class Runner:
             if self._parts.plan.is_ahead and peak_memory(needs, pinned, is_ahead=True) > budget:
                 self._parts.stop_ahead()
             peak = peak_memory(needs, pinned, is_ahead=self._parts.plan.is_ahead)
-            if forecast.memory_bytes is not None and peak > budget:
+            if forecast.memory_bytes is not None and peak > budget and not self._memory.is_forced:
                 yield limit_error(forecast.memory_bytes, self._memory.base_bytes + peak)
                 continue
             most = max(most, peak)
