@@ -77,6 +77,9 @@ class Workload:
     part_bytes: int = 0
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    #: whether a tensor's writer comes before its readers. Else, as in the backward pass of training, a tensor costs the
+    #: same but may flow to earlier parts: only `before` and `after` order the groups, and all tensors are `is_output`.
+    is_ordered: bool = True
 
     @classmethod
     def of(
@@ -124,8 +127,10 @@ class Workload:
     @cached_property
     def edges(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         """For each group its predecessors, and for each group its successors."""
-        source = np.concatenate([self.writer[self.readers.item], np.array(self.before, dtype=np.int64)])
-        target = np.concatenate([self.readers.group, np.array(self.after, dtype=np.int64)])
+        source, target = np.array(self.before, dtype=np.int64), np.array(self.after, dtype=np.int64)
+        if self.is_ordered:
+            source = np.concatenate([source, self.writer[self.readers.item]])
+            target = np.concatenate([target, self.readers.group])
         predecessors: list[list[int]] = [[] for _ in range(self.groups)]
         successors: list[list[int]] = [[] for _ in range(self.groups)]
         for a, b in np.unique(np.stack([source, target]), axis=1).T.tolist():

@@ -36,7 +36,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "llm-tied": {"tied": True, "vocab": 512, "layers": 3},
     "llm-half": {"dtype": "float16", "external": True, "layers": 3},
 }
-MODELS = (*demos.DEMOS, *OPTIONS, *EXPORTS)
+MODELS = (*sorted({*demos.DEMOS} - {"llm"}), *OPTIONS, *EXPORTS)  # the options are those of two smaller decoders
 
 
 @pytest.fixture(scope="module")
@@ -480,8 +480,9 @@ goals = [Into(2), Into(3, "bytes"), Within(250_000)]
 goals += [Across(cluster, objective) for objective in ("throughput", "decode")]
 for path in sys.argv[1:]:
     analysis = graphcut.analyze(graphcut.load(path))
-    for goal in goals:
-        for inside_layers in (False, True):
+    is_small = len(analysis.model.graph.flow) < 200  # a large one is searched along many orders: twice is enough
+    for goal in goals if is_small else goals[::3]:
+        for inside_layers in (False, True) if is_small else (False,):
             try:
                 made = plan(analysis, goal, limits=Limits(inside_layers=inside_layers))
                 print(made.parts, made.recomputed, made.outcome, made.reasons, made.front, made.devices)
@@ -506,4 +507,4 @@ def test_plans_are_the_same_in_another_process(tmp_path: Path) -> None:
     said = [run.communicate()[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
     assert said[0] == said[1]
-    assert said[0].count("\n") == 3 * 5 * 2
+    assert said[0].count("\n") == 2 * 5 * 2 + 2

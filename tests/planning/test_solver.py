@@ -40,6 +40,7 @@ from graphcut.planning.solver.boundaries import BoundaryTables
 from graphcut.planning.solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
 from graphcut.planning.solver.order_ideals import ideal_tables
 from graphcut.planning.solver.order_prefixes import prefix_tables
+from graphcut.planning.solver.pooled_orders import pooled_tables
 from graphcut.planning.solver.search import search
 from graphcut.planning.solver.topological_orders import orders
 
@@ -124,7 +125,7 @@ class Brute:
                 strict=True,
             )
         )
-        self.edges = {(w, r) for w, reading, *_ in self.tensors for r in reading}
+        self.edges = {(w, r) for w, reading, *_ in self.tensors for r in reading if load.is_ordered}
         self.edges |= set(zip(load.before, load.after, strict=True))
         self.things = touches(load.sharers)
         self.received = cache(self._received)
@@ -707,6 +708,30 @@ def test_prefix_tables_have_the_same_costs(seed: int) -> None:
     for order in itertools.islice(orders(load), 3):
         inner = draw.sample(range(1, load.groups), draw.randint(0, load.groups - 1))
         assert_tables_are_right(prefix_tables(load, order, sorted({0, *inner, load.groups})), brute, order)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tensors_that_flow_both_ways_cost_a_part_what_it_receives_and_sends(seed: int) -> None:
+    draw = random.Random(11000 + seed)
+    load = random_load(draw, most=6)
+    touched = [draw.sample(range(load.groups), draw.randint(1, load.groups)) for _ in load.writer]
+    edges = sorted(Brute(load).edges)
+    load = dataclasses.replace(
+        load,
+        writer=np.array([groups[0] for groups in touched]),
+        readers=Hyperedges.of([groups[1:] for groups in touched]),
+        is_output=np.ones(len(touched), dtype=bool),
+        before=tuple(a for a, _ in edges),
+        after=tuple(b for _, b in edges),
+        is_ordered=False,
+    )
+    brute = Brute(load)
+    tables = ideal_tables(load, ALL)
+    assert tables is not None
+    assert_tables_are_right(tables, brute, range(load.groups))
+    assert_tables_are_right(pooled_tables(load, boundaries_of(tables), ALL), brute, range(load.groups))
+    for order in itertools.islice(orders(load), 3):
+        assert_tables_are_right(prefix_tables(load, order, range(load.groups + 1)), brute, order)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -82,6 +82,13 @@ class BoundaryTables(ABC):
         return np.asarray(found)
 
 
+def first_reader(load: Workload, index: Ints) -> Ints:
+    """For each tensor the least `index` (one number for each group) among its writer and its readers."""
+    first = index[load.writer]
+    np.minimum.at(first, load.readers.item, index[load.readers.group])
+    return first
+
+
 def last_reader(load: Workload, index: Ints) -> Ints:
     """For each tensor the greatest `index` (one number for each group) among its writer and its readers."""
     last = index[load.writer]

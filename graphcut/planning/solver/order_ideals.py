@@ -107,19 +107,27 @@ def tables_over(load: Workload, sets: Sequence[int], *, is_complete: bool = Fals
     edges = load.readers
     is_written = ideals[:, load.writer]
     outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)  # `[i, j]`: how many groups of i are not in j
-    is_alive = is_written & (_touch_counts(ideals, edges) < edges.sizes)
+    read = _touch_counts(ideals, edges)
     tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
 
+    def entering(numbers: Floats) -> Floats:
+        found = _sums_of_touched(ideals, edges, numbers, is_written)
+        return found if load.is_ordered else found + _sums_of_touched(ideals, edges, numbers, ~is_written, ~is_written)
+
     def leaving(numbers: Floats) -> Floats:
-        return np.asarray((is_alive * numbers) @ (~is_written).T.astype(np.float64))
+        is_alive = is_written & (read < edges.sizes)
+        found = (is_alive * numbers) @ (~is_written).T.astype(np.float64)
+        if not load.is_ordered:  # all readers are in ideal j, and some in ideal i
+            found += ((is_written & ~is_alive) * numbers) @ (~is_written & (read > 0)).T.astype(np.float64)
+        return np.asarray(found)
 
     return IdealTables(
         load=load,
         order=tuple(range(load.groups)),
         nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool)),
-        received=_sums_of_touched(ideals, edges, tensor_bytes, is_written),
+        received=entering(tensor_bytes),
         sent=leaving(tensor_bytes),
-        declared=_sums_of_touched(ideals, edges, declared, is_written) + leaving(declared),
+        declared=entering(declared) + leaving(declared),
         ideals=ideals,
         is_complete=is_complete,
     )
@@ -159,8 +167,12 @@ def _touch_counts(ideals: Bools, edges: Hyperedges) -> Ints:
     return np.asarray(found.T)
 
 
-def _sums_of_touched(ideals: Bools, edges: Hyperedges, numbers: Floats, counted: Bools) -> Floats:
-    """`[j, i]`: the sum of `numbers` over the items that a group between i and j touches and that `counted[i]` admits.
+def _sums_of_touched(
+    ideals: Bools, edges: Hyperedges, numbers: Floats, counted: Bools, admitted: Bools | None = None
+) -> Floats:
+    """`[j, i]`: the sum of `numbers` over the items that a group between i and j touches.
+
+    Only those that `counted[i]` and `admitted[j]` have.
 
     An item is touched in between if more of its groups are in ideal j than in ideal i. Over counts c that is the sum of
     [c groups in i] * [more than c groups in j]: a matrix product for each c.
@@ -170,5 +182,6 @@ def _sums_of_touched(ideals: Bools, edges: Hyperedges, numbers: Floats, counted:
     for c in range(int(edges.sizes.max(initial=0))):
         some = edges.sizes > c  # few items have many groups, and then c is not in the way of the others
         is_c = (touched[:, some] == c) & counted[:, some]
-        found += (touched[:, some] > c).astype(np.float64) @ (is_c * numbers[some]).T
+        is_more = (touched[:, some] > c) & (True if admitted is None else admitted[:, some])
+        found += is_more.astype(np.float64) @ (is_c * numbers[some]).T
     return found

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from ..instance import Floats, Hyperedges, Ints, Workload
-from .boundaries import BoundaryTables, last_reader
+from .boundaries import BoundaryTables, first_reader, last_reader
 from .topological_orders import Order
 
 _Ranges = tuple[Ints, Ints]  #: the first and the last boundary of each range, both included.
@@ -85,7 +85,7 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
     prefixes = np.array(lengths, dtype=np.int64)
     count, index = len(prefixes), np.arange(len(prefixes))
     segment = _segments(order, prefixes)
-    writer, last = segment[load.writer], last_reader(load, segment)
+    writer, first, last = segment[load.writer], first_reader(load, segment), last_reader(load, segment)
     tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
 
     def entering(numbers: Floats) -> Floats:
@@ -93,10 +93,12 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
         return _sum_of_rectangles(count, i, j, numbers[item])
 
     def leaving(numbers: Floats) -> Floats:
-        leaves = last > writer
-        i = np.zeros(int(leaves.sum()), dtype=np.int64), writer[leaves]
-        j = writer[leaves] + 1, last[leaves]
-        return _sum_of_rectangles(count, i, j, numbers[leaves])
+        # It leaves a part that ends before its last reader, or else begins after its first one.
+        ends, begins = np.flatnonzero(last > writer), np.flatnonzero(first < writer)
+        item = np.concatenate([ends, begins])
+        i = np.where(np.arange(len(item)) < len(ends), 0, first[item] + 1), writer[item]
+        j = np.concatenate([writer[ends] + 1, last[begins] + 1]), np.append(last[ends], np.full(len(begins), count - 1))
+        return _sum_of_rectangles(count, i, j, numbers[item])
 
     return PrefixTables(
         load=load,
@@ -125,15 +127,18 @@ def _entries(count: int, writer: Ints, edges: Hyperedges, segment: Ints) -> tupl
     """The ranges of first and last boundaries of the parts that each item enters; ranges of one item never overlap.
 
     Let q1 < q2 < ... be the segments that read an item and q0 the one that writes it. The reading in q_r is the first
-    of the part (i, j) for i in (q_(r-1), q_r] and j > q_r. See the example above.
+    of the part (i, j) for i in (q_(r-1), q_r] and j > q_r. See the example above. A reading before the writer (in a
+    workload that is not `is_ordered`) enters the parts that end before the writer.
     """
     pairs = np.unique(edges.item * count + segment[edges.group])
     item, reader = pairs // count, pairs % count
-    kept = reader > writer[item]
+    kept = reader != writer[item]
     item, reader = item[kept], reader[kept]
     is_first = np.concatenate([[True], item[1:] != item[:-1]])[: len(item)]
-    before = np.where(is_first, writer[item], np.concatenate([[0], reader])[: len(reader)])
-    return item, (before + 1, reader), (reader + 1, np.full(len(reader), count - 1))
+    before = np.where(is_first, -1, np.concatenate([[0], reader])[: len(reader)])
+    is_early = reader < writer[item]
+    before = np.where(is_early, before, np.maximum(before, writer[item]))
+    return item, (before + 1, reader), (reader + 1, np.where(is_early, writer[item], count - 1))
 
 
 def _sum_of_rectangles(count: int, i: _Ranges, j: _Ranges, values: Floats) -> Floats:

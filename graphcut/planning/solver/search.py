@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from ..instance import Floats, Workload
-from .boundaries import BoundaryTables, last_reader
+from .boundaries import BoundaryTables, first_reader, last_reader
 from .chain_dp import ChainPartition
 from .min_cut import AFTER, BEFORE, FREE, PricedTensor, cheapest_cut
 from .order_ideals import ideal_tables
@@ -161,7 +161,7 @@ def _bytes_alive(load: Workload, order: Order) -> Floats:
     """For each prefix length of `order` the bytes that cross behind the prefix."""
     index = order_index(order)
     change = np.zeros(load.groups + 2)
-    np.add.at(change, index[load.writer] + 1, load.tensor_bytes)
+    np.add.at(change, first_reader(load, index) + 1, load.tensor_bytes)
     np.add.at(change, last_reader(load, index) + 1, -load.tensor_bytes)
     return np.cumsum(change)[: load.groups + 1]
 
@@ -183,7 +183,12 @@ def _refined(
 
 
 def _with_cheaper_cuts(load: Workload, order: Order, lengths: Sequence[int]) -> Order:
-    """`order` changed in a window around each of these prefix lengths, so that the fewest bytes cross there."""
+    """`order` changed in a window around each of these prefix lengths, so that the fewest bytes cross there.
+
+    Unchanged where tensors flow both ways: that is no minimum cut.
+    """
+    if not load.is_ordered:
+        return order
     ends = [0, *lengths, load.groups]
     groups = list(order)
     tensors, touched = _tensors_of(load)
