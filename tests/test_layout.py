@@ -20,7 +20,8 @@ PACKAGE = Path(graphcut.__file__).parent
 LAYERS = (
     {"core"},
     {"loading", "running", "exporting"},
-    {"analysis", "costs", "demos", "inputs"},
+    {"costs", "demos", "inputs"},
+    {"analysis"},
     {"planning", "verifying"},
     {"surgery", "simulating"},
     {"benchmarking", "model_splitter"},

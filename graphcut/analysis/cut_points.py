@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.graph import Partition, partition
 from ..core.product import Product
+from ..costs.caches import sized_dims
 from ..loading.model import Model, ModelLike, load
 from . import dataflow
 from .liveness import Liveness
@@ -45,9 +46,17 @@ class Analysis(Product):
     model: Model  #: the analysed model.
 
     @cached_property
+    def sized(self) -> Model:
+        """The model with the numbers that all sizes here are for: its own, and a prompt of 512 tokens of a decoder.
+
+        `plan` assumes the same ones (`costs.caches.sized_dims`).
+        """
+        return self.model.with_dims(sized_dims(self.model))
+
+    @cached_property
     def digraph(self) -> nx.DiGraph[int]:
         """The flowing nodes and the tensors between them; see `to_networkx` for their attributes."""
-        return dataflow.to_networkx(self.model.graph, self.model.tensor_bytes)
+        return dataflow.to_networkx(self.model.graph, self.sized.tensor_bytes)
 
     @cached_property
     def key_nodes(self) -> tuple[int, ...]:
@@ -154,7 +163,7 @@ class Analysis(Product):
 
     @cached_property
     def _liveness(self) -> Liveness:
-        return Liveness(self.model.graph, self.model.graph.flow, self.model.tensor_bytes)
+        return Liveness(self.model.graph, self.model.graph.flow, self.sized.tensor_bytes)
 
 
 AnalysisLike = ModelLike | Analysis

@@ -152,6 +152,23 @@ def profile_dims(model: Model, profile: DecoderProfile, length: int) -> dict[str
     return {**{dim: number for dim, number in numbers if isinstance(dim, str)}, **model.dims}
 
 
+def sized_dims(
+    model: Model,
+    profile: DecoderProfile | None = None,
+    tokens: int | None = None,
+    *,
+    default: DecoderProfile = "prefill",
+) -> dict[str, int]:
+    """The numbers that sizes are computed for: those of the model, and what follows from them (`bound_dims`).
+
+    For a decoder besides those of a profile, by default of 512 tokens. A UsageError where a profile or a number of
+    tokens is given and the model is not a decoder.
+    """
+    if profile is None and tokens is None and decoder_sizes(model) is None:
+        return bound_dims(model, model.dims)
+    return bound_dims(model, profile_dims(model, profile or default, 512 if tokens is None else tokens))
+
+
 def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     """`dims`, and the numbers that follow from them.
 

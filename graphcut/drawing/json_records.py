@@ -77,7 +77,7 @@ class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schem
     nodes: int  #: number of nodes.
     flowing_nodes: int  #: number of nodes that an input reaches.
     weight_bytes: int  #: bytes of all weights.
-    dims: dict[str, int]  #: the numbers given for symbolic dimensions.
+    dims: dict[str, int]  #: the numbers that sizes were computed for.
     inputs: tuple[Tensor, ...]  #: the model's inputs.
     outputs: tuple[Tensor, ...]  #: the model's outputs.
     notes: tuple[str, ...]  #: notes on how the model was read.
@@ -100,7 +100,7 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
         nodes=len(graph.nodes),
         flowing_nodes=len(graph.flow),
         weight_bytes=model.weight_bytes,
-        dims=dict(model.dims),
+        dims=dict(analysis.sized.dims),
         inputs=tuple(model.tensors[name] for name in graph.reads),
         outputs=tuple(model.tensors[name] for name in graph.writes),
         notes=tuple(model.notes),

@@ -28,7 +28,7 @@ _SAME: Final = 1e-6  #: relative difference below which two times are the same.
 
 def scene_of_analysis(analysis: Analysis) -> Scene:
     """The scene of a model that is not cut: its cut profile and its cut points."""
-    model = analysis.model
+    model = analysis.sized
     graph = model.graph
     profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, analysis.repeat)
     best = most_balanced(best_options(profile))
@@ -39,6 +39,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         profile=profile,
         notes=(
             *model.notes,
+            *sentences.assumed_sizes(model.dims, analysis.model.dims),
             *sentences.unbound_sizes(model, model.dims),
             *sentences.unknown_sizes(model, model.sizes, model.dims),
         ),
@@ -133,6 +134,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         buses=buses_of(tensors),
         profile=profile,
         notes=(
+            *sentences.assumed_sizes(manifest.dims, manifest.given_dims),
             *(sentences.unbound_sizes(model, manifest.dims) if model is not None else ()),
             *sentences.separated_states(parts, manifest.states),
         ),

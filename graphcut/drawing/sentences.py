@@ -222,6 +222,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
                 f"splitting brings little here: the slowest part takes {duration(slowest_s)}, transfers included; "
                 f"one device takes {duration(whole_s)} for the whole model"
             )
+    yield from assumed_sizes(plan.dims, (plan.model or model).dims)
     yield from unbound_sizes(model, plan.dims)
     if plan.costs is not None:
         yield from unknown_sizes(model, plan.costs.sizes, plan.dims)
@@ -245,6 +246,12 @@ def separated_states(parts: Sequence[Unit], states: Iterable[StatePair]) -> Iter
     if sent := [f"{state.past} from {state.present}" for state in sent_states(parts, states)]:
         what = "1 state is" if len(sent) == 1 else f"{count(len(sent), 'state')} are"
         yield f"{what} sent between parts at every step, because a cut separates {_listed(sent)}"
+
+
+def assumed_sizes(dims: Mapping[str, int], given: Mapping[str, int]) -> Iterable[str]:
+    """Which dimensions have a number that nobody gave: that of a decoder's profile, and what follows from others."""
+    if assumed := {name: number for name, number in dims.items() if name not in given}:
+        yield f"sizes assume {dims_text(assumed)}; set others with --dim NAME=N"
 
 
 def unbound_sizes(model: Model, dims: Iterable[str]) -> Iterable[str]:

@@ -64,6 +64,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits: Limits  #: its constraints.
     #: the sizes of symbolic dimensions that it was made for, in the order in which they are reported.
     dims: dict[str, int]
+    assumed: tuple[str, ...] = ()  #: those in `dims` that nobody gave.
     #: digest of all of the above and of the parts as planned. If it no longer matches, the file was edited, and the
     #: following fields do not hold.
     planned: str = ""
@@ -96,6 +97,7 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
         goal=made.goal,
         limits=made.limits,
         dims=dict(made.dims),
+        assumed=tuple(name for name in made.dims if name not in model.dims),
         parts=tuple(_parts(made)),
         **{name: getattr(made, name) for name in _PLANNED},
     )
@@ -166,7 +168,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         devices=_devices(record, path),
         limits=record.limits,
         dims=record.dims,
-        model=model,
+        model=model.with_dims({name: n for name, n in record.dims.items() if name not in record.assumed}),
     )
     check_limits(made)
     if isinstance(made.goal, At):

@@ -14,7 +14,7 @@ from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph, Partition, partition
 from ..core.product import Product, short_repr
 from ..core.units import count, size
-from ..costs.caches import DecoderProfile, decoder_sizes, nodes_touching, profile_dims
+from ..costs.caches import DecoderProfile, nodes_touching, sized_dims
 from ..costs.device import Device, run_s
 from ..costs.matching import Coverage, apply_table, cover
 from ..costs.tables import CostTable
@@ -127,9 +127,8 @@ def plan(
             f"{model.path.name} has nothing to cut: no node depends on an input", hint="run the model as it is"
         )
     if isinstance(goal, At):
-        dims = {**model.dims, **default_dims(analysis, goal)}
-        parts = tuple(parts_at(model.graph, model.tensors, model.with_dims(dims).tensor_bytes, goal))
-        made = Plan(goal, model.graph, parts, limits=limits, dims=dims, model=model)
+        parts = tuple(parts_at(model.graph, model.tensors, analysis.sized.tensor_bytes, goal))
+        made = Plan(goal, model.graph, parts, limits=limits, dims=analysis.sized.dims, model=model)
         check_limits(made)
         return made
     costs = costs or weigh(model, default_dims(analysis, goal))
@@ -146,16 +145,9 @@ def plan(
 def default_dims(
     analysis: Analysis, goal: Goal | None = None, profile: DecoderProfile | None = None, tokens: int | None = None
 ) -> Mapping[str, int]:
-    """Sizes for a decoder, on top of those that the model was loaded with; empty for other models.
-
-    By default a prompt of 512 tokens, for the objective `decode` one token with 512 in the cache. A UsageError where a
-    profile or a number of tokens is given and the model is not a decoder.
-    """
-    if profile is None and tokens is None and decoder_sizes(analysis.model) is None:
-        return {}
+    """`sized_dims`, as an analysis has them; for the objective `decode` those of one token with 512 in the cache."""
     is_decoding = isinstance(goal, Across) and goal.objective == "decode"
-    default: DecoderProfile = "decode" if is_decoding else "prefill"
-    return profile_dims(analysis.model, profile or default, 512 if tokens is None else tokens)
+    return sized_dims(analysis.model, profile, tokens, default="decode" if is_decoding else "prefill")
 
 
 def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
