@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import get_args
 
 from ..core.errors import CascadeError
 from ..core.graph import Block, Graph
@@ -9,7 +10,7 @@ from ..core.manifest import Cascade, Part
 from ..costs.weighing import peak_bytes
 from ..loading.model import Model
 from ..planning.by_goal.cluster_mapping import COUNTING
-from ..planning.goals import Across, Within
+from ..planning.goals import Across, Counted, Goal, Within
 from ..planning.plans import Plan
 from .scene import Card
 
@@ -29,6 +30,9 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
         replicas=sum(not graph.nodes[node].is_constant or holders[node] > 1 for node in block.replicas),
         weight_bytes=weight_bytes,
         need_bytes=weight_bytes if metrics is None else metrics.written_bytes + counted_bytes(plan, block),
+        measure="weights" if metrics is None else _measure(plan.goal),
+        need_exact=metrics is None or metrics.is_exact or _measure(plan.goal) == _measure(None),
+        is_exact=metrics is None or metrics.is_exact,
         budget_bytes=plan.goal.memory_bytes if isinstance(plan.goal, Within) else device_bytes,
         activation_bytes=metrics.activation_bytes if metrics else None,
         flops=metrics.flops if metrics else None,
@@ -39,6 +43,14 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
         intensity=metrics.intensity if metrics else None,
         last_node=graph.nodes[max(block.nodes)].name if block.nodes else "",
     )
+
+
+def _measure(goal: Goal | None) -> str:
+    """`Card.measure` of a part whose goal this is."""
+    counting = goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
+    if {*counting} == {*get_args(Counted)}:
+        return "needs"
+    return " and ".join(", ".join(("weights", "graph", *counting)).rsplit(", ", 1))
 
 
 def counted_bytes(plan: Plan, block: Block) -> int:

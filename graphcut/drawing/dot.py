@@ -13,7 +13,7 @@ from ..core.manifest import Cascade
 from ..core.units import count, size
 from ..loading.model import load
 from .scene import Bus, Card, Scene
-from .sentences import size_text
+from .sentences import need_text, size_text
 from .svg.primitives import plain
 from .svg.style import LIGHT
 
@@ -56,7 +56,7 @@ def _clusters(cards: Sequence[Card]) -> Iterator[str]:
 
 def _card(card: Card) -> str:
     budget = "" if card.budget_bytes is None else f" of {size(card.budget_bytes)}"
-    lines = (card.name, card.content, f"{size(card.need_bytes)}{budget}", count(card.nodes, "node"))
+    lines = (card.name, card.content, f"{card.measure} {need_text(card)}{budget}", count(card.nodes, "node"))
     over = f' color="{LIGHT["over"]}"' if card.is_over else ""
     return f"label={_quoted(*(line for line in lines if line))}{over}"
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..core.units import count, size
 from .scene import Bus, Card, Scene, bus_of
-from .sentences import size_text
+from .sentences import need_text, size_text
 from .svg.primitives import plain
 from .svg.style import LIGHT
 
@@ -79,7 +79,8 @@ def _label(box: Sequence[Card]) -> str:
     first, last = box[0], box[-1]
     name = _name(first.name) if len(box) == 1 else f"{_name(first.name)} to {_name(last.name)}"
     content = [_name(first.content)] if len(box) == 1 and first.content else []
-    most = f"{'' if len(box) == 1 else 'at most '}{size(max(card.need_bytes for card in box))}"
+    largest = max(box, key=lambda card: (card.need_bytes, not card.need_exact))
+    most = f"{largest.measure} {'' if len(box) == 1 else 'at most ' if largest.need_exact else ''}{need_text(largest)}"
     budgets = {card.budget_bytes for card in box}
     budget = budgets.pop() if len(budgets) == 1 else None
     of = f" of {size(budget)}" if budget is not None else ""

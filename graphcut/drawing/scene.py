@@ -19,8 +19,11 @@ class Card:
     nodes: int  #: number of nodes, replicas included.
     replicas: int  #: how many of them other parts compute as well, as far as that is known.
     weight_bytes: int  #: bytes of the weights it reads.
-    #: the memory that is compared with the budget: its files, plus what the plan's goal counts besides.
-    need_bytes: int
+    need_bytes: int  #: what is compared with the budget: its files, plus what the plan's goal counts besides.
+    #: what that counts, such as `weights and graph`, the files; `needs` if it is all: also activations, inputs, caches.
+    measure: str = "weights and graph"
+    need_exact: bool = True  #: whether it is known; otherwise `need_bytes` is a lower bound.
+    is_exact: bool = True  #: whether all sizes are known; otherwise activations, FLOPs and time are lower bounds.
     budget_bytes: int | None = None  #: the memory limit; None if there is none.
     activation_bytes: int | None = None  #: peak bytes of activations while it runs; None if unknown.
     flops: int | None = None  #: floating-point operations of one run; None if unknown.
@@ -35,6 +38,11 @@ class Card:
     def short_name(self) -> str:
         """The name in pictures: without the ending of the file."""
         return self.name.removesuffix(".onnx")
+
+    @property
+    def least(self) -> str:
+        """What is before its activations, FLOPs and time: `≥ ` if they are lower bounds."""
+        return "" if self.is_exact else "≥ "
 
     @property
     def is_over(self) -> bool:

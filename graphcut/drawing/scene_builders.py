@@ -62,7 +62,12 @@ def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     planned = _scene_of_parts(plan, analysis, [part.file for part in cascade.parts])
     rows = zip(cascade.parts, planned.cards, plan.partition.blocks, strict=True)
     cards = (
-        replace(card, nodes=part.nodes, need_bytes=file_bytes(cascade, part) + counted_bytes(plan, block))
+        replace(
+            card,
+            nodes=part.nodes,
+            need_bytes=file_bytes(cascade, part) + counted_bytes(plan, block),
+            measure="weights and graph" if card.measure == "weights" else card.measure,
+        )
         for part, card, block in rows
     )
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
@@ -155,8 +160,7 @@ def _facts(model: Model, dims: Mapping[str, int], costs: Costs | None = None) ->
         yield "constant" if constants == 1 else "constants", f"{constants:,}"
     yield "weights", size(model.weight_bytes)
     if costs is not None:
-        flops, least = sum(costs.flops), "≥ " if costs.sizes.unknown else ""
-        yield "per run", f"{least}{sentences.flop(flops)}"
+        yield "per run", f"{'' if costs.sizes.are_exact else '≥ '}{sentences.flop(sum(costs.flops))}"
     if dims:
         yield "dims", sentences.dims_text(dims)
 

@@ -65,12 +65,17 @@ def _parts(cards: Sequence[Card]) -> str:
     return f"Cut into {len(cards)} parts. The {which}, {name}, {_needs(largest)}.{more}"
 
 
+def need_text(card: Card, least: str = "≥ ") -> str:
+    """Its `need_bytes`."""
+    return f"{'' if card.need_exact else least}{size(card.need_bytes)}"
+
+
 def _needs(card: Card) -> str:
-    if card.budget_bytes is None and card.need_bytes == card.weight_bytes:
-        return f"reads {size(card.weight_bytes)} of weights"
+    need = need_text(card, "at least ")
+    text = f"needs {need}" if card.measure == "needs" else f"has {need} of {card.measure}"
     if card.budget_bytes is None:
-        return f"needs {size(card.need_bytes)}"
-    return f"needs {size(card.need_bytes)}{', over' if card.is_over else ' of'} its {size(card.budget_bytes)} budget"
+        return text
+    return f"{text}{', over' if card.is_over else ', of'} its {size(card.budget_bytes)} budget"
 
 
 def _crossing(scene: Scene) -> str:

@@ -48,6 +48,11 @@ class Sizes:
     unknown: tuple[str, ...]
     open_dims: tuple[str, ...]  #: the dimensions (`Tensor.dim_names`) with which the first of these have a size.
 
+    @property
+    def are_exact(self) -> bool:
+        """Whether no dimension counts as 1."""
+        return all(is_exact for _, is_exact in self.bytes.values())
+
 
 _WITHOUT_DIMS: Final = ("tensors", "boundary_types", "functions", "symbols", "weight_bytes")
 """What a model has computed for good, whatever its dims."""

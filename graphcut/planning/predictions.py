@@ -18,7 +18,7 @@ class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nodes: int  #: number of flowing nodes, replicated ones included.
     flops: int  #: floating-point operations of one run.
     weight_bytes: int  #: bytes of the weights that its nodes read.
-    written_bytes: int  #: bytes of its files: no less than they will be, and hardly more.
+    written_bytes: int  #: weights and graph, the bytes of its files: no less than they will be, and hardly more.
     activation_bytes: int  #: the most bytes alive at one time of its inputs, activations and outputs, caches included.
     cache_bytes: int  #: bytes of the KV caches of its layers after the run.
     received_bytes: int  #: bytes that other parts send it, each tensor once.
@@ -26,6 +26,7 @@ class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     run_s: float  #: seconds that its device computes.
     busy_s: float  #: the same with receiving and sending.
     intensity: float  #: FLOPs for each byte of weights and activations that it reads or writes.
+    is_exact: bool = True  #: whether all its tensors have a size; else what counts activations is a lower bound.
 
 
 def part_metrics(
@@ -77,6 +78,7 @@ def part_metrics(
             run_s=run_s,
             busy_s=run_s + transfers[part],
             intensity=flops / touched if touched else 0.0,
+            is_exact=all(tensor_bytes[t][1] for n in nodes for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)),
         )
         made.append(metrics)
     return tuple(made)

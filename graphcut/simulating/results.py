@@ -56,5 +56,6 @@ class SimulationResult(Product, msgspec.Struct, frozen=True, kw_only=True):
     restarted: int  #: how often a request was restarted, because a device that failed had its tensors.
     devices: tuple[DeviceUse, ...]  #: the use of each device.
     links: tuple[LinkUse, ...]  #: the use of each link direction.
+    is_exact: bool = True  #: whether all tensors have a size; else times are too short, and the throughput too high.
     #: the result of the same run without device failures; None if there can be none.
     without_failures: SimulationResult | None = None

@@ -40,6 +40,7 @@ class Scenario(Product):
     cluster: SimulatedCluster  #: the devices, their links, and what goes wrong.
     assignment: PartsByDevice  #: for each device, the indices of the parts that it runs.
     seconds: SecondsByDevice  #: for each device, the run time of each part.
+    is_exact: bool = True  #: whether all tensors have a size; else `seconds` and `tensor_bytes` are lower bounds.
 
     @property
     def can_fail(self) -> bool:
@@ -125,6 +126,7 @@ def scenario_of_plan(plan: Plan, model: Model, cluster: SimulatedCluster | None)
         cluster,
         _assignment(cluster, planned, seconds[0]),
         seconds,
+        costs.sizes.are_exact,
     )
 
 
@@ -143,7 +145,8 @@ def scenario_of_cascade(cascade: Cascade, cluster: SimulatedCluster) -> Scenario
     assignment = _assignment(cluster, planned if len(planned) == len(cascade.parts) else None, seconds[0])
     parts, weight_bytes = tuple(scheduled_parts(cascade, {})), tuple(part.weight_bytes for part in cascade.parts)
     inputs, outputs = cascade.manifest.reads, cascade.manifest.writes
-    return Scenario(parts, weight_bytes, inputs, outputs, tensor_bytes, cluster, assignment, seconds)
+    is_exact = all(costs.sizes.are_exact for costs in costs_by_part)
+    return Scenario(parts, weight_bytes, inputs, outputs, tensor_bytes, cluster, assignment, seconds, is_exact)
 
 
 def _roofline_s(costs: Costs, device: Device, nodes_by_part: Sequence[Sequence[int]]) -> list[float]:

@@ -95,6 +95,7 @@ def _run(
         latency=latency_of([end - start for start, end in zip(log.arrived_s, log.delivered_s, strict=False)]),
         lost=executor.network.lost_messages,
         restarted=len(executor.restarted),
+        is_exact=scenario.is_exact,
         devices=_device_use(scenario, executor, total_s or 1.0),
         links=tuple(
             LinkUse(

@@ -63,7 +63,7 @@ def test_nothing_changed_between_a_scene_and_itself() -> None:
     found = changes_between(scene, scene)
     assert found.sentence == (
         "3 parts (as before); no cut moved; the same tensors cross boundaries; "
-        "the largest part needs as much as before."
+        "the largest part has as much as before of weights and graph."
     )
     assert found.before == found.after
     assert moves(found) == []

@@ -121,7 +121,7 @@ def test_the_scene_of_a_plan(chain: Path) -> None:
     scene = scene_of_plan(graphcut.plan(analysis, At(("exp", "neg"))), analysis)
     assert scene == Scene(
         title="chain.onnx",
-        sentence="Cut into 3 parts. The largest, p0, reads 0 B of weights. At most 64 B crosses a boundary in one run; "
+        sentence="Cut into 3 parts. The largest, p0, has 0 B of weights. At most 64 B crosses a boundary in one run; "
         "1 tensor (32 B) skips over a part.",
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
         cards=THREE,
@@ -153,7 +153,8 @@ def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
     largest = max(range(3), key=lambda i: sizes[i])
     bare = Scene(
         title="chain.onnx",
-        sentence=f"Cut into 3 parts. The largest, part-{largest}.onnx, needs {sizes[largest]} B. At most 64 B crosses "
+        sentence=f"Cut into 3 parts. The largest, part-{largest}.onnx, has {sizes[largest]} B of weights and graph. "
+        "At most 64 B crosses "
         "a boundary in one run; 1 tensor (32 B) skips over a part.",
         facts=(("dims", "n=2"),),
         cards=tuple(
@@ -440,17 +441,20 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
 @pytest.mark.parametrize(
     ("cards", "tensors", "sentence"),
     [
-        (P[:1], [], "One part holds the whole model. It needs 1 GiB of its 4 GiB budget."),
+        (P[:1], [], "One part holds the whole model. It has 1 GiB of weights and graph, of its 4 GiB budget."),
         (
             P[:2],
             [],
-            "Cut into 2 parts. The largest, part-1, needs 2 GiB of its 4 GiB budget. No tensor crosses a boundary.",
+            (
+                "Cut into 2 parts. The largest, part-1, has 2 GiB of weights and graph, "
+                "of its 4 GiB budget. No tensor crosses a boundary."
+            ),
         ),
         (
             P[:2],
             [tensor(4 * MIB, 0, 1)],
             (
-                "Cut into 2 parts. The largest, part-1, needs 2 GiB of its 4 GiB budget. "
+                "Cut into 2 parts. The largest, part-1, has 2 GiB of weights and graph, of its 4 GiB budget. "
                 "4 MiB crosses the boundary in one run."
             ),
         ),
@@ -458,7 +462,7 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
             P,
             [tensor(512 * KIB, 0, 1, 2, 3), tensor(256 * KIB, 0, 2), tensor(4 * MIB, 1, 2)],
             (
-                "Cut into 4 parts. The largest, part-3, needs 4 GiB of its 4 GiB budget. "
+                "Cut into 4 parts. The largest, part-3, has 4 GiB of weights and graph, of its 4 GiB budget. "
                 "At most 4.75 MiB crosses a boundary in one run; 2 tensors (768 KiB) skip over parts."
             ),
         ),
@@ -466,14 +470,18 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
             [card("a", need_bytes=3 * MIB), card("b", need_bytes=MIB), card("c")],
             [tensor(100, 0, 2), tensor(7, 1, 2, is_exact=False)],
             (
-                "Cut into 3 parts. The largest, a, needs 3 MiB. At least 107 B crosses the busiest boundary; "
+                "Cut into 3 parts. The largest, a, has 3 MiB of weights and graph. "
+                "At least 107 B crosses the busiest boundary; "
                 "1 tensor (100 B) skips over a part."
             ),
         ),
         (
             [card("a", need_bytes=1), card("b")],
             [tensor(0, 0, 1, is_exact=False)],
-            "Cut into 2 parts. The largest, a, needs 1 B. The sizes of the boundary tensors are unknown.",
+            (
+                "Cut into 2 parts. The largest, a, has 1 B of weights and graph. "
+                "The sizes of the boundary tensors are unknown."
+            ),
         ),
         (
             [
@@ -482,7 +490,8 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
             ],
             [],
             (
-                "Cut into 2 parts. The part closest to its budget, p0 on x, needs 9 B of its 10 B budget. "
+                "Cut into 2 parts. The part closest to its budget, p0 on x, has 9 B of weights and graph, "
+                "of its 10 B budget. "
                 "No tensor crosses a boundary."
             ),
         ),
@@ -490,7 +499,8 @@ P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in 
             [card("p0", need_bytes=502, budget_bytes=444), card("p1", need_bytes=465, budget_bytes=444)],
             [],
             (
-                "Cut into 2 parts. The largest, p0, needs 502 B, over its 444 B budget. 2 parts are over budget. "
+                "Cut into 2 parts. The largest, p0, has 502 B of weights and graph, "
+                "over its 444 B budget. 2 parts are over budget. "
                 "No tensor crosses a boundary."
             ),
         ),

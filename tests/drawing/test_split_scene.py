@@ -88,7 +88,7 @@ def test_sentences_name_the_files(analysis: Analysis, tmp_path: Path) -> None:
         assert said == expected
     assert ("limits", "/lm_head/MatMul in part-2.onnx") in cut.details
     largest = max(range(3), key=lambda i: file_sizes(cascade, i))
-    assert cut.sentence.startswith(f"Cut into 3 parts. The largest, part-{largest}.onnx, needs ")
+    assert cut.sentence.startswith(f"Cut into 3 parts. The largest, part-{largest}.onnx, has ")
 
 
 @pytest.mark.parametrize("weights", ["copy", "share"])

@@ -88,6 +88,7 @@ def _side(scene: Scene, load: str) -> ChangeSide:
         parts=len(cards),
         largest=largest,
         largest_bytes=cards[largest].need_bytes,
+        measure=cards[largest].measure,
         over=sum(card.is_over for card in cards),
         slowest=slowest,
         slowest_s=None if slowest is None else times[slowest],

@@ -13,8 +13,9 @@ class ChangeSide(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of one division."""
 
     parts: int  #: number of parts.
-    largest: int  #: index of the part with the largest need.
-    largest_bytes: int  #: its need.
+    largest: int  #: index of the largest part.
+    largest_bytes: int  #: how large it is.
+    measure: str  #: what that counts, such as `weights and graph`; `needs` if it is everything.
     over: int  #: number of parts over their budgets.
     slowest: int | None  #: index of the slowest part; None if times are unknown.
     slowest_s: float | None  #: its time.

@@ -70,6 +70,7 @@ def _load(before: ChangeSide, after: ChangeSide) -> Iterable[str]:
     if before.slowest_s is not None and after.slowest_s is not None:
         change = relative_change(before.slowest_s, after.slowest_s)
         yield f"the slowest part takes {change}" if change else "the slowest part takes as long as before"
-    else:
+    elif before.measure == after.measure:
         change = relative_change(before.largest_bytes, after.largest_bytes)
-        yield f"the largest part needs {change}" if change else "the largest part needs as much as before"
+        what = "" if after.measure == "needs" else f" of {after.measure}"
+        yield f"the largest part {'has' if what else 'needs'} {change or 'as much as before'}{what}"

@@ -6,7 +6,7 @@ from typing import Final
 
 from ...core.units import count, duration, size
 from ..scene import Card
-from ..sentences import flop
+from ..sentences import flop, need_text
 from .primitives import BODY, BOLD, CODE, SMALL, box, label, line, thing, width_of
 
 PADDING: Final = 12
@@ -42,7 +42,7 @@ def card_group(index: int, card: Card, marks: Sequence[str]) -> str:
     name = f"{card.name}, {card.content}" if card.content else card.name
     budget = "" if card.budget_bytes is None else f" of {size(card.budget_bytes)}"
     over = ", over budget" if card.is_over else ""
-    description = f"{name}: {count(card.nodes, 'node')}, needs {size(card.need_bytes)}{budget}{over}"
+    description = f"{name}: {count(card.nodes, 'node')}, {card.measure} {need_text(card)}{budget}{over}"
     return thing("card", index, description, marks)
 
 
@@ -52,13 +52,13 @@ def full_card(card: Card, scales: Scales, x: float, y: float, width: float, heig
     marks = [_frame(card, x, y, width, height), *_title(card, x + PADDING, y + 20, inner)]
     marks.append(label(x + PADDING, y + 37, card.content, BODY, room=inner))
     base = y + 39 + _CONTENT * scales.has_content
-    marks += _labelled(x + PADDING, base, inner, "memory", _need_text(card), "over" if card.is_over else "")
+    marks += _labelled(x + PADDING, base, inner, card.measure, _need_text(card), "over" if card.is_over else "")
     marks += _need_bar(card, scales, x + PADDING, base + 6, inner)
     if scales.flops:
         base += _METER
         marks += _labelled(x + PADDING, base, inner, "compute", _flops_text(card), "")
         marks += _bar(x + PADDING, base + 6, inner, (card.flops or 0) / scales.flops)
-    busy = "" if card.busy_s is None else duration(card.busy_s)
+    busy = "" if card.busy_s is None else card.least + duration(card.busy_s)
     room = inner - width_of(busy, BODY) - 8
     nodes = _nodes_text(card) if width_of(_nodes_text(card), SMALL) <= room else count(card.nodes, "node")
     return [*marks, *_labelled(x + PADDING, base + _METER, inner, nodes, busy, "muted")]
@@ -100,9 +100,9 @@ def row_columns(x: float, width: float, scales: Scales) -> RowColumns:
     return RowColumns(start, start + rest * 0.3, need, need + _ROW_BAR + _ROW_TEXT, need + meters, end)
 
 
-def row_titles(columns: RowColumns, scales: Scales) -> list[str]:
-    """The titles above the bars."""
-    titles = {columns.need: "memory", **({columns.flops: "compute"} if scales.flops else {})}
+def row_titles(columns: RowColumns, scales: Scales, measure: str) -> list[str]:
+    """The titles above the bars; `measure` is that of the cards."""
+    titles = {columns.need: measure, **({columns.flops: "compute"} if scales.flops else {})}
     return [label(x, 12, text, SMALL, css="muted") for x, text in titles.items()]
 
 
@@ -161,11 +161,11 @@ def _bar(x: float, y: float, width: float, share: float, *, css: str = "bar") ->
 
 
 def _need_text(card: Card) -> str:
-    return f"{size(card.need_bytes)}, over" if card.is_over else size(card.need_bytes)
+    return f"{need_text(card)}, over" if card.is_over else need_text(card)
 
 
 def _flops_text(card: Card) -> str:
-    return "" if card.flops is None else flop(card.flops)
+    return "" if card.flops is None else card.least + flop(card.flops)
 
 
 def _nodes_text(card: Card) -> str:

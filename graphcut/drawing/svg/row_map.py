@@ -38,7 +38,8 @@ _TITLES: Final = 22
 def draw_rows(scene: Scene, width: float) -> Panel:
     """The map as rows, `width` wide including the gutter."""
     layout = _RowLayout(scene.cards, scene.buses, width)
-    marks = part_cards.row_titles(layout.columns, layout.scales) if layout.columns is not None else []
+    measure = scene.cards[0].measure
+    marks = part_cards.row_titles(layout.columns, layout.scales, measure) if layout.columns is not None else []
     marks += [layout.drawn_card(index) for index in range(len(scene.cards))]
     marks += [layout.drawn_bus(index) for index in layout.shown]
     if any(bus.is_residual for bus in scene.buses):

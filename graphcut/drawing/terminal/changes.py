@@ -10,7 +10,7 @@ from ...core.units import duration, size
 from ..changes.record import ChangeKind, Changes, ChangeSide, CutChange, PartPair, SentenceChange, TensorChange
 from ..changes.summary import relative_change
 from ..scene import BoundaryTensor, BoundaryTotals, Card
-from ..sentences import dims_text, size_text
+from ..sentences import dims_text, need_text, size_text
 from .lanes import MAX_ROWS, ends_text
 from .screen import Screen, Section, picture, screen_on
 from .tables import Column, table
@@ -66,8 +66,12 @@ def _numbers(before: ChangeSide, after: ChangeSide) -> Iterable[tuple[str, str, 
         return word, size_text(old), size_text(new), more if is_known else ""
 
     yield number("parts", lambda side: side.parts)
-    largest = [f"p{side.largest}, {size(side.largest_bytes)}" for side in (before, after)]
-    yield "largest part", largest[0], largest[1], relative_change(before.largest_bytes, after.largest_bytes)
+    old, new = (f"p{side.largest}, {size(side.largest_bytes)}" for side in (before, after))
+    if before.measure == after.measure:
+        change = relative_change(before.largest_bytes, after.largest_bytes)
+        yield f"largest part, {after.measure}", old, new, change
+    else:
+        yield "largest part", f"{old} ({before.measure})", f"{new} ({after.measure})", ""
     if before.slowest_s is not None and after.slowest_s is not None:
         slowest = [f"p{side.slowest}, {duration(side.slowest_s or 0)}" for side in (before, after)]
         yield "slowest part", slowest[0], slowest[1], relative_change(before.slowest_s, after.slowest_s)
@@ -97,7 +101,7 @@ def _part_columns(pairs: Sequence[PartPair]) -> Iterable[Column]:
         latest = (pair.after or pair.before for pair in pairs)
         yield Column("contains", [Text(card.content if card else "") for card in latest], min_width=14)
     yield both("nodes", lambda card: f"{card.nodes:,}", drop_order=1)
-    yield both("needs", lambda card: size(card.need_bytes))
+    yield both(" / ".join(dict.fromkeys(card.measure for card in cards)), need_text)
     if any(card.budget_bytes is not None for card in cards):
         yield both("of", _budget, drop_order=2)
     if all(card.busy_s is not None for card in cards):

@@ -9,7 +9,7 @@ from rich.text import Text
 from ...core.units import duration, size
 from ..profile_builder import best_options
 from ..scene import BoundaryTotals, Card, Scene
-from ..sentences import flop, size_text
+from ..sentences import flop, need_text, size_text
 from .lanes import lanes
 from .profile_strip import profile_strip
 from .screen import BAR_CELLS, Screen, Section, picture, screen_on
@@ -63,7 +63,7 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
     if not is_planned:
         yield Column("weights", [size(card.weight_bytes) for card in cards])
     if any(card.need_bytes != card.weight_bytes for card in cards):
-        yield Column("needs", [size(card.need_bytes) for card in cards])
+        yield Column(cards[0].measure, [need_text(card) for card in cards])
     if any(card.budget_bytes for card in cards):
         budgets = {card.budget_bytes for card in cards}
         title = f"of {size(budget)}" if len(budgets) == 1 and (budget := budgets.pop()) else "of its budget"
@@ -82,14 +82,14 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
 def _predicted_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
     cards = scene.cards
     if all(card.activation_bytes is not None for card in cards):
-        yield Column("activations", [size(card.activation_bytes or 0) for card in cards], drop_order=3)
+        yield Column("activations", [card.least + size(card.activation_bytes or 0) for card in cards], drop_order=3)
     if all(card.flops is not None for card in cards):
-        yield Column("compute", [flop(card.flops or 0) for card in cards], drop_order=4)
+        yield Column("compute", [card.least + flop(card.flops or 0) for card in cards], drop_order=4)
     if all(card.intensity is not None for card in cards):
         yield Column("FLOP/B", [f"{card.intensity or 0:.3g}" for card in cards], drop_order=8)
     yield Column("receives", [_moved(scene.received(i)) for i in range(len(cards))], drop_order=2)
     times = [card.busy_s or 0.0 for card in cards]
-    yield Column("time", [duration(time) for time in times])
+    yield Column("time", [card.least + duration(card.busy_s or 0.0) for card in cards])
     if len(cards) > 1:
         bars = [Text(screen.bar(time / (max(times) or 1.0)), style="cyan") for time in times]
         yield Column("balance", bars, drop_order=7)
