@@ -71,11 +71,12 @@ def need_text(card: Card, least: str = "≥ ") -> str:
 
 
 def _needs(card: Card) -> str:
-    need = need_text(card, "at least ")
-    text = f"needs {need}" if card.measure == "needs" else f"has {need} of {card.measure}"
+    need, is_all = need_text(card, "at least "), card.measure == "needs"
+    text = f"needs {need}" if is_all else f"has {need} of {card.measure}"
     if card.budget_bytes is None:
         return text
-    return f"{text}{', over' if card.is_over else ', of'} its {size(card.budget_bytes)} budget"
+    of = ", over" if card.is_over else " of" if is_all else ", of"
+    return f"{text}{of} its {size(card.budget_bytes)} budget"
 
 
 def _crossing(scene: Scene) -> str:

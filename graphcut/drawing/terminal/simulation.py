@@ -48,9 +48,7 @@ def _answer(result: SimulationResult, screen: Screen) -> Iterable[RenderableType
     if result.rate_per_s is not None and _busy(busiest) >= _SATURATED:
         yield screen.note("requests arrive faster than they are answered: the longer the run, the higher the latency")
     if not result.is_exact:
-        yield screen.note(
-            "some tensors have no size and count as small: times are too short, and the throughput too high"
-        )
+        yield screen.note("some sizes are not known and count as 1: times are too short, and the throughput too high")
     if result.failed:
         yield screen.note(f"{count(result.failed, 'request')} failed: workers ended at every attempt")
 
