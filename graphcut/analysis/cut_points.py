@@ -159,7 +159,7 @@ class Analysis(Product):
     @cached_property
     def repeat(self) -> RepeatedBlock | None:
         """The block that covers most of the model, such as its transformer layer; None if it repeats nothing."""
-        return repeated_block(self.model)
+        return repeated_block(self.sized)
 
     @cached_property
     def _liveness(self) -> Liveness:

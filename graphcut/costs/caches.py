@@ -183,7 +183,7 @@ def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
         for dim in (sizes.total, sizes.present):
             if isinstance(dim, str):
                 bound.setdefault(dim, total)
-    for dim in dict.fromkeys(dim for tensor in model.boundary_types.values() for dim in tensor.shape or ()):
+    for dim in dict.fromkeys(dim for tensor in model.tensors.values() for dim in tensor.shape or ()):
         if isinstance(dim, str) and dim not in bound and (number := evaluate(dim, bound)) is not None:
             bound[dim] = number
     return bound
