@@ -46,6 +46,8 @@ _MAX_ELEMENTS: Final = 1024
 """A value with more elements is not evaluated."""
 _COUNTING: Final = frozenset({"Compress", "NonZero", "Unique"})
 """Operators whose output size depends on the values of their inputs, and is not larger than these."""
+_DEEPEST: Final = 4  #: subgraphs inside so many others are not looked into, and no loop is more often:
+_MOST_PASSES: Final = 4  #: nested loops multiply.
 _TRUE: Final = numpy_helper.from_array(np.array(True))
 
 
@@ -69,12 +71,14 @@ class SizeEvaluation:
         dims: Mapping[str, int],
         inferred: Mapping[str, ValueInfoProto],
         declared: Mapping[str, Tensor],
+        depth: int = 0,
     ) -> None:
         self.declared = dict(declared)
         self.found: dict[str, Tensor] = {}
         self._model = model
         self._nodes = graph.node
         self._dims = dims
+        self._depth = depth
         self._opsets = {domain(opset.domain): opset for opset in model.opset_import}
         self._functions = {function_key(function) for function in model.functions}
         weights = {weight.name: weight for weight in graph.initializer}
@@ -94,7 +98,8 @@ class SizeEvaluation:
 
     def _visit(self, node: NodeProto) -> None:
         if has_subgraphs(node):
-            self._look_inside(node)
+            if self._depth < _DEEPEST and not domain(node.domain):
+                self._look_inside(node)
         elif callee_key(node) not in self._functions:
             self._infer_types(node)
             self._compute_values(node)
@@ -163,11 +168,12 @@ class SizeEvaluation:
         types: Iterable[Tensor | None] = ()
         if node.op_type == "If":
             condition = self.scalar(node.input[0])
-            taken = [a.g for a in node.attribute if condition is None or (a.name == "then_branch") == bool(condition)]
+            branches = [a for a in node.attribute if a.HasField("g")]
+            taken = [a.g for a in branches if condition is None or (a.name == "then_branch") == bool(condition)]
             insides = [self._inside(branch, {}) for branch in taken]
-            types = [_common(ends) for ends in zip(*map(_outputs, insides, taken), strict=True)]
+            types = [_common(ends) for ends in zip(*map(_outputs, insides, taken), strict=False)]
             if condition is not None:
-                values = zip(node.output, (insides[0].value(end.name) for end in taken[0].output), strict=True)
+                values = zip(node.output, (insides[0].value(end.name) for end in taken[0].output), strict=False)
                 self._values.update({name: value for name, value in values if value is not None})
         elif node.op_type == "Loop":
             types = self._loop_types(node, next(subgraphs(node)))
@@ -183,13 +189,15 @@ class SizeEvaluation:
             condition: Tensor(name=condition, dtype="bool", shape=()),
         }
         states = [self.tensor(name) for name in node.input[2:]]
-        while True:
-            inside = self._inside(body, scalars | dict(zip(names, states, strict=True)), {condition: _TRUE})
+        for _ in range(_MOST_PASSES):
+            inside = self._inside(body, scalars | dict(zip(names, states, strict=False)), {condition: _TRUE})
             ends = _outputs(inside, body)[1:]
-            common = [_common(pair) for pair in zip(states, ends[: len(states)], strict=True)]
+            common = [_common(pair) for pair in zip(states, ends, strict=False)]
             if common == states:
                 break
             states = common
+        else:
+            return ()
         is_endless = inside.scalar(body.output[0].name) and (not node.input[1] or self.scalar(node.input[1]))
         steps = self.scalar(node.input[0]) if is_endless else None
         collected = [_stacked(end, steps) for end in ends[len(states) :]]
@@ -201,7 +209,8 @@ class SizeEvaluation:
         """The evaluation of all nodes of a subgraph, whose inputs have these types and values."""
         outer = list(dict.fromkeys(free_names(graph)))
         types = {**{name: self.tensor(name) for name in outer}, **inputs}
-        inside = SizeEvaluation(self._model, graph, self._dims, {}, {n: t for n, t in types.items() if t is not None})
+        declared = {name: tensor for name, tensor in types.items() if tensor is not None}
+        inside = SizeEvaluation(self._model, graph, self._dims, {}, declared, self._depth + 1)
         known = {**{name: self.value(name) for name in outer}, **(values or {})}
         inside._values = {name: value for name, value in known.items() if value is not None}
         for node in graph.node:
@@ -211,7 +220,8 @@ class SizeEvaluation:
     def scalar(self, name: str) -> int | None:
         """The value of a tensor with one element; None if it is not known."""
         value = self.value(name)
-        return int(numpy_helper.to_array(value).item()) if value is not None and math.prod(value.dims) == 1 else None
+        is_number = value is not None and math.prod(value.dims) == 1 and tensor_of_initializer(value).dtype in _WHOLE
+        return int(numpy_helper.to_array(value).item()) if value is not None and is_number else None
 
     def _asked_of_ort(
         self, node: NodeProto, types: Mapping[str, TypeProto], values: Mapping[str, TensorProto]

@@ -929,3 +929,19 @@ def test_a_dimension_that_has_a_number_or_is_not_there_is_refused(name: str, ope
     with pytest.raises(UsageError, match=f"has no symbolic dimension '{name}'") as refused:
         load(model, dims={name: 3})
     assert refused.value.hint == "its symbolic dimensions: x.0"
+
+
+def test_deeply_nested_loops_are_not_looked_into(opened: Draw) -> None:
+    """Each level would multiply the time. What they write has no size, and the model is read all the same."""
+    steps = [node("Identity", "h", "h2"), node("Identity", "go", "more")]
+    for level in range(30):
+        reads = (ints(f"i{level}"), helper.make_tensor_value_info("go", TensorProto.BOOL, []), floats("h", None))
+        body = graph(*steps, reads=reads, writes="more h2")
+        steps = [node("Loop", "many - h", "h2", body=body), node("Identity", "go", "more")]
+    model = model_of(
+        [node("Loop", "many - x", "y", body=body)],
+        [floats("x", "n")],
+        [ValueInfoProto(name="y")],
+        [numpy_helper.from_array(np.array(3), "many")],
+    )
+    assert load(opened(model), dims={"n": 2}).sizes.unknown == ("y",)
