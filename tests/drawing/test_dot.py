@@ -57,8 +57,8 @@ def test_the_text_for_two_parts() -> None:
     body = dot_of(drawn).split("label=", 1)[1].splitlines()
     assert body == [
         '"Cut into some parts."',
-        r'  p0 [label="part-0.onnx\nembedding\n5 KiB\n100 nodes"]',
-        r'  p1 [label="part-1.onnx\n9 KiB of 8 KiB\n101 nodes" color="#c22a22"]',
+        r'  p0 [label="part-0.onnx\nembedding\nweights and graph 5 KiB\n100 nodes"]',
+        r'  p1 [label="part-1.onnx\nweights and graph 9 KiB of 8 KiB\n101 nodes" color="#c22a22"]',
         r'  p0 -> p1 [label="≥ 3 KiB\n2 tensors" color="#1f5fbf" fontcolor="#1f5fbf"]',
         "}",
     ]

@@ -56,10 +56,10 @@ def test_the_text_for_three_parts() -> None:
     assert mermaid_of(scene(cards, tensors)).splitlines() == [
         "flowchart LR",
         '  subgraph d0["phone"]',
-        '    p0["part-0.onnx<br/>embedding<br/>5 KiB"]',
-        '    p1["part-1.onnx<br/>9 KiB of 8 KiB, over"]',
+        '    p0["part-0.onnx<br/>embedding<br/>weights and graph 5 KiB"]',
+        '    p1["part-1.onnx<br/>weights and graph 9 KiB of 8 KiB, over"]',
         "  end",
-        '  p2["part-2.onnx<br/>1 B"]',
+        '  p2["part-2.onnx<br/>weights and graph 1 B"]',
         '  p0 -->|"at least 3 KiB, 2 tensors"| p1',
         '  b1(["7 B, 1 tensor"])',
         "  p0 -.- b1",
@@ -75,7 +75,7 @@ def test_names_are_escaped() -> None:
     seen = HOSTILE
     for letter in "\n\x00\u202e\ud800":
         seen = seen.replace(letter, "\ufffd")
-    assert shown(text) == [f"{seen[:30]}|{seen[30:]}|3 GiB"]
+    assert shown(text) == [f"{seen[:30]}|{seen[30:]}|weights and graph 3 GiB"]
     # No character with a meaning in Mermaid, Markdown or HTML.
     inner = text.split('["')[1].split('"]')[0].replace("<br/>", "")
     assert set(re.sub(r"#\d+;", "", inner)) & set("<>&\"'`#;:*[]{}()|\\%\n") == set()
@@ -84,7 +84,7 @@ def test_names_are_escaped() -> None:
 @pytest.mark.parametrize("name", ["1. part", "- part", "style:#a;", "classDef x:#f00;", "end", "名前 é"])
 def test_a_name_can_be_a_word_of_the_grammar(name: str) -> None:
     text = mermaid_of(scene([card(0, name=name)]))
-    assert shown(text) == [f"{name}|3 GiB"]
+    assert shown(text) == [f"{name}|weights and graph 3 GiB"]
     assert not re.search(r'"(\d+\.|-) ', text)
 
 
@@ -130,10 +130,10 @@ def test_a_folded_box_has_the_largest_need_and_its_buses_are_joined(monkeypatch:
     assert mermaid_of(scene(cards, tensors)).splitlines() == [
         "flowchart LR",
         '  subgraph d0["phone"]',
-        '    p0["part-0.onnx to part-1.onnx<br/>at most 2 KiB of 2 KiB"]',
+        '    p0["part-0.onnx to part-1.onnx<br/>weights and graph at most 2 KiB of 2 KiB"]',
         "  end",
-        '  p1["part-2.onnx to part-3.onnx<br/>at most 4 KiB of 2 KiB, over"]',
-        '  p2["part-4.onnx<br/>5 KiB of 2 KiB, over"]',
+        '  p1["part-2.onnx to part-3.onnx<br/>weights and graph at most 4 KiB of 2 KiB, over"]',
+        '  p2["part-4.onnx<br/>weights and graph 5 KiB of 2 KiB, over"]',
         '  note["each box is 2 parts#59; tensors inside a box are not drawn"]',
         '  p0 -->|"3 KiB, 2 tensors"| p1',
         '  b1(["7 B, 1 tensor"])',

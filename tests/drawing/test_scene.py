@@ -124,7 +124,7 @@ def test_the_scene_of_a_plan(chain: Path) -> None:
         sentence="Cut into 3 parts. The largest, p0, has 0 B of weights. At most 64 B crosses a boundary in one run; "
         "1 tensor (32 B) skips over a part.",
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
-        cards=THREE,
+        cards=tuple(replace(one, measure="weights") for one in THREE),
         tensors=(A, B, C),
         buses=BUSES,
         profile=replace(CHAIN, parts=(0, 0, 1, 2)),
