@@ -279,7 +279,7 @@ def test_the_size_in_a_refusal_is_above_the_limit(run: Run, llm: Path, count: Se
     needed = int(re.findall(r"--memory (\d+) \(", result.error[1])[0])
     again = run("plan", llm, "--memory", int(needed * 0.999), *count)
     assert again.code == 4
-    if numbers := re.search(r"alone needs ([\d.]+ \w+), more than the budget of ([\d.]+ \w+)", again.error[0]):
+    if numbers := re.search(r"alone takes ([\d.]+ \w+), more than the budget of ([\d.]+ \w+)", again.error[0]):
         units = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20}
         wanted, allowed = (float(text.split()[0]) * units[text.split()[1]] for text in numbers.groups())
         assert wanted > allowed

@@ -91,5 +91,5 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, smallest
         pieces = -(-needed // goal.memory_bytes)
         hint += f"; to keep yours, divide its weights into {pieces} nodes in the model itself"
     return PlanError(
-        f"{problem.describe(group)} alone needs {size(needed)}, more than the budget of {budget}", hint=hint
+        f"{problem.describe(group)} alone takes {size(needed)}, more than the budget of {budget}", hint=hint
     )
