@@ -85,7 +85,8 @@ def scenario_at(path: Path, cluster: SimulatedCluster | None, *, model: Path | N
         raise UsageError(
             f"{path} is a cascade, which has no device speeds", hint="name a cluster file with --cluster FILE"
         )
-    return scenario_of_cascade(open_cascade(path), cluster)
+    cascade = open_cascade(path)
+    return scenario_of_cascade(cascade, cluster, source_of(cascade, model))
 
 
 def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:

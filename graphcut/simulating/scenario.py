@@ -130,14 +130,19 @@ def scenario_of_plan(plan: Plan, model: Model, cluster: SimulatedCluster | None)
     )
 
 
-def scenario_of_cascade(cascade: Cascade, cluster: SimulatedCluster) -> Scenario:
+def scenario_of_cascade(cascade: Cascade, cluster: SimulatedCluster, source: Model | None = None) -> Scenario:
     """A cascade on a cluster, with part times from the roofline model.
+
+    Some sizes of a part may depend on values that it receives: they are known if its `source` is given.
 
     Raises:
         UsageError: the cluster lacks a device that a part was planned for.
         GraphcutError: a part can't be opened.
     """
-    costs_by_part = [weigh(load(cascade.file(part)), cascade.manifest.dims) for part in cascade.parts]
+    found = {} if source is None else source.with_dims(cascade.manifest.dims).sizes.found
+    inner = {f"{name}.{i}": n for name, tensor in found.items() for i, n in enumerate(tensor.shape or ())}
+    dims = {**{name: n for name, n in inner.items() if isinstance(n, int)}, **cascade.manifest.dims}
+    costs_by_part = [weigh(load(cascade.file(part)), dims) for part in cascade.parts]
     seconds = _seconds_by_device(cluster, lambda device: tuple(sum(run_s(costs, device)) for costs in costs_by_part))
     planned = [part.device for part in cascade.parts if part.device is not None]
     written = [(costs, part.writes) for part, costs in zip(cascade.parts, costs_by_part, strict=True)]

@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx import helper
 
 import graphcut
-from graphcut import Analysis, At, Heads, Into, Plan, Within, demos
+from graphcut import Across, Analysis, At, Heads, Into, Plan, Within, demos
 from graphcut.core.units import duration, size
+from graphcut.costs.device import Device
 from graphcut.drawing.dot import dot_of
 from graphcut.drawing.html import html_of
 from graphcut.drawing.json_records import analysis_record, plan_record
@@ -22,8 +24,10 @@ from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan, scene_of_split
 from graphcut.drawing.sentences import flop
 from graphcut.drawing.svg.document import svg_of
+from graphcut.planning.cluster import Cluster, SimulatedCluster
 from graphcut.planning.goals import Goal
 from graphcut.planning.plan_files import save_plan
+from graphcut.simulating.scenario import scenario_of_cascade, scenario_of_plan
 
 from conftest import floats, model_of
 from golden_terminal import screen
@@ -199,3 +203,18 @@ def test_what_hangs_on_unknown_sizes_is_at_least(tmp_path: Path) -> None:
     (note,) = (note for note in scene.notes if "no size" in note)
     assert note.startswith("3 of 6 tensors have no size, such as i: times, FLOPs and sizes that count them are lower ")
     assert note.endswith("; set i.1 with --dim NAME=N")
+
+
+def test_a_folder_is_simulated_with_the_times_of_its_plan(tmp_path: Path) -> None:
+    """A mask that a part recomputes is as long as a number that the part receives; alone the part doesn't tell."""
+    model = graphcut.load(written("llm", tmp_path), dims={"batch": 1, "seq": 128, "past": 0, "total": 128})
+    devices = tuple(Device(name=name) for name in "abc")
+    made = graphcut.plan(model, Across(Cluster(devices=devices)))
+    cascade = graphcut.split(model, made, tmp_path / "parts")
+    planned = scenario_of_plan(made, model, None)
+    cluster = SimulatedCluster(devices=devices)
+    known, alone = (scenario_of_cascade(cascade, cluster, source) for source in (model, None))
+    assert (planned.is_exact, known.is_exact, alone.is_exact) == (True, True, False)
+    assert known.seconds == pytest.approx(np.array(planned.seconds))
+    assert known.tensor_bytes == planned.tensor_bytes
+    assert [a <= b for a, b in zip(alone.seconds[0], known.seconds[0], strict=True)] == [True] * 3
