@@ -29,6 +29,7 @@ _GOALS_OF: Final = {  #: the goals that an option applies to; with any other it 
     "--count": ("--memory",),
     "--objective": ("--cluster",),
     "--in-flight": ("--cluster",),
+    "--interleave": ("--cluster",),
     "--pin": (*_WEIGHED, "--at-nodes"),
     "--avoid": (*_WEIGHED, "--at-nodes"),
     "--inside-layers": _BALANCED,
@@ -64,6 +65,7 @@ class PlanOptions:
     cluster: Annotated[Path | None, Option(metavar="FILE", help="One part per device of a cluster file (TOML).")] = None
     objective: Annotated[Objective, Option(help="What --cluster optimizes.")] = "throughput"
     in_flight: Annotated[int, Option(metavar="M", help="Sequences decoded at once, for --objective decode.")] = 1
+    interleave: Annotated[bool, Option("--interleave", help="A device of --cluster may have several parts.")] = False
     heads: Annotated[str | None, Option(metavar="[A,B+C]", help="One part per output or group of outputs.")] = None
     pin: Annotated[Texts, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
     avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
@@ -131,7 +133,7 @@ class PlanOptions:
         if self.memory is not None:
             return Within(parse_bytes(self.memory), _counted(self.count or ()))
         if self.cluster is not None:
-            return Across(read_cluster(self.cluster), self.objective, self.in_flight)
+            return Across(read_cluster(self.cluster), self.objective, self.in_flight, self.interleave)
         if self.heads is not None:
             return Heads(tuple(tuple(group.split("+")) for group in _names([self.heads])))
         return None

@@ -130,7 +130,8 @@ def goal_text(goal: Goal) -> str:
             more = f", counting {', '.join(goal.counting)}" if goal.counting else ""
             return f"at most {size(goal.memory_bytes)} per part{more}"
         case Across():
-            return f"across {count(len(goal.cluster.devices), 'device')}, for {goal.objective}"
+            several = ", several parts on each if that is faster" if goal.interleave else ""
+            return f"across {count(len(goal.cluster.devices), 'device')}, for {goal.objective}{several}"
         case Heads():
             return "a trunk and one part per output head"
 
@@ -229,6 +230,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
                 f"one device takes {duration(whole_s)} for the whole model"
             )
     yield from assumed_sizes(plan.dims, (plan.model or model).dims)
+    yield from _shared_devices(plan)
     yield from unbound_sizes(model, plan.dims)
     if plan.costs is not None:
         yield from unknown_sizes(model, plan.costs.sizes, plan.dims)
@@ -238,6 +240,17 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     if plan.coverage is not None:
         yield "the values of the cost model are used as given, for the sizes it was made for"
         yield from _coverage(plan.coverage)
+
+
+def _shared_devices(plan: Plan) -> Iterable[str]:
+    """Which devices have several parts, and how long they compute."""
+    parts_of: dict[str, list[int]] = {}
+    for part, device in enumerate(plan.devices if isinstance(plan.goal, Across) else ()):
+        parts_of.setdefault(device.name, []).append(part)
+    for name, parts in parts_of.items():
+        if len(parts) > 1:
+            listed, run_s = ", ".join(f"p{part}" for part in parts), sum(plan.metrics[part].run_s for part in parts)
+            yield f"{printable(name)} has {listed}, and computes for {duration(run_s)} of each request"
 
 
 def uncounted_operators(uncounted: Mapping[str, int]) -> Iterable[str]:

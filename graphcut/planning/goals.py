@@ -90,7 +90,7 @@ class Within(_Checked, frozen=True, tag=True):
 
 
 class Across(_Checked, frozen=True, tag=True):
-    """At most one part on each device of a cluster."""
+    """At most one part on each device of a cluster, or several."""
 
     usage = 'Across(read_cluster("cluster.toml"), "latency")'
     cluster: Cluster  #: the devices and the links between them.
@@ -99,6 +99,7 @@ class Across(_Checked, frozen=True, tag=True):
     #: of these the least latency.
     objective: Objective = "throughput"
     in_flight: int = 1  #: how many sequences are decoded at the same time, for `decode`.
+    interleave: bool = False  #: a device may have several parts, for `throughput`.
 
 
 class Heads(_Checked, frozen=True, tag=True):

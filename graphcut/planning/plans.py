@@ -1,6 +1,7 @@
 """Plans: which node goes into which part, on which device, at what predicted cost, and why."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -22,6 +23,7 @@ from ..costs.weighing import Costs, weigh
 from ..loading.model import Model
 from .by_goal.cluster_mapping import plan_across
 from .by_goal.cut_at_nodes import parts_at
+from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
@@ -86,7 +88,7 @@ class Plan(Product):
         busy = [part.busy_s for part in self.metrics]
         match self.goal:
             case Into(by="time") | Across(objective="throughput"):
-                return max(busy, default=None)
+                return max(_on_device(self.goal, self.devices, busy), default=None)
             case Across(objective="latency"):
                 return sum(busy)
             case Across(objective="decode", in_flight=in_flight) if busy:
@@ -154,7 +156,7 @@ def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
     costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
     planner = _Planner(analysis, made.goal, made.limits, costs, None)
-    prices = cache(planner.prices(made.devices or (ANY_DEVICE,) * len(made.parts)))
+    prices = cache(planner.prices(made.parts, made.devices or (ANY_DEVICE,) * len(made.parts)))
     return replace(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
 
 
@@ -273,6 +275,8 @@ class _Planner:
                 return plan_into(problem, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
             case Within():
                 return plan_within(problem, goal, ANY_DEVICE, prove_s=prove_s)
+            case Across(interleave=True):
+                return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
             case Across():
                 return plan_across(problem, goal, self.seconds, prove_s=prove_s)
             case _:
@@ -304,25 +308,34 @@ class _Planner:
         kept = self._kept(self.limits)
         repeatable: dict[int, frozenset[int]] = {}
         while True:
-            made, found = recompute(self.graph, parts, cache(self.prices(devices, repeatable)), kept)
+            made, found = recompute(self.graph, parts, cache(self.prices(parts, devices, repeatable)), kept)
             metrics = self._metrics(partition(self.graph, made), devices)
+            busy_s = _on_device(self.goal, devices, [part.busy_s for part in metrics])
+            needed = _on_device(self.goal, devices, [self._needed_bytes(part) for part in metrics])
             narrowed = dict(repeatable)
             for part in (entry.part for entry in found):
-                if not self._fits(devices[part], metrics[part]):
+                if needed[part] > self._room_bytes(devices[part]):
                     narrowed[part] = frozenset(planned if part not in repeatable else ())
-                elif metrics[part].busy_s > most_s * (1 + _TOLERANCE):
+                elif busy_s[part] > most_s * (1 + _TOLERANCE):
                     narrowed.setdefault(part, frozenset(planned))
             if narrowed == repeatable:
                 return made, found
             repeatable.update(narrowed)
 
     def prices(
-        self, devices: Sequence[Device], repeatable: Mapping[int, frozenset[int]] | None = None
+        self,
+        parts: Sequence[Sequence[int]],
+        devices: Sequence[Device],
+        repeatable: Mapping[int, frozenset[int]] | None = None,
     ) -> Callable[[int], TransferPrices]:
         """For each part what repeating and sending cost; `repeatable` is what some parts may repeat at most.
 
-        A byte takes the link of the device that sends it and the link of the one that receives it, once each.
+        A byte takes the link of the device that sends it and the link of the one that receives it, once each. What an
+        earlier part of the same device computes, and does not only repeat, costs nothing.
         """
+        home = (
+            {node: i for i in reversed(range(len(parts))) for node in parts[i]} if isinstance(self.goal, Across) else {}
+        )
         avoided = find_nodes(self.graph, self.limits.avoid)
         unsent = frozenset(name for node in avoided for name in self.graph.nodes[node].writes)
         sizes = {name: number for name, (number, _) in self.costs.sent_bytes.items()}
@@ -331,21 +344,36 @@ class _Planner:
             device, sender = devices[part], devices[part - 1]
             run_s = dict(zip(self.graph.flow, self.seconds(device), strict=True))
             s_per_byte = 1 / device.link_bytes_per_s + 1 / sender.link_bytes_per_s
-            return TransferPrices(run_s, s_per_byte, sizes, unsent, (repeatable or {}).get(part))
+            made_here = (node for node, i in home.items() if i < part and devices[i] == device)
+            held = {name: 0 for node in made_here for name in self.graph.nodes[node].writes}
+            return TransferPrices(run_s, s_per_byte, {**sizes, **held}, unsent, (repeatable or {}).get(part))
 
         return prices_of
 
-    def _fits(self, device: Device, part: PartMetrics) -> bool:
-        """Whether the memory of a part is enough. May say no where it is enough, never yes where it is not."""
-        alive = part.activation_bytes + part.cache_bytes
-        if isinstance(self.goal, Within):
-            return part.written_bytes + (alive if self.goal.counting else 0) <= self.goal.memory_bytes
-        return device.memory_bytes is None or part.written_bytes + alive <= device.memory_bytes
+    def _needed_bytes(self, part: PartMetrics) -> int:
+        """The memory that a part needs: no less than it will."""
+        is_alive_counted = not isinstance(self.goal, Within) or self.goal.counting
+        return part.written_bytes + (part.activation_bytes + part.cache_bytes if is_alive_counted else 0)
+
+    def _room_bytes(self, device: Device) -> float:
+        most = self.goal.memory_bytes if isinstance(self.goal, Within) else device.memory_bytes
+        return inf if most is None else most
+
+
+def _on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) -> list[float]:
+    """For each part the sum of the numbers of all parts of its device; without a cluster each part has its own."""
+    hosts = [device.name if isinstance(goal, Across) else str(part) for part, device in enumerate(devices)]
+    totals: defaultdict[str, float] = defaultdict(float)
+    for host, number in zip(hosts, numbers, strict=True):
+        totals[host] += number
+    return [totals[host] for host in hosts]
 
 
 def _slowest_s(goal: Goal, solution: Solution) -> float:
     """Seconds of the slowest part as planned; `inf` if the plan does not optimize time."""
     match goal:
+        case Across(interleave=True):
+            return solution.outcome.value
         case Into(by="time") | Across(objective="throughput" | "latency" | "decode" | "devices"):
             boundaries = pairwise(solution.found.chain.boundaries)
             return max(float(table[j, i]) for table, (i, j) in zip(solution.costs, boundaries, strict=True))

@@ -55,7 +55,8 @@ class Solution:
     found: SearchResult  #: the groups of each part.
     devices: tuple[Device, ...]  #: the device of each part.
     outcome: Optimality  #: how good it is.
-    #: for each part the table, over the boundaries it was found on, of what a part costs its device.
+    #: for each part the table, over the boundaries it was found on, of what a part costs its device; empty if a device
+    #: may have several parts.
     costs: tuple[Floats, ...]
     aggregation: Aggregation  #: whether the objective is the sum or the maximum of the parts' costs.
     #: for a cluster, the Pareto front: seconds between two requests and seconds of one request, ascending in the first.
@@ -96,7 +97,9 @@ class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def reasons(solution: Solution, problem: PlanningProblem) -> tuple[Reason, ...]:
-    """One reason for each cut, in order."""
+    """One reason for each cut, in order; none for an interleaved plan, where a cut changes more than two parts."""
+    if not solution.costs:
+        return ()
     steps = zip(solution.costs, pairwise(solution.found.chain.boundaries), strict=True)
     costs = np.array([float(table[j, i]) for table, (i, j) in steps])
     return tuple(_reason(solution, problem, costs, cut) for cut in range(len(costs) - 1))

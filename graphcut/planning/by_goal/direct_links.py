@@ -34,7 +34,7 @@ def assign_devices(
     indices = range(len(parts))
     memory = memory_bytes(tables, ("activations", "inputs", "cache"))
     needed = [float(memory[i + 1, i]) for i in indices]
-    transfers = list(_transfers(load, parts))
+    transfers = list(transfers_of(load, parts))
     work = [(device_class, tables.work(c)) for c, device_class in enumerate(classes)]
     work_s = {d.name: [float(table[i + 1, i]) for i in indices] for c, table in work for d in c.devices}
 
@@ -54,15 +54,19 @@ def transfer_s(transfers: Iterable[Transfer], devices: Sequence[Device], cluster
     """Seconds that the device of each part sends and receives.
 
     A tensor is sent once over the router, however many devices read it there, and once over each direct link; each
-    reader receives it once. The greatest latency of a part's links counts once if it receives anything. Without a
-    cluster there are no direct links.
+    device receives it once, with the first of its parts that reads it. The greatest latency of a part's links counts
+    once if it receives anything. Without a cluster each part is on a device of its own, and there are no direct links.
     """
     links = {} if cluster is None else cluster.link_between
+    names = [str(part) if cluster is None else device.name for part, device in enumerate(devices)]
     busy_s = [0.0] * len(devices)
     latency_s = [0.0] * len(devices)
     for number, source, readers in transfers:
-        over_router = False
-        for target in readers:
+        over_router, reached = False, {names[source]}
+        for target in sorted(readers):
+            if names[target] in reached:
+                continue
+            reached.add(names[target])
             link = links.get(frozenset((devices[source].name, devices[target].name)))
             over_router = over_router or link is None
             busy_s[target] += number / (devices[target].link_bytes_per_s if link is None else link.bytes_per_s)
@@ -73,7 +77,7 @@ def transfer_s(transfers: Iterable[Transfer], devices: Sequence[Device], cluster
     return [busy + latency for busy, latency in zip(busy_s, latency_s, strict=True)]
 
 
-def _transfers(load: Workload, parts: Sequence[Sequence[int]]) -> Iterator[Transfer]:
+def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> Iterator[Transfer]:
     """The boundary tensors of a workload in parts."""
     home = {group: i for i, part in enumerate(parts) for group in part}
     for tensor, (writer, groups) in enumerate(zip(load.writer.tolist(), load.readers.groups_of_items(), strict=True)):

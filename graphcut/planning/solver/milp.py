@@ -42,6 +42,9 @@ class MilpProblem:
     in_flight: int = 1  #: sequences in flight, for `token`.
     pins: Mapping[int, int] = field(default_factory=dict)  #: for a group the part that it must be in.
     no_empty_part: bool = False  #: every part holds a group; otherwise parts at the end may be empty.
+    #: a group is in no earlier part than its predecessors. Otherwise a part is all that one device runs of an
+    #: interleaved plan, and what is counted twice where parts share it counts once: the bound holds.
+    is_ordered: bool = True
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ class _Formulation:
 
     def _constrain_order(self) -> None:
         """Every group is in one part, not before its predecessors, and pinned groups are in their parts."""
-        predecessors, _ = self.load.edges
+        predecessors = self.load.edges[0] if self.problem.is_ordered else [()] * self.load.groups
         for group, row in enumerate(self.until):
             self.lower[row[-1]] = 1.0
             for k in self.parts:

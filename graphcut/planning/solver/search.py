@@ -100,7 +100,7 @@ def result_on(tables: BoundaryTables, evaluate: Evaluator) -> SearchResult | Non
 def _along(
     load: Workload, evaluate: Evaluator, order: Order, most: int, marked: Collection[int], near: Sequence[int] = ()
 ) -> SearchResult | None:
-    lengths = {*_prefix_lengths(load, order, most, near)}
+    lengths = {*prefix_lengths(load, order, most, near)}
     if marked and len(lengths) <= load.groups:
         lengths.update(i + side for i in order_index(order)[list(marked)].tolist() for side in (0, 1))
     return result_on(prefix_tables(load, order, sorted(lengths)), evaluate)
@@ -128,7 +128,7 @@ def better(best: SearchResult | None, other: SearchResult | None) -> SearchResul
     return other if other.chain.values < best.chain.values else best
 
 
-def _prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int]) -> list[int]:
+def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int]) -> list[int]:
     """At most about `most` prefix lengths of `order`: all of them, or those with few bytes alive.
 
     The order is divided into equal shares of work and of bytes; each share gives the length at which the fewest bytes

@@ -1,0 +1,138 @@
+"""`Across(interleave=True)`: which parts run on which device of a cluster, where a device may have several parts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace as changed
+
+from ...core.errors import PlanError, UsageError
+from ...costs.device import Device
+from ..goals import Across
+from ..instance import Workload
+from ..problem import PlanningProblem
+from ..results import Solution, optimality_of
+from ..solver.chain_dp import ChainPartition
+from ..solver.cost_tables import DeviceClass, device_classes, memory_bytes, time_quantum
+from ..solver.interleaving import MOST_DEVICES, Interleaving, improved, merged
+from ..solver.milp import MilpProblem, solve
+from ..solver.order_prefixes import PrefixTables, prefix_tables
+from ..solver.search import SearchResult
+from ..solver.topological_orders import orders
+from ..solver.unavoidable_load import unavoidable_load
+from .cluster_mapping import COUNTING, ClusterEvaluator, plan_across
+from .direct_links import transfer_s, transfers_of
+
+_PER_DEVICE: Final = (2, 2, 3, 3)  #: how many parts for each device are tried, each time from the best plan so far.
+_SAME: Final = 1e-6  #: a period that exceeds its bound by this share is equal to it.
+_NOTABLE: Final = 0.005
+"""More parts are taken only where that saves the busiest device this share of its time."""
+
+
+def plan_interleaved(
+    problem: PlanningProblem, goal: Across, seconds: Callable[[Device], Sequence[float]], *, prove_s: float = 0.0
+) -> Solution:
+    """The plan of shortest period that is found if a device may have several parts; see `plan_across`.
+
+    The search begins at the best plan with one part for each device, or, if there is none, with all on one device.
+    """
+    _check(problem, goal)
+    classes = device_classes(goal.cluster)
+    load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING)
+    valuation = Valuation(load, classes, goal)
+    impossible = None
+    try:
+        chain = plan_across(problem, changed(goal, interleave=False), seconds)
+        start = Interleaving(chain.found.parts, tuple(map(valuation.devices.index, chain.devices)))
+    except PlanError as error:
+        impossible = error
+        start = Interleaving((next(orders(load)),), (0,))
+    evaluator = ClusterEvaluator(goal, load, classes, time_quantum(load, classes), {})
+    bound = max(evaluator.lower_bound(), unavoidable_load(load, classes))
+    found, value = valuation.best_interleaving(start, bound)
+    if impossible is not None and value == np.inf:
+        raise impossible
+    if prove_s and value > bound:
+        milp = MilpProblem(load, classes, evaluator.counts, "period", is_ordered=False)
+        bound = max(bound, min(value, solve(milp, time_limit_s=prove_s).bound))
+    outcome = optimality_of("time between two requests", value, bound, "s")
+    partition = ChainPartition(
+        tuple(range(len(found.parts) + 1)), tuple(valuation.kinds[device] for device in found.devices), (value,)
+    )
+    result = SearchResult(valuation.tables(found), partition, is_best_chain=False)
+    return Solution(result, valuation.devices_of(found), outcome, (), "max")
+
+
+def _check(problem: PlanningProblem, goal: Across) -> None:
+    if goal.objective != "throughput":
+        raise UsageError(
+            f"several parts on a device don't help the objective {goal.objective}",
+            hint="leave --interleave out, or use --objective throughput",
+        )
+    if problem.pins:
+        raise UsageError(
+            "nodes can't be pinned to parts of an interleaved plan", hint="leave out --pin, or --interleave"
+        )
+    if len(goal.cluster.devices) > MOST_DEVICES:
+        raise UsageError(
+            f"interleaved plans are for at most {MOST_DEVICES} devices, and the cluster has "
+            f"{len(goal.cluster.devices)}",
+            hint="leave --interleave out",
+        )
+
+
+@dataclass(frozen=True)
+class Valuation:
+    """Finds interleavings, and values them exactly by the rules of the cluster."""
+
+    load: Workload  #: the workload.
+    classes: tuple[DeviceClass, ...]  #: the device classes.
+    goal: Across  #: the cluster.
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that the numbers of an interleaving mean."""
+        return tuple(device for kind in self.classes for device in kind.devices)
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """The class of each device."""
+        return tuple(c for c, kind in enumerate(self.classes) for _ in kind.devices)
+
+    def best_interleaving(self, start: Interleaving, bound: float) -> tuple[Interleaving, float]:
+        """The best interleaving found, and its period in seconds: `inf` if no device has the memory for its parts."""
+        best, least = start, self.period_s(start)
+        for per_device in _PER_DEVICE:
+            if least <= bound * (1 + _SAME):
+                break
+            found = improved(best, self.load, self.classes, per_device=per_device, counting=COUNTING)
+            for other in (found, merged(self.load, found)):
+                period_s = self.period_s(other)
+                has_more = len(other.parts) > len(best.parts)
+                if period_s < least * (1 - _NOTABLE * has_more) or (period_s == least and not has_more):
+                    best, least = other, period_s
+        return best, least
+
+    def period_s(self, found: Interleaving) -> float:
+        """Seconds that the busiest device is busy with a request."""
+        tables, devices = self.tables(found), self.devices_of(found)
+        memory = memory_bytes(tables, COUNTING)
+        moving_s = transfer_s(transfers_of(self.load, found.parts), devices, self.goal.cluster)
+        work_s = [tables.work(c) for c in range(len(self.classes))]
+        busy_s, needed = dict.fromkeys(found.devices, 0.0), dict.fromkeys(found.devices, 0.0)
+        for i, device in enumerate(found.devices):
+            busy_s[device] += float(work_s[self.kinds[device]][i + 1, i]) + moving_s[i]
+            needed[device] += float(memory[i + 1, i])
+        fits = all(number <= self.classes[self.kinds[device]].memory_bytes for device, number in needed.items())
+        return max(busy_s.values()) if fits else np.inf
+
+    def tables(self, found: Interleaving) -> PrefixTables:
+        """The tables over the boundaries of an interleaving."""
+        return prefix_tables(self.load, found.order, [0, *accumulate(map(len, found.parts))])
+
+    def devices_of(self, found: Interleaving) -> tuple[Device, ...]:
+        """The device of each part."""
+        devices = self.devices
+        return tuple(devices[device] for device in found.devices)
