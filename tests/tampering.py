@@ -107,7 +107,7 @@ def _change_boundary_type(cascade: Cascade) -> None:
 
 
 def _forge_sizes(cascade: Cascade) -> None:
-    edit_manifest(cascade.path, lambda record: record["parts"][0].update(activation_bytes=1 << 40))
+    edit_manifest(cascade.path, lambda record: record["parts"][0].update(weight_bytes=1 << 40))
 
 
 def _forge_types(cascade: Cascade) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -95,16 +95,14 @@ class OriginalOptions:
         """The sizes by name."""
         return parsed_dims(self.dim)
 
-    def load(self, cascade: Cascade) -> Model:
-        """The model that `cascade` was cut from."""
+    def load(self, cascade: Cascade, given: Mapping[str, int] | None = None) -> Model:
+        """The model that `cascade` was cut from, by default with the `given` sizes of the manifest."""
         from ..loading.fingerprint import graph_digest
         from ..loading.model import load
         from ..verifying.verification import find_source
 
-        dims = self.dims
-        model = (
-            load(self.model, dims=cascade.manifest.given_dims | dims) if self.model else find_source(cascade, dims=dims)
-        )
+        sizes = cascade.manifest.given_dims if given is None else given
+        model = load(self.model or find_source(cascade), dims={**sizes, **self.dims})
         if graph_digest(model.proto) != cascade.manifest.source.graph:
             raise CascadeError(
                 f"{cascade.path} was not cut from {model.path}: the graphs differ",
@@ -132,7 +130,7 @@ def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
     return sizes
 
 
-def open_(path: Path) -> Cascade:
+def open_(path: Path, *, check_files: bool = True) -> Cascade:
     """The cascade at `path`."""
     from ..core.manifest import open_cascade
     from ..drawing.path_kinds import kind_of
@@ -143,4 +141,4 @@ def open_(path: Path) -> Cascade:
     if kind_of(path) == "plan":
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
-    return open_cascade(path)
+    return open_cascade(path, check_files=check_files)

@@ -173,11 +173,11 @@ def save_manifest(manifest: Manifest, path: Path) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
 
 
-def open_cascade(source: CascadeLike) -> Cascade:
+def open_cascade(source: CascadeLike, *, check_files: bool = True) -> Cascade:
     """The cascade in a folder, or that of a manifest file; a `Cascade` is returned as it is.
 
-    Checks that the manifest is consistent, and that each file it names exists and has the size it had. The content of
-    the files is checked when parts are loaded, and by `verify`.
+    Checks that the manifest is consistent and, with `check_files`, that each file it names exists and has the size it
+    had. The content of the files is checked when parts are loaded, and by `verify`.
 
     Raises:
         CascadeError: there is no cascade, or its files are missing or changed.
@@ -196,7 +196,10 @@ def open_cascade(source: CascadeLike) -> Cascade:
     if not manifest_path.exists():
         raise CascadeError(_no_manifest(path), hint="name the folder or the manifest that `graphcut split` made")
     cascade = Cascade(manifest_path, read_manifest(manifest_path))
-    _check_files(cascade)
+    if check_files:
+        for part in cascade.parts:
+            for problem in wrong_sizes(cascade, part):
+                raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
     try:
         wire(cascade.parts, reads=cascade.manifest.reads, writes=cascade.manifest.writes, kind="part")
         problem = next(_contradictions(cascade.manifest), "")
@@ -276,19 +279,16 @@ def read_record(path: Path, kind: type[_Record], version: str, again: str) -> _R
         raise RecordError(f"{path} is not JSON: {error}", hint=hint) from None
 
 
-def _check_files(cascade: Cascade) -> None:
-    for part in cascade.parts:
-        for name, expected in {part.file: None, **{name: data.bytes for name, data in part.data.items()}}.items():
-            if not _is_inside(cascade.root, name):
-                raise CascadeError(f"{cascade.path} names {name!r}, which is outside its folder", hint="split again")
-            file = cascade.root / name
-            if not file.is_file():
-                raise CascadeError(f"{file} is missing", hint="copy the whole cascade, or split the model again")
-            if expected is not None and file.stat().st_size != expected:
-                raise CascadeError(
-                    f"{file} has {file.stat().st_size:,} bytes, but had {expected:,} when the model was split",
-                    hint="copy it again, or split the model again",
-                )
+def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
+    """The files of a part that are outside the folder, missing, or not of the size in the manifest, a sentence each."""
+    for name, expected in {part.file: None, **{name: data.bytes for name, data in part.data.items()}}.items():
+        file = cascade.root / name
+        if not _is_inside(cascade.root, name):
+            yield f"{cascade.path} names {name!r}, which is outside its folder"
+        elif not file.is_file():
+            yield f"{file} is missing"
+        elif expected is not None and file.stat().st_size != expected:
+            yield f"{file} has {file.stat().st_size:,} bytes, but had {expected:,} when the model was split"
 
 
 def _is_inside(root: Path, name: str) -> bool:

@@ -187,18 +187,20 @@ def _copy(source: FileIO, start: int, output: FileIO, offset: int, length: int) 
 
 
 def same_bytes(a: ByteRange, b: ByteRange) -> bool:
-    """Whether both ranges have the same bytes. A range is not compared with itself."""
+    """Whether both ranges have the same bytes, which threads compare. A range is not compared with itself."""
     if a == b or a.length != b.length:
         return a == b
-    with a.file.open("rb") as first, b.file.open("rb") as second:
-        first.seek(a.offset)
-        second.seek(b.offset)
-        for done in range(0, a.length, BUFFER_BYTES):
-            size = min(BUFFER_BYTES, a.length - done)
-            chunk = first.read(size)
-            if len(chunk) < size or chunk != second.read(size):
-                return False
-    return True
+    with a.file.open("rb") as first, b.file.open("rb") as second, hashing_threads() as threads:
+
+        def is_same(start: int) -> bool:
+            for done in range(start, min(start + BLOCK_BYTES, a.length), BUFFER_BYTES):
+                size = min(BUFFER_BYTES, a.length - done)
+                chunk = os.pread(first.fileno(), size, a.offset + done)
+                if len(chunk) < size or chunk != os.pread(second.fileno(), size, b.offset + done):
+                    return False
+            return True
+
+        return all(threads.map(is_same, range(0, a.length, BLOCK_BYTES)))
 
 
 def read_bytes(span: ByteRange) -> bytes:

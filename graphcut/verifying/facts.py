@@ -4,7 +4,7 @@
 to their values.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -13,12 +13,12 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from ..core.manifest import State
 from ..core.states import start_of
-from ..core.wiring import Tensor
+from ..core.wiring import Dim, Tensor
 from ..costs.caches import find_caches, head_sizes, token_axis
 from ..costs.weighing import peak_bytes
 from ..loading.derived_tensors import AS_HALF
 from ..loading.model import Model
-from ..loading.shape_inference import tensor_of_type, type_proto
+from ..loading.shape_inference import UNKNOWN, tensor_of_type, type_proto
 from ..loading.subgraphs import captures, domain
 
 
@@ -117,6 +117,22 @@ def nodes_of(model: Model, part: ModelProto) -> list[int]:
     # A cast of what was sent as float16 writes a tensor of the model, and is no node of it.
     found = (producer.get(name) for name, node in named if half_source(model, "".join(node.input)) != name)
     return [node for node in found if node is not None]
+
+
+def contradicts(a: Tensor, b: Tensor) -> bool:
+    """Whether two types of a tensor can't both be right: another element type, rank, number or symbol.
+
+    What only one of them knows is no contradiction: another version of onnx or ONNX Runtime may infer more or less.
+    """
+    is_known = UNKNOWN not in a.dtype and UNKNOWN not in b.dtype
+    return (is_known and a.dtype != b.dtype) or shapes_contradict(a.shape, b.shape)
+
+
+def shapes_contradict(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
+    """The same for two shapes."""
+    if a is None or b is None:
+        return False
+    return len(a) != len(b) or any(None not in {x, y} and x != y for x, y in zip(a, b, strict=True))
 
 
 def boundary_value(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:

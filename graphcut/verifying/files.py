@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.errors import GraphcutError
-from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
+from ..core.manifest import Cascade, CascadeLike, Part, open_cascade, wrong_sizes
 from ..core.product import Product
 from ..core.units import count, size
 from ..loading.fingerprint import graph_digest
 from ..loading.model import load
 from .facts import weight_facts
-from .manifest_check import wrong_facts, wrong_files
+from .manifest_check import wrong_bytes, wrong_facts, wrong_files
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,11 +54,13 @@ def verify_files(cascade: CascadeLike) -> FileVerification:
     model computes is not known without the model: see `verify`.
 
     Raises:
-        CascadeError: a file is missing or has another size, or the manifest contradicts itself.
+        CascadeError: there is no manifest, or it contradicts itself.
     """
-    cascade = open_cascade(cascade)
+    cascade = open_cascade(cascade, check_files=False)
     objections = [f"{part.file}: {sentence}" for part in cascade.parts for sentence in _objections(cascade, part)]
-    spans = {(part.file, 0, cascade.file(part).stat().st_size) for part in cascade.parts}
+    spans = {
+        (part.file, 0, cascade.file(part).stat().st_size) for part in cascade.parts if cascade.file(part).is_file()
+    }
     digests = [(part, name, data.digest) for part in cascade.parts for name, data in part.data.items()]
     spans |= {(name, *span) for _, name, digest in digests if digest is not None for span in digest.ranges}
     return FileVerification(
@@ -72,6 +74,10 @@ def verify_files(cascade: CascadeLike) -> FileVerification:
 def _objections(cascade: Cascade, part: Part) -> Iterator[str]:
     """How the files of a part differ from the manifest."""
     try:
+        if wrong := list(wrong_sizes(cascade, part)):
+            yield from wrong
+            return
+        yield from wrong_bytes(cascade, part)
         loaded = load(cascade.file(part))
         yield from wrong_facts(
             {

@@ -1,5 +1,8 @@
 """What a manifest says of a model and its parts, and is not so. Each fact is derived again, and compared.
 
+What follows from the files must be equal. What follows from inferred types must not contradict them, since other
+versions of onnx and ONNX Runtime infer more or less.
+
 Not derived: which `dims` were assumed, where the model was (`source.file`), the memory and providers of devices, which
 part was planned for which device, and states that the user named, of which only the types are compared.
 """
@@ -10,13 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from ..core.digests import unchanged_version, wrong_blocks
+from ..core.digests import ranges_of_blocks, unchanged_version, wrong_blocks
 from ..core.manifest import Cascade, Manifest, Part
 from ..core.units import count
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
+from ..loading.shape_inference import UNKNOWN, tensor_of_type
 from ..loading.subgraphs import is_external, tensors_in
-from .facts import boundary_type, model_facts, part_facts
+from .facts import boundary_type, contradicts, model_facts, part_facts, shapes_contradict
 
 _SHOWN_ITEMS: Final = 4
 
@@ -55,17 +59,32 @@ def wrong_in_part(
         loaded: its model.
         earlier: the nodes of the parts before it.
     """
-    yield from wrong_facts(part_facts(model, loaded.proto, earlier), part)
+    facts = part_facts(model, loaded.proto, earlier)
+    most, listed = facts.pop("activation_bytes"), part.activation_bytes
+    # Both count 1 for a dimension that they don't know, so only these are sure.
+    least = max((cascade.tensors[name].bytes_for(model.dims)[0] for name in part.writes), default=0)
+    names = {name for node in loaded.graph.nodes for name in (*node.reads, *node.writes)}
+    is_exact = all(model.tensor_bytes[name][1] for name in names & model.tensor_bytes.keys())
+    if listed < least or (is_exact and listed > most):
+        yield f"the manifest gives activation_bytes as {listed}, but it is {most}"
+    yield from wrong_facts(facts, part)
     yield from wrong_files(cascade, part, loaded)
+    yield from wrong_bytes(cascade, part)
 
 
 def wrong_files(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
-    """What the manifest says wrongly of the files of a part, and which of them have other bytes, one sentence each."""
+    """What the manifest says wrongly of the boundary of a part and of its data files, one sentence each."""
+    graph, manifest = loaded.proto.graph, cascade.manifest
+    for value in (*graph.input, *graph.output):
+        if value.name in {*part.reads, *part.writes}:
+            found, tensor = tensor_of_type(value.name, value.type), cascade.tensors[value.name]
+            # Other inputs and outputs of the model are declared as there, and their types may be known better.
+            is_own = tensor.is_plain and value.name not in {*manifest.reads, *manifest.writes}
+            if contradicts(found, tensor) or (is_own and found != tensor):
+                yield f"{value.name!r} is {found} in it, but {tensor} in the manifest"
     listed, found = (tuple(sorted(data.keys() - {part.file})) for data in (part.data, loaded.data))
     if listed != found:
         yield f"the manifest gives data as {shown(listed)}, but it is {shown(found)}"
-    if unchanged_version(cascade.file(part), part.sha256) is None:
-        yield f"{part.file} is not the file that was written: its digest differs"
     spans = merge_ranges(loaded.range_of(tensor) for tensor in tensors_in(loaded.proto) if is_external(tensor))
     is_copy = cascade.manifest.weights == "copy"
     for name, data in part.data.items():
@@ -73,8 +92,17 @@ def wrong_files(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
         expected = ((0, data.bytes),) if is_copy else ranges
         if (data.digest is None and is_copy) or (data.digest is not None and data.digest.ranges != expected):
             yield f"the manifest lacks a digest of all that the part reads of {name}"
+
+
+def wrong_bytes(cascade: Cascade, part: Part) -> Iterator[str]:
+    """The files of a part that don't have their digests, one sentence each."""
+    if unchanged_version(cascade.file(part), part.sha256) is None:
+        yield f"{part.file} is not the file that was written: its digest differs"
+    for name, data in part.data.items():
         if data.digest is not None and (wrong := wrong_blocks(cascade.root / name, data.digest)):
-            yield f"{name} has other bytes in {len(wrong):,} of {count(len(data.digest.blocks), 'block')}"
+            first = ranges_of_blocks(data.digest.ranges)[wrong[0]][0][0]
+            blocks = count(len(data.digest.blocks), "block")
+            yield f"{name} has other bytes in {len(wrong):,} of {blocks}, the first at byte {first:,}"
 
 
 def wrong_facts(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "") -> Iterator[str]:
@@ -83,8 +111,14 @@ def wrong_facts(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "
         listed = getattr(record, field)
         if field in {"tensors", "states"}:
             yield from _wrong_items(field, fact, listed)
-        elif listed != fact:
+        elif _differ(field, listed, fact):
             yield f"the manifest gives {where}{field} as {shown(listed)}, but it is {shown(fact)}"
+
+
+def _differ(field: str, listed: Any, fact: Any) -> bool:  # noqa: ANN401 - values of any field
+    if field in {"shape", "start"}:
+        return shapes_contradict(listed, fact)
+    return bool(listed != fact and not (field == "dtype" and UNKNOWN in f"{listed} {fact}"))
 
 
 def _wrong_items(field: str, facts: Iterable[msgspec.Struct], listed: Iterable[msgspec.Struct]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from ..loading.fingerprint import canonical, copy_fields, graph_digest, without_
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
-from .facts import boundary_type, boundary_value, half_source, nodes_of
+from .facts import boundary_type, boundary_value, contradicts, half_source, nodes_of
 from .manifest_check import shown, wrong_in_manifest, wrong_in_part
 
 
@@ -154,9 +154,11 @@ class _PartComparison:
                     continue  # no tensor of the model, which is said elsewhere
                 expected = originals.get(name) or boundary_value(self._model, name, inner)
                 found, known = tensor_of_type(name, value.type), tensor_of_type(name, expected.type)
-                if found != known:
+                if contradicts(found, known) or (found != known and name in originals):
                     yield f"{name!r} is {found} in it, but {known} in the model"
-                elif value != expected:
+                elif (value.doc_string, value.metadata_props) != (expected.doc_string, expected.metadata_props) or (
+                    found == known and value.type != expected.type
+                ):
                     yield f"the declaration of {name!r} differs from the model's"
 
     def _metadata(self) -> Iterator[str]:

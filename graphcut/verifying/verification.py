@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from pathlib import Path
 from typing import Final
 
 from ..core.errors import CascadeError, RunError
@@ -123,7 +123,7 @@ def verify(
             model,
             lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT),
             seed=seed,
-            sizes=model.dims or cascade.manifest.given_dims,
+            sizes=cascade.manifest.given_dims | model.dims,
         )
         sets, refusal = list(accepted.feeds), accepted.refusal
     runs, failure = [], ""
@@ -138,20 +138,15 @@ def verify(
     )
 
 
-def find_source(cascade: Cascade, *, dims: Mapping[str, int] = MappingProxyType({})) -> Model:
-    """The model that a cascade was split from, at the path that its manifest records.
-
-    Args:
-        cascade: the cascade.
-        dims: sizes of symbolic dimensions, in addition to those that were given for the split.
+def find_source(cascade: Cascade) -> Path:
+    """The path of the model that a cascade was split from, as its manifest records it.
 
     Raises:
         CascadeError: there is no such file. (`verify` checks that it is still the same model.)
     """
-    path = cascade.source
-    if not path.exists():
-        raise CascadeError(f"the model that was cut is not at {path}", hint="name it with --model FILE")
-    return load(path, dims={**cascade.manifest.given_dims, **dims})
+    if not cascade.source.exists():
+        raise CascadeError(f"the model that was cut is not at {cascade.source}", hint="name it with --model FILE")
+    return cascade.source
 
 
 def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison]], *, optimized: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -49,6 +50,24 @@ def test_another_model_is_refused(run: Run, own_llm: Path, own_parts: Path) -> N
     assert "the graphs differ" in result.error[0]
 
 
+def test_what_a_manifest_says_of_dims_is_verified(run: Run, own_parts: Path) -> None:
+    manifest = own_parts / "cascade.json"
+    record = json.loads(manifest.read_text("utf-8"))
+    manifest.write_text(json.dumps({**record, "dims": {"nonsense": 7}, "assumed": []}), "utf-8")
+    result = run("verify", own_parts)
+    assert (result.code, result.err) == (1, "")
+    assert "dims: llm.onnx has no symbolic dimension 'nonsense'" in result.out
+
+
+def test_a_part_of_a_download_is_a_no(run: Run, own_parts: Path) -> None:
+    os.truncate(own_parts / "part-0.onnx.data", 1000)
+    (own_parts / "part-1.onnx").unlink()
+    result = run("verify", own_parts, "--files")
+    assert (result.code, result.err) == (1, "")
+    assert "part-0.onnx.data has 1,000 bytes, but had" in result.out
+    assert "part-1.onnx is missing" in result.out
+
+
 def test_verifying_takes_a_seed_and_optimisations(run: Run, parts: Path) -> None:
     result = run("verify", parts, "--seed", "7", "--optimized", "--json")
     assert result.code == 0
@@ -77,10 +96,10 @@ def test_files_are_compared_without_the_model(run: Run, own_llm: Path, own_parts
     raw[3] ^= 0x40
     file.write_bytes(raw)
     result = run("verify", own_parts, "--files")
-    said = "part-1.onnx: part-1.onnx.data has other bytes in 1 of 1 block"
+    said = "part-1.onnx: part-1.onnx.data has other bytes in 1 of 1 block, the first at byte 0"
     assert (result.code, result.err) == (1, "")
     assert result.out.startswith("✗ the files are not what the manifest says\n")
-    assert said in result.out
+    assert said in " ".join(result.out.split())
     found = json.loads(run("verify", own_parts, "--files", "--json").out)
     assert (found["schema"], found["same"], found["objections"]) == ("graphcut.files/1", False, [said])
 

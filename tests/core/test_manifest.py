@@ -431,7 +431,7 @@ def test_data_of_another_size_are_refused_with_both_numbers(folder: Path) -> Non
     (folder / "part-0.onnx.data").write_bytes(bytes(1234))
     caught = refusal(folder, CascadeError)
     assert str(caught) == f"{folder / 'part-0.onnx.data'} has 1,234 bytes, but had 20 when the model was split"
-    assert caught.hint == "copy it again, or split the model again"
+    assert caught.hint == "copy the whole cascade, or split the model again"
 
 
 @pytest.mark.parametrize("name", ["../secret", "sub/../../secret", "/etc/passwd", "link", "folder/secret"])

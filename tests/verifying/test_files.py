@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import onnx
 import pytest
 
 import graphcut
-from graphcut import Cascade, CascadeError, Into, Model, Part, demos
+from graphcut import Cascade, Into, Model, Part, demos
 from graphcut.core.digests import DataFile, digest_of
 from graphcut.core.manifest import save_manifest
 from graphcut.surgery.splitting import Storage
@@ -31,12 +32,12 @@ def cascade(model: Model) -> Cascade:
     return cascade
 
 
-def with_part(cascade: Cascade, index: int, **fields: Any) -> Cascade:  # noqa: ANN401 - of any field
+def with_part(cascade: Cascade, index: int, *, check_files: bool = True, **fields: Any) -> Cascade:  # noqa: ANN401 - of any field
     """The cascade with other facts of a part in its manifest, on disk too."""
     parts = list(cascade.parts)
     parts[index] = msgspec.structs.replace(parts[index], **fields)
     save_manifest(msgspec.structs.replace(cascade.manifest, parts=tuple(parts)), cascade.path)
-    return graphcut.open_cascade(cascade.path)
+    return graphcut.open_cascade(cascade.path, check_files=check_files)
 
 
 def flip(file: Path, offset: int = 3) -> None:
@@ -54,7 +55,7 @@ def test_the_files_of_a_split_are_what_the_manifest_says_without_the_model(casca
 def test_a_flipped_bit_of_a_weight_is_found(cascade: Cascade) -> None:
     flip(cascade.root / "part-1.onnx.data")
     found = verify_files(cascade)
-    assert found.objections == ("part-1.onnx: part-1.onnx.data has other bytes in 1 of 1 block",)
+    assert found.objections == ("part-1.onnx: part-1.onnx.data has other bytes in 1 of 1 block, the first at byte 0",)
     assert not found
 
 
@@ -131,11 +132,25 @@ def test_a_changed_bit_of_shared_weights_is_an_objection_of_the_parts_that_read_
     assert [objection.partition(":")[0] for objection in objections] == ["llm.part-2.onnx"]
 
 
-def test_a_part_of_a_download_is_an_error_that_names_the_file(cascade: Cascade) -> None:
-    with (cascade.root / "part-0.onnx.data").open("r+b") as file:
-        file.truncate(100)
-    with pytest.raises(CascadeError, match=r"part-0\.onnx\.data has 100 bytes, but had"):
-        verify_files(cascade.root)
+def test_a_part_of_a_download_is_not_what_the_manifest_says(cascade: Cascade) -> None:
+    data, part = cascade.root / "part-0.onnx.data", cascade.root / "part-1.onnx"
+    had = data.stat().st_size
+    os.truncate(data, 100)
+    os.truncate(part, 1000)
+    first, *second = verify_files(cascade.root).objections
+    assert first == f"part-0.onnx: {data} has 100 bytes, but had {had:,} when the model was split"
+    assert second[0] == "part-1.onnx: part-1.onnx is not the file that was written: its digest differs"
+    data.unlink()
+    part.unlink()
+    gone = (f"part-0.onnx: {data} is missing", f"part-1.onnx: {part} is missing")
+    assert verify_files(cascade.root).objections == gone
+
+
+def test_a_file_outside_the_folder_is_not_read(cascade: Cascade) -> None:
+    outside = with_part(cascade, 0, file="../part-0.onnx", check_files=False)
+    assert verify_files(outside).objections == (
+        f"../part-0.onnx: {cascade.path} names '../part-0.onnx', which is outside its folder",
+    )
 
 
 def test_the_result_reads_well(model: Model) -> None:

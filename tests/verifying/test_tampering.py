@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -194,8 +194,8 @@ def embed(folder: Path, tensor: TensorProto, change: float = 0.0) -> None:
 class Row:
     """A change of a part, and words of the objection of `verify --structural`; "" is a yes.
 
-    `verify --files` finds each as long as the digests are those of before. With other digests it finds those that make
-    the part invalid, and no others: what is right only the model knows.
+    `verify --files` finds each as long as the digests are those of before. With other digests it finds those that
+    contradict the part or the manifest, and no others: what is right only the model knows.
     """
 
     what: str
@@ -203,7 +203,7 @@ class Row:
     change: Callable[[ModelProto], object]
     naive: str  #: with the digests of before.
     redone: str  #: with digests of what is there now.
-    is_valid: bool = True  #: whether the part is still a valid model.
+    is_valid: bool = True  #: whether the part is still a valid model, with the boundary tensors of the manifest.
 
 
 def same(what: str, part: int, change: Callable[[ModelProto], object], objection: str) -> Row:
@@ -283,9 +283,11 @@ CHANGED_PARTS = [
     same("overload that is called", 0, lambda p: misspell(node(p, "call0"), "overload", ""), "node 'call0' differs"),
     invalid("weight twice", 1, repeat_weight, "two initializers define 'scale'"),
     same("opset", 3, lambda p: misspell(p.opset_import[0], "version", 20), "IR version, opsets"),
-    same("symbol of a boundary", 4, name_a_symbol, "'i' is float32[another,16] in it, but float32[n,16] in the model"),
-    same("fixed size of a boundary", 4, fix_a_size, "'i' is float32[2,16] in it, but float32[n,16] in the model"),
-    same("type of a boundary", 3, write_doubles, "'first' is float64[n,16] in it, but float32[n,16] in the model"),
+    invalid(
+        "symbol of a boundary", 4, name_a_symbol, "'i' is float32[another,16] in it, but float32[n,16] in the model"
+    ),
+    invalid("fixed size of a boundary", 4, fix_a_size, "'i' is float32[2,16] in it, but float32[n,16] in the model"),
+    invalid("type of a boundary", 3, write_doubles, "'first' is float64[n,16] in it, but float32[n,16] in the model"),
     invalid("name of a boundary", 3, lambda p: misspell(p.graph.output[0], "name", "z"), "part-3.onnx"),
     same("text of a node", 3, lambda p: misspell(node(p, "first"), "doc_string", "?"), "node 'first' differs"),
     same("value_info", 1, lambda p: p.graph.value_info.append(floats("d", 7)), "the value_info of 'd'"),
@@ -302,6 +304,69 @@ def test_a_changed_part(row: Row, cascade: Cascade) -> None:
     redo_digests(cascade.path)
     assert_said(by_structure(cascade.path), row.redone)
     assert bool(by_files(cascade.path)) != row.is_valid
+
+
+# What another version of onnx or ONNX Runtime would have inferred
+
+
+def declare(cascade: Cascade, dims: Sequence[int | str | None] | None) -> None:
+    """Write a cascade in which `i`, between two parts, has these dimensions, everywhere alike."""
+    shape = None if dims is None else list(dims)
+    value = helper.make_tensor_value_info("i", TensorProto.FLOAT, shape)
+
+    def change_part(proto: ModelProto) -> None:
+        for old in (*proto.graph.input, *proto.graph.output):
+            if old.name == "i":
+                old.CopyFrom(value)
+
+    for part in (2, 3, 4):
+        edit_part(cascade, part, change_part)
+
+    def change(record: Record) -> None:
+        next(tensor for tensor in record["tensors"] if tensor["name"] == "i")["shape"] = shape
+
+    edit_manifest(cascade.path, change)
+    redo_digests(cascade.path)
+
+
+@pytest.mark.parametrize("dims", [("n", None), (None, 16), (None, None), None])
+def test_types_that_are_known_less_well_are_no_objection(
+    dims: Sequence[int | str | None] | None, cascade: Cascade
+) -> None:
+    declare(cascade, dims)
+    assert_said(by_structure(cascade.path), "")
+    assert_said(by_files(cascade.path), "")
+
+
+@pytest.mark.parametrize("dims", [("n", 15), ("past", 16), (2, 16), ("n", 16, 1), (None, 15)])
+def test_types_that_can_not_both_be_right_are_an_objection(dims: Sequence[int | str | None], cascade: Cascade) -> None:
+    declare(cascade, dims)
+    assert_said(by_structure(cascade.path), "but float32[n,16] in the model")
+    assert_said(by_files(cascade.path), "")  # what is right only the model knows
+
+
+def test_the_manifest_and_the_parts_give_each_boundary_the_same_type(cascade: Cascade) -> None:
+    """Both are files of the cascade, so that no inference is between them."""
+    place = next(i for i, tensor in enumerate(cascade.manifest.tensors) if tensor.name == "i")
+    edit_manifest(cascade.path, put(f"tensors/{place}/shape", [None, 16]))
+    for found in (by_structure(cascade.path), by_files(cascade.path)):
+        assert_said(found, "'i' is float32[n,16] in it, but float32[?,16] in the manifest")
+
+
+@pytest.mark.parametrize(
+    ("forged", "objection"),
+    [
+        (lambda exact: exact, ""),
+        (lambda exact: exact - 1, ""),  # a dimension that is unknown elsewhere counts as 1
+        (lambda exact: exact + 1, "the manifest gives activation_bytes"),
+        (lambda _: 2 * 16 * 4 - 1, "the manifest gives activation_bytes"),  # less than it writes
+    ],
+)
+def test_activations_are_between_what_a_part_writes_and_what_all_known_sizes_take(
+    forged: Callable[[int], int], objection: str, cascade: Cascade
+) -> None:
+    edit_manifest(cascade.path, put("parts/0/activation_bytes", forged(cascade.parts[0].activation_bytes)))
+    assert_said(by_structure(cascade.path), objection)
 
 
 # Changes of data files

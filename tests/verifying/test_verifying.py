@@ -99,7 +99,7 @@ def cascade(tmp_path: Path) -> Cascade:
 
 @pytest.fixture
 def model(cascade: Cascade) -> Model:
-    return find_source(cascade)
+    return graphcut.load(find_source(cascade))
 
 
 X = {"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)}
