@@ -43,10 +43,10 @@ def split(
     """
     from ..drawing.json_records import cascade_record
     from ..drawing.terminal.scene import draw_scene
-    from ..surgery.splitting import prepare, write
+    from ..surgery.splitting import output_folder, prepare, write
 
     planner = options.planner()
-    folder = _folder(model, output, weights)
+    folder = output_folder(model, output, weights)
     if report is not None:
         _check_report(report, folder, force=force)
     opened = load(model, dim, state)
@@ -68,13 +68,6 @@ def split(
         scene = _scene(cut, cascade)
         print_(lambda console: draw_scene(scene, console))
         say_next(scene.next_command)
-
-
-def _folder(model: Path, output: Path | None, weights: WeightMode) -> Path:
-    """The folder that `prepare` chooses for the parts."""
-    if output is not None:
-        return output
-    return model.with_name(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else model.parent
 
 
 def _check_report(report: Path, folder: Path, *, force: bool) -> None:

@@ -143,7 +143,7 @@ def prepare(
         model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
     if plan.graph is not model.graph and plan.graph != model.graph:
         raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
-    folder, stem = _output_folder(model, output, weights)
+    folder, stem = _checked_folder(model, output, weights)
     prefix = f"{stem}." if weights == "share" else ""
     blocks = enumerate(_as_sent(model, plan))
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights) for i, block in blocks)
@@ -199,7 +199,14 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage) -> PartF
     return PartFile(name, proto, block, layout, {f"{name}.data": layout.file_bytes}, ())
 
 
-def _output_folder(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
+def output_folder(model: Path, output: str | Path | None, weights: Storage) -> Path:
+    """The folder of the parts: `output`; by default `STEM.parts` beside the model, and its own for shared weights."""
+    if output is not None:
+        return Path(output)
+    return model.with_name(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else model.parent
+
+
+def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
     """The output folder, and the prefix of file names in the model's own folder."""
     home = model.path.parent
     stem = model.path.name.removesuffix(".onnx")
@@ -208,9 +215,9 @@ def _output_folder(model: Model, output: str | Path | None, weights: Storage) ->
             "the model was given in memory, so there is no folder beside it for its parts",
             hint="name a folder for parts with copied weights, or save the model and load it by its path",
         )
+    folder = output_folder(model.path, output, weights)
     if weights == "copy":
-        return (home / f"{stem}.parts" if output is None else Path(output)), stem
-    folder = home if output is None else Path(output)
+        return folder, stem
     copying = f"--weights copy{'' if output is None else f' -o {output}'}"
     if folder.resolve() != home.resolve():
         raise UsageError(
