@@ -34,7 +34,9 @@ def check_nodes(
     for node in nodes_within(nodes):
         space = domain(node.domain)
         schema = _schema(node.op_type, space, versions.get(space, 0))
-        if schema is not None and callee_key(node) not in functions:
+        if function := functions.get(callee_key(node)):
+            schema = _Schema((0, len(function.input)), (0, len(function.output)), (), ())
+        if schema is not None:
             _check_node(node, schema)
 
 

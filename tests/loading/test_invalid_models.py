@@ -232,6 +232,18 @@ def doubling(depth: int) -> ModelProto:
     return calling(*inner, function(f"F{depth - 1}", node("Relu", "p", "r"), node("Relu", "r", "q")))
 
 
+@pytest.mark.parametrize(
+    ("reads", "writes", "said"), [("x x", "y", "2 inputs, and its operator has at most 1"), ("x", "y z", "2 outputs")]
+)
+def test_a_call_with_more_values_than_its_function_has_is_refused(
+    opened: Draw, reads: str, writes: str, said: str
+) -> None:
+    """onnx's inliner ends with an assertion."""
+    model = calling(function("F0", node("Relu", "p", "q")))
+    model.graph.node[0].CopyFrom(node("F0", reads, writes, domain="own"))
+    assert refusal(opened, model).startswith(f"the F0 node 'y' has {said}")
+
+
 def test_functions_that_stand_for_too_many_nodes_are_refused_before_they_are_copied(opened: Draw) -> None:
     assert opened(doubling(17)).graph.nodes[0].name == "y"
     calls = "the calls of functions stand for"
