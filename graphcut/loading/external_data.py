@@ -193,10 +193,12 @@ def same_bytes(a: ByteRange, b: ByteRange) -> bool:
     with a.file.open("rb") as first, b.file.open("rb") as second, hashing_threads() as threads:
 
         def is_same(start: int) -> bool:
-            for done in range(start, min(start + BLOCK_BYTES, a.length), BUFFER_BYTES):
-                size = min(BUFFER_BYTES, a.length - done)
-                chunk = os.pread(first.fileno(), size, a.offset + done)
-                if len(chunk) < size or chunk != os.pread(second.fileno(), size, b.offset + done):
+            end, left, right = min(start + BLOCK_BYTES, a.length), bytearray(BUFFER_BYTES), bytearray(BUFFER_BYTES)
+            for done in range(start, end, BUFFER_BYTES):
+                size = min(BUFFER_BYTES, end - done)
+                del left[size:], right[size:]
+                read = os.preadv(first.fileno(), [left], a.offset + done)
+                if read < size or os.preadv(second.fileno(), [right], b.offset + done) < size or left != right:
                     return False
             return True
 

@@ -81,12 +81,15 @@ def _schema(op: str, space: str, version: int) -> _Schema | None:
 
 
 def _check_body(node: NodeProto) -> None:
-    """Check that the body of a loop has an input for each value it gets, and an output for each it carries."""
+    """Check that a body has an input for each value it gets, and an output for each that its node carries or writes."""
     fed = {"Loop": max(2, len(node.input)), "Scan": len(node.input), "SequenceMap": len(node.input)}.get(node.op_type)
     for body in subgraphs(node):
         inputs, outputs = len(body.input), len(body.output)
         if fed is not None and inputs not in ({fed, fed - 1} if node.op_type == "Scan" else {fed}):
             raise ModelError(f"the body of {place(node)} has {count(inputs, 'input')}, and gets {fed}", hint=_DAMAGED)
+        if node.op_type == "If" and outputs != len(node.output):
+            message = f"a branch of {place(node)} has {count(outputs, 'output')}, and the node {len(node.output)}"
+            raise ModelError(message, hint=_DAMAGED)
         if node.op_type == "Loop" and fed is not None and outputs < fed - 1:
             raise ModelError(
                 f"the body of {place(node)} has {count(outputs, 'output')}, and needs {fed - 1}", hint=_DAMAGED

@@ -8,7 +8,16 @@ from typing import Any
 
 import onnx
 import pytest
-from onnx import FunctionProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto, helper
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+)
 
 from graphcut import ModelError, load, split
 from graphcut.planning.goals import Into
@@ -158,6 +167,15 @@ def body(*inputs: str, outputs: str) -> dict[str, Any]:
     return {"body": graph}
 
 
+def giving(*outputs: str) -> GraphProto:
+    return helper.make_graph(
+        [node("Constant", "", name, value_floats=[1.0]) for name in outputs],
+        "branch",
+        [],
+        [floats(name) for name in outputs],
+    )
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -168,6 +186,10 @@ def body(*inputs: str, outputs: str) -> dict[str, Any]:
         (
             node("If", "x", else_branch=1, then_branch=2),
             "the attribute 'else_branch' of the If node 'y' is not a graph",
+        ),
+        (
+            node("If", "x", then_branch=giving("a", "b"), else_branch=giving("a")),
+            "a branch of the If node 'y' has 2 outputs, and the node 1",
         ),
         (node("Loop", "x x x"), "the Loop node 'y' has no attribute 'body'"),
         (
