@@ -77,11 +77,11 @@ def wrong_files(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
     graph, manifest = loaded.proto.graph, cascade.manifest
     for value in (*graph.input, *graph.output):
         if value.name in {*part.reads, *part.writes}:
-            found, tensor = tensor_of_type(value.name, value.type), cascade.tensors[value.name]
+            declared, tensor = tensor_of_type(value.name, value.type), cascade.tensors[value.name]
             # Other inputs and outputs of the model are declared as there, and their types may be known better.
             is_own = tensor.is_plain and value.name not in {*manifest.reads, *manifest.writes}
-            if contradicts(found, tensor) or (is_own and found != tensor):
-                yield f"{value.name!r} is {found} in it, but {tensor} in the manifest"
+            if contradicts(declared, tensor) or (is_own and declared != tensor):
+                yield f"{value.name!r} is {declared} in it, but {tensor} in the manifest"
     listed, found = (tuple(sorted(data.keys() - {part.file})) for data in (part.data, loaded.data))
     if listed != found:
         yield f"the manifest gives data as {shown(listed)}, but it is {shown(found)}"

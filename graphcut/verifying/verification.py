@@ -123,7 +123,7 @@ def verify(
             model,
             lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT),
             seed=seed,
-            sizes=cascade.manifest.given_dims | model.dims,
+            sizes={**cascade.manifest.given_dims, **model.dims},
         )
         sets, refusal = list(accepted.feeds), accepted.refusal
     runs, failure = [], ""
