@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
 import signal
@@ -80,6 +81,7 @@ def limited(call: Callable[[], object]) -> None:
 def _call_and_exit(call: Callable[[], object], writing: int) -> None:
     code = 1
     try:
+        faulthandler.disable()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(LIMIT_S)
         if sys.platform == "linux":
@@ -98,7 +100,7 @@ def _call_and_exit(call: Callable[[], object], writing: int) -> None:
     ("wrong", "said"),
     [
         (os.abort, "ended by SIGABRT"),
-        (lambda: bytearray(LIMIT_BYTES), "MemoryError"),
+        (lambda: bytearray(2 * LIMIT_BYTES), "MemoryError"),
         (lambda: signal.raise_signal(signal.SIGALRM), "ended by SIGALRM"),
         (lambda: 1 // 0, "ZeroDivisionError"),
     ],
