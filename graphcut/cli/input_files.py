@@ -39,10 +39,9 @@ class FeedReader:
         return len(self.inputs)
 
     def __iter__(self) -> Iterator[Mapping[str, object]]:
-        from ..inputs.input_files import read_inputs
+        from ..inputs.input_files import load_readers, read_inputs
 
-        if any(path.is_dir() for path in self.inputs):
-            import onnx  # noqa: F401 - now: what the process has is measured when the first input has been read
+        load_readers(self.inputs)  # now: what the process has is measured when the first input has been read
         reads, tensors = self.cascade.manifest.reads, self.cascade.tensors
         for index, path in enumerate(self.inputs):
             try:

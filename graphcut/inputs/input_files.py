@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,12 @@ _WRITE_AGAIN: Final = "write it again with numpy.savez"
 _MOST_COMPRESSED: Final = 1032
 """Deflate makes data at most so many times smaller."""
 _NUMBERED: Final = re.compile(r"input_(\d+)\.pb")
+
+
+def load_readers(paths: Iterable[Path]) -> None:
+    """Load the modules that `read_inputs` needs for `paths`."""
+    if any(path.is_dir() for path in paths):
+        import onnx  # noqa: F401
 
 
 def read_inputs(
