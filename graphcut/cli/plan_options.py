@@ -109,11 +109,14 @@ class PlanOptions:
             from ..costs.tables import read_table, shipped_tables
             from ..costs.weighing import weigh
             from ..planning.plan_files import replay
-            from ..planning.plans import default_dims, plan
+            from ..planning.plans import check_budgets, default_dims, plan
 
             analysis = analyze(model)
             if goal is None:
-                return replay(analysis, cast("Path", self.plan))
+                replayed = replay(analysis, cast("Path", self.plan))
+                if replayed.metrics:
+                    check_budgets(replayed, [part.written_bytes for part in replayed.metrics])
+                return replayed
             if isinstance(goal, At):
                 return plan(analysis, goal, limits=limits)
             costs = weigh(model, default_dims(analysis, goal, profile, tokens))

@@ -121,7 +121,7 @@ def peak_bytes(
     writes: Collection[str] | None = None,
     copies: Collection[int] = (),
 ) -> int:
-    """The most bytes of activations that a part holds at once when it runs `nodes` in this order.
+    """The most bytes of activations that a part holds at once while ONNX Runtime runs `nodes`, in `execution_order`.
 
     A tensor from outside is held all the time, since the caller holds it; an output to the end; any other tensor until
     after its last reader. While a node runs, its inputs and outputs are all held. Views count as copies. Linear in the
@@ -130,6 +130,7 @@ def peak_bytes(
     `writes` are the outputs of the part, by default `outside_reads`; `copies` are the nodes that it repeats. A tensor
     not in `tensor_bytes` counts as 0.
     """
+    nodes = execution_order(graph, nodes, copies)
     own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
     used = {n: dict.fromkeys((*node.reads, *node.writes)) for n, node in own.items()}
     bytes_of = {tensor: tensor_bytes.get(tensor, (0, True))[0] for tensors in used.values() for tensor in tensors}
@@ -144,6 +145,32 @@ def peak_bytes(
         peak = max(peak, held)
         held -= sum(bytes_of[t] for t in used[n] if last[t] == n and t in written and t not in kept)
     return peak
+
+
+def execution_order(graph: Graph, nodes: Sequence[int], copies: Collection[int] = ()) -> list[int]:
+    """The order in which ONNX Runtime runs a part that lists `nodes` in this order, by default and without fusions.
+
+    It is the post-order of a depth-first search from the nodes that none of the others reads, back along the tensors;
+    of several nodes the one that is listed last comes first (onnxruntime/core/graph/graph_viewer.cc). Linear.
+
+    Example: where b and c read the tensor of a, and d those of b and c, a file that lists a, b, c, d runs a, c, b, d.
+    """
+    index = {n: i for i, n in enumerate(nodes)}
+    own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
+    producer = {tensor: n for n, node in own.items() for tensor in node.writes}
+    before = {n: {producer[tensor] for tensor in node.reads if tensor in producer} for n, node in own.items()}
+    read = set[int]().union(*before.values())
+    stack = [(n, False) for n in nodes if n not in read]
+    seen, order = set[int](), list[int]()
+    while stack:
+        n, is_done = stack.pop()
+        if is_done:
+            order.append(n)
+        elif n not in seen:
+            seen.add(n)
+            stack.append((n, True))
+            stack.extend((one, False) for one in sorted(before[n], key=index.__getitem__))
+    return order
 
 
 def outside_reads(graph: Graph, nodes: Iterable[int]) -> list[str]:

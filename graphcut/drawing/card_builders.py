@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from ..core.errors import CascadeError
-from ..core.graph import Block, Graph
+from ..core.graph import Graph
 from ..core.manifest import Cascade, Part
-from ..costs.weighing import peak_bytes
 from ..loading.model import Model
 from ..planning.by_goal.cluster_mapping import COUNTING
 from ..planning.goals import Across, Counted, Goal, Within
@@ -19,7 +18,6 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
     """The card of the part with that index; `holders` is the number of parts that recompute each replicated node."""
     block, graph = plan.partition.blocks[index], plan.graph
     device = plan.devices[index] if isinstance(plan.goal, Across) else None
-    device_bytes = None if device is None else device.memory_bytes
     metrics = plan.metrics[index] if plan.metrics else None
     weight_bytes = sum(graph.weights[name].bytes for name in block.weights)
     return Card(
@@ -29,11 +27,11 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
         nodes=len(block.nodes) + len(block.replicas),
         replicas=sum(not graph.nodes[node].is_constant or holders[node] > 1 for node in block.replicas),
         weight_bytes=weight_bytes,
-        need_bytes=weight_bytes if metrics is None else metrics.written_bytes + counted_bytes(plan, block),
+        need_bytes=weight_bytes if metrics is None else metrics.written_bytes + plan.counted_bytes[index],
         measure="weights" if metrics is None else _measure(plan.goal),
         need_exact=metrics is None or metrics.is_exact or _measure(plan.goal) == _measure(None),
         is_exact=metrics is None or metrics.is_exact,
-        budget_bytes=plan.goal.memory_bytes if isinstance(plan.goal, Within) else device_bytes,
+        budget_bytes=plan.budgets[index],
         activation_bytes=metrics.activation_bytes if metrics else None,
         flops=metrics.flops if metrics else None,
         busy_s=metrics.busy_s if metrics else None,
@@ -51,27 +49,6 @@ def _measure(goal: Goal | None) -> str:
     if {*counting} == {*get_args(Counted)}:
         return "needs"
     return " and ".join(", ".join(("weights", "graph", *counting)).rsplit(", ", 1))
-
-
-def counted_bytes(plan: Plan, block: Block) -> int:
-    """The memory that the plan's goal counts for a part besides its files, computed as the planner does."""
-    goal = plan.goal
-    counting = goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
-    if plan.costs is None:
-        return 0
-    sizes, graph = plan.costs.tensor_bytes, plan.graph
-    pasts = {cache.past for cache in plan.costs.caches}
-    presents = {cache.present for cache in plan.costs.caches}
-    total = 0
-    if "inputs" in counting:
-        total += sum(sizes[name][0] for name in block.reads if name not in pasts)
-    if "cache" in counting:
-        total += sum(sizes[name][0] for name in pasts.intersection(block.reads) | presents.intersection(block.writes))
-    if "activations" in counting:
-        nodes = sorted({*block.nodes, *(node for node in block.replicas if not graph.nodes[node].is_constant)})
-        own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
-        total += peak_bytes(graph, nodes, own, writes=block.writes, copies=set(block.replicas))
-    return total
 
 
 def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, depth: int, last_node: str) -> Card:

@@ -17,7 +17,7 @@ from ..loading.model import Model, TensorBytes
 from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
 from . import sentences
-from .card_builders import cascade_card, counted_bytes, file_bytes, own_nodes, plan_card, replica_counts
+from .card_builders import cascade_card, file_bytes, own_nodes, plan_card, replica_counts
 from .part_labels import part_labels
 from .profile_builder import best_options, build_profile, most_balanced
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
@@ -60,15 +60,15 @@ def scene_of_plan(plan: Plan, analysis: Analysis) -> Scene:
 def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
     planned = _scene_of_parts(plan, analysis, [part.file for part in cascade.parts])
-    rows = zip(cascade.parts, planned.cards, plan.partition.blocks, strict=True)
+    rows = zip(cascade.parts, planned.cards, plan.counted_bytes, strict=True)
     cards = (
         replace(
             card,
             nodes=part.nodes,
-            need_bytes=file_bytes(cascade, part) + counted_bytes(plan, block),
+            need_bytes=file_bytes(cascade, part) + counted,
             measure="weights and graph" if card.measure == "weights" else card.measure,
         )
-        for part, card, block in rows
+        for part, card, counted in rows
     )
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
     details, command = (*details, *_storage(cascade)), _verify_command(cascade)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from math import inf
+from math import ceil, inf
 from typing import Final, assert_never
 
 from msgspec.structs import replace as changed
@@ -21,7 +21,7 @@ from ..costs.matching import Coverage, apply_table, cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model
-from .by_goal.cluster_mapping import plan_across
+from .by_goal.cluster_mapping import COUNTING, plan_across
 from .by_goal.cut_at_nodes import parts_at
 from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, plan_within
@@ -30,7 +30,7 @@ from .by_goal.part_count import plan_into
 from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .node_names import find_nodes
-from .predictions import PartMetrics, part_metrics
+from .predictions import PartMetrics, counted_bytes, part_metrics
 from .problem import PlanningProblem, problem_of
 from .replicable import inexact_copies, replicable_nodes, rewritable_nodes
 from .results import Optimality, Reason, Solution, reasons
@@ -38,6 +38,8 @@ from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
 _TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _MOST_IN_REPR: Final = 6
+_TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
+_STEP: Final = 0.85
 _Searched = Into | Within | Across  #: the goals that a search finds parts for.
 
 ANY_DEVICE: Final = Device(name="any")
@@ -81,6 +83,35 @@ class Plan(Product):
     def partition(self) -> Partition:
         """The parts as blocks of nodes, and the tensors between them."""
         return partition(self.graph, self.parts)
+
+    @cached_property
+    def counted_bytes(self) -> tuple[int, ...]:
+        """For each part what its goal counts besides its files."""
+        goal = self.goal
+        counting = goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
+        costs = self.costs
+        return tuple(0 if costs is None else counted_bytes(block, costs, counting) for block in self.partition.blocks)
+
+    @property
+    def budgets(self) -> tuple[int | None, ...]:
+        """For each part the most bytes that it may need; None for no limit."""
+        if isinstance(self.goal, Within):
+            return (self.goal.memory_bytes,) * len(self.parts)
+        return (
+            tuple(d.memory_bytes for d in self.devices) if isinstance(self.goal, Across) else (None,) * len(self.parts)
+        )
+
+    @cached_property
+    def budget_shares(self) -> tuple[float, ...]:
+        """For each part what the parts of its device need, as a share of its budget; 0 without a budget.
+
+        Empty without metrics.
+        """
+        if not self.metrics:
+            return ()
+        rows = zip(self.metrics, self.counted_bytes, self.budgets, strict=True)
+        shares = [(part.written_bytes + counted) / budget if budget else 0.0 for part, counted, budget in rows]
+        return tuple(_on_device(self.goal, self.devices, shares))
 
     @property
     def reached(self) -> float | None:
@@ -187,8 +218,39 @@ class _Planner:
         return cache(lambda device: apply_table(self.costs, table, device)[0])
 
     def optimized(self, goal: _Searched, prove_s: float) -> Plan:
-        problem, solution = self.best(goal, prove_s)
+        """The best plan found whose parts keep their budgets in the order in which ONNX Runtime runs their nodes.
+
+        The search counts what is alive when groups run in its own order. Where a part then needs more than its budget,
+        the search is repeated with less memory. Its bound stays that of the first search.
+        """
+        share, least, first = 1.0, inf, None
+        for _ in range(_TRIES):
+            try:
+                made = self._searched(goal, share, prove_s)
+            except PlanError:
+                if first is None:
+                    raise
+                break
+            first = first or made.outcome
+            if max(made.budget_shares) <= 1 and made.outcome is not None and first is not None:
+                is_optimal = first.is_optimal and made.outcome.value == first.value
+                return replace(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
+            excess = max(made.budget_shares)
+            share, least = share * max(1 / excess, _STEP), min(least, excess)
+        what = "a part" if isinstance(goal, Within) else "a device"
+        more = f"--memory {ceil(least * goal.memory_bytes)}" if isinstance(goal, Within) else "more memory for devices"
+        raise PlanError(
+            f"no plan was found in which ONNX Runtime runs each part in the memory of {what}",
+            hint=f"the closest one needs {least:.2f} times that much: allow {more}",
+        )
+
+    def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
+        """The best plan for a goal, as counted by the search, when there is only a share of its memory."""
+        problem, solution = self.best(_with_memory(goal, share), prove_s)
         parts, devices = problem.nodes_of(solution.found.parts), solution.devices
+        if isinstance(goal, Across):
+            known = {device.name: device for device in goal.cluster.devices}
+            devices = tuple(known[device.name] for device in devices)
         parts, recomputed = self._with_replicas(parts, devices, problem.repeated, _slowest_s(goal, solution))
         made = Plan(
             goal,
@@ -196,7 +258,7 @@ class _Planner:
             parts,
             devices=devices,
             limits=self.limits,
-            outcome=self._as_known(solution.outcome),
+            outcome=self._as_known(solution.outcome, problem),
             unlimited=self._unlimited(goal),
             front=solution.front,
             recomputed=recomputed,
@@ -215,15 +277,12 @@ class _Planner:
 
     def with_metrics(self, made: Plan) -> Plan:
         devices = made.devices or (ANY_DEVICE,) * len(made.parts)
-        metrics = self._metrics(made.partition, devices)
+        cluster = self.goal.cluster if isinstance(self.goal, Across) else None
+        metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, cluster)
         coverage = None if self.table is None else cover(self.table, self.costs)[1]
         return replace(
             made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=metrics
         )
-
-    def _metrics(self, made: Partition, devices: Sequence[Device]) -> tuple[PartMetrics, ...]:
-        cluster = self.goal.cluster if isinstance(self.goal, Across) else None
-        return part_metrics(made, self.costs, self.sizes, devices, self.seconds, cluster)
 
     def best(self, goal: _Searched, prove_s: float) -> tuple[PlanningProblem, Solution]:
         """The best solution, and its problem. For a budget layers are cut if that takes fewer parts or is needed."""
@@ -289,15 +348,19 @@ class _Planner:
         free = changed(self.limits, pins=(), avoid=())
         return replace(self, limits=free).best(goal, 0.0)[1].outcome
 
-    def _as_known(self, outcome: Optimality) -> Optimality:
-        """The outcome; nothing is proven of a value that hangs on tensors without a size."""
-        is_of_files = isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}
-        if not self.costs.sizes.unknown or is_of_files or (isinstance(self.goal, Within) and not self.goal.counting):
-            return outcome
-        return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
+    def _as_known(self, outcome: Optimality, problem: PlanningProblem) -> Optimality:
+        """The outcome; nothing is proven of a value that hangs on tensors without a size, or on an order of nodes."""
+        counting = self.goal.counting if isinstance(self.goal, Within) else ("work",)
+        is_of_files = (isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}) or not counting
+        if self.costs.sizes.unknown and not is_of_files:
+            return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
+        if isinstance(self.goal, Within) and "activations" in counting and outcome.is_optimal:
+            bound = fewest_parts(problem, self.goal)
+            return changed(outcome, is_optimal=outcome.value <= bound, bound=bound)
+        return outcome
 
     def _with_replicas(
-        self, parts: tuple[tuple[int, ...], ...], devices: Sequence[Device], planned: Sequence[int], most_s: float
+        self, parts: tuple[tuple[int, ...], ...], devices: tuple[Device, ...], planned: Sequence[int], most_s: float
     ) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
         """The parts with what they recompute, as long as it fits their memory and no part gets slower than `most_s`.
 
@@ -309,12 +372,11 @@ class _Planner:
         repeatable: dict[int, frozenset[int]] = {}
         while True:
             made, found = recompute(self.graph, parts, cache(self.prices(parts, devices, repeatable)), kept)
-            metrics = self._metrics(partition(self.graph, made), devices)
-            busy_s = _on_device(self.goal, devices, [part.busy_s for part in metrics])
-            needed = _on_device(self.goal, devices, [self._needed_bytes(part) for part in metrics])
+            drawn = self.with_metrics(Plan(self.goal, self.graph, made, devices=devices, limits=self.limits))
+            busy_s = _on_device(self.goal, devices, [part.busy_s for part in drawn.metrics])
             narrowed = dict(repeatable)
             for part in (entry.part for entry in found):
-                if needed[part] > self._room_bytes(devices[part]):
+                if drawn.budget_shares[part] > 1:
                     narrowed[part] = frozenset(planned if part not in repeatable else ())
                 elif busy_s[part] > most_s * (1 + _TOLERANCE):
                     narrowed.setdefault(part, frozenset(planned))
@@ -350,15 +412,6 @@ class _Planner:
 
         return prices_of
 
-    def _needed_bytes(self, part: PartMetrics) -> int:
-        """The memory that a part needs: no less than it will."""
-        is_alive_counted = not isinstance(self.goal, Within) or self.goal.counting
-        return part.written_bytes + (part.activation_bytes + part.cache_bytes if is_alive_counted else 0)
-
-    def _room_bytes(self, device: Device) -> float:
-        most = self.goal.memory_bytes if isinstance(self.goal, Within) else device.memory_bytes
-        return inf if most is None else most
-
 
 def _on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) -> list[float]:
     """For each part the sum of the numbers of all parts of its device; without a cluster each part has its own."""
@@ -367,6 +420,19 @@ def _on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) 
     for host, number in zip(hosts, numbers, strict=True):
         totals[host] += number
     return [totals[host] for host in hosts]
+
+
+def _with_memory(goal: _Searched, share: float) -> _Searched:
+    """The goal with a share of its memory."""
+    match goal:
+        case Within():
+            return changed(goal, memory_bytes=int(share * goal.memory_bytes))
+        case Across():
+            limits = ((device, device.memory_bytes) for device in goal.cluster.devices)
+            devices = (d if size is None else changed(d, memory_bytes=int(share * size)) for d, size in limits)
+            return changed(goal, cluster=changed(goal.cluster, devices=tuple(devices)))
+        case _:
+            return goal
 
 
 def _slowest_s(goal: Goal, solution: Solution) -> float:
@@ -379,6 +445,18 @@ def _slowest_s(goal: Goal, solution: Solution) -> float:
             return max(float(table[j, i]) for table, (i, j) in zip(solution.costs, boundaries, strict=True))
         case _:
             return inf
+
+
+def check_budgets(made: Plan, file_bytes: Sequence[int]) -> None:
+    """Raise a PlanError if a part needs more than its budget. `file_bytes` are the sizes of the files of each part."""
+    needed = [number + counted for number, counted in zip(file_bytes, made.counted_bytes, strict=True)]
+    on_device = _on_device(made.goal, made.devices, needed) if made.devices else needed
+    for i, (number, budget) in enumerate(zip(on_device, made.budgets, strict=True)):
+        if budget is not None and number > budget:
+            raise PlanError(
+                f"part {i} needs {number:,} bytes, but the plan allows {budget:,}",
+                hint="plan again: an edited plan must keep its own budget",
+            )
 
 
 def check_limits(made: Plan) -> None:

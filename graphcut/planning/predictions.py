@@ -1,6 +1,6 @@
 """Predicted metrics of the parts of a plan: file size, memory, run time, transfers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -10,6 +10,7 @@ from ..costs.weighing import Costs, peak_bytes
 from .by_goal.direct_links import transfer_s
 from .cluster import Cluster
 from .disk_size import SerializedSizes
+from .goals import Counted
 
 
 class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,3 +83,20 @@ def part_metrics(
         )
         made.append(metrics)
     return tuple(made)
+
+
+def counted_bytes(block: Block, costs: Costs, counting: Collection[Counted]) -> int:
+    """The memory of a part besides its files, of what a goal counts; each tensor is counted once."""
+    sizes, graph = costs.tensor_bytes, costs.model.graph
+    pasts = {cache.past for cache in costs.caches}
+    presents = {cache.present for cache in costs.caches}
+    total = 0
+    if "inputs" in counting:
+        total += sum(sizes[name][0] for name in block.reads if name not in pasts)
+    if "cache" in counting:
+        total += sum(sizes[name][0] for name in pasts.intersection(block.reads) | presents.intersection(block.writes))
+    if "activations" in counting:
+        nodes = sorted({*block.nodes, *(node for node in block.replicas if not graph.nodes[node].is_constant)})
+        own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
+        total += peak_bytes(graph, nodes, own, writes=block.writes, copies=set(block.replicas))
+    return total

@@ -63,7 +63,10 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
     # Threads of one session that spin while another one works make a cascade two to four times slower.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.enable_cpu_mem_arena = config.arena
-    options.enable_mem_pattern = config.arena  # a pattern allocates all activations as one block, outputs not included
+    # Both trade memory for a little time: a pattern is one block for all activations, and a reused buffer is kept from
+    # its first tensor to its last. Without them the peak is what is alive (`costs.weighing.peak_bytes`).
+    options.enable_mem_pattern = False
+    options.enable_mem_reuse = False
     if not config.prepacked:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", _MOST_FOLDED_BYTES)

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder
 from ..core.digests import DataFile, Digest, digest_of, read_digest
-from ..core.errors import GraphcutError, PlanError, UsageError
+from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
     FORMAT,
@@ -36,7 +36,7 @@ from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning import plans
-from ..planning.goals import Across, Goal, Within
+from ..planning.goals import Across, Goal
 from ..planning.plans import Plan
 from ..verifying.facts import half_source, model_facts, part_facts
 from .part_models import part_model
@@ -115,7 +115,7 @@ def split(
     Raises:
         UsageError: another file is in the way, or the plan is for another model.
         ModelError: a boundary tensor has an unknown type.
-        PlanError: a part is larger than the memory budget of the plan.
+        PlanError: a part needs more than its budget.
         GraphcutError: there is too little disk space, or writing failed.
     """
     return write(prepare(model, plan, output, weights=weights, digest=digest), force=force, progress=progress)
@@ -133,7 +133,7 @@ def prepare(
 
     Raises:
         ModelError: a boundary tensor has an unknown type.
-        PlanError: a part is larger than the memory budget of the plan.
+        PlanError: a part needs more than its budget.
         UsageError: the plan is for another model or has a part without work, or shared weights can't be reached from
             `output`.
     """
@@ -153,8 +153,7 @@ def prepare(
                 f"{part.name} would have nothing to do: each part that reads what its nodes compute repeats them",
                 hint="take this part out of the plan",
             )
-    if isinstance(plan.goal, Within) and weights == "copy":
-        _check_budget(plan.goal, parts)
+    plans.check_budgets(plan, [part.bytes + sum(span.length for span in part.shared) for part in parts])
     assumed = tuple(name for name in plan.dims if name not in model.dims)
     return PreparedFiles(
         model.with_dims(plan.dims), plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", parts
@@ -170,15 +169,6 @@ def _as_sent(model: Model, plan: Plan) -> Iterator[Block]:
         reads = tuple(name if name in inputs else names.get(name, name) for name in block.reads)
         kept = (name for name in block.writes if name not in names or name in outputs)
         yield replace(block, reads=reads, writes=(*kept, *(names[name] for name in block.writes if name in names)))
-
-
-def _check_budget(goal: Within, parts: Sequence[PartFile]) -> None:
-    for part in parts:
-        if part.bytes > goal.memory_bytes:
-            raise PlanError(
-                f"{part.name} has {part.bytes:,} bytes, but the plan allows {goal.memory_bytes:,}",
-                hint="plan again: an edited plan must keep its own budget",
-            )
 
 
 def _part_file(model: Model, name: str, block: Block, weights: Storage) -> PartFile:

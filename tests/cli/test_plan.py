@@ -285,6 +285,24 @@ def test_the_size_in_a_refusal_is_above_the_limit(run: Run, llm: Path, count: Se
         assert wanted > allowed
 
 
+@pytest.mark.parametrize("goal", ["memory", "cluster"])
+def test_an_edited_plan_over_its_budget_is_refused(run: Run, llm: Path, tmp_path: Path, goal: str) -> None:
+    (tmp_path / "cluster.toml").write_text(
+        "".join(f'[[devices]]\nname = "d{i}"\nmemory_bytes = "1GB"\n' for i in range(2))
+    )
+    words = {
+        "memory": ("--memory", "1GB", "--count", "activations"),
+        "cluster": ("--cluster", tmp_path / "cluster.toml"),
+    }
+    assert run("plan", llm, *words[goal], "-o", tmp_path / "plan.json").code == 0
+    text = (tmp_path / "plan.json").read_text()
+    (tmp_path / "plan.json").write_text(re.sub(r'"memory_bytes": 1000000000', '"memory_bytes": 20000', text))
+    for command in ("plan", "split"):
+        result = run(command, llm, "--plan", tmp_path / "plan.json")
+        assert result.code == 4
+        assert re.fullmatch(r"part 0 needs [\d,]+ bytes, but the plan allows 20,000", result.error[0])
+
+
 def test_a_model_too_large_for_any_device_names_the_largest_device(run: Run, llm: Path, tmp_path: Path) -> None:
     """All devices together have room for it; what is too big is one segment for one device."""
     text = "".join(f'[[devices]]\nname = "d{i}"\nmemory_bytes = "1MB"\n' for i in range(40))
