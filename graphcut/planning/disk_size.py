@@ -10,17 +10,18 @@ from ..core.graph import Graph
 from ..core.wiring import Tensor
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
+from ..loading.fingerprint import copy_fields
 from ..loading.model import Model
 from ..loading.subgraphs import functions_called, is_external, tensors_in
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import NodeProto, TensorProto
+    from onnx import NodeProto, TensorProto, ValueInfoProto
 
 Key = TypeVar("Key", bound=Hashable)
 
-_REFERENCE_BYTES: Final = 96  #: at least the bytes that say in which data file of a part, and where in it, a tensor is.
-_HEAD_BYTES: Final = 64  #: at least the bytes of the fields around a graph, lengths included.
+_TYPE_BYTES: Final = 2  #: of the element type of a tensor.
+_LONGER_BYTES: Final = 4  #: at most so much longer get the lengths of the messages around one that gets longer.
 
 
 @dataclass(frozen=True)
@@ -33,50 +34,83 @@ class SerializedSizes:
     #: nodes that need it.
     shared: tuple[tuple[int, tuple[int, ...]], ...]
     declarations: Mapping[str, int]  #: of declaring each tensor as an input or an output of a part.
+    listed: Mapping[str, int]  #: of what `nodes` has for a tensor and its declaration as an output replaces.
     part: int  #: of every part.
+
+    def as_output(self, tensor: str) -> int:
+        """Bytes that declaring a tensor as an output adds to the part whose node writes it."""
+        return self.declarations[tensor] - self.listed.get(tensor, 0)
 
 
 def serialized_sizes(model: Model) -> SerializedSizes:
     """What everything in `model` takes once it is written into parts. Linear in the messages of the model."""
     graph, proto = model.graph, model.proto
-    typed = {value.name: _entry(value) for value in proto.graph.value_info}
     notes = {note.tensor_name: _entry(note) for note in proto.graph.quantization_annotation}
+    values = {value.name: value for value in proto.graph.value_info}
+    typed = {name: _entry(value) for name, value in values.items()}
+    written = [name for i in graph.flow for name in graph.nodes[i].writes]
+    listed = {name: typed.get(name, 0) + notes.get(name, 0) for name in written if name in typed or name in notes}
     nodes = {
-        i: _node_bytes(model, proto.graph.node[i])
-        + sum(typed.get(name, 0) + notes.get(name, 0) for name in graph.nodes[i].writes)
+        i: _node_bytes(model, proto.graph.node[i]) + sum(listed.get(name, 0) for name in graph.nodes[i].writes)
         for i in graph.flow
     }
     rewritable = (i for i in graph.flow if graph.nodes[i].rewrite)
     rewritten = {i: nodes[i] + sum(map(_entry, copies(graph.nodes[i], proto.graph.node[i]))) for i in rewritable}
     inputs = {value.name: _entry(value) for value in proto.graph.input}
     outputs = {value.name: _entry(value) for value in proto.graph.output}
-    declared = {name: _declaration_bytes(tensor) for name, tensor in model.tensors.items()} | inputs | outputs
+    types = model.boundary_types
+    declared = {name: _declaration_bytes(tensor, values.get(name)) for name, tensor in types.items()} | inputs | outputs
     declarations = {name: number + notes.get(name, 0) for name, number in declared.items()}
     shared = (*_weights(model, inputs, notes), *_constants(model, typed), *_functions(model))
-    outside = proto.ByteSize() - sum(map(_entry, (proto.graph, *proto.functions, *proto.training_info)))
-    inside = len(proto.graph.name) + len(proto.graph.doc_string) + sum(map(_entry, proto.graph.metadata_props))
-    return SerializedSizes(nodes, rewritten, shared, declarations, outside + inside + _HEAD_BYTES)
+    empty = type(proto)()
+    copy_fields(proto, empty, but={"graph", "functions", "training_info"})
+    empty.graph.name, empty.graph.doc_string = proto.graph.name, proto.graph.doc_string
+    empty.graph.metadata_props.extend(proto.graph.metadata_props)
+    return SerializedSizes(nodes, rewritten, shared, declarations, listed, empty.ByteSize() + _LONGER_BYTES)
 
 
 def _entry(message: Message) -> int:
-    """The size of a message inside another: itself, its field number, its length."""
-    number = message.ByteSize()
-    return number + 2 + max(1, (number.bit_length() + 6) // 7)
+    """The size of a message inside another, as a field with a number up to 15."""
+    return _field(message.ByteSize())
+
+
+def _field(number: int) -> int:
+    """The size of a field of so many bytes: itself, its tag of one byte, its length."""
+    return number + 1 + _digits(number)
+
+
+def _digits(number: int) -> int:
+    """Bytes of an integer in a message."""
+    return max(1, (number.bit_length() + 6) // 7)
 
 
 def _node_bytes(model: Model, node: NodeProto) -> int:
-    return _entry(node) + sum(_data_bytes(model, tensor) for tensor in tensors_in(node))
+    data = [_data_bytes(model, tensor) + _LONGER_BYTES for tensor in tensors_in(node) if is_external(tensor)]
+    return _entry(node) + sum(data)
 
 
 def _data_bytes(model: Model, tensor: TensorProto) -> int:
-    """What a tensor takes in the data file of its part, and the reference to it."""
-    return _padded(model, model.range_of(tensor).length) + _REFERENCE_BYTES if is_external(tensor) else 0
+    """What an external tensor takes in the data file of its part, and so much longer gets its message."""
+    return _padded(model, model.range_of(tensor).length) + _longer(model, tensor)
+
+
+def _longer(model: Model, tensor: TensorProto) -> int:
+    """How much longer the reference of an external tensor gets at most, when it names a data file of a part.
+
+    The file is called part-I.onnx.data, or as in the model where weights are shared.
+    """
+    last = f"part-{len(model.graph.flow)}.onnx.data"
+    location = max(len(last), *(len(name.encode()) for name in model.data))
+    end = sum(number for _, number in model.data.values()) * 2
+    lengths = {"location": location, "offset": len(str(end)), "length": len(str(model.range_of(tensor).length))}
+    new = sum(_field(_field(len(key)) + _field(number)) for key, number in lengths.items())
+    return new - sum(map(_entry, tensor.external_data))
 
 
 def _padded(model: Model, length: int) -> int:
-    """A length with its share of the holes in a data file, which are only before runs of a MiB or more."""
+    """A length with its share of the holes in a data file: less than a page each, before runs of a MiB or more."""
     has_holes = any(number >= ALIGNED_BYTES for _, number in model.data.values())
-    return length + -(-length // PADDING_SHARE) * has_holes
+    return length + min(-(-length // PADDING_SHARE), ALIGNED_BYTES // PADDING_SHARE) * has_holes
 
 
 def _users(graph: Graph, needs: Callable[[int], Iterable[Key]]) -> dict[Key, list[int]]:
@@ -97,16 +131,17 @@ def _weights(
     values: dict[object, tuple[int, dict[int, None]]] = {}
     for tensor in model.proto.graph.initializer:
         readers = users.get(tensor.name, [])
-        message = _entry(tensor) + inputs.get(tensor.name, 0) + notes.get(tensor.name, 0)
+        message = tensor.ByteSize()
         if is_external(tensor):
             span = model.range_of(tensor)
             values.setdefault(span, (_padded(model, span.length), {}))[1].update(dict.fromkeys(readers))
-            message += _REFERENCE_BYTES
-        yield message, tuple(readers)
+            message += _longer(model, tensor)
+        yield _field(message) + inputs.get(tensor.name, 0) + notes.get(tensor.name, 0), tuple(readers)
     for number, span_users in values.values():
         yield number, tuple(span_users)
     for sparse in model.proto.graph.sparse_initializer:
-        data = _data_bytes(model, sparse.values) + _data_bytes(model, sparse.indices)
+        tensors = [tensor for tensor in (sparse.values, sparse.indices) if is_external(tensor)]
+        data = sum(_data_bytes(model, tensor) + _LONGER_BYTES for tensor in tensors)
         yield _entry(sparse) + data, tuple(users.get(sparse.values.name, ()))
 
 
@@ -121,11 +156,17 @@ def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
     nodes = model.proto.graph.node
     users = _users(model.graph, lambda i: functions_called([nodes[i]], model.functions) if model.functions else ())
     for key, function in model.functions.items():
-        data = sum(_data_bytes(model, tensor) for tensor in tensors_in(function))
-        yield _entry(function) + data, tuple(users.get(key, ()))
+        tensors = [tensor for tensor in tensors_in(function) if is_external(tensor)]
+        data = sum(_data_bytes(model, tensor) + _LONGER_BYTES for tensor in tensors)
+        yield _entry(function) + 1 + data, tuple(users.get(key, ()))  # the number of this field takes two bytes
 
 
-def _declaration_bytes(tensor: Tensor) -> int:
-    """No less than the value_info of a tensor takes, names of dimensions included."""
-    sizes = sum(len(dim.encode()) + 8 if isinstance(dim, str) else 14 for dim in tensor.shape or ())
-    return len(tensor.name.encode()) + len(tensor.dtype) + sizes + 32
+def _declaration_bytes(tensor: Tensor, listed: ValueInfoProto | None) -> int:
+    """At least what declaring a tensor takes: as the model lists it, or with a type that is known better."""
+    sizes = [_field(len(dim.encode())) if isinstance(dim, str) else 1 + _digits(dim or 0) for dim in tensor.shape or ()]
+    shape = 0 if tensor.shape is None else _field(sum(map(_field, sizes)))
+    name_and_type = _field(len(tensor.name.encode())) + _field(_field(_TYPE_BYTES + shape))
+    if listed is None:
+        return _field(name_and_type)
+    more = listed.ByteSize() - _field(len(listed.name.encode())) - _entry(listed.type)
+    return max(_entry(listed), _field(name_and_type + more))

@@ -80,6 +80,8 @@ class Workload:
     #: whether a tensor's writer comes before its readers. Else, as in the backward pass of training, a tensor costs the
     #: same but may flow to earlier parts: only `before` and `after` order the groups, and all tensors are `is_output`.
     is_ordered: bool = True
+    #: of `declared_bytes` what `own_bytes` of the writer has already; None for nothing.
+    listed_bytes: Ints | None = None
 
     @classmethod
     def of(
@@ -106,6 +108,11 @@ class Workload:
     def groups(self) -> int:
         """The number of groups."""
         return int(self.work.shape[1])
+
+    @property
+    def sent_declared_bytes(self) -> Ints:
+        """Bytes that it takes to declare each tensor as an output of the part of its writer, beyond `own_bytes`."""
+        return self.declared_bytes if self.listed_bytes is None else self.declared_bytes - self.listed_bytes
 
     @property
     def total_bytes(self) -> float:

@@ -48,7 +48,9 @@ def part_metrics(
 
     def file_bytes(block: Block, nodes: Sequence[int]) -> int:
         rewritten = {node: sizes.rewritten[node] for node in block.replicas if node in sizes.rewritten}
-        declared = sum(sizes.declarations[name] for name in {*block.reads, *block.writes})
+        written = {name for node in nodes for name in graph.nodes[node].writes}.intersection(block.writes)
+        declared = sum(sizes.declarations[name] for name in {*block.reads, *block.writes}.difference(written))
+        declared += sum(map(sizes.as_output, written))
         items = {i for node in nodes for i in shared.get(node, ())}
         declared += sum(4 * len(name.encode()) + 96 for name in halves.keys() & {*block.reads, *block.writes})  # casts
         of_nodes = sum(rewritten.get(n, sizes.nodes[n]) for n in nodes)

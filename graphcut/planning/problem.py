@@ -120,6 +120,7 @@ class PlanningProblem:
             part_bytes=self.sizes.part,
             before=tuple(a for a, _ in ordered),
             after=tuple(b for _, b in ordered),
+            listed_bytes=np.array([self.sizes.listed.get(name, 0) for name, *_ in self._crossing], dtype=np.int64),
         )
 
     @cached_property
@@ -147,7 +148,7 @@ class PlanningProblem:
         """For each group the bytes of its nodes, of declaring outputs of the model, and of caches after the run."""
         producer, tensor_bytes = self.graph.producer, self.costs.tensor_bytes
         found = [sum(self.sizes.nodes[node] for node in group) for group in self.groups]
-        added = [(name, self.sizes.declarations[name]) for name in dict.fromkeys(self.graph.writes)]
+        added = [(name, self.sizes.as_output(name)) for name in dict.fromkeys(self.graph.writes)]
         if "cache" in counting:
             added += [(cache.present, tensor_bytes[cache.present][0]) for cache in self.costs.caches]
         for name, number in added:
@@ -180,7 +181,7 @@ class PlanningProblem:
 
     def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes
-        declared = sum(self.sizes.declarations[name] for name in names if name in self.graph.writes)
+        declared = sum(self.sizes.as_output(name) for name in names if name in self.graph.writes)
         alive = sum(self.costs.tensor_bytes[name][0] for name in names if self._is_read_by_group(name))
         return self.sizes.nodes[node] + declared + (alive if "activations" in counting else 0)
 

@@ -99,7 +99,7 @@ def test_every_part_fits_the_budget_on_disk_and_no_budget_below_the_reported_one
 
 def assert_predictions_are_close(made: Plan, written: Sequence[int]) -> None:
     for figures, real in zip(made.metrics, written, strict=True):
-        assert real <= figures.written_bytes <= real * 1.02 + 2048
+        assert real <= figures.written_bytes <= real * 1.005 + 16
 
 
 @pytest.mark.parametrize("recompute", ["auto", "never"])
@@ -107,8 +107,11 @@ def assert_predictions_are_close(made: Plan, written: Sequence[int]) -> None:
 def test_files_are_as_large_as_predicted_or_slightly_smaller(name: str, recompute: str, named: Named) -> None:
     analysis = named(name)
     limits = Limits(inside_layers=True, recompute="auto" if recompute == "auto" else "never")
-    for goal in (Into(2), Into(4, "bytes"), Into(3, "flops")):
-        made = plan(analysis, goal, limits=limits)
+    for goal in (Into(2), Into(4, "bytes"), Into(3, "flops"), Into(5), Into(12, "bytes"), Into(24, "bytes")):
+        try:
+            made = plan(analysis, goal, limits=limits)
+        except PlanError:  # it has too few nodes
+            continue
         assert_predictions_are_close(made, sizes(prepare(analysis.model, made)))
 
 

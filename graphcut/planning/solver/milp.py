@@ -218,7 +218,8 @@ class _Formulation:
         moved = [(float(load.tensor_bytes[t]), v) for t, v in crossing]
         self.received.append(moved[: len(received)])
         taken = [term for g in groups for term in self._is_in(g, k, float(load.own_bytes[g]))]
-        taken += [(float(load.declared_bytes[t]), v) for t, v in crossing]
+        taken += [(float(load.declared_bytes[t]), v) for t, v in received.items()]
+        taken += [(float(load.sent_declared_bytes[t]), v) for t, v in sent.items()]
         taken += [(float(load.shared_bytes[i]), v) for i, v in shared.items()]
         for c, device_class in enumerate(self.problem.classes):
             use = self.uses[k][c]

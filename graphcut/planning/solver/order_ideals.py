@@ -109,6 +109,7 @@ def tables_over(load: Workload, sets: Sequence[int], *, is_complete: bool = Fals
     outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)  # `[i, j]`: how many groups of i are not in j
     read = _touch_counts(ideals, edges)
     tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
+    declared_sent = load.sent_declared_bytes.astype(np.float64)
 
     def entering(numbers: Floats) -> Floats:
         found = _sums_of_touched(ideals, edges, numbers, is_written)
@@ -127,7 +128,7 @@ def tables_over(load: Workload, sets: Sequence[int], *, is_complete: bool = Fals
         nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool)),
         received=entering(tensor_bytes),
         sent=leaving(tensor_bytes),
-        declared=entering(declared) + leaving(declared),
+        declared=entering(declared) + leaving(declared_sent),
         ideals=ideals,
         is_complete=is_complete,
     )

@@ -106,7 +106,7 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
         nested=np.asarray(index[:, None] > index[None, :]),
         received=entering(tensor_bytes),
         sent=leaving(tensor_bytes),
-        declared=entering(declared) + leaving(declared),
+        declared=entering(declared) + leaving(load.sent_declared_bytes.astype(np.float64)),
         lengths=prefixes,
     )
 
