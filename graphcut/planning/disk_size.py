@@ -54,8 +54,12 @@ def serialized_sizes(model: Model) -> SerializedSizes:
         i: _node_bytes(model, proto.graph.node[i]) + sum(listed.get(name, 0) for name in graph.nodes[i].writes)
         for i in graph.flow
     }
-    rewritable = (i for i in graph.flow if graph.nodes[i].rewrite)
-    rewritten = {i: nodes[i] + sum(map(_entry, copies(graph.nodes[i], proto.graph.node[i]))) for i in rewritable}
+    rewritten = {
+        i: sum(map(_entry, copies(graph.nodes[i], proto.graph.node[i])))
+        + sum(listed.get(name, 0) for name in graph.copy_of(i).writes)
+        for i in graph.flow
+        if graph.nodes[i].rewrite
+    }
     inputs = {value.name: _entry(value) for value in proto.graph.input}
     outputs = {value.name: _entry(value) for value in proto.graph.output}
     types = model.boundary_types
