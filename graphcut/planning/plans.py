@@ -454,7 +454,7 @@ def check_budgets(made: Plan, file_bytes: Sequence[int]) -> None:
     for i, (number, budget) in enumerate(zip(on_device, made.budgets, strict=True)):
         if budget is not None and number > budget:
             raise PlanError(
-                f"part {i} needs {number:,} bytes, but the plan allows {budget:,}",
+                f"part {i} needs {int(number):,} bytes, but the plan allows {budget:,}",
                 hint="plan again: an edited plan must keep its own budget",
             )
 
