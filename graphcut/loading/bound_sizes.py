@@ -45,6 +45,7 @@ def infer_bound(
     Mul and Range. With seq = 5, evaluation computes s = [5], n = 5, d = 10, and from these the size of Range; r itself
     is not computed unless it is small and a size depends on its values.
 
+        >>> import onnx
         >>> model = onnx.parser.parse_model('''
         ...     <ir_version: 8, opset_import: ["": 17]>
         ...     example (float[batch, seq] x) => (int64[rows] y)

@@ -80,7 +80,12 @@ def wrong_files(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
             declared, tensor = tensor_of_type(value.name, value.type), cascade.tensors[value.name]
             # Other inputs and outputs of the model are declared as there, and their types may be known better.
             is_own = tensor.is_plain and value.name not in {*manifest.reads, *manifest.writes}
-            if contradicts(declared, tensor) or (is_own and declared != tensor):
+            # Nothing is inferred of an input of the model, except that its dimensions may be named.
+            is_invented = value.name in manifest.reads and (
+                (declared.shape is None) != (tensor.shape is None)
+                or any(isinstance(dim, int) and dim not in (declared.shape or ()) for dim in tensor.shape or ())
+            )
+            if contradicts(declared, tensor) or is_invented or (is_own and declared != tensor):
                 yield f"{value.name!r} is {declared} in it, but {tensor} in the manifest"
     listed, found = (tuple(sorted(data.keys() - {part.file})) for data in (part.data, loaded.data))
     if listed != found:

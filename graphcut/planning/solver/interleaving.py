@@ -14,8 +14,10 @@ Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices o
     >>> load = Workload.of([[2.0, 4.0, 2.0]], [(0, (1,), 0), (1, (2,), 0)])
     >>> pair = DeviceClass((Device(name="a"), Device(name="b")), np.inf, 0.0, 0.0)
     >>> found = improved(Interleaving(((0, 1), (2,)), (0, 1)), load, [pair], per_device=2)
-    >>> found
-    Interleaving(parts=((0,), (1,), (2,)), devices=(0, 1, 0))
+    >>> found.parts
+    ((0,), (1,), (2,))
+    >>> found.devices[0] == found.devices[2] != found.devices[1]
+    True
 """
 
 from collections.abc import Collection, Sequence
