@@ -23,7 +23,7 @@ from graphcut.loading import bound_sizes
 from graphcut.loading.bound_sizes import infer_bound
 from graphcut.loading.shape_inference import dtype_from_ort, tensor_of_type, type_proto
 
-from conftest import Draw, floats, model_of
+from conftest import ORT_VERSION, Draw, floats, model_of
 
 
 def ints(name: str, *shape: int | str | None) -> ValueInfoProto:
@@ -931,6 +931,7 @@ def test_a_dimension_that_has_a_number_or_is_not_there_is_refused(name: str, ope
     assert refused.value.hint == "its symbolic dimensions: x.0"
 
 
+@pytest.mark.skipif(ORT_VERSION <= (1, 24), reason="ONNX Runtime 1.24 takes exponential time to open it")
 def test_deeply_nested_loops_are_not_looked_into(opened: Draw) -> None:
     """Each level would multiply the time. What they write has no size, and the model is read all the same."""
     steps = [node("Identity", "h", "h2"), node("Identity", "go", "more")]

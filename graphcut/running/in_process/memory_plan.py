@@ -7,6 +7,7 @@ from typing import Final
 from ...core.errors import MemoryCapError
 from ...core.manifest import Cascade, Part
 from ...core.units import count
+from ..process_memory import IS_MEASURED
 from ..values import symbol_sizes
 
 #: memory of a session without weights and nodes: its threads, the message of its part. Measured: 1 to 1.8 MiB.
@@ -105,7 +106,7 @@ def _looked_up_bytes(cascade: Cascade, part: Part, sizes: TensorSizes) -> int:
 
     A row is looked up for each integer that the part is fed at most. The system maps 64 KiB around it.
     """
-    if not part.data or _is_half(cascade, [part]):
+    if not part.data or _is_half(cascade, [part]) or not IS_MEASURED:
         return part.looked_up_bytes
     indices = (name for name in part.reads if cascade.tensors[name].dtype in _INDEX_BYTES)
     rows = sum(sizes.tensors[name] // _INDEX_BYTES[cascade.tensors[name].dtype] for name in indices)
