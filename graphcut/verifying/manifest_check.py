@@ -83,7 +83,10 @@ def wrong_files(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
             # Nothing is inferred of an input of the model, except that its dimensions may be named.
             is_invented = value.name in manifest.reads and (
                 (declared.shape is None) != (tensor.shape is None)
-                or any(isinstance(dim, int) and dim not in (declared.shape or ()) for dim in tensor.shape or ())
+                or any(
+                    isinstance(b, int) and a != b
+                    for a, b in zip(declared.shape or (), tensor.shape or (), strict=False)
+                )
             )
             if contradicts(declared, tensor) or is_invented or (is_own and declared != tensor):
                 yield f"{value.name!r} is {declared} in it, but {tensor} in the manifest"
