@@ -3,13 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import count
 from math import ceil
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Condition, Lock, Thread, current_thread
 from typing import Final, Literal, Self
+from weakref import finalize
 
 from ..core.errors import RunError, UsageError
-from ..core.manifest import CascadeLike, open_cascade
+from ..core.manifest import Cascade, CascadeLike, open_cascade
 from .batches import BatchAxis, are_close, batch_axis
 from .in_process.sequential import input_values
 from .run_log import RunLog
@@ -17,7 +19,7 @@ from .scheduling.assignment import Via, assign_parts, load_balance_of, make_exec
 from .scheduling.requests import Request, Routing
 from .scheduling.scheduler import DEADLINE_S, Scheduler
 from .stage import SessionConfig
-from .values import Feeds, OnError, Outputs, Value, to_array
+from .values import Feeds, OnError, Outputs, Source, Value, to_array
 
 _LONGEST_S: Final = 1_000_000  #: the longest deadline. Systems can't wait much longer in one call.
 
@@ -66,8 +68,8 @@ class Pipeline:
         self._axis = batch_axis(cascade) if micro_batch else None
         self._is_compared = False
         self._comparing = Lock()
-        self._wake = executor.wake
-        self._scheduler = Scheduler(
+        self._numbers = count()
+        scheduler = Scheduler(
             Routing(parts, cascade.manifest.writes),
             executor,
             pool,
@@ -77,13 +79,8 @@ class Pipeline:
             balance=load_balance_of(parts, pool) if balanced else None,
             log=self.log,
         )
-        self._inbox: SimpleQueue[Request | None] = SimpleQueue()
-        self._pending: deque[Future[Outputs]] = deque()
-        self._end: BaseException | None = None
-        self._submitted = 0
-        self._sending = Lock()
-        self._thread = Thread(target=self._work, name="graphcut scheduler", daemon=True)
-        self._thread.start()
+        self._service = _Service(scheduler, executor.wake, cascade, most=2 * self.window)
+        finalize(self, self._service.end_later).atexit = False
 
     def __enter__(self) -> Self:
         return self
@@ -94,30 +91,30 @@ class Pipeline:
     def submit(self, feeds: Feeds) -> Future[Outputs]:
         """Run the cascade on `feeds`. The future's result is the outputs by name; or it raises `RunError`.
 
+        Waits while twice as many feeds (or micro-batches) as `window` are unanswered; not in a callback of a future.
+
         The first feed that can be divided and whose examples differ is run whole and in micro-batches. Later feeds are
         divided only if both gave the same outputs.
 
         Raises:
             RunError: an input is missing, unknown or of the wrong type.
         """
-        with self._sending:
-            title = f"input {self._submitted}"
-            self._submitted += 1
+        title = f"input {next(self._numbers)}"
         values = input_values(self._cascade, feeds)
         axis = self._axis
         if axis is None or (size := axis.size(values)) <= (length := self._length(size)):
-            return self._send(values, title)
+            return self._service.send(values, title)
         with self._comparing:
             if not self._is_compared:
                 return self._compared(axis, values, length, title)
         if self._axis is None:
-            return self._send(values, title)
-        return _joined([self._send(piece, title) for piece in axis.divided(values, length)], axis.joined)
+            return self._service.send(values, title)
+        return _joined([self._service.send(piece, title) for piece in axis.divided(values, length)], axis.joined)
 
     def _compared(self, axis: BatchAxis, values: Mapping[str, Value], length: int, title: str) -> Future[Outputs]:
         """Run a feed whole and divided. If the outputs differ, no feed is divided from now on."""
-        whole = self._send(values, title)
-        pieces = [self._send(piece, title) for piece in axis.divided(values, length)]
+        whole = self._service.send(values, title)
+        pieces = [self._service.send(piece, title) for piece in axis.divided(values, length)]
         if whole.exception() is None:
             try:
                 same = are_close(whole.result(), axis.joined([piece.result() for piece in pieces]))
@@ -130,12 +127,14 @@ class Pipeline:
     def map(self, feeds: Iterable[Feeds], *, on_error: OnError = "raise") -> Iterator[Outputs | RunError]:
         """The outputs for each of `feeds`, in order; see `stream`."""
         waiting: deque[Future[Outputs]] = deque()
-        for feed in feeds:
+        source = Source(feeds)
+        for feed in source:
             waiting.append(self._try_submit(feed))
             while waiting and (len(waiting) > self.window or waiting[0].done()):
                 yield self._answer(waiting.popleft(), on_error)
         while waiting:
             yield self._answer(waiting.popleft(), on_error)
+        source.check()
 
     @property
     def is_divided(self) -> bool:
@@ -144,9 +143,7 @@ class Pipeline:
 
     def close(self) -> None:
         """End the workers at once."""
-        self._inbox.put(None)
-        self._scheduler.stop()
-        self._thread.join()
+        self._service.close()
 
     def _length(self, size: int) -> int:
         """The examples in a micro-batch, for a feed with `size` examples."""
@@ -165,38 +162,71 @@ class Pipeline:
         try:
             return future.result()
         except RunError as error:
-            if on_error == "raise" or error is self._end:
+            if on_error == "raise" or error is self._service.end:
                 raise
             return error
 
-    def _send(self, values: Mapping[str, Value], title: str) -> Future[Outputs]:
+
+class _Service:
+    """A scheduler in a thread, and the futures of its requests.
+
+    It does not refer to the pipeline, so that one that nobody refers to any more is freed and ends its workers.
+    """
+
+    def __init__(self, scheduler: Scheduler, wake: Callable[[], None], cascade: Cascade, *, most: int) -> None:
+        """Start the thread. `send` waits while `most` requests are unanswered."""
+        self.end: BaseException | None = None  #: why there are no more answers.
+        self._scheduler = scheduler
+        self._wake = wake
+        self._tensors = cascade.tensors
+        self._most = most
+        self._inbox: SimpleQueue[Request | None] = SimpleQueue()
+        self._pending: deque[Future[Outputs]] = deque()
+        self._answered = Condition()
+        self._thread = Thread(target=self._work, name="graphcut scheduler", daemon=True)
+        self._thread.start()
+
+    def send(self, values: Mapping[str, Value], title: str) -> Future[Outputs]:
         future: Future[Outputs] = Future()
         future.set_running_or_notify_cancel()  # a request in flight can't be canceled
-        with self._sending:
-            if self._end is not None:
-                future.set_exception(self._end)
+        with self._answered:
+            if current_thread() is not self._thread:
+                self._answered.wait_for(lambda: self.end is not None or len(self._pending) < self._most)
+            if self.end is not None:
+                future.set_exception(self.end)
             else:
                 self._pending.append(future)
                 self._inbox.put(Request(values, title=title))
         self._wake()
         return future
 
-    # In the scheduler's thread
+    def end_later(self) -> None:
+        """End the workers once all requests are answered."""
+        self._inbox.put(None)
+        self._wake()
+
+    def close(self) -> None:
+        """End the workers at once."""
+        self._inbox.put(None)
+        self._scheduler.stop()
+        self._thread.join()
 
     def _work(self) -> None:
         end: BaseException = RunError("the pipeline was closed before this was answered")
-        tensors = self._cascade.tensors
         try:
             for answer in self._scheduler.run(self._requests()):
-                future = self._pending.popleft()
+                with self._answered:
+                    future = self._pending.popleft()
+                    self._answered.notify()
                 if isinstance(answer, RunError):
                     future.set_exception(answer)
                 else:
-                    future.set_result({name: to_array(value, tensors[name]) for name, value in answer.items()})
+                    future.set_result({name: to_array(value, self._tensors[name]) for name, value in answer.items()})
         except BaseException as error:  # noqa: BLE001 - it is raised where results are asked for
             end = error
-        with self._sending:
-            self._end = end
+        with self._answered:
+            self.end = end
+            self._answered.notify_all()
         for future in self._pending:
             future.set_exception(end)
 

@@ -48,8 +48,8 @@ class RunLog(Product):
     #: count.
     waited_s: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)  #: every run of a part; empty without tracing.
-    arrived_s: list[float] = field(default_factory=list)  #: when each request arrived.
-    delivered_s: list[float] = field(default_factory=list)  #: when each request was answered.
+    began_s: float | None = None  #: when the first request arrived.
+    answered: int = 0  #: the number of requests that were answered.
     failures: int = 0  #: the number of requests that failed.
     #: the maximum resident memory by worker, for workers that are processes.
     memory_bytes: dict[int, int] = field(default_factory=dict)
@@ -64,6 +64,7 @@ class RunLog(Product):
     _started_s: dict[int, float] = field(default_factory=dict)
     _overhead_s: dict[int, float] = field(default_factory=dict)
     _first_s: float | None = None
+    _last_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Begin with totals of zero."""
@@ -72,9 +73,14 @@ class RunLog(Product):
 
     # What the scheduler reports
 
+    def arrived(self, now_s: float) -> None:
+        """A request arrived."""
+        self.began_s = now_s if self.began_s is None else self.began_s
+
     def delivered(self, request: int, now_s: float, *, failed: bool) -> None:
         """A request was answered."""
-        self.delivered_s.append(now_s)
+        self.answered += 1
+        self._last_s = now_s
         self.failures += failed
         for part in range(self.parts):  # parts that ran in one step with others never waited
             self._runnable_s.pop((request, part), None)
@@ -120,7 +126,7 @@ class RunLog(Product):
     @property
     def elapsed_s(self) -> float:
         """Seconds from the start of the first step to the last answer."""
-        return self.delivered_s[-1] - self._first_s if self.delivered_s and self._first_s is not None else 0.0
+        return self._last_s - self._first_s if self.answered and self._first_s is not None else 0.0
 
     def total_of(self, part: int) -> PartTotals:
         """The totals of a part over all workers, without `recent_s`."""
@@ -158,7 +164,7 @@ def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: 
 
 
 def _events(log: RunLog, parts: Sequence[str], workers: Sequence[str]) -> Iterator[dict[str, Any]]:
-    zero_s = min(log.arrived_s, default=0.0)
+    zero_s = log.began_s or 0.0
     for worker, name in enumerate(workers):
         yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": worker, "args": {"name": name}}
     for span in log.spans:

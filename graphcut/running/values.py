@@ -6,7 +6,7 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 
 import ctypes
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -20,6 +20,27 @@ Values = Mapping[str, Value]  #: by tensor name.
 Feeds = Mapping[str, object]  #: a user's inputs by name: arrays, or lists, dicts and None for what is not a tensor.
 Outputs = dict[str, Any]  #: outputs for a user, likewise.
 OnError = Literal["raise", "skip"]  #: if an input fails: raise the error, or return it in place of the outputs.
+
+
+class Source:
+    """A user's inputs. If fetching one raises an error, they end there; the error is raised after what came before."""
+
+    def __init__(self, feeds: Iterable[Feeds]) -> None:
+        self._feeds = feeds
+        self._error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Feeds]:
+        """The inputs up to the error."""
+        try:
+            yield from self._feeds
+        except Exception as error:  # noqa: BLE001 - `check` raises it
+            self._error = error
+
+    def check(self) -> None:
+        """Raise the error, if there was one."""
+        if self._error is not None:
+            raise self._error
+
 
 NON_NUMPY_TYPES: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "bfloat16": (np.uint16, 16),

@@ -75,24 +75,25 @@ def _run(
     else:
         arrivals = _poisson_arrivals(executor, request, requests, rate_per_s, seed)
     answered, stopped = 0, ""
+    arrived_s, delivered_s = list[float](), list[float]()
     try:
-        for answer in scheduler.run(arrivals):
+        for answer in scheduler.run(_timed(arrivals, executor, arrived_s)):
             answered += not isinstance(answer, RunError)
+            delivered_s.append(executor.now())
     except RunError as error:
         stopped = str(error)
-    log = scheduler.log
-    total_s = log.delivered_s[-1] if log.delivered_s and not stopped else executor.now()
+    total_s = delivered_s[-1] if delivered_s and not stopped else executor.now()
     return SimulationResult(
         requests=requests,
         answered=answered,
-        failed=log.failures,
+        failed=scheduler.log.failures,
         stopped=stopped,
         rate_per_s=rate_per_s,
         window=window,
         seed=seed,
         total_s=total_s,
         per_s=answered / total_s if total_s else 0.0,
-        latency=latency_of([end - start for start, end in zip(log.arrived_s, log.delivered_s, strict=False)]),
+        latency=latency_of([end - start for start, end in zip(arrived_s, delivered_s, strict=False)]),
         lost=executor.network.lost_messages,
         restarted=len(executor.restarted),
         is_exact=scenario.is_exact,
@@ -107,6 +108,16 @@ def _run(
             for link in executor.network.links
         ),
     )
+
+
+def _timed(
+    arrivals: Iterator[Request | None], executor: SimulatedExecutor, arrived_s: list[float]
+) -> Iterator[Request | None]:
+    """`arrivals`, whose times are appended to `arrived_s`."""
+    for request in arrivals:
+        if request is not None:
+            arrived_s.append(executor.now())
+        yield request
 
 
 def _poisson_arrivals(

@@ -112,7 +112,7 @@ def test_the_table_shows_ratios_and_whether_outputs_are_the_same() -> None:
 
 def test_the_run_report_shows_the_time_of_each_part_and_deaths() -> None:
     log = RunLog(2, 2)
-    log.arrived_s.append(0.0)
+    log.arrived(0.0)
     log.runnable(0, 0, 0.0)
     log.started(0, Step(0, (0,), ()), 0.5)
     log.done(0, Step(0, (0,), ()), (1.0,), 1.5)
@@ -150,7 +150,7 @@ def test_another_model_than_the_one_that_was_cut_is_refused(cascade: Cascade, tm
 
 def test_the_expected_time_includes_transfers_and_loading_is_not_waiting() -> None:
     log = RunLog(1, 1)
-    log.arrived_s.append(0.0)
+    log.arrived(0.0)
     log.runnable(0, 0, 0.0)
     log.loaded(0, {}, 3.0)
     log.started(0, Step(0, (0,), ()), 3.5)

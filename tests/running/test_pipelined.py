@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import active_count
+from threading import Event, Thread, Timer, active_count
+from time import monotonic, sleep
 from typing import Any, Literal
+from weakref import ref
 
 import numpy as np
 import onnx
@@ -20,8 +23,10 @@ import graphcut
 from graphcut import At, Cascade, ModelSplitter, Pipeline, RunError, RunLog, SessionConfig, UsageError, demos
 from graphcut.inputs.generating import generate
 from graphcut.running.batches import BatchAxis, batch_axis
+from graphcut.running.in_process.runner import Runner
 from graphcut.running.run_log import save_trace
-from graphcut.running.scheduling.assignment import assign_parts
+from graphcut.running.scheduling.assignment import Via, assign_parts
+from graphcut.running.values import Feeds, Outputs
 
 from conftest import floats, model_of
 
@@ -85,6 +90,95 @@ def test_feeds_are_fetched_as_the_window_allows(cascade: Cascade) -> None:
         next(flow)
     flow.close()  # type: ignore[attr-defined]
     assert len(fetched) <= 5 + 3 + 1
+
+
+def stream_on_two(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Outputs | RunError]:
+    return graphcut.stream(cascade, feeds, workers=2, on_error="skip")
+
+
+def run_all_loaded(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Outputs | RunError]:
+    return Runner(cascade).run_all(feeds, on_error="skip")
+
+
+def run_in_turn(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Outputs | RunError]:
+    return Runner(cascade, memory_bytes=1, forced=True).run_all(feeds, on_error="skip")
+
+
+@pytest.mark.parametrize("run", [stream_on_two, run_all_loaded, run_in_turn])
+@pytest.mark.parametrize("number", [0, 5])
+def test_what_was_fetched_before_a_source_raises_is_answered(
+    cascade: Cascade, run: Callable[[Cascade, Iterable[Feeds]], Iterator[Outputs | RunError]], number: int
+) -> None:
+    def feeds() -> Iterator[Feeds]:
+        yield from ({"x": rows(1, seed=i)} for i in range(number))
+        raise RunError("the disk is gone")
+
+    found: list[Outputs | RunError] = []
+    with pytest.raises(RunError, match="the disk is gone"):
+        found.extend(run(cascade, feeds()))
+    assert len(found) == number
+
+
+@pytest.fixture
+def stalled(cascade: Cascade) -> Iterator[tuple[Pipeline, Event]]:
+    """A pipeline that delivers nothing until an event is set."""
+    delivering, go_on = Event(), Event()
+
+    def wait(_: object) -> None:
+        delivering.set()
+        go_on.wait()
+
+    with Pipeline(cascade, workers=2, window=2) as pipeline:
+        pipeline.submit({"x": rows(1)}).add_done_callback(wait)
+        delivering.wait()
+        yield pipeline, go_on
+
+
+def test_submit_waits_while_twice_the_window_is_unanswered(stalled: tuple[Pipeline, Event]) -> None:
+    pipeline, go_on = stalled
+    futures: list[Future[Outputs]] = []
+    thread = Thread(target=lambda: futures.extend(pipeline.submit({"x": rows(1)}) for _ in range(10)))
+    thread.start()
+    thread.join(0.2)
+    assert len(futures) == 4
+    go_on.set()
+    thread.join()
+    assert [future.result()["y"].shape for future in futures] == [(1, 4)] * 10
+
+
+def test_closing_releases_threads_that_wait_to_submit(stalled: tuple[Pipeline, Event]) -> None:
+    pipeline, go_on = stalled
+    submit = lambda _: pipeline.submit({"x": rows(1)}).exception()  # noqa: E731
+    with ThreadPoolExecutor(8) as pool:
+        errors = pool.map(submit, range(8))
+        Timer(0.1, go_on.set).start()
+        pipeline.close()
+        assert {str(error) for error in errors} <= {"None", "the pipeline was closed before this was answered"}
+
+
+def test_a_callback_does_not_wait_to_submit(cascade: Cascade) -> None:
+    more: list[Future[Outputs]] = []
+    with Pipeline(cascade, workers=2, window=2) as pipeline:
+        first = pipeline.submit({"x": rows(1)})
+        first.add_done_callback(lambda _: more.extend(pipeline.submit({"x": rows(1)}) for _ in range(10)))
+        pipeline.submit({"x": rows(1)}).result()
+        assert [future.result()["y"].shape for future in more] == [(1, 4)] * 10
+
+
+@pytest.mark.parametrize("via", ["threads", "processes"])
+def test_a_pipeline_that_is_dropped_answers_what_it_got_and_is_freed(cascade: Cascade, via: Via) -> None:
+    before = active_count()
+    pipeline = Pipeline(cascade, via=via, workers=2)
+    futures = [pipeline.submit({"x": rows(1)}) for _ in range(5)]
+    found = ref(pipeline)
+    del pipeline
+    gc.collect()
+    assert found() is None
+    assert [future.result()["y"].shape for future in futures] == [(1, 4)] * 5
+    end = monotonic() + 20
+    while active_count() > before and monotonic() < end:
+        sleep(0.01)
+    assert active_count() == before
 
 
 def test_stopping_early_ends_all_threads(cascade: Cascade) -> None:

@@ -381,6 +381,45 @@ def test_a_hung_worker_is_replaced(
     assert [(worker, why) for worker, why, _ in log.deaths] == [(1, "it hung")]
 
 
+STOPPED = """
+import pathlib, sys
+import numpy as np
+import graphcut
+from graphcut.running.scheduling import scheduler
+
+scheduler.LEAST_PATIENCE_S = 0.5
+log = graphcut.RunLog(3, 3)
+def feeds():
+    while not pathlib.Path(sys.argv[2]).exists():
+        yield {"x": np.ones((4000, 4), np.float32)}
+for number, _ in enumerate(graphcut.stream(sys.argv[1], feeds(), via="processes", workers=3, log=log)):
+    if number == 20:
+        print("running", flush=True)
+print(log.deaths)
+"""
+
+
+@pytest.mark.parametrize("with_workers", [False, True], ids=["alone", "with its workers"])
+def test_no_worker_is_ended_because_the_program_was_stopped(
+    cascade: Cascade,
+    tmp_path: Path,
+    with_workers: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    process = started(["-c", STOPPED], str(cascade.root), str(tmp_path / "enough"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    stopped = [process.pid, *(workers_of(folders_of(process.pid)) if with_workers else [])]
+    for _ in range(3):
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for one in stopped:
+                os.kill(one, number)
+            time.sleep(0.8 if number == signal.SIGSTOP else 0.1)
+    (tmp_path / "enough").touch()
+    said = process.stdout.read()
+    process.stdout = None
+    assert (ended(process), said) == ((0, ""), "[]\n")
+
+
 def test_a_slow_worker_does_not_count_as_hung(cascade: Cascade, workers: list[subprocess.Popen[bytes]]) -> None:
     """The worker is stopped for 20 of every 25 ms."""
     over = Event()

@@ -6,8 +6,8 @@ import heapq
 import random
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, fields, replace
 from itertools import count, pairwise
 from typing import Any, cast
 
@@ -79,6 +79,15 @@ class Script:
             if for_good:
                 self.gone.add(worker)
             return self.dead(worker, "it was killed") if self.workers[worker].is_alive else None
+
+        self.at(time, moment)
+
+    def stop_at(self, time: float, seconds: float) -> None:
+        """Stop the whole machine: what was to happen happens so much later."""
+
+        def moment() -> None:
+            self.moments = [(time + seconds, number, one) for time, number, one in self.moments]
+            self.time += seconds
 
         self.at(time, moment)
 
@@ -260,6 +269,7 @@ class Run:
 
     answers: list[Answer]
     scheduler: Scheduler
+    times: list[float] = field(default_factory=list)  #: when they came.
 
 
 def play(
@@ -273,10 +283,13 @@ def play(
     options.setdefault("window", 4)
     options.setdefault("deadline_s", 100.0)
     scheduler = Scheduler(Routing(script.units, outputs), script, workers, **options)
-    answers = list(scheduler.run(until_idle(script, requests)))
+    answers, times = list[Answer](), list[float]()
+    for answer in scheduler.run(until_idle(script, requests)):
+        answers.append(answer)
+        times.append(script.time)
     assert script.is_closed
     assert script.placed == {}
-    return Run(answers, scheduler)
+    return Run(answers, scheduler, times)
 
 
 def until_idle(script: Script, requests: Iterable[Request | None]) -> Iterator[Request | None]:
@@ -360,7 +373,7 @@ def test_several_owners_of_a_part_share_its_requests() -> None:
     script = Script(row(2), 4, costs=[1, 3])
     found = play(script, workers_with([0], [1], [1], [1]), feeds(9), ["t2"], window=9)
     assert found.answers == by_hand(script.units, ["t2"], feeds(9))
-    assert found.scheduler.log.delivered_s == [5 + i for i in range(9)]
+    assert found.times == [5 + i for i in range(9)]
 
 
 def test_a_residual_tensor_is_released_after_its_last_reader() -> None:
@@ -565,6 +578,47 @@ def test_workers_are_not_hung_if_the_scheduler_was_not_called() -> None:
     assert scheduler.log.deaths == []
 
 
+def test_workers_are_not_hung_if_the_whole_machine_was_stopped() -> None:
+    """Twice in a step, each time for a minute. A step takes 4 s, so a worker is hung after 40 s."""
+    script = Script(row(2), 2, costs=[4, 4])
+    script.stop_at(23, 60)
+    script.stop_at(24, 60)
+    found = play(script, workers_with([0], [1]), feeds(8), ["t2"])
+    assert found.answers == by_hand(script.units, ["t2"], feeds(8))
+    assert found.scheduler.log.deaths == []
+    assert found.times == [9, 13, 17, 21, *(25 + 120 + 4 * i for i in range(4))]
+
+
+def test_a_wake_up_is_no_timeout() -> None:
+    """The scheduler is stopped, and woken by a new request before it sees what its worker reported meanwhile."""
+    script = Script(row(1), 1)
+    waking = [0]
+
+    def next_event(timeout_s: float | None) -> Event | None:
+        if len(script.ran) == 4 and not waking[0]:
+            waking[0] = 1
+            script.time += 60
+            return None
+        return Script.next_event(script, timeout_s)
+
+    script.next_event = next_event  # type: ignore[method-assign]
+    found = play(script, workers_with([0]), feeds(6), ["t1"])
+    assert found.answers == by_hand(script.units, ["t1"], feeds(6))
+    assert found.scheduler.log.deaths == []
+
+
+def sizes_of(log: RunLog) -> dict[str, int]:
+    return {one.name: len(value) for one in fields(log) if isinstance(value := getattr(log, one.name), Sized)}
+
+
+def test_a_log_without_tracing_does_not_grow() -> None:
+    few, many = (
+        play(Script(row(3), 2), workers_with([0, 1], [2]), feeds(number), ["t3"]).scheduler.log for number in (5, 500)
+    )
+    assert (few.answered, many.answered) == (5, 500)
+    assert sizes_of(few) == sizes_of(many)
+
+
 # Devices that do not come back
 
 
@@ -696,7 +750,7 @@ def step_by_step(requests: Sequence[Request], scheduler: list[Scheduler]) -> Ite
 
 
 def _delivered(scheduler: Scheduler, requests: Sequence[Request], sequence: int | None) -> int:
-    return sum(r.sequence == sequence for r in requests[: len(scheduler.log.delivered_s)])
+    return sum(r.sequence == sequence for r in requests[: scheduler.log.answered])
 
 
 def decode(script: Script, workers: Sequence[WorkerState], requests: Sequence[Request], window: int = 4) -> Run:
@@ -924,4 +978,4 @@ def test_sequences_are_exact_whichever_workers_die(seed: int) -> None:
 def test_a_given_log_is_written_to() -> None:
     log = RunLog(1, 1)
     play(Script(row(1), 1), workers_with([0]), feeds(2), ["t1"], log=log)
-    assert log.delivered_s == [2, 3]
+    assert (log.began_s, log.answered, log.elapsed_s) == (0, 2, 2)

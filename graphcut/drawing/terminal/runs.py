@@ -83,10 +83,9 @@ def _busy(log: RunLog, workers: Sequence[str]) -> str:
 
 
 def _sentence(log: RunLog, what: str) -> str:
-    done = len(log.delivered_s)
-    each = f", {done / log.elapsed_s:,.1f} a second" if log.elapsed_s else ""
+    each = f", {log.answered / log.elapsed_s:,.1f} a second" if log.elapsed_s else ""
     failed = f"; {count(log.failures, what)} failed" if log.failures else ""
-    return f"{count(done, what)} in {duration(log.elapsed_s)}{each}{failed}."
+    return f"{count(log.answered, what)} in {duration(log.elapsed_s)}{each}{failed}."
 
 
 def _difference(difference: float | None) -> str:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Final, cast
 
 from ...core.errors import RunError
@@ -65,7 +65,7 @@ class ProcessExecutor(Executor):
         self._selector = selectors.DefaultSelector()
         self._wake_sender, self._wake_receiver = socket.socketpair()
         self._wake_sender.setblocking(False)  # when it is full, a wake is pending anyway
-        self._wake_lock = Lock()
+        self._wake_lock = RLock()  # the garbage collector may end a pipeline while it is held
         self._selector.register(self._wake_receiver, selectors.EVENT_READ)
 
     # Workers
@@ -167,8 +167,7 @@ class ProcessExecutor(Executor):
             found = [key.data for key, _ in self._selector.select(timeout_s)]
             if None in found:
                 self._wake_receiver.recv(4096)
-                return None
-            self._readable.extend(found)
+            self._readable.extend(worker for worker in found if worker is not None)
         return self._receive(self._readable.popleft()) if self._readable else None
 
     def wake(self) -> None:

@@ -118,10 +118,10 @@ class Executor(Protocol):
         return perf_counter()
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """The next event; None after `timeout_s` seconds without one (None: no limit), or after `wake`."""
+        """The next event; None after `timeout_s` seconds without one (None: no limit), or if `wake` comes first."""
 
     def wake(self) -> None:
-        """Make `next_event` return None now. May be called from another thread."""
+        """Make `next_event` return now, None if there is no event. May be called from another thread."""
 
     def close(self) -> None:
         """End all workers and free everything."""

@@ -158,8 +158,9 @@ class RayExecutor(Executor):
                 callback = self._callbacks.get(timeout=None if end is None else max(0.0, end - perf_counter()))
             except Empty:
                 return None
-            event = None if callback is None else callback()
-            if callback is None or event is not None:
+            if callback is None:
+                end = perf_counter()  # woken: only what is there already
+            elif (event := callback()) is not None:
                 return event
 
     def wake(self) -> None:
@@ -274,13 +275,13 @@ class RayExecutor(Executor):
         """Wait until the actor runs, and note its machine. The reason if no machine can run it, else empty."""
         placement = cast("WorkerPlacement", self._placement)
         answer = actor.remote.location.remote()
-        start = last_seen = perf_counter()
+        waited_s = absent_s = 0.0  # in polls, so that a stop of this process does not count
         while not ray.wait([answer], timeout=_POLL_S)[0]:
-            now, missing = perf_counter(), placement.missing_device(actor.worker)
-            last_seen = last_seen if missing else now
-            if now - last_seen > ABSENT_S:
+            missing = placement.missing_device(actor.worker)
+            waited_s, absent_s = waited_s + _POLL_S, absent_s + _POLL_S if missing else 0.0
+            if absent_s > ABSENT_S:
                 return f"no machine of the cluster is {missing} any more"
-            if now - start > ROOM_S:
+            if waited_s > ROOM_S:
                 return f"no machine of the cluster had room for it in {ROOM_S:.0f} s"
         node, folder, version = ray.get(answer)
         if version != __version__:

@@ -12,7 +12,7 @@ from ...core.errors import RunError
 from ...core.manifest import CascadeLike, open_cascade
 from ..process_memory import PeakMemory, available_bytes, resident_bytes, return_large_blocks, unloaded_library_bytes
 from ..stage import SessionConfig
-from ..values import Feeds, OnError, Outputs, Value, shape_of, to_array
+from ..values import Feeds, OnError, Outputs, Source, Value, shape_of, to_array
 from .layerwise import LayerwisePass
 from .loaded_parts import LoadedParts
 from .memory_plan import (
@@ -162,7 +162,8 @@ class Runner:
             RunError: at once if the memory limit is too small for the first input; then as for `run`.
         """
         times = len(feeds) if isinstance(feeds, Sized) else None
-        inputs = self._input_values(feeds)
+        source = Source(feeds)
+        inputs = self._input_values(source)
         bad = []
         for first in inputs:
             if not isinstance(first, RunError):
@@ -171,12 +172,13 @@ class Runner:
                 raise first
             bad.append(first)
         else:
-            return (error for error in bad)
+            return _then_check(iter(bad), source)
         forecast = self._predict(first, times=times, is_once=True)
         everything = chain(bad, [first], inputs)
         if forecast.is_resident:
-            return (answer for values in everything for answer in self._run_one(values, on_error))
-        return self._pass(everything, forecast, on_error)
+            answers = (answer for values in everything for answer in self._run_one(values, on_error))
+            return _then_check(answers, source)
+        return _then_check(self._pass(everything, forecast, on_error), source)
 
     def _input_values(self, feeds: Iterable[Feeds]) -> Iterator[dict[str, Value] | RunError]:
         for feed in feeds:
@@ -252,6 +254,11 @@ class Runner:
                 yield from LayerwisePass(self._cascade, store, on_error=on_error).run(admitted, self._parts)
             finally:
                 self._parts.end_pass()
+
+
+def _then_check(answers: Iterator[Outputs | RunError], source: Source) -> Generator[Outputs | RunError]:
+    yield from answers
+    source.check()
 
 
 def _shapes(values: Mapping[str, Value]) -> dict[str, tuple[int, ...]]:

@@ -106,7 +106,7 @@ class Scheduler:
                 return
             if request is None:
                 return
-            self.log.arrived_s.append(self._executor.now())
+            self.log.arrived(self._executor.now())
             self._start(self._arrived, request)
             self._arrived += 1
 
@@ -226,12 +226,11 @@ class Scheduler:
     # Events
 
     def _wait(self) -> None:
-        due = self.pool.next_time()
-        left = None if due is None else max(0.0, due - self._executor.now())
+        left = self.pool.left_s()
         event = self._executor.next_event(left)
         if event is not None:
             self._handle(event)
-        # If this process was suspended, events that came meanwhile are handled before any worker is killed.
+        # Events that came already are handled before any worker is killed.
         self._overdue_events = self._overdue_events + 1 if event is not None and left == 0 else 0
         if event is None or self._overdue_events > len(self.pool.workers):
             self._overdue_events = 0

@@ -14,6 +14,27 @@ from .requests import ScheduledPart
 #: in between, it is not restarted any more.
 _PAUSES_S: Final = (0.0, 0.2, 1.0)
 _HUNG: Final = "it hung"
+LOOK_S: Final = 0.25  #: the scheduler reads its clock at least so often while it waits for a worker.
+
+
+class WatchClock:
+    """The time in which the scheduler watched its workers, for deadlines and restarts.
+
+    Between two readings it advances by `LOOK_S` at most. More real time means that this process, or the whole machine,
+    was stopped: workers could not report, or could not work.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._read_s = executor.now()
+        self._left_out_s = 0.0
+
+    def now(self) -> float:
+        """The watched time in seconds."""
+        time_s = self._executor.now()
+        self._left_out_s += max(0.0, time_s - self._read_s - LOOK_S)
+        self._read_s = time_s
+        return time_s - self._left_out_s
 
 
 @dataclass(slots=True)
@@ -56,6 +77,7 @@ class WorkerPool:
         self.parts = parts
         self._executor = executor
         self._start_s = start_s
+        self._clock = WatchClock(executor)
         self._restarts: list[tuple[float, int]] = []
         self._deadlines: list[tuple[float, int]] = []
         self._idle: list[list[int]] = [[] for _ in parts]
@@ -101,15 +123,16 @@ class WorkerPool:
         parts = {*worker.owns, *worker.overlap, *worker.requested, *more}
         return sum(self.parts[i].memory_bytes for i in parts) <= worker.memory_bytes
 
-    def next_time(self) -> float | None:
-        """The time of the next restart or deadline."""
+    def left_s(self) -> float | None:
+        """How long the scheduler may wait for an event: until the next restart or deadline, at most `LOOK_S`."""
         while self._deadlines and self.workers[self._deadlines[0][1]].deadline != self._deadlines[0][0]:
             heapq.heappop(self._deadlines)  # it was met
-        return min([time for time, _ in (*self._restarts[:1], *self._deadlines[:1])], default=None)
+        due = min([time for time, _ in (*self._restarts[:1], *self._deadlines[:1])], default=None)
+        return None if due is None else min(LOOK_S, max(0.0, due - self._clock.now()))
 
     def restart_and_kill(self) -> None:
         """Restart the workers whose pause is over, and kill those whose deadline has passed."""
-        now = self._executor.now()
+        now = self._clock.now()
         while self._restarts and self._restarts[0][0] <= now:
             self._start(heapq.heappop(self._restarts)[1])
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -122,7 +145,7 @@ class WorkerPool:
     def set_deadline(self, index: int, seconds: float) -> None:
         """Consider a worker hung after `seconds` from now."""
         if self._executor.can_die:
-            self.workers[index].deadline = time = self._executor.now() + seconds
+            self.workers[index].deadline = time = self._clock.now() + seconds
             heapq.heappush(self._deadlines, (time, index))
 
     def loaded(self, index: int, parts: frozenset[int]) -> None:
@@ -144,7 +167,7 @@ class WorkerPool:
             worker.is_gone = True
             self._reassign(index)
         else:
-            heapq.heappush(self._restarts, (self._executor.now() + _PAUSES_S[worker.deaths - 1], index))
+            heapq.heappush(self._restarts, (self._clock.now() + _PAUSES_S[worker.deaths - 1], index))
 
     def _start(self, index: int) -> None:
         worker = self.workers[index]
