@@ -2,15 +2,15 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, takewhile
 from typing import Final, TypeVar
 
 from ..core.graph import Graph
+from .scene import ModulePath
 
-_NUMBERED: Final = re.compile(r"(.*)\.(\d+)")
 _WELL_KNOWN: Final = (
     (re.compile(r"(tok|word|token)?_?embed(_tokens|ding|dings|der)?s?|wte"), "embedding"),
     (re.compile(r"(lm_)?head|output_projection"), "head"),
@@ -19,23 +19,21 @@ _MAX_KINDS: Final = 3
 _MINOR: Final = 0.1  #: a module with a smaller share of a part's nodes and of its weights is not mentioned.
 _SYMBOL: Final = 1  #: module names with so many letters are no words: they are written as in a path, `d.0-3`.
 _MAJOR: Final = 0.2  #: a module with a larger share of all nodes is described by its numbered modules: `layers 0-7`.
-ModuleUse = tuple[str, int]  #: a node's module, and the bytes of the weights that it is the first to read.
+ModuleUse = tuple[ModulePath, int]  #: a node's module, and the bytes of the weights that it is the first to read.
 _Key = TypeVar("_Key")
-_Step = tuple[str, int | None]
-_Path = tuple[_Step, ...]
 _Kind = tuple[tuple[str, ...], str]  #: the name of modules of one kind, after those of the modules around it.
 
 
-def part_labels(graph: Graph, rows: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """For each part, given by its nodes, its description; empty if nothing is known."""
-    return labels([list(_module_uses(graph, row)) for row in rows])
+def part_labels(graph: Graph, rows: Sequence[Sequence[int]], modules: Mapping[int, ModulePath]) -> tuple[str, ...]:
+    """For each part, given by its nodes, its description by their `layer_modules`; empty if nothing is known."""
+    return labels([list(_module_uses(graph, row, modules)) for row in rows])
 
 
-def _module_uses(graph: Graph, row: Sequence[int]) -> Iterable[ModuleUse]:
+def _module_uses(graph: Graph, row: Sequence[int], modules: Mapping[int, ModulePath]) -> Iterable[ModuleUse]:
     seen: set[str] = set()
     for i in row:
         node = graph.nodes[i]
-        yield node.module, sum(graph.weights[name].bytes for name in node.weights if name not in seen)
+        yield modules[i], sum(graph.weights[name].bytes for name in node.weights if name not in seen)
         seen.update(node.weights)
 
 
@@ -50,9 +48,8 @@ class _Labeler:
     rows: Sequence[Sequence[ModuleUse]]
 
     @cached_property
-    def _paths(self) -> Mapping[str, _Path]:
-        modules = dict.fromkeys(module for row in self.rows for module, _ in row)
-        return {module: _path(module) for module in modules}
+    def _paths(self) -> Collection[ModulePath]:
+        return dict.fromkeys(module for row in self.rows for module, _ in row)
 
     @cached_property
     def _opened(self) -> frozenset[tuple[str, ...]]:
@@ -60,12 +57,12 @@ class _Labeler:
 
         These are major modules that contain numbered ones, and modules without numbered ones that several rows share.
         """
-        numbered = {outer for path in self._paths.values() for outer in _outer_modules(path)}
+        numbered = {outer for path in self._paths for outer in _outer_modules(path)}
         rows_of: dict[tuple[str, ...], set[int]] = defaultdict(set)
         nodes = Counter[tuple[str, ...]]()
         for i, row in enumerate(self.rows):
             for module, times in Counter(module for module, _ in row).items():
-                names = tuple(name for name, _ in self._paths[module])
+                names = tuple(name for name, _ in module)
                 for depth in range(1, len(names) + 1):
                     nodes[names[:depth]] += times
                     if depth < len(names):
@@ -74,11 +71,11 @@ class _Labeler:
         return frozenset(major | {names for names, rows in rows_of.items() if len(rows) > 1 and names not in numbered})
 
     @cached_property
-    def _kinds(self) -> Mapping[str, tuple[_Kind, int | None] | None]:
+    def _kinds(self) -> Mapping[ModulePath, tuple[_Kind, int | None] | None]:
         """For each module its kind and its number; None if nothing is known."""
-        return {module: self._kind(path) for module, path in self._paths.items()}
+        return {path: self._kind(path) for path in self._paths}
 
-    def _kind(self, path: _Path) -> tuple[_Kind, int | None] | None:
+    def _kind(self, path: ModulePath) -> tuple[_Kind, int | None] | None:
         names = tuple(name for name, _ in path)
         for depth, (name, number) in enumerate(path):
             if number is not None or names[: depth + 1] not in self._opened:
@@ -121,19 +118,20 @@ class _Labeler:
                 _add(sizes.setdefault(kind, [0, 0]), weight_bytes)
                 numbers[kind].update([] if number is None else [number])
         kinds = _important(sizes)
-        return ", ".join(_phrase(self._names[kind], list(self._pieces(row, kind, numbers[kind]))) for kind in kinds)
+        major = {kind: [n for n in sorted(numbers[kind]) if row in self._holders[kind, n]] for kind in kinds}
+        shown = [kind for kind in kinds if major[kind] or not numbers[kind]] or kinds
+        rows = (
+            [(n, self._piece(row, self._holders[kind, n])) for n in major[kind] or sorted(numbers[kind])]
+            for kind in shown
+        )
+        return ", ".join(_phrase(self._names[kind], pieces) for kind, pieces in zip(shown, rows, strict=True))
 
-    def _pieces(self, row: int, kind: _Kind, numbers: Iterable[int]) -> Iterable[tuple[int, str]]:
-        """The numbers of a kind in a row; with `start`, `middle` or `end` for a module that other rows hold as well.
-
-        Modules of which the row holds a minor share are left out, unless there is nothing else.
-        """
-        found = [(number, self._holders[kind, number]) for number in sorted(numbers)]
-        for number, holders in [one for one in found if row in one[1]] or found:
-            if len(holders) < 2 or row not in holders:
-                yield number, ""
-            else:
-                yield number, "start" if row == holders[0] else "end" if row == holders[-1] else "middle"
+    def _piece(self, row: int, holders: Sequence[int]) -> str:
+        """Which piece of a module a row has, of which others hold more than a minor share; empty for all of it."""
+        others = [other for other in holders if other != row]
+        if not others:
+            return ""
+        return "start" if row < others[0] else "end" if row > others[-1] else "middle"
 
 
 def _add(size: list[int], weight_bytes: int) -> None:
@@ -170,33 +168,18 @@ def _phrase(name: str, pieces: Sequence[tuple[int, str]]) -> str:
 
 def _numbered(name: str, numbers: Sequence[int]) -> str:
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    ranges = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    ranges = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs[:_MAX_KINDS])
+    ranges += ", …" if len(runs) > _MAX_KINDS else ""
     if name[-1:].isdigit() or len(name) <= _SYMBOL:
         return f"{name}.{ranges}"
-    is_one = len(numbers) == 1 and name.endswith("s") and not name.endswith("ss")
-    return f"{name[:-1] if is_one else name} {ranges}"
+    if len(numbers) == 1 and name.endswith("s") and not name.endswith("ss"):
+        name = name[:-1]
+    elif len(numbers) > 1 and name.endswith(("layer", "block")):
+        name += "s"
+    return f"{name} {ranges}"
 
 
-def _path(module: str) -> _Path:
-    """The steps of a module's path; `layers.3` and `layers/3` are both `layers`, 3."""
-    steps: list[_Step] = []
-    for word in filter(None, module.split("/")):
-        numbered = _NUMBERED.fullmatch(word)
-        if numbered and _is_index(numbered[2]):
-            steps.append((numbered[1], int(numbered[2])))
-        elif word.isdecimal() and _is_index(word) and steps and steps[-1][1] is None:
-            steps[-1] = (steps[-1][0], int(word))
-        else:
-            steps.append((word, None))
-    return tuple(steps)
-
-
-def _is_index(digits: str) -> bool:
-    """Whether it is short enough for an index; long ones are hashes, and `int` refuses very long ones."""
-    return digits.isascii() and len(digits) <= 6
-
-
-def _outer_modules(path: _Path) -> Iterable[tuple[str, ...]]:
+def _outer_modules(path: ModulePath) -> Iterable[tuple[str, ...]]:
     """The modules around the first numbered one."""
     depth = next((i for i, (_, number) in enumerate(path) if number is not None), 0)
     return (tuple(name for name, _ in path[: i + 1]) for i in range(depth))

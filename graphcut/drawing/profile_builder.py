@@ -8,7 +8,7 @@ from ..analysis.liveness import Liveness
 from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
 from ..loading.model import TensorBytes
-from .scene import CutOption, CutProfile
+from .scene import CutOption, CutProfile, ModulePath
 
 _SHARES: Final = 8
 
@@ -18,12 +18,13 @@ def build_profile(
     rows: Sequence[Sequence[int]],
     sizes: TensorBytes,
     keys: Iterable[int],
+    modules: Mapping[int, ModulePath],
     repeat: RepeatedBlock | None = None,
 ) -> CutProfile:
     """The profile of a graph; linear in its nodes and edges.
 
-    `rows` are the flowing nodes of each part, in topological order. A model that is not cut has one row, and `repeat`
-    is the block that it repeats.
+    `rows` are the flowing nodes of each part, in topological order; `modules` their `layer_modules`. A model that is
+    not cut has one row, and `repeat` is the block that it repeats.
     """
     order = [node for row in rows for node in row]
     liveness = Liveness(graph, order, sizes)
@@ -34,7 +35,7 @@ def build_profile(
     return CutProfile(
         nodes=tuple(graph.nodes[node].name for node in order),
         ops=tuple(graph.nodes[node].op for node in order),
-        modules=tuple(graph.nodes[node].module for node in order),
+        modules=tuple(modules[node] for node in order),
         alive=tuple(liveness.profile),
         near=tuple(liveness.bytes_alive(near)),
         exact=tuple(number == 0 for number in liveness.unknown_alive()),

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+ModulePath = tuple[tuple[str, int | None], ...]
+"""The modules around a node, outermost first, each a name and its number: `layers.3` is `("layers", 3)`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
@@ -113,7 +116,7 @@ class CutProfile:
 
     nodes: tuple[str, ...]  #: names.
     ops: tuple[str, ...]  #: operators.
-    modules: tuple[str, ...]  #: module paths; empty strings if unknown.
+    modules: tuple[ModulePath, ...]  #: their modules as labels show them; empty if unknown.
     alive: tuple[int, ...]  #: bytes alive after each node: what a cut there would send, without recomputation.
     #: the same without long-lived tensors. A tensor is long-lived if it is residual; in a model that is not cut, if it
     #: skips a repeated block, or without such a block more than an eighth of the nodes.

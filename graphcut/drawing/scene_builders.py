@@ -18,6 +18,7 @@ from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
 from . import sentences
 from .card_builders import cascade_card, file_bytes, own_nodes, plan_card, replica_counts
+from .layer_modules import layer_modules
 from .part_labels import part_labels
 from .profile_builder import best_options, build_profile, most_balanced
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
@@ -30,7 +31,8 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     """The scene of a model that is not cut: its cut profile and its cut points."""
     model = analysis.sized
     graph = model.graph
-    profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, analysis.repeat)
+    modules = layer_modules(graph, analysis.repeat)
+    profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, modules, analysis.repeat)
     best = most_balanced(best_options(profile))
     return Scene(
         title=model.path.name,
@@ -83,7 +85,8 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
     sent = sizes if plan.costs is None else plan.costs.sent_bytes
     tensors = tuple(_boundary_tensors(blocks, wiring, model.boundary_types, sent))
     holders = Counter(node for block in blocks for node in block.replicas)
-    labels, depths = part_labels(model.graph, rows), _depths(wiring, len(blocks))
+    modules = layer_modules(model.graph, analysis.repeat)
+    labels, depths = part_labels(model.graph, rows, modules), _depths(wiring, len(blocks))
     scene = Scene(
         title=model.path.name,
         sentence="",
@@ -91,7 +94,7 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
         cards=tuple(plan_card(plan, i, names[i], labels[i], depths[i], holders) for i in range(len(blocks))),
         tensors=tensors,
         buses=buses_of(tensors),
-        profile=build_profile(model.graph, rows, sizes, analysis.key_nodes),
+        profile=build_profile(model.graph, rows, sizes, analysis.key_nodes, modules),
         recomputed=tuple(sentences.recomputations(plan.recomputed, names)),
         reasons=tuple(sentences.cut_reasons(plan.reasons, names)),
         notes=tuple(sentences.plan_notes(plan, model)),
@@ -124,9 +127,11 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         rows = own_nodes(cascade, model)
         sizes |= model.tensor_bytes
         facts = list(_facts(model, manifest.dims))
-        labels = list(part_labels(model.graph, rows))
+        analysis = Analysis(model)
+        modules = layer_modules(model.graph, analysis.repeat)
+        labels = list(part_labels(model.graph, rows, modules))
         last_nodes = [model.graph.nodes[row[-1]].name if row else "" for row in rows]
-        profile = build_profile(model.graph, rows, sizes, Analysis(model).key_nodes)
+        profile = build_profile(model.graph, rows, sizes, analysis.key_nodes, modules)
     tensors = tuple(_boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes))
     depths = _depths(cascade.wiring, len(parts))
     replicas = replica_counts(cascade, model)

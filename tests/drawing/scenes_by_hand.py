@@ -64,7 +64,7 @@ def profile(nodes: int, parts: int) -> CutProfile:
     return CutProfile(
         nodes=tuple(f"/model/layers.{i}/add" for i in range(nodes)),
         ops=("Add",) * nodes,
-        modules=tuple(f"model/layers.{i}" for i in range(nodes)),
+        modules=tuple((("model", None), ("layers", i)) for i in range(nodes)),
         alive=alive,
         near=tuple(number - 768 * KIB for number in alive),
         exact=(True,) * nodes,

@@ -296,7 +296,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
         scene = cut(end, tensors=[by_hand.tensor(by_hand.HOSTILE, 0, 1)], title=by_hand.HOSTILE)
         assert scene.profile is not None
         nodes = tuple(f"{by_hand.HOSTILE}\x1b[2J{i}" for i in range(9))
-        modules = tuple(f"{by_hand.HOSTILE}\x1b[2J" for _ in range(9))
+        modules = (((f"{by_hand.HOSTILE}\x1b[2J", None),),) * 9
         return replace(scene, profile=replace(scene.profile, nodes=nodes, modules=modules))
 
     found = changes_between(hostile(3), hostile(5))

@@ -15,7 +15,6 @@ import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
 from graphcut.core.errors import CascadeError
 from graphcut.core.text import printable
-from graphcut.drawing.part_labels import part_labels
 from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutOption, CutProfile, Scene, buses_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.sentences import answer
@@ -61,7 +60,7 @@ BUSES = buses_of((A, B, C))
 CHAIN = CutProfile(
     nodes=("relu", "exp", "neg", "add"),
     ops=("Relu", "Exp", "Neg", "Add"),
-    modules=("", "", "", ""),
+    modules=((), (), (), ()),
     alive=(32, 64, 64, 0),
     near=(0, 32, 32, 0),
     exact=(True, True, True, True),
@@ -340,67 +339,6 @@ def test_only_nodes_that_several_parts_hold_count_as_replicas(demo: Callable[[st
     cascade = graphcut.split(analysis.model, made, tmp_path / "parts")
     for scene in (scene_of_plan(made, analysis), scene_of_cascade(cascade, analysis.model)):
         assert [one.replicas for one in scene.cards] == expected
-
-
-# Contents
-
-
-@pytest.mark.parametrize(
-    ("modules", "expected"),
-    [
-        (["model/embed_tokens", "model/layers.0/mlp", "model/layers.1/mlp", "model/layers.2"], "embedding, layers 0-2"),
-        (["model/layers/4", "model/layers/5/mlp", "lm_head"], "layers 4-5, head"),
-        (["model/layers.7"], "layer 7"),
-        (["down.0", "down.1", "down.3"], "down 0-1, 3"),
-        (["layer1/0/conv1", "layer1/1"], "layer1.0-1"),
-        (["vision/layers.0", "text/layers.0", "text/layers.1"], "vision layer 0, text layers 0-1"),
-        ([""], ""),
-        (["stage.0"] * 10 + ["boxes/conv.0", "boxes/conv.1"], "stage 0, boxes"),
-        ([f"layers.{'9' * 5000}"], f"layers.{'9' * 5000}"),
-    ],
-)
-def test_a_part_is_described_by_its_modules(
-    opened: Callable[[ModelProto], Model], modules: Sequence[str], expected: str
-) -> None:
-    model = opened(model_in(modules))
-    assert part_labels(model.graph, [model.graph.flow]) == (expected,)
-
-
-def test_a_module_that_several_parts_share_is_described_by_its_content(opened: Callable[[ModelProto], Model]) -> None:
-    model = opened(model_in(["heads/boxes", "heads/logits", "heads/depth"]))
-    assert part_labels(model.graph, [[0], [1, 2]]) == ("boxes", "logits, depth")
-    bottom = opened(model_in([*["down.0"] * 10, "bottom/conv.0", "bottom/conv.1"]))
-    assert part_labels(bottom.graph, [range(11), [11]]) == ("down 0", "bottom")
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        # Two nodes a layer: the middle one is cut in two.
-        ([range(3), range(3, 6)], ("layer 0, start of 1", "layer 2, end of 1")),
-        ([range(1), range(1, 2), range(2, 6)], ("start of layer 0", "end of layer 0", "layers 1-2")),
-        ([range(1), range(1, 3), range(3, 6)], ("start of layer 0", "end of layer 0, start of 1", "layer 2, end of 1")),
-        ([range(2), range(2, 6)], ("layer 0", "layers 1-2")),
-    ],
-)
-def test_the_pieces_of_a_divided_layer_are_named(
-    opened: Callable[[ModelProto], Model], rows: Sequence[Sequence[int]], expected: Sequence[str]
-) -> None:
-    model = opened(model_in([f"model/layers.{i}/{what}" for i in range(3) for what in ("attention", "mlp")]))
-    assert part_labels(model.graph, rows) == expected
-
-
-def test_a_single_stray_node_does_not_divide_a_layer(opened: Callable[[ModelProto], Model]) -> None:
-    """One node of twenty is in the next part."""
-    model = opened(model_in([*["layers.0"] * 20, *["layers.1"] * 20]))
-    assert part_labels(model.graph, [range(19), range(19, 40)]) == ("layer 0", "layer 1")
-
-
-def test_the_head_is_named_however_small_it_is(opened: Callable[[ModelProto], Model]) -> None:
-    """A person looks for it; others of one node in thirty are passed over. `d` is no word, but part of a path."""
-    model = opened(model_in([*["layers.0"] * 14, *["layers.1"] * 14, "norm", "lm_head"]))
-    assert part_labels(model.graph, [range(30)]) == ("layers 0-1, head",)
-    assert part_labels(opened(model_in(["d.0", "d.1", "up"])).graph, [range(3)]) == ("d.0-1, up",)
 
 
 def test_a_profile_marks_lower_bounds(opened: Callable[[ModelProto], Model]) -> None:

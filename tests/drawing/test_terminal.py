@@ -214,7 +214,7 @@ def profile(alive: Sequence[int], keys: Sequence[int] = (), parts: Sequence[int]
     return CutProfile(
         nodes=names,
         ops=names,
-        modules=("",) * len(alive),
+        modules=((),) * len(alive),
         alive=tuple(alive),
         near=nothing,
         exact=sure,
