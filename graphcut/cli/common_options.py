@@ -33,6 +33,9 @@ OneInput = Annotated[Path, Option(metavar="FILE", help="A .npz file, ONNX test-d
 Seed = Annotated[int, Option(metavar="N", min=0, help="Random seed.")]
 Profile = Annotated[Literal["prefill", "decode"], Option(help="For a decoder: costs of a prompt, or of a token.")]
 Tokens = Annotated[int, Option(metavar="N", min=1, help="Prompt length for prefill, KV-cache length for decode.")]
+Outputs = Annotated[
+    str | None, Option("--outputs", metavar="NAMES", help="The outputs asked for, comma-separated; all if left out.")
+]
 Force = Annotated[bool, Option("--force", "-f", help="Overwrite an existing output.")]
 AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Optimize = Annotated[
@@ -117,6 +120,11 @@ def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = No
     from ..loading.model import load
 
     return load(path, dims=parsed_dims(dim), states=parse_state_pairs(state or ()))
+
+
+def output_names(text: str | None) -> tuple[str, ...] | None:
+    """The names in the value of --outputs; None for all."""
+    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:

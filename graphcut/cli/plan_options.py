@@ -15,7 +15,7 @@ from ..core.errors import UsageError
 from ..core.units import parse_bytes
 from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Recomputing, Within
 from .application import given_options
-from .common_options import Profile, Texts, Tokens
+from .common_options import Outputs, Profile, Texts, Tokens, output_names
 
 if TYPE_CHECKING:
     from ..loading.model import Model
@@ -30,6 +30,7 @@ _GOALS_OF: Final = {  #: the goals that an option applies to; with any other it 
     "--objective": ("--cluster",),
     "--in-flight": ("--cluster",),
     "--interleave": ("--cluster",),
+    "--outputs": ("--cluster",),
     "--pin": (*_WEIGHED, "--at-nodes"),
     "--avoid": (*_WEIGHED, "--at-nodes"),
     "--inside-layers": _BALANCED,
@@ -66,6 +67,7 @@ class PlanOptions:
     objective: Annotated[Objective, Option(help="What --cluster optimizes.")] = "throughput"
     in_flight: Annotated[int, Option(metavar="M", help="Sequences decoded at once, for --objective decode.")] = 1
     interleave: Annotated[bool, Option("--interleave", help="A device of --cluster may have several parts.")] = False
+    outputs: Outputs = None
     heads: Annotated[str | None, Option(metavar="[A,B+C]", help="One part per output or group of outputs.")] = None
     pin: Annotated[Texts, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
     avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
@@ -136,7 +138,9 @@ class PlanOptions:
         if self.memory is not None:
             return Within(parse_bytes(self.memory), _counted(self.count or ()))
         if self.cluster is not None:
-            return Across(read_cluster(self.cluster), self.objective, self.in_flight, self.interleave)
+            return Across(
+                read_cluster(self.cluster), self.objective, self.in_flight, self.interleave, output_names(self.outputs)
+            )
         if self.heads is not None:
             return Heads(tuple(tuple(group.split("+")) for group in _names([self.heads])))
         return None

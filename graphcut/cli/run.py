@@ -14,7 +14,18 @@ from typer import Option
 from ..core.errors import RunError, UsageError
 from ..core.units import parse_bytes, size
 from .application import check_applicable, given_options
-from .common_options import CascadePath, Force, OriginalOptions, Output, SessionOptions, Via, Workers, open_
+from .common_options import (
+    CascadePath,
+    Force,
+    OriginalOptions,
+    Output,
+    Outputs,
+    SessionOptions,
+    Via,
+    Workers,
+    open_,
+    output_names,
+)
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of
 from .output import check_output, complain, counting, print_, say
 
@@ -73,6 +84,7 @@ def run(
     session: SessionOptions,
     original: OriginalOptions,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")] = None,
+    outputs: Outputs = None,
     exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False,
     force_memory: Annotated[
         bool, Option("--force-memory", help="With --memory: run even if more is predicted to be needed.")
@@ -84,6 +96,8 @@ def run(
 
     `--inputs random` generates inputs from --seed; --dim sets their sizes, --model the model they are generated for.
     """
+    from ..running.scheduling.requests import asked_for
+
     given, is_generated = given_options(ctx), any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])
     if memory is not None and pipeline.via is not None:
@@ -95,20 +109,23 @@ def run(
     feeds = feed_reader(cascade, inputs, output, on_error, force=force)
     if is_generated:
         feeds.generated = read_or_generate(RANDOM, original.load(cascade), original.seed)
+    names = asked_for(cascade.manifest.writes, output_names(outputs))
     run_all = (
-        _on_workers(feeds, pipeline, config)
+        _on_workers(feeds, pipeline, config, names)
         if pipeline.via is not None
         else _in_this_process(feeds, memory_bytes=limit, config=config, exact=exact, forced=force_memory)
     )
     with run_all as answers:
-        failed = _save_all(feeds, answers)
+        failed = _save_all(feeds, answers, names)
     if failed:
         complain(f"{failed} of {len(feeds)} inputs failed")
         raise typer.Exit(_SOME_FAILED)
 
 
 @contextmanager
-def _on_workers(feeds: FeedReader, options: PipelineOptions, config: SessionConfig) -> Iterator[_Answers]:
+def _on_workers(
+    feeds: FeedReader, options: PipelineOptions, config: SessionConfig, outputs: Sequence[str]
+) -> Iterator[_Answers]:
     """The outputs of each input, in order, from a pipeline of workers; afterwards a summary is printed."""
     from ..drawing.terminal.runs import draw_run_log
     from ..running.pipelined import Pipeline
@@ -123,6 +140,7 @@ def _on_workers(feeds: FeedReader, options: PipelineOptions, config: SessionConf
         config=config,
         is_tracing=options.trace is not None,
         deadline_s=options.deadline,
+        outputs=outputs,
     ) as pipeline:
         yield pipeline.map(feeds, on_error=feeds.on_error)
     log, workers = pipeline.log, pipeline.workers
@@ -172,8 +190,8 @@ def _say_after(runner: Runner, parts: Sequence[Part]) -> None:
         say(f"that is more than {size(forecast.memory_bytes)}: sizes are estimates; split with --dim for exact ones")
 
 
-def _save_all(feeds: FeedReader, answers: _Answers) -> int:
-    """Write the outputs as they come; returns how many inputs failed."""
+def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int:
+    """Write the outputs with these names as they come; returns how many inputs failed."""
     failed = 0
     try:
         with counting("inputs", len(feeds)) as advance:
@@ -182,7 +200,7 @@ def _save_all(feeds: FeedReader, answers: _Answers) -> int:
                     failed += 1
                     complain(f"{feeds.inputs[feeds.fed[0]]} failed: {outputs}")
                 else:
-                    _save(feeds, feeds.fed[0], outputs)
+                    _save(feeds, feeds.fed[0], {name: outputs[name] for name in names})
                 feeds.fed.popleft()
                 advance()
     except RunError as error:

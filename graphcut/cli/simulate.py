@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, OriginalModel, Seed
+from .common_options import AsJson, OriginalModel, Outputs, Seed, output_names
 from .output import print_, print_json
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def simulate(
             autocompletion=_devices,
         ),
     ] = None,
+    outputs: Outputs = None,
     seed: Seed = 0,
     model: OriginalModel = None,
     as_json: AsJson = False,
@@ -67,7 +68,8 @@ def simulate(
 
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
     known_cluster = None if cluster is None else read_simulated_cluster(cluster)
-    scenario = scenario_at(plan, known_cluster, model=model).copied(copies).with_failures(failures)
+    scenario = scenario_at(plan, known_cluster, model=model, outputs=output_names(outputs))
+    scenario = scenario.copied(copies).with_failures(failures)
     result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=seed)
     if as_json:
         print_json(simulation_record(result, str(plan)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -71,8 +71,17 @@ def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.S
     return read_plan(path) if kind == "plan" else cascade_record(open_cascade(path))
 
 
-def scenario_at(path: Path, cluster: SimulatedCluster | None, *, model: Path | None = None) -> Scenario:
-    """The scenario for a simulation of a plan or cascade on `cluster`; None is the one that the plan was made for."""
+def scenario_at(
+    path: Path,
+    cluster: SimulatedCluster | None,
+    *,
+    model: Path | None = None,
+    outputs: Sequence[str] | None = None,
+) -> Scenario:
+    """The scenario for a simulation of a plan or cascade on `cluster`; None is the one that the plan was made for.
+
+    `outputs` are those that requests ask for, by default those of the plan, and all of a cascade.
+    """
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
     kind = _kind_of(path)
@@ -80,13 +89,13 @@ def scenario_at(path: Path, cluster: SimulatedCluster | None, *, model: Path | N
         raise UsageError(f"{path} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
     if kind == "plan":
         opened = _model_of_plan(path, model)
-        return scenario_of_plan(replay(analyze(opened), path), opened, cluster)
+        return scenario_of_plan(replay(analyze(opened), path), opened, cluster, outputs)
     if cluster is None:
         raise UsageError(
             f"{path} is a cascade, which has no device speeds", hint="name a cluster file with --cluster FILE"
         )
     cascade = open_cascade(path)
-    return scenario_of_cascade(cascade, cluster, source_of(cascade, model))
+    return scenario_of_cascade(cascade, cluster, source_of(cascade, model), outputs)
 
 
 def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:

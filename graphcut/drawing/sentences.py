@@ -231,6 +231,10 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
             )
     yield from assumed_sizes(plan.dims, (plan.model or model).dims)
     yield from _shared_devices(plan)
+    if plan.metrics and isinstance(plan.goal, Across):
+        inputs, outputs = (sum(getattr(m, name) for m in plan.metrics) for name in ("input_bytes", "output_bytes"))
+        driver = printable(plan.goal.cluster.driver.name)
+        yield f"a request gets {size(inputs)} of inputs from {driver} and returns {size(outputs)} of outputs"
     yield from unbound_sizes(model, plan.dims)
     if plan.costs is not None:
         yield from unknown_sizes(model, plan.costs.sizes, plan.dims)

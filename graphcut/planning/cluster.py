@@ -3,7 +3,7 @@
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,11 +26,35 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         check_finite("latency_s", what, self.latency_s)
 
 
+class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine that runs no parts."""
+
+    name: str = "driver"  #: unlike that of any device.
+    link_bytes_per_s: float = 1.25e8  #: bandwidth of its link to the router, in each direction.
+    latency_s: float = 1e-4  #: overhead of a message, in seconds.
+
+    def __post_init__(self) -> None:
+        check_finite("link_bytes_per_s", f"host {self.name!r}", self.link_bytes_per_s, may_be_0=False)
+        check_finite("latency_s", f"host {self.name!r}", self.latency_s)
+
+
+Overlap = Literal["none", "sending", "all"]
+"""What a device does while it computes. `sending`: it sends what it computed before, as in a run. `none`: nothing, it
+receives, computes and sends in turn (Tarnawski et al., NeurIPS 2020). `all`: it receives, too (PipeEdge, DSD 2022)."""
+
+LinkEnds = tuple[str | None, str | None]
+"""One direction of a link: from a machine to another one; None is the router."""
+
+
 class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """Devices, and the direct links between them."""
+    """Devices, the links between them, and where requests come from."""
 
     devices: tuple[Device, ...]  #: the devices; each reaches all others over its own link to the router.
     links: tuple[NetworkLink, ...] = ()  #: direct links.
+    #: where the driver is, which has the inputs and gets the outputs: on a device, by its name, or on a host of its
+    #: own. By default on a host called `driver`, with the link to the router that a device has by default.
+    origin: str | Host | None = None
+    overlap: Overlap = "sending"  #: what a device does while it computes; planning assumes it.
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -39,6 +63,11 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if times > 1:
             raise ValueError(f"{times} devices are called {name!r}")
         known = {device.name for device in self.devices}
+        if isinstance(self.origin, str) and self.origin not in known:
+            raise ValueError(f"the origin {self.origin!r} is not a device; a host of its own is a table: [origin]")
+        if isinstance(self.origin, Host) and self.origin.name in known:
+            raise ValueError(f"the origin {self.origin.name!r} is a device: write origin = {self.origin.name!r}")
+        known.add(self.driver.name)
         for link in self.links:
             if unknown := next((end for end in link.between if end not in known), None):
                 raise ValueError(f"a link ends at {unknown!r}, which is not a device")
@@ -47,6 +76,32 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         for ends, times in Counter(frozenset(link.between) for link in self.links).items():
             if times > 1:
                 raise ValueError(f"there are {times} links between {' and '.join(sorted(ends))}")
+
+    @cached_property
+    def driver(self) -> Device | Host:
+        """The machine of the driver."""
+        origin = self.origin or Host()
+        name = origin if isinstance(origin, str) else origin.name
+        return next((device for device in self.devices if device.name == name), origin)  # type: ignore[return-value]
+
+    @cached_property
+    def machines(self) -> dict[str, Device | Host]:
+        """The devices and the machine of the driver, by name."""
+        return {machine.name: machine for machine in (*self.devices, self.driver)}
+
+    def route(self, source: str, target: str) -> tuple[dict[LinkEnds, float], float]:
+        """Bytes per second of the link directions that a message uses, and its latency; nothing within a machine."""
+        if source == target:
+            return {}, 0.0
+        if (link := self.link_between.get(frozenset((source, target)))) is not None:
+            return {(source, target): link.bytes_per_s}, link.latency_s
+        sender, receiver = self.machines[source], self.machines[target]
+        rates = {(source, None): sender.link_bytes_per_s, (None, target): receiver.link_bytes_per_s}
+        return rates, receiver.latency_s
+
+    def message_s(self, device: str) -> float:
+        """Seconds that a message between the driver and a device takes, in either direction."""
+        return self.route(self.driver.name, device)[1]
 
     @cached_property
     def link_between(self) -> dict[frozenset[str], NetworkLink]:
@@ -112,6 +167,11 @@ class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields
             if times > 1:
                 raise ValueError(f"there are {times} faults of {names}")
 
+    @property
+    def planned(self) -> Cluster:
+        """The cluster without how it fails."""
+        return Cluster(**{field: getattr(self, field) for field in Cluster.__struct_fields__})
+
     @cached_property
     def fault_of(self) -> dict[frozenset[str], ReliabilityModel]:
         """The fault of a device, or of the link between two devices, by their names."""
@@ -130,7 +190,7 @@ def read_cluster(path: str | Path) -> Cluster:
         RecordError: it is not TOML, or not a cluster.
     """
     found = read_simulated_cluster(path)
-    return Cluster(devices=found.devices, links=found.links)
+    return found.planned
 
 
 def read_simulated_cluster(path: str | Path) -> SimulatedCluster:

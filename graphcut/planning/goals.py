@@ -100,6 +100,7 @@ class Across(_Checked, frozen=True, tag=True):
     objective: Objective = "throughput"
     in_flight: int = 1  #: how many sequences are decoded at the same time, for `decode`.
     interleave: bool = False  #: a device may have several parts, for `throughput`.
+    outputs: tuple[str, ...] | None = None  #: the outputs of the model that requests ask for; None for all.
 
 
 class Heads(_Checked, frozen=True, tag=True):

@@ -6,8 +6,9 @@ Every goal but `At` and `Heads` is planned on a `Workload`, and so are published
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -41,9 +42,11 @@ class Hyperedges:
         """The number of groups of each item."""
         return np.bincount(self.item, minlength=self.count)
 
-    def groups_of_items(self) -> list[list[int]]:
+    @cached_property
+    def groups_of_items(self) -> tuple[tuple[int, ...], ...]:
         """The groups of each item."""
-        return [groups.tolist() for groups in np.split(self.group, np.cumsum(self.sizes)[:-1])] if self.count else []
+        groups, ends = tuple(self.group.tolist()), np.cumsum(self.sizes).tolist()
+        return tuple(groups[begin:end] for begin, end in pairwise([0, *ends]))
 
     def items_of_groups(self, groups: int) -> list[list[int]]:
         """The items of each of a number of groups, ascending."""
@@ -82,6 +85,10 @@ class Workload:
     is_ordered: bool = True
     #: of `declared_bytes` what `own_bytes` of the writer has already; None for nothing.
     listed_bytes: Ints | None = None
+    #: bytes of these items that the driver sends to each part that needs them; empty if none are counted.
+    input_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: bytes that each group sends to the driver; empty if none are counted.
+    answer_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @classmethod
     def of(

@@ -30,11 +30,12 @@ from .by_goal.part_count import plan_into
 from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .node_names import find_nodes
-from .predictions import PartMetrics, counted_bytes, part_metrics
+from .predictions import PartMetrics, counted_bytes, part_metrics, plan_times, plan_transfers
 from .problem import PlanningProblem, problem_of
 from .replicable import inexact_copies, replicable_nodes, rewritable_nodes
 from .results import Optimality, Reason, Solution, reasons
 from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
+from .transfers import RequestTimes, travelling
 
 _TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _MOST_IN_REPR: Final = 6
@@ -116,16 +117,22 @@ class Plan(Product):
     @property
     def reached(self) -> float | None:
         """The value of the objective with recomputation, in the unit of `outcome`; None if it is not a time."""
-        busy = [part.busy_s for part in self.metrics]
         match self.goal:
-            case Into(by="time") | Across(objective="throughput"):
-                return max(_on_device(self.goal, self.devices, busy), default=None)
-            case Across(objective="latency"):
-                return sum(busy)
-            case Across(objective="decode", in_flight=in_flight) if busy:
-                return 1 / max(sum(busy) / in_flight, *busy)
+            case Into(by="time"):
+                return max((part.busy_s for part in self.metrics), default=None)
+            case Across(objective="throughput" | "latency" | "decode") as goal if self.times is not None:
+                value = self.times.objective(goal)
+                return 1 / value if goal.objective == "decode" and value else value
             case _:
                 return None
+
+    @cached_property
+    def times(self) -> RequestTimes | None:
+        """The predicted times of a request; None without metrics."""
+        if self.costs is None or not self.metrics:
+            return None
+        transfers, run_s = plan_transfers(self.partition, self.costs, self.goal), [part.run_s for part in self.metrics]
+        return plan_times(transfers, run_s, self.devices, self.goal)
 
 
 def plan(
@@ -277,8 +284,7 @@ class _Planner:
 
     def with_metrics(self, made: Plan) -> Plan:
         devices = made.devices or (ANY_DEVICE,) * len(made.parts)
-        cluster = self.goal.cluster if isinstance(self.goal, Across) else None
-        metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, cluster)
+        metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, self.goal)
         coverage = None if self.table is None else cover(self.table, self.costs)[1]
         return replace(
             made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=metrics
@@ -317,6 +323,9 @@ class _Planner:
             run_s = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
             s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
             kept, avoided = self._kept(limits), find_nodes(self.graph, limits.avoid)
+            if isinstance(goal, Across):  # what is asked for comes from one part
+                names = travelling(goal, self.graph, self.costs.caches) & self.graph.producer.keys()
+                kept |= {self.graph.producer[name] for name in names}
             replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
             if not (isinstance(goal, Within) or any(device.memory_bytes for device in devices)):
                 rewritable = rewritable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept)
@@ -440,7 +449,9 @@ def _slowest_s(goal: Goal, solution: Solution) -> float:
     match goal:
         case Across(interleave=True):
             return solution.outcome.value
-        case Into(by="time") | Across(objective="throughput" | "latency" | "decode" | "devices"):
+        case Across(objective="throughput" | "latency" | "decode" | "devices"):
+            return max(solution.busy_s)
+        case Into(by="time"):
             boundaries = pairwise(solution.found.chain.boundaries)
             return max(float(table[j, i]) for table, (i, j) in zip(solution.costs, boundaries, strict=True))
         case _:

@@ -1,16 +1,18 @@
 """Predicted metrics of the parts of a plan: file size, memory, run time, transfers."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from ..core.graph import Block, Partition
 from ..costs.device import Device
 from ..costs.weighing import Costs, peak_bytes
-from .by_goal.direct_links import transfer_s
 from .cluster import Cluster
 from .disk_size import SerializedSizes
-from .goals import Counted
+from .goals import Across, Counted, Goal
+from .transfers import DRIVER, RequestTimes, SentTensor, request_times, travelling
 
 
 class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,12 +24,40 @@ class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     written_bytes: int  #: weights and graph, the bytes of its files: no less than they will be, and hardly more.
     activation_bytes: int  #: the most bytes alive at one time of its inputs, activations and outputs, caches included.
     cache_bytes: int  #: bytes of the KV caches of its layers after the run.
-    received_bytes: int  #: bytes that other parts send it, each tensor once.
-    sent_bytes: int  #: bytes that it sends, each tensor once.
+    received_bytes: int = 0  #: bytes that other parts send it, each tensor once.
+    sent_bytes: int = 0  #: bytes that it sends other parts, each tensor once.
+    input_bytes: int = 0  #: bytes of inputs of the model that the driver sends it; 0 if there is no cluster.
+    output_bytes: int = 0  #: bytes of outputs that were asked for, which it sends the driver; 0 if there is no cluster.
     run_s: float  #: seconds that its device computes.
-    busy_s: float  #: the same with receiving and sending.
+    busy_s: float  #: seconds that a request keeps its device busy, by the rules of `Cluster.overlap`.
     intensity: float  #: FLOPs for each byte of weights and activations that it reads or writes.
     is_exact: bool = True  #: whether all its tensors have a size; else what counts activations is a lower bound.
+
+
+def plan_transfers(partition: Partition, costs: Costs, goal: Goal) -> list[SentTensor]:
+    """What the parts send; for a cluster what the driver sends and gets, too."""
+    sizes = {name: number for name, (number, _) in costs.tensor_bytes.items()}
+    boundary_tensors = partition.wiring.boundary_tensors
+    found = [SentTensor(costs.sent_bytes[name][0], *ends) for name, ends in boundary_tensors.items()]
+    if isinstance(goal, Across):
+        graph, names = costs.model.graph, travelling(goal, costs.model.graph, costs.caches)
+        for name in sorted(names.intersection(graph.reads)):
+            readers = [i for i, block in enumerate(partition.blocks) if name in block.reads]
+            found += [SentTensor(sizes[name], DRIVER, readers)]
+        for i, block in enumerate(partition.blocks):
+            answers = names.intersection(block.writes, graph.producer)
+            found += [SentTensor(sizes[name], i, (DRIVER,)) for name in sorted(answers)]
+    return found
+
+
+def plan_times(
+    transfers: Iterable[SentTensor], run_s: Sequence[float], devices: Sequence[Device], goal: Goal
+) -> RequestTimes:
+    """The times of parts on their devices; without a cluster each has a device of its own, and nothing overlaps."""
+    if isinstance(goal, Across):
+        return request_times(transfers, run_s, devices, goal.cluster)
+    devices = tuple(replace(device, name=f"{i}") for i, device in enumerate(devices))
+    return request_times(transfers, run_s, devices, Cluster(devices=devices, overlap="none"))
 
 
 def part_metrics(
@@ -36,9 +66,9 @@ def part_metrics(
     sizes: SerializedSizes,
     devices: Sequence[Device],
     seconds: Callable[[Device], Sequence[float]],
-    cluster: Cluster | None = None,
+    goal: Goal,
 ) -> tuple[PartMetrics, ...]:
-    """The metrics of each part on its device, where the flowing nodes take `seconds`; `cluster` has direct links."""
+    """The metrics of each part on its device, where the flowing nodes take `seconds`."""
     graph, tensor_bytes = costs.model.graph, costs.tensor_bytes
     flow_index = {node: i for i, node in enumerate(graph.flow)}
     shared: dict[int, list[int]] = {}
@@ -56,18 +86,24 @@ def part_metrics(
         of_nodes = sum(rewritten.get(n, sizes.nodes[n]) for n in nodes)
         return sizes.part + declared + of_nodes + sum(sizes.shared[i][0] for i in items)
 
-    crossing = [(costs.sent_bytes[t][0], *ends) for t, ends in partition.wiring.boundary_tensors.items()]
-    transfers = transfer_s(crossing, devices, cluster)
     sent = {t: costs.sent_bytes[t][0] for t in partition.wiring.boundary_tensors}
     halves = {t: number for t, number in sent.items() if number < tensor_bytes[t][0]}  # held beside the whole tensor
-    made = []
-    for part, (block, device) in enumerate(zip(partition.blocks, devices, strict=True)):
-        nodes = sorted({*block.nodes, *(node for node in block.replicas if node in flow_index)})
-        indices = [flow_index[node] for node in nodes]
+    runs = [sorted({*block.nodes, *flow_index.keys() & set(block.replicas)}) for block in partition.blocks]
+    run_s = []
+    for nodes, device in zip(runs, devices, strict=True):
         per_node = seconds(device)
-        run_s = sum(per_node[i] for i in indices)
+        run_s.append(sum(per_node[flow_index[node]] for node in nodes))
+    transfers = plan_transfers(partition, costs, goal)
+    busy_s = plan_times(transfers, run_s, devices, goal).busy_s
+    made = []
+    for part, (block, nodes) in enumerate(zip(partition.blocks, runs, strict=True)):
+        indices = [flow_index[node] for node in nodes]
         flops = sum(costs.flops[i] for i in indices)
         touched = sum(costs.weight_bytes[i] + costs.moved_bytes[i] for i in indices)
+        moved = Counter[str]()
+        for number, source, readers in transfers:
+            moved["received_bytes" if source != DRIVER else "input_bytes"] += number * (part in readers)
+            moved["sent_bytes" if DRIVER not in readers else "output_bytes"] += number * (source == part)
         metrics = PartMetrics(
             nodes=len(nodes),
             flops=flops,
@@ -76,10 +112,9 @@ def part_metrics(
             activation_bytes=peak_bytes(graph, nodes, tensor_bytes, writes=block.writes, copies={*block.replicas})
             + sum(halves.get(name, 0) for name in {*block.reads, *block.writes}),
             cache_bytes=sum(tensor_bytes[c.present][0] for c in costs.caches if c.present in block.writes),
-            received_bytes=sum(number for number, _, readers in crossing if part in readers),
-            sent_bytes=sum(number for number, source, _ in crossing if source == part),
-            run_s=run_s,
-            busy_s=run_s + transfers[part],
+            **moved,
+            run_s=run_s[part],
+            busy_s=busy_s[part],
             intensity=flops / touched if touched else 0.0,
             is_exact=all(tensor_bytes[t][1] for n in nodes for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)),
         )

@@ -91,8 +91,13 @@ class PlanningProblem:
             nodes[min(part_of[group] for group in self.users[node])].append(node)
         return tuple(map(tuple, nodes))
 
-    def workload(self, work: Sequence[Sequence[float]], counting: Collection[Counted] = ()) -> Workload:
-        """The workload of the groups; `work` is for each device class the seconds (or else) of each flowing node."""
+    def workload(
+        self, work: Sequence[Sequence[float]], counting: Collection[Counted] = (), travelling: Collection[str] = ()
+    ) -> Workload:
+        """The workload of the groups; `work` is for each device class the seconds (or else) of each flowing node.
+
+        `travelling` are the inputs and outputs of the model that are sent from and to the driver.
+        """
         per_node = [dict(zip(self.graph.flow, row, strict=True)) for row in work]
         alone = [[node for node in group if node not in self.rerunners] for group in self.groups]
         own = np.array([[sum(row[node] for node in group) for group in alone] for row in per_node], dtype=float)
@@ -100,7 +105,7 @@ class PlanningProblem:
         shared = np.array([[row[node] for node in self.repeated] for row in per_node], dtype=float)
         shared = shared.reshape(len(work), len(self.repeated))
         quantum = quantum_for(float(own[np.isfinite(own)].sum() + shared.sum()) * 4)
-        sharers, shared_bytes = self._shared(counting)
+        sharers, shared_bytes, input_bytes = self._shared(counting, travelling)
         groups = len(self.groups)
         home = [(self.home[a], self.home[b]) for a, b in _ordered(self.graph, self.limits)]
         ordered = [(a, b) for a, b in home if a != b]
@@ -121,7 +126,16 @@ class PlanningProblem:
             before=tuple(a for a, _ in ordered),
             after=tuple(b for _, b in ordered),
             listed_bytes=np.array([self.sizes.listed.get(name, 0) for name, *_ in self._crossing], dtype=np.int64),
+            input_bytes=np.array(input_bytes, dtype=np.int64),
+            answer_bytes=self._answer_bytes(travelling),
         )
+
+    def _answer_bytes(self, travelling: Collection[str]) -> Ints:
+        found = np.zeros(len(self.groups), dtype=np.int64)
+        for name in travelling & self.graph.producer.keys():
+            if (group := self.home.get(self.graph.producer[name])) is not None:
+                found[group] += self.costs.tensor_bytes[name][0]
+        return found
 
     @cached_property
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
@@ -156,12 +170,15 @@ class PlanningProblem:
                 found[self.home[producer[name]]] += number
         return np.array(found, dtype=np.int64)
 
-    def _shared(self, counting: Collection[Counted]) -> tuple[list[frozenset[int]], list[int]]:
+    def _shared(
+        self, counting: Collection[Counted], travelling: Collection[str]
+    ) -> tuple[list[frozenset[int]], list[int], list[int]]:
         """What a part holds once (replicable nodes, weights, constants, functions, inputs): groups that need it, bytes.
 
-        The inputs of a KV cache count as "cache", all other inputs as "inputs".
+        The inputs of a KV cache count as "cache", all other inputs as "inputs". And what the driver sends of it.
         """
         fixed: dict[frozenset[int], int] = {}
+        fed: dict[frozenset[int], int] = {}
 
         def add(number: int, nodes: Iterable[int]) -> None:
             groups = _union(self.users, nodes)
@@ -172,12 +189,16 @@ class PlanningProblem:
         pasts = {cache.past for cache in self.costs.caches}
         for name in self.graph.reads:
             is_counted = ("cache" if name in pasts else "inputs") in counting
-            number = self.sizes.declarations[name] + is_counted * self.costs.tensor_bytes[name][0]
-            add(number, self.graph.readers.get(name, ()))
+            number, readers = self.costs.tensor_bytes[name][0], self.graph.readers.get(name, ())
+            add(self.sizes.declarations[name] + is_counted * number, readers)
+            if name in travelling:
+                groups = _union(self.users, readers)
+                fed[groups] = fed.get(groups, 0) + number
         fixed.pop(frozenset(), None)
         replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
-        holders = [*(self.users[node] for node in self.replicable), *self.rerunners.values()]
-        return [*holders, *fixed], [*replica_bytes, *fixed.values()]
+        sharers = [*(self.users[node] for node in self.replicable), *self.rerunners.values(), *fixed]
+        input_bytes = [*(0 for _ in replica_bytes), *(fed.get(groups, 0) for groups in fixed)]
+        return sharers, [*replica_bytes, *fixed.values()], input_bytes
 
     def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes

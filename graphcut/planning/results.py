@@ -62,6 +62,7 @@ class Solution:
     #: for a cluster, the Pareto front: seconds between two requests and seconds of one request, ascending in the first.
     #: No plan on it is as good as another in both.
     front: tuple[tuple[float, float], ...] = ()
+    busy_s: tuple[float, ...] = ()  #: for a cluster, seconds that each part keeps its device busy.
 
 
 def optimality_of(

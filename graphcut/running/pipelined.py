@@ -16,7 +16,7 @@ from .batches import BatchAxis, are_close, batch_axis
 from .in_process.sequential import input_values
 from .run_log import RunLog
 from .scheduling.assignment import Via, assign_parts, load_balance_of, make_executor, scheduled_parts, share_threads
-from .scheduling.requests import Request, Routing
+from .scheduling.requests import Request, Routing, asked_for
 from .scheduling.scheduler import DEADLINE_S, Scheduler
 from .stage import SessionConfig
 from .values import Feeds, OnError, Outputs, Source, Value, to_array
@@ -47,6 +47,7 @@ class Pipeline:
         config: SessionConfig | None = None,
         is_tracing: bool = False,
         log: RunLog | None = None,
+        outputs: Sequence[str] | None = None,
     ) -> None:
         """Start the workers. See `stream` for the arguments. With `is_tracing`, `self.log` keeps every span."""
         if not 0 < deadline_s <= _LONGEST_S:
@@ -70,7 +71,7 @@ class Pipeline:
         self._comparing = Lock()
         self._numbers = count()
         scheduler = Scheduler(
-            Routing(parts, cascade.manifest.writes),
+            Routing(parts, asked_for(cascade.manifest.writes, outputs)),
             executor,
             pool,
             window=self.window,
@@ -254,6 +255,7 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
     on_error: OnError = "raise",
     config: SessionConfig | None = None,
     log: RunLog | None = None,
+    outputs: Sequence[str] | None = None,
 ) -> Iterator[Outputs | RunError]:
     """The model's outputs for each of `feeds`, in order, from a pipeline.
 
@@ -278,9 +280,11 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
         on_error: what to do with a feed that fails: `raise` the error, or return it in place of the outputs (`skip`).
         config: how sessions are built; by default the cores are divided among the workers.
         log: the log to write to.
+        outputs: the outputs that are asked for; others are not sent. By default all.
 
     Raises:
-        UsageError: the number of workers, the size of micro-batches or the deadline is not possible.
+        UsageError: the number of workers, the size of micro-batches or the deadline is not possible; there is no such
+            output.
         RunError: an input is missing, unknown or of the wrong type; a part fails or can't be loaded; a worker is lost
             and no other has memory for its parts.
     """
@@ -295,6 +299,7 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
         deadline_s=deadline_s,
         config=config,
         log=log,
+        outputs=outputs,
     ) as pipeline:
         yield from pipeline.map(feeds, on_error=on_error)
 

@@ -15,7 +15,7 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from ..planning.cluster import ReliabilityModel, SimulatedCluster
+from ..planning.cluster import LinkEnds, ReliabilityModel, SimulatedCluster
 from .clock import Clock, ScheduledEvent
 
 RETRANSMIT_S: Final = 0.2  #: a lost message is sent again after this time: Linux's minimum (RFC 6298 says 1 s).
@@ -71,22 +71,23 @@ class Network:
         self._cluster = cluster
         self._clock = clock
         self._draw = draw
-        self._up = [LinkDirection(device.name, None, device.link_bytes_per_s) for device in cluster.devices]
-        self._down = [LinkDirection(None, device.name, device.link_bytes_per_s) for device in cluster.devices]
-        self._direct = {
-            (source, target): LinkDirection(source, target, link.bytes_per_s)
-            for link in cluster.links
-            for source, target in (link.between, link.between[::-1])
+        machines = cluster.machines.values()
+        up: dict[LinkEnds, float] = {(machine.name, None): machine.link_bytes_per_s for machine in machines}
+        down: dict[LinkEnds, float] = {(None, machine.name): machine.link_bytes_per_s for machine in machines}
+        direct: dict[LinkEnds, float] = {
+            ends: one.bytes_per_s for one in cluster.links for ends in (one.between, one.between[::-1])
         }
-        self._routes: dict[tuple[int | None, int], Route] = {}
+        rates = {**up, **down, **direct}
+        self._links = {(a, b): LinkDirection(a, b, bytes_per_s) for (a, b), bytes_per_s in rates.items()}
+        self._routes: dict[tuple[str, str], Route] = {}
 
     @property
     def links(self) -> list[LinkDirection]:
         """All link directions: to the router, from the router, and direct ones."""
-        return [*self._up, *self._down, *self._direct.values()]
+        return [*self._links.values()]
 
-    def send(self, source: int | None, target: int, size_bytes: int, on_arrival: _OnArrival) -> Transfer:
-        """Send a message from one device to another, by index; the source None is outside of the cluster."""
+    def send(self, source: str, target: str, size_bytes: int, on_arrival: _OnArrival) -> Transfer:
+        """Send a message from one machine to another, by name."""
         if (source, target) not in self._routes:
             self._routes[source, target] = self._route(source, target)
         transfer = Transfer(self._routes[source, target], size_bytes, on_arrival)
@@ -99,19 +100,13 @@ class Network:
             transfer.next_event.cancel()
         self._leave(transfer)
 
-    def _route(self, source: int | None, target: int) -> Route:
-        """A direct link, or both devices' links to the router with the latency of the receiver, as in planning."""
-        devices, faults = self._cluster.devices, self._cluster.fault_of
-        receiver = devices[target]
-        names = [receiver.name] if source is None else [devices[source].name, receiver.name]
-        direct = self._cluster.link_between.get(frozenset(names)) if source is not None else None
-        if direct is not None:
-            fault = faults.get(frozenset(names), _RELIABLE)
-            return Route((self._direct[names[0], names[1]],), direct.latency_s, (fault.jitter_s,), fault.loss)
-        found = [faults.get(frozenset((name,)), _RELIABLE) for name in names]
-        links = (self._down[target],) if source is None else (self._up[source], self._down[target])
+    def _route(self, source: str, target: str) -> Route:
+        rates, latency_s = self._cluster.route(source, target)
+        names = [frozenset((source, target))] if len(rates) == 1 else [frozenset((source,)), frozenset((target,))]
+        found = [self._cluster.fault_of.get(name, _RELIABLE) for name in names]
         jitters_s = tuple(fault.jitter_s for fault in found)
-        return Route(links, receiver.latency_s, jitters_s, 1 - prod(1 - fault.loss for fault in found))
+        links = tuple(self._links[ends] for ends in rates)
+        return Route(links, latency_s, jitters_s, 1 - prod(1 - fault.loss for fault in found))
 
     def _start(self, transfer: Transfer) -> None:
         transfer.left_bytes, transfer.since_s, transfer.bytes_per_s = transfer.size_bytes, self._clock.now_s, 0.0

@@ -18,9 +18,10 @@ from ..loading.model import Model, load
 from ..planning.cluster import ScheduledFailure, SimulatedCluster
 from ..planning.goals import Across
 from ..planning.plans import Plan, with_metrics
+from ..planning.transfers import travelling
 from ..running.scheduling.assignment import scheduled_parts
 from ..running.scheduling.load_balancing import even_bounds, spans_of
-from ..running.scheduling.requests import ScheduledPart
+from ..running.scheduling.requests import ScheduledPart, asked_for
 
 _MAX_LISTED: Final = 8  #: how many names a message lists.
 
@@ -36,7 +37,7 @@ class Scenario(Product):
     weight_bytes: tuple[int, ...]  #: the weights of each part.
     inputs: tuple[str, ...]  #: the input tensors of a request.
     outputs: tuple[str, ...]  #: the output tensors of a request.
-    tensor_bytes: Mapping[str, int]  #: the size of each tensor that a part writes.
+    tensor_bytes: Mapping[str, int]  #: the size of each input that the driver sends, and of each tensor of a part.
     cluster: SimulatedCluster  #: the devices, their links, and what goes wrong.
     assignment: PartsByDevice  #: for each device, the indices of the parts that it runs.
     seconds: SecondsByDevice  #: for each device, the run time of each part.
@@ -82,11 +83,14 @@ class Scenario(Product):
         return replace(self, cluster=cluster, assignment=self.assignment * copies, seconds=self.seconds * copies)
 
 
-def scenario_of_plan(plan: Plan, model: Model, cluster: SimulatedCluster | None) -> Scenario:
+def scenario_of_plan(
+    plan: Plan, model: Model, cluster: SimulatedCluster | None, outputs: Sequence[str] | None = None
+) -> Scenario:
     """A plan on a cluster, by default the cluster that it was made for.
 
     Parts run where the plan puts them; those of a plan for no cluster are spread over the devices in order. The
-    predicted time of a part holds on its planned device, and is scaled by the roofline model for others.
+    predicted time of a part holds on its planned device, and is scaled by the roofline model for others. `outputs` are
+    those that requests ask for, by default those of the plan.
 
     Raises:
         UsageError: there is no cluster, or it lacks a device of the plan.
@@ -97,7 +101,8 @@ def scenario_of_plan(plan: Plan, model: Model, cluster: SimulatedCluster | None)
                 "the plan was not made for a cluster, so it has no device speeds",
                 hint="name a file that lists devices with --cluster",
             )
-        cluster = SimulatedCluster(devices=plan.goal.cluster.devices, links=plan.goal.cluster.links)
+        planned_for = plan.goal.cluster
+        cluster = SimulatedCluster(**{field: getattr(planned_for, field) for field in planned_for.__struct_fields__})
     plan = plan if plan.metrics else with_metrics(analyze(model), plan, weigh(model, plan.dims))
     costs = plan.costs or weigh(model, plan.dims)
     blocks, graph = plan.partition.blocks, plan.graph
@@ -113,6 +118,11 @@ def scenario_of_plan(plan: Plan, model: Model, cluster: SimulatedCluster | None)
         return tuple(seconds * scale for seconds, scale in zip(roofline_s, scales, strict=True))
 
     seconds = _seconds_by_device(cluster, part_seconds)
+    goal = plan.goal if isinstance(plan.goal, Across) else Across(cluster.planned)
+    if outputs is not None:
+        goal = changed(goal, outputs=tuple(outputs))
+    sent = travelling(goal, graph, costs.caches)
+    tensors = sent.union(*(block.writes for block in blocks))
     planned = [device.name for device in plan.devices] if isinstance(plan.goal, Across) else None
     return Scenario(
         tuple(
@@ -121,8 +131,8 @@ def scenario_of_plan(plan: Plan, model: Model, cluster: SimulatedCluster | None)
         ),
         tuple(metrics.weight_bytes for metrics in plan.metrics),
         graph.reads,
-        graph.writes,
-        {name: costs.tensor_bytes[name][0] for block in blocks for name in block.writes},
+        tuple(name for name in graph.writes if name in sent),
+        {name: (costs.tensor_bytes if name in sent else costs.sent_bytes)[name][0] for name in sorted(tensors)},
         cluster,
         _assignment(cluster, planned, seconds[0]),
         seconds,
@@ -130,8 +140,10 @@ def scenario_of_plan(plan: Plan, model: Model, cluster: SimulatedCluster | None)
     )
 
 
-def scenario_of_cascade(cascade: Cascade, cluster: SimulatedCluster, source: Model | None = None) -> Scenario:
-    """A cascade on a cluster, with part times from the roofline model.
+def scenario_of_cascade(
+    cascade: Cascade, cluster: SimulatedCluster, source: Model | None = None, outputs: Sequence[str] | None = None
+) -> Scenario:
+    """A cascade on a cluster, with part times from the roofline model; `outputs` are asked for, by default all.
 
     Some sizes of a part may depend on values that it receives: they are known if its `source` is given.
 
@@ -145,13 +157,13 @@ def scenario_of_cascade(cascade: Cascade, cluster: SimulatedCluster, source: Mod
     costs_by_part = [weigh(load(cascade.file(part)), dims) for part in cascade.parts]
     seconds = _seconds_by_device(cluster, lambda device: tuple(sum(run_s(costs, device)) for costs in costs_by_part))
     planned = [part.device for part in cascade.parts if part.device is not None]
-    written = [(costs, part.writes) for part, costs in zip(cascade.parts, costs_by_part, strict=True)]
-    tensor_bytes = {name: costs.tensor_bytes[name][0] for costs, names in written for name in names}
+    tensors = [(costs, (*part.reads, *part.writes)) for part, costs in zip(cascade.parts, costs_by_part, strict=True)]
+    tensor_bytes = {name: costs.tensor_bytes[name][0] for costs, names in tensors for name in names}
     assignment = _assignment(cluster, planned if len(planned) == len(cascade.parts) else None, seconds[0])
     parts, weight_bytes = tuple(scheduled_parts(cascade, {})), tuple(part.weight_bytes for part in cascade.parts)
-    inputs, outputs = cascade.manifest.reads, cascade.manifest.writes
+    inputs, answers = cascade.manifest.reads, asked_for(cascade.manifest.writes, outputs)
     is_exact = all(costs.sizes.are_exact for costs in costs_by_part)
-    return Scenario(parts, weight_bytes, inputs, outputs, tensor_bytes, cluster, assignment, seconds, is_exact)
+    return Scenario(parts, weight_bytes, inputs, answers, tensor_bytes, cluster, assignment, seconds, is_exact)
 
 
 def _roofline_s(costs: Costs, device: Device, nodes_by_part: Sequence[Sequence[int]]) -> list[float]:
@@ -191,7 +203,7 @@ def _copied(cluster: SimulatedCluster, copies: int) -> SimulatedCluster:
         for fault in cluster.faults:
             between = fault.between and tuple(name + suffix for name in fault.between)
             faults.append(changed(fault, device=fault.device and fault.device + suffix, between=between))
-    return SimulatedCluster(devices=tuple(devices), links=tuple(links), faults=tuple(faults), failures=cluster.failures)
+    return changed(cluster, devices=tuple(devices), links=tuple(links), faults=tuple(faults))
 
 
 def _listed(names: Sequence[str]) -> str:

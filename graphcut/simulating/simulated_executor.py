@@ -2,8 +2,8 @@
 
 A device runs one step at a time. It receives the command after the latency of its link, fetches the inputs it does not
 have, computes, and its report arrives after the latency again. A tensor is sent once, directly from a device that has
-it to the one that reads it; all tensors that one device sends for one step are one message. As in planning, the inputs
-of a request are on every device, and its outputs need not be sent. At the start all parts are loaded.
+it to the one that reads it; all tensors that one device sends for one step are one message. The inputs of a request are
+at the driver, and its outputs are sent there once all of its steps are done. At the start all parts are loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SimulatedTensor:
     """A tensor."""
 
     size_bytes: int
-    devices: dict[SimulatedDevice, None] | None  #: those that have it, its maker first; None if all have it.
+    devices: dict[SimulatedDevice, None]  #: those that have it, its maker first.
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,8 @@ class SimulatedDevice:
     """The state of a device. Times are simulated seconds."""
 
     index: int
-    latency_s: float
+    name: str
+    latency_s: float  #: of a message between it and the driver.
     is_started: bool = False  #: it was started, and its death was not reported since.
     is_loaded: bool = False  #: its parts are loaded, so it accepts steps.
     parts: frozenset[int] = frozenset()
@@ -78,12 +79,16 @@ class SimulatedExecutor(Executor):
         cluster = scenario.cluster
         self.clock = Clock()
         self.network = Network(cluster, self.clock, random.Random(f"network {seed}"))  # noqa: S311 - not for security
-        self.devices = [SimulatedDevice(i, device.latency_s) for i, device in enumerate(cluster.devices)]
+        self.devices = [
+            SimulatedDevice(i, device.name, cluster.message_s(device.name)) for i, device in enumerate(cluster.devices)
+        ]
+        self._driver = SimulatedDevice(-1, cluster.driver.name, 0.0)
+        self._coming: set[SimulatedTensor] = set()  # those that are on their way to the driver
         #: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
         self.restarted: set[tuple[int, int]] = set()
         self._scenario = scenario
         self._events: deque[Event | None] = deque()
-        by_name = {device.name: state for device, state in zip(cluster.devices, self.devices, strict=True)}
+        by_name = {device.name: device for device in self.devices}
         for failure in cluster.failures:
             for_s = inf if failure.for_s is None else failure.for_s
             self.clock.after(failure.at_s, partial(self._fail, by_name[failure.device], for_s))
@@ -107,7 +112,10 @@ class SimulatedExecutor(Executor):
         self._stop_loading(device)
         device.loading = tuple(parts)
         size_bytes = self._new_weight_bytes(device)
-        device.next_load = self.network.send(None, worker, size_bytes, lambda _: self._load(device))
+        if device.name == self._driver.name:
+            self._load(device)
+            return
+        device.next_load = self.network.send(self._driver.name, device.name, size_bytes, lambda _: self._load(device))
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         device = self.devices[worker]
@@ -124,17 +132,23 @@ class SimulatedExecutor(Executor):
             self._end(self.devices[worker])
 
     def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - tensors have no values here
-        return SimulatedTensor(0, None)
+        return SimulatedTensor(self._scenario.tensor_bytes.get(tensor, 0), {self._driver: None})
 
-    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - tensors have no values here
+    def fetch(self, handles: Iterable[Handle]) -> bool:
+        tensors = [cast("SimulatedTensor", handle) for handle in handles]
+        self._pull(self._driver, [tensor for tensor in tensors if tensor not in self._coming])
+        return self._coming.isdisjoint(tensors)
+
+    def get(self, handle: Handle, tensor: str) -> Value:
+        if not cast("SimulatedTensor", handle).devices:
+            raise LookupError(tensor)
         return None
 
     def release(self, handle: Handle) -> None:
         tensor = cast("SimulatedTensor", handle)
-        for device in tensor.devices or ():
+        for device in tensor.devices:
             device.tensors.pop(tensor, None)
-        if tensor.devices is not None:
-            tensor.devices = {}
+        tensor.devices = {}
 
     def now(self) -> float:
         return self.clock.now_s
@@ -160,32 +174,41 @@ class SimulatedExecutor(Executor):
     # Steps
 
     def _fetch(self, device: SimulatedDevice, tensors: Iterable[SimulatedTensor]) -> None:
-        """Fetch the tensors that the device lacks, in one message from each sender; compute if nothing is missing."""
+        """Fetch the tensors that the device lacks; compute if nothing is missing."""
+        is_possible = self._pull(device, tensors)
+        if device is self._driver:
+            self.wake()
+        elif not is_possible:
+            self._lose_inputs(device)
+        elif not device.fetching:
+            self._compute(device)
+
+    def _pull(self, device: SimulatedDevice, tensors: Iterable[SimulatedTensor]) -> bool:
+        """Begin to send the tensors that the device lacks, in one message from each sender; False if one is lost."""
         missing: dict[SimulatedDevice, list[SimulatedTensor]] = {}
         for tensor in tensors:
-            if tensor.devices is None or not tensor.size_bytes or device in tensor.devices:
-                continue
             sender = next(iter(tensor.devices), None)
             if sender is None:
-                self._lose_inputs(device)
-                return
-            missing.setdefault(sender, []).append(tensor)
+                return False
+            if tensor.size_bytes and all(holder.name != device.name for holder in tensor.devices):
+                missing.setdefault(sender, []).append(tensor)
         for sender, sent in missing.items():
             size_bytes = sum(tensor.size_bytes for tensor in sent)
-            on_arrival = partial(self._fetched, device, sent)
-            transfer = self.network.send(sender.index, device.index, size_bytes, on_arrival)
+            transfer = self.network.send(sender.name, device.name, size_bytes, partial(self._fetched, device, sent))
             device.fetching[transfer] = sender
             sender.sending[transfer] = (device, sent)
-        if not device.fetching:
-            self._compute(device)
+            self._coming.update(sent if device is self._driver else ())
+        return True
 
     def _fetched(self, device: SimulatedDevice, tensors: Sequence[SimulatedTensor], transfer: Transfer) -> None:
         del device.fetching.pop(transfer).sending[transfer]
         for tensor in tensors:
-            if tensor.devices is not None:
-                tensor.devices[device] = None
-                device.tensors[tensor] = None
-        if not device.fetching:
+            tensor.devices[device] = None
+            device.tensors[tensor] = None
+        if device is self._driver:
+            self._coming.difference_update(tensors)
+            self.wake()
+        elif not device.fetching:
             self._compute(device)
 
     def _compute(self, device: SimulatedDevice) -> None:
@@ -259,13 +282,13 @@ class SimulatedExecutor(Executor):
         device.is_started = device.is_loaded = False
         device.parts = frozenset()
         for tensor in device.tensors:
-            if tensor.devices is not None:
-                tensor.devices.pop(device, None)
+            tensor.devices.pop(device, None)
         device.tensors = {}
         sending, device.sending = device.sending, {}
         for transfer, (receiver, tensors) in sending.items():
             if receiver.fetching.pop(transfer, None) is not None:  # otherwise that step was stopped already
                 self.network.cancel(transfer)
+                self._coming.difference_update(tensors)
                 self._fetch(receiver, tensors)
         self._report(device, Died(device.index, "it failed", is_permanent=device.down_until_s == inf), delay_s)
 

@@ -341,14 +341,14 @@ SLOW_LINKS = Cluster(
 def test_the_value_of_a_plan_is_what_its_metrics_add_up_to(name: str, objective: Objective, named: Named) -> None:
     """Without recomputing, what the search counted and what the finished parts take is the same."""
     made = plan(named(name), Across(SLOW_LINKS, objective, 2), limits=Limits(recompute="never"))
-    busy = [figures.busy_s for figures in made.metrics]
-    outcome = made.outcome
+    outcome, times = made.outcome, made.times
     assert outcome is not None
+    assert times is not None
     says = {
-        "throughput": max(busy),
-        "latency": sum(busy),
-        "decode": 1 / max(*busy, sum(busy) / 2),
-        "bytes": sum(figures.received_bytes for figures in made.metrics),
+        "throughput": times.period_s,
+        "latency": times.latency_s,
+        "decode": 1 / max(times.period_s, times.latency_s / 2),
+        "bytes": sum(f.received_bytes + f.input_bytes + f.output_bytes for f in made.metrics),
         "devices": len(made.parts),
     }
     assert outcome.value == pytest.approx(says[objective], rel=1e-9)

@@ -47,7 +47,7 @@ def drawn(seed: int, *, memory_bytes: int | None = None) -> tuple[Workload, Clus
         Device(name=name, flops_per_s=speed, link_bytes_per_s=SECOND, latency_s=0.0, memory_bytes=memory_bytes)
         for name, speed in (("a", 2.0), ("b", 2.0), ("slow", 1.0))
     ]
-    return load, Cluster(devices=tuple(devices))
+    return load, Cluster(devices=tuple(devices), overlap="none")
 
 
 def busy_s(load: Workload, device_of: Sequence[int]) -> list[float]:
@@ -56,7 +56,7 @@ def busy_s(load: Workload, device_of: Sequence[int]) -> list[float]:
     for group, device in enumerate(device_of):
         found[device] += float(load.work[device // 2, group])
     for writer, readers, number in zip(
-        load.writer.tolist(), load.readers.groups_of_items(), load.tensor_bytes.tolist(), strict=True
+        load.writer.tolist(), load.readers.groups_of_items, load.tensor_bytes.tolist(), strict=True
     ):
         home = device_of[writer]
         others = {device_of[reader] for reader in readers} - {home}
@@ -152,7 +152,8 @@ def test_latency_counts_for_each_part_that_receives_and_a_tensor_once_for_each_d
     """Parts of a: 0, 2 and 4; of b: 1 and 3. Group 0 is read in both parts of b and in the last one of a."""
     tensors = [(0, (1, 3, 4), 10 * SECOND), (1, (2,), SECOND), (2, (3,), SECOND), (3, (4,), SECOND)]
     load = Workload.of([[1.0] * 5], tensors)
-    cluster = Cluster(devices=tuple(Device(name=name, link_bytes_per_s=SECOND, latency_s=0.25) for name in "ab"))
+    devices = tuple(Device(name=name, link_bytes_per_s=SECOND, latency_s=0.25) for name in "ab")
+    cluster = Cluster(devices=devices, overlap="none")
     valuation = Valuation(load, device_classes(cluster), Across(cluster))
     alternating = Interleaving(((0,), (1,), (2,), (3,), (4,)), (0, 1, 0, 1, 0))
     sent_s = 10 + 1 + 1 + 1

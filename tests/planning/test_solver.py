@@ -237,8 +237,10 @@ class Given(PlanningProblem):
 
     given: Workload = dataclasses.field(kw_only=True)
 
-    def workload(self, work: Sequence[Sequence[float]], counting: Collection[Counted] = ()) -> Workload:
-        del counting  # the given workload counts everything
+    def workload(
+        self, work: Sequence[Sequence[float]], counting: Collection[Counted] = (), travelling: Collection[str] = ()
+    ) -> Workload:
+        del counting, travelling  # the given workload counts everything
         groups, things = self.given.groups, self.given.sharers.count
         rows = np.array([[*row, *[0.0] * things][: groups + things] for row in work])
         return dataclasses.replace(self.given, work=rows[:, :groups], shared_work=rows[:, groups:])
@@ -395,7 +397,9 @@ class Setting:
             Device(**{**{f: getattr(alike[kind], f) for f in alike[kind].__struct_fields__}, "name": f"d{i}"})
             for i, kind in enumerate(drawn)
         ]
-        return cls(brute, Cluster(devices=tuple(devices)), {f"d{i}": kind for i, kind in enumerate(drawn)})
+        return cls(
+            brute, Cluster(devices=tuple(devices), overlap="none"), {f"d{i}": kind for i, kind in enumerate(drawn)}
+        )
 
     def seconds(self, device: Device) -> Sequence[float]:
         return seconds_of(self.brute.load, self.kind[device.name])
@@ -583,7 +587,7 @@ def test_a_plan_over_direct_links_has_its_true_value_and_a_valid_bound(
     links = tuple(
         NetworkLink(between=pair, bytes_per_s=draw.choice(LINKS), latency_s=draw.choice(LATE)) for pair in ends
     )
-    setting = Setting(brute, Cluster(devices=plain.cluster.devices, links=links), plain.kind)
+    setting = Setting(brute, Cluster(devices=plain.cluster.devices, links=links, overlap="none"), plain.kind)
     known = [
         (division, busy)
         for division in brute.divisions(len(names))

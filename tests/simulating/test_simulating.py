@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 import graphcut
 from graphcut import Across, Cluster, Device, Into, UsageError, demos
 from graphcut import NetworkLink as DirectLink
-from graphcut.planning.cluster import ReliabilityModel, ScheduledFailure, SimulatedCluster
+from graphcut.planning.cluster import Host, ReliabilityModel, ScheduledFailure, SimulatedCluster
+from graphcut.planning.transfers import DRIVER, SentTensor, request_times
 from graphcut.running.scheduling.requests import ScheduledPart
 from graphcut.simulating.network import RETRANSMIT_S, LinkDirection, Route, Transfer, fair_shares
 from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
@@ -51,7 +53,7 @@ def chain(
         (weight_bytes,) * number,
         ("t0",),
         (f"t{number}",),
-        {f"t{i + 1}": sent_bytes for i in range(number)},
+        {f"t{i}": sent_bytes * (0 < i < number) for i in range(number + 1)},  # the driver's tensors take no time
         SimulatedCluster(devices=devices, faults=tuple(faults), failures=tuple(failures)),
         tuple((i,) for i in range(number)),
         (tuple(seconds),) * number,
@@ -130,6 +132,8 @@ def test_independent_parts_run_in_parallel() -> None:
     # over its link together, 2,500 bytes.
     assert found.total_s == 1 + 2 + 5 + 2.5 + 1
     assert {(link.source, link.target): link.bytes for link in found.links} == {
+        ("driver", None): 0,
+        (None, "driver"): 0,
         ("d0", None): 3000,
         ("d1", None): 1000,
         ("d2", None): 500,
@@ -146,7 +150,7 @@ def test_parts_of_one_device_run_in_one_step_and_send_nothing() -> None:
     found = simulate(scenario, requests=10)
     assert found.total_s == 30
     assert [device.steps for device in found.devices] == [10, 0]
-    assert [link.bytes for link in found.links] == [0, 0, 0, 0]
+    assert not any(link.bytes for link in found.links)
 
 
 def test_a_direct_link_is_used_instead_of_the_router() -> None:
@@ -524,18 +528,38 @@ def test_a_plan_keeps_its_devices_and_predicted_times(model: graphcut.Model, ana
     assert [scenario.seconds[device][i] for i, device in enumerate(at)] == pytest.approx(predicted)
 
 
-def test_simulated_throughput_matches_the_plan_apart_from_messages_and_overlap(
-    model: graphcut.Model, analysis: graphcut.Analysis
-) -> None:
-    """Planning counts sending as work of the device; a simulated device computes while it sends."""
-    made = graphcut.plan(analysis, Across(CLUSTER))
-    found = simulate(scenario_of_plan(made, model, None), requests=500)
-    period = found.total_s / 500
-    runs = [metrics.run_s for metrics in made.metrics]
-    slowest = max(metrics.busy_s for metrics in made.metrics)
-    assert max(runs) < period < slowest + 3 * 1e-4 + (sum(runs) + slowest) / 500
-    sent = sum(metrics.sent_bytes for metrics in made.metrics)
-    assert sum(link.bytes for link in found.links if link.target is None) == 500 * sent
+@pytest.mark.parametrize("seed", range(25))
+def test_a_chain_takes_the_time_that_is_planned_for_it(seed: int) -> None:
+    """With links, latencies, inputs and outputs: the time of one request, and between two, to rounding."""
+    draw = random.Random(seed)  # noqa: S311
+    number = draw.randint(1, 4)
+    names = [f"d{i}" for i in range(number)]
+    rate, late = partial(draw.choice, (1e3, 5e3, 2e4, 1e5)), partial(draw.choice, (0.0, 0.01, 0.05))
+    devices = tuple(Device(name=name, link_bytes_per_s=rate(), latency_s=late()) for name in names)
+    pairs = draw.sample(list(pairwise(names)), draw.randint(0, number - 1))
+    links = tuple(DirectLink(between=pair, bytes_per_s=rate(), latency_s=late()) for pair in pairs)
+    origin = draw.choice([None, names[0], names[-1], Host(name="laptop", link_bytes_per_s=rate(), latency_s=late())])
+    cluster = SimulatedCluster(devices=devices, links=links, origin=origin)
+    seconds, sent = [draw.random() for _ in names], [draw.randint(0, 20) * 100 for _ in range(number + 1)]
+    scenario = replace(chain(seconds), cluster=cluster, tensor_bytes={f"t{i}": n for i, n in enumerate(sent)})
+    steps = pairwise([DRIVER, *range(number), DRIVER])
+    transfers = [SentTensor(size, a, (b,)) for size, (a, b) in zip(sent, steps, strict=True)]
+    times = request_times(transfers, seconds, devices, cluster.planned)
+    assert simulate(scenario, requests=1).total_s == pytest.approx(times.latency_s, rel=1e-9)
+    few, many = (simulate(scenario, requests=number, window=32).total_s for number in (100, 200))
+    assert (many - few) / 100 == pytest.approx(times.period_s, rel=1e-9)
+
+
+def test_outputs_that_nobody_asks_for_are_not_sent(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
+    made = graphcut.plan(analysis, Across(CLUSTER, outputs=("logits",)))
+    found = simulate(scenario_of_plan(made, model, None), requests=10)
+    assert made.costs is not None
+    sizes = made.costs.tensor_bytes
+    answers = {link.target: link.bytes for link in found.links if link.target == "driver"}
+    assert answers == {"driver": 10 * sizes["logits"][0]}
+    everything = simulate(scenario_of_plan(made, model, None, model.graph.writes), requests=10)
+    answers = {link.target: link.bytes for link in everything.links if link.target == "driver"}
+    assert answers == {"driver": 10 * sum(sizes[name][0] for name in model.graph.writes)}
 
 
 def test_a_plan_without_cluster_is_spread_over_the_devices_in_order(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import prod
 from typing import Final
 
@@ -18,12 +17,23 @@ from ..instance import Floats, Workload
 from ..problem import PlanningProblem
 from ..results import MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp, min_max_chain
-from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, device_classes, fits_in, received_bytes, time_quantum
+from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp
+from ..solver.cost_tables import (
+    DeviceClass,
+    PairCosts,
+    allowed_by,
+    best_links,
+    device_classes,
+    fits_in,
+    pair_costs,
+    received_bytes,
+    time_quantum,
+)
+from ..solver.linked_chains import LinkedChains, with_driver
 from ..solver.milp import MilpObjective, MilpProblem, prove
-from ..solver.search import SearchResult, search
-from .device_subsets import first_orders, next_orders, sets_along
-from .direct_links import assign_devices
+from ..solver.search import SearchResult, better, result_on, search
+from ..transfers import travelling
+from .device_subsets import first_orders, next_orders, sets_along, small_sets
 
 COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")
 """A device holds everything that its part takes while it runs."""
@@ -38,6 +48,15 @@ _OBJECTIVES: Final[dict[Objective, tuple[MilpObjective, str, MetricUnit]]] = {
 _FRONT_POINTS: Final = 8
 _NOTABLE: Final = 0.005
 """A plan of the Pareto front has a latency that is smaller by this share than that of the plan before it."""
+
+_CLOSE: Final = 1.001
+_JUST_BELOW: Final = 1e-9
+"""A bisection ends when its ends are so close; a better plan is better by this share at least."""
+
+_MOST_SMALL: Final = 100_000  #: with so many transitions of small sets of devices in addition.
+
+_MUCH_WORK: Final = 1e9
+"""What a branch and bound may compute where it is asked once; for each of many orders much less."""
 
 _MOST_STATES: Final = 20_000
 """With more transitions of the chain DP only some sets of devices are tried."""
@@ -54,32 +73,49 @@ def plan_across(
     if goal.in_flight < 1:
         raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use --in-flight 1 or more")
     classes = device_classes(goal.cluster)
-    load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING)
-    evaluator = ClusterEvaluator(goal, load, classes, time_quantum(load, classes), problem.pins)
+    load = problem.workload(
+        [seconds(c.devices[0]) for c in classes], COUNTING, travelling(goal, problem.graph, problem.costs.caches)
+    )
+    pairs = pair_costs(classes, goal.cluster)
+    evaluator = ClusterEvaluator(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins)
     bound = evaluator.lower_bound()
     states = evaluator.states
     if states > _MOST_STATES:
         orders = list(first_orders(classes, load.work))
-        states = 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(classes)))
-        evaluator = replace(evaluator, only=sets_along(orders, len(classes)))
+        pairs_of_devices = len(classes) * len({*pairs.senders})
+        small = small_sets(evaluator.counts, _MOST_SMALL // pairs_of_devices)
+        states = len({*pairs.senders}) * 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(classes)))
+        states = max(states, len(small) * pairs_of_devices)
+        evaluator = replace(evaluator, only=sets_along(orders, len(classes)) | small)
     found = search(load, evaluator, states=states, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, load, classes)
     if evaluator.only is not None:
-        found, evaluator = _with_devices_exchanged(replace(found, is_best_chain=False), evaluator)
+        found, evaluator = _with_devices_exchanged(found, evaluator)
+    if not found.tables.is_complete:
+        evaluator = replace(evaluator, most_work=_MUCH_WORK)
+        found = better(found, result_on(found.tables, evaluator)) or found
+    elif evaluator.only is None and not found.is_optimal:
+        bound = max(bound, evaluator.lower_bound_over(found.tables))
     minimized, words, unit = _OBJECTIVES[goal.objective]
-    milp = MilpProblem(load, classes, evaluator.counts, minimized, goal.in_flight, problem.pins)
+    milp = MilpProblem(
+        load,
+        best_links(classes, pairs),
+        evaluator.counts,
+        minimized,
+        goal.in_flight,
+        problem.pins,
+        overlap=goal.cluster.overlap,
+    )
     found, bound = prove(found, bound, milp, evaluator, time_limit_s=prove_s)
     unused = [list(c.devices) for c in classes]
     devices = tuple(unused[c].pop(0) for c in found.chain.classes)
-    value, is_optimal = found.chain.values[0], found.is_optimal
-    if goal.cluster.links:
-        devices, true_value = assign_devices(found, devices, load, classes, goal)
-        if unit in {"s", "tokens/s"}:
-            bound = value if is_optimal else bound
-            value, is_optimal = true_value, False
-    outcome = optimality_of(words.format(goal.in_flight), value, bound, unit, is_optimal=is_optimal)
-    return Solution(found, devices, outcome, *evaluator.costs(found), tuple(evaluator.pareto_front(found.tables)))
+    times = evaluator.chains(found.tables).times(found.chain.boundaries, found.chain.classes)
+    words = words.format(goal.in_flight)
+    outcome = optimality_of(words, found.chain.values[0], bound, unit, is_optimal=found.is_optimal)
+    costs, aggregation = evaluator.costs(found)
+    front = tuple(evaluator.pareto_front(found.tables))
+    return Solution(found, devices, outcome, costs, aggregation, front, times.busy_s)
 
 
 def _with_devices_exchanged(found: SearchResult, evaluator: ClusterEvaluator) -> tuple[SearchResult, ClusterEvaluator]:
@@ -100,9 +136,11 @@ class ClusterEvaluator:
     goal: Across  #: the objective.
     load: Workload  #: the workload.
     classes: tuple[DeviceClass, ...]  #: the device classes.
+    pairs: PairCosts  #: what their links cost.
     quantum: float  #: see `time_quantum`.
     pins: Mapping[int, int]  #: for a group the part that it must be in.
     only: frozenset[DeviceCounts] | None = None  #: the sets of devices that it tries; None for all.
+    most_work: float = _MUCH_WORK / 20  #: see `LinkedChains`.
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -111,61 +149,88 @@ class ClusterEvaluator:
 
     @property
     def states(self) -> int:
-        """The number of transitions of the chain DP for each pair of boundaries."""
-        return prod(number + 1 for number in self.counts) * len(self.classes)
+        """The number of transitions of the dynamic programming for each pair of boundaries."""
+        return prod(number + 1 for number in self.counts) * len(self.classes) * len({*self.pairs.senders})
+
+    def chains(self, tables: BoundaryTables) -> LinkedChains:
+        """The partitions over given boundaries, with their costs."""
+        fits = fits_in(tables, COUNTING, [c.memory_bytes for c in self.classes])
+        fits = [fit & np.isfinite(tables.work(c)) for c, fit in enumerate(fits)]
+        allowed = allowed_by(tables, self.pins)
+        work = _MUCH_WORK if tables.is_complete else self.most_work
+        cluster = self.goal.cluster
+        return LinkedChains(tables, self.classes, self.pairs, cluster, self.quantum, fits, allowed, self.only, work)
 
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
         """The best partition over given boundaries."""
-        busy = self._busy(tables)
-        received = [np.where(np.isfinite(seconds), received_bytes(tables), np.inf) for seconds in busy]
+        chains = self.chains(tables)
         match self.goal.objective:
             case "throughput":
-                return min_max_chain(lambda criterion: self._best(tables, [criterion]), busy, busy)
+                return _with_least_latency(chains, chains.best("max"))
             case "latency":
-                return self._best(tables, [Criterion(busy, "sum"), Criterion(received, "sum")])
+                return chains.best("sum")
             case "decode":
-                return self._most_tokens(tables, busy)
+                return self._most_tokens(chains)
             case "bytes":
-                return self._best(tables, [Criterion(received, "sum"), Criterion(busy, "max")])
+                return self._fewest_bytes(chains)
             case "devices":
-                chain = self._best(tables, [Criterion(busy, "sum")], fewest_parts=True)
-                return chain and chain.ranked_by(len(chain.classes))
+                fewest = chain_dp(
+                    [Criterion(self._received(chains), "sum")],
+                    self.counts,
+                    allowed=chains.allowed,
+                    only=self.only,
+                    fewest_parts=True,
+                ).best()
+                found = fewest and chains.best("sum", most_parts=len(fewest.classes))
+                return found and replace(found.ranked_by(len(found.classes)), is_best=self.only is None)
 
     def pareto_front(self, tables: BoundaryTables) -> Iterator[tuple[float, float]]:
         """Seconds between requests, and of one request, of plans of which none is as good as another in both."""
-        busy = self._busy(tables)
-        fastest = self._best(tables, [Criterion(busy, "max")])
-        soonest = self._best(tables, [Criterion(busy, "sum")])
+        chains = self.chains(tables)
+        fastest, soonest = _with_least_latency(chains, chains.best("max")), chains.best("sum")
         if fastest is None or soonest is None:
             return
-        period, longest = fastest.values[0], _period(soonest, busy)
-        latency = np.inf
-        for limit in np.linspace(period, longest, _FRONT_POINTS) if longest > period else [period]:
-            chain = self._best(tables, [Criterion(_at_most(busy, float(limit)), "sum")])
+        (period, latency), longest = fastest.values, soonest.values[1]
+        yield period, latency
+        for limit in np.linspace(period, longest, _FRONT_POINTS)[1:] if longest > period else ():
+            chain = chains.best("sum", limit=float(limit))
             if chain is not None and chain.values[0] < latency * (1 - _NOTABLE):
-                latency = chain.values[0]
-                yield _period(chain, busy), latency
+                latency, period = chain.values
+                yield period, latency
 
     def costs(self, found: SearchResult) -> tuple[tuple[Floats, ...], Aggregation]:
         """For each part the table of what the objective counts, and its aggregation."""
+        chains = self.chains(found.tables)
+        is_sum = self.goal.objective in {"latency", "devices"}
         if self.goal.objective == "bytes":
-            return (received_bytes(found.tables),) * len(found.parts), "sum"
-        busy = self._busy(found.tables)
-        aggregation: Aggregation = "max" if self.goal.objective in {"throughput", "decode"} else "sum"
-        return tuple(busy[c] for c in found.chain.classes), aggregation
+            received = self._received(chains)
+            return tuple(received[c] for c in found.chain.classes), "sum"
+        senders = (found.chain.classes[0], *found.chain.classes)
+        pairs = zip(senders, found.chain.classes, strict=False)
+        return tuple(chains.costs(sender, c)[is_sum] for sender, c in pairs), "sum" if is_sum else "max"
 
     def lower_bound(self) -> float:
         """A lower bound of the first value of any plan."""
         work = self.load.work
         fastest = np.where(np.isfinite(work), work, np.inf).min(axis=0)
-        period = max(float(fastest.max(initial=0.0)), self._fractional_period(work))
+        period = np.array(max(float(fastest.max(initial=0.0)), self._fractional_period(work)))
+        driver = self.load, self.pairs, self.goal.cluster.overlap
+        latency = with_driver("sum", fastest.sum(), *driver)
+        return self._value(float(with_driver("max", period, *driver)), float(latency))
+
+    def lower_bound_over(self, tables: BoundaryTables) -> float:
+        """A lower bound of the first value over given boundaries, from the dynamic programming."""
+        chains = self.chains(tables)
+        return self._value(chains.lower_bound("max"), chains.lower_bound("sum"))
+
+    def _value(self, period: float, latency: float) -> float:
         match self.goal.objective:
             case "throughput":
                 return period
             case "latency":
-                return float(fastest.sum())
+                return latency
             case "decode":
-                return max(period, float(fastest.sum()) / self.goal.in_flight)
+                return max(period, latency / self.goal.in_flight)
             case "bytes":
                 return 0.0
             case "devices":
@@ -192,52 +257,56 @@ class ClusterEvaluator:
                 return number
         return len(room)
 
-    def _busy(self, tables: BoundaryTables) -> list[Floats]:
-        fits = fits_in(tables, COUNTING, [c.memory_bytes for c in self.classes])
-        seconds = (busy_s(tables, index, c, self.quantum) for index, c in enumerate(self.classes))
-        return [np.where(fit, busy, np.inf) for fit, busy in zip(fits, seconds, strict=True)]
+    def _received(self, chains: LinkedChains) -> list[Floats]:
+        """For each class the bytes that a part receives and sends to the driver; `inf` where it does not fit."""
+        received, driver = received_bytes(chains.tables), len(self.classes)
+        with_driver = received + chains.tables.inputs + chains.tables.answers
+        is_far = [self.pairs.sent_s[driver, c] > 0 for c in range(driver)]
+        return [
+            np.where(fit, with_driver if far else received, np.inf)
+            for fit, far in zip(chains.fits, is_far, strict=True)
+        ]
 
-    def _best(
-        self, tables: BoundaryTables, criteria: Sequence[Criterion], *, fewest_parts: bool = False
-    ) -> ChainPartition | None:
-        allowed = allowed_by(tables, self.pins)
-        return chain_dp(criteria, self.counts, allowed=allowed, only=self.only, fewest_parts=fewest_parts).best()
+    def _fewest_bytes(self, chains: LinkedChains) -> ChainPartition | None:
+        busy = [chains.costs(c, c)[0] for c in range(len(self.classes))]
+        criteria = [Criterion(self._received(chains), "sum"), Criterion(busy, "max")]
+        chain = chain_dp(criteria, self.counts, allowed=chains.allowed, only=self.only).best()
+        return chain and replace(chain, is_best=self.only is None)
 
-    def _most_tokens(self, tables: BoundaryTables, busy: list[Floats]) -> ChainPartition | None:
+    def _most_tokens(self, chains: LinkedChains) -> ChainPartition | None:
         """With m sequences in flight a token takes max(latency / m, period), and latency falls as the period may grow.
 
-        So the best is where they meet, or just before: found by bisection over all possible periods.
+        So a token of s seconds is possible if the least latency for a period of s or less is at most m * s: a bisection
+        narrows it down, and then better plans are asked for until there is none.
         """
-        fastest = self._best(tables, [Criterion(busy, "max")])
-        if fastest is None:
-            return None
-        periods = np.unique(np.concatenate([seconds[np.isfinite(seconds)] for seconds in busy]))
-        periods = periods[periods >= fastest.values[0]]
-        tried: list[ChainPartition] = []
+        best, is_best = self._token(chains.best("sum")), True
+        least = max(chains.lower_bound("max"), chains.lower_bound("sum") / self.goal.in_flight)
+        while best is not None:
+            token_s = best.values[0]
+            is_close = token_s <= least * _CLOSE
+            limit = token_s * (1 - _JUST_BELOW) if is_close else (least + token_s) / 2
+            found = self._token(chains.best("sum", limit=limit))
+            is_best = is_best and (found is None or found.is_best)
+            if found is None or found.values[1] / self.goal.in_flight > limit:
+                if is_close:
+                    return replace(best, is_best=is_best and best.is_best and self.only is None)
+                least = limit
+            if found is not None and found.values < best.values:
+                best = found
+        return None
 
-        def latency_share(limit: float) -> float:
-            chain = self._best(tables, [Criterion(_at_most(busy, limit), "sum")])
-            if chain is None:  # impossible: the periods begin with one that can be kept
-                return np.inf
-            share = chain.values[0] / self.goal.in_flight
-            tried.append(chain.ranked_by(max(share, _period(chain, busy))))
-            return share
-
-        low, high = 0, len(periods) - 1
-        latency_share(float(periods[low]))
-        while low <= high:
-            middle = (low + high) // 2
-            period = float(periods[middle])
-            low, high = (low, middle - 1) if latency_share(period) <= period else (middle + 1, high)
-        return min(tried, key=lambda chain: chain.values)
+    def _token(self, chain: ChainPartition | None) -> ChainPartition | None:
+        return chain and chain.ranked_by(max(chain.values[0] / self.goal.in_flight, chain.values[1]))
 
 
-def _at_most(busy: Sequence[Floats], period: float) -> list[Floats]:
-    return [np.where(seconds <= period, seconds, np.inf) for seconds in busy]
-
-
-def _period(chain: ChainPartition, busy: Sequence[Floats]) -> float:
-    return max(float(busy[c][j, i]) for (i, j), c in zip(pairwise(chain.boundaries), chain.classes, strict=True))
+def _with_least_latency(chains: LinkedChains, fastest: ChainPartition | None) -> ChainPartition | None:
+    """Of the partitions with the period of the fastest one that with the least latency; its period, and its latency."""
+    if fastest is None:
+        return None
+    soonest = chains.best("sum", limit=fastest.values[0])
+    return replace(
+        fastest if soonest is None else replace(soonest, values=soonest.values[::-1]), is_best=fastest.is_best
+    )
 
 
 def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[DeviceClass]) -> PlanError:

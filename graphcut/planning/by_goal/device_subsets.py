@@ -1,8 +1,8 @@
 """Plans for many different devices: which sets of devices the chain DP may use, and how a plan is improved.
 
 The state of the chain DP is the set of devices used so far: there are 2**n sets of n different devices. With too many,
-it may use only the first devices of each of a few orders of all devices. The plan is then the best one for all of these
-orders together; exchanging devices in its own order gives the next orders, until no exchange improves it.
+it may use only small sets, and the first devices of each of a few orders of all devices. The plan is then the best one
+for all of these together; exchanging devices in its own order gives the next orders, until no exchange improves it.
 
 Example: of the devices 0, 1, 2 the order 2, 0, 1 allows the sets {}, {2}, {0, 2} and {0, 1, 2}. A plan may then have
 one part on 2, or one on 2 and the next on 0, or one on each of 2, 0 and 1.
@@ -40,6 +40,16 @@ def next_orders(used: Sequence[int], counts: DeviceCounts) -> Iterator[DeviceOrd
     for i, j in combinations(range(len(order)), 2):
         if i < len(used) and order[i] != order[j] and j - i <= max(1, _REACH // len(order)):
             yield (*order[:i], order[j], *order[i + 1 : j], order[i], *order[j + 1 :])
+
+
+def small_sets(counts: DeviceCounts, most: int) -> frozenset[DeviceCounts]:
+    """All sets of no device, of one, and so on, as far as there are no more than `most`."""
+    found, level = set[DeviceCounts](), {tuple(0 for _ in counts)}
+    while level and len(found) + len(level) <= most:
+        found |= level
+        larger = {(*used[:c], used[c] + 1, *used[c + 1 :]) for used in level for c in range(len(counts))}
+        level = {used for used in larger if all(map(int.__le__, used, counts))}
+    return frozenset(found)
 
 
 def sets_along(orders: Iterable[DeviceOrder], classes: int) -> frozenset[DeviceCounts]:

@@ -15,15 +15,15 @@ from ..instance import Workload
 from ..problem import PlanningProblem
 from ..results import Solution, optimality_of
 from ..solver.chain_dp import ChainPartition
-from ..solver.cost_tables import DeviceClass, device_classes, memory_bytes, time_quantum
+from ..solver.cost_tables import DeviceClass, best_links, device_classes, memory_bytes, pair_costs, time_quantum
 from ..solver.interleaving import MOST_DEVICES, Interleaving, improved, merged
 from ..solver.milp import MilpProblem, solve
 from ..solver.order_prefixes import PrefixTables, prefix_tables
 from ..solver.search import SearchResult
 from ..solver.topological_orders import orders
 from ..solver.unavoidable_load import unavoidable_load
+from ..transfers import request_times, transfers_of, travelling
 from .cluster_mapping import COUNTING, ClusterEvaluator, plan_across
-from .direct_links import transfer_s, transfers_of
 
 _PER_DEVICE: Final = (2, 2, 3, 3)  #: how many parts for each device are tried, each time from the best plan so far.
 _SAME: Final = 1e-6  #: a period that exceeds its bound by this share is equal to it.
@@ -40,7 +40,8 @@ def plan_interleaved(
     """
     _check(problem, goal)
     classes = device_classes(goal.cluster)
-    load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING)
+    sent = travelling(goal, problem.graph, problem.costs.caches)
+    load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
     valuation = Valuation(load, classes, goal)
     impossible = None
     try:
@@ -49,19 +50,20 @@ def plan_interleaved(
     except PlanError as error:
         impossible = error
         start = Interleaving((next(orders(load)),), (0,))
-    evaluator = ClusterEvaluator(goal, load, classes, time_quantum(load, classes), {})
-    bound = max(evaluator.lower_bound(), unavoidable_load(load, classes))
+    pairs, overlap = pair_costs(classes, goal.cluster), goal.cluster.overlap
+    evaluator = ClusterEvaluator(goal, load, classes, pairs, time_quantum(load, classes, pairs), {})
+    best_classes = best_links(classes, pairs)
+    bound = max(evaluator.lower_bound(), unavoidable_load(load, best_classes, overlap))
     found, value = valuation.best_interleaving(start, bound)
     if impossible is not None and value == np.inf:
         raise impossible
     if prove_s and value > bound:
-        milp = MilpProblem(load, classes, evaluator.counts, "period", is_ordered=False)
+        milp = MilpProblem(load, best_classes, evaluator.counts, "period", overlap=overlap, is_ordered=False)
         bound = max(bound, min(value, solve(milp, time_limit_s=prove_s).bound))
     outcome = optimality_of("time between two requests", value, bound, "s")
-    partition = ChainPartition(
-        tuple(range(len(found.parts) + 1)), tuple(valuation.kinds[device] for device in found.devices), (value,)
-    )
-    result = SearchResult(valuation.tables(found), partition, is_best_chain=False)
+    kinds = tuple(valuation.kinds[device] for device in found.devices)
+    partition = ChainPartition(tuple(range(len(found.parts) + 1)), kinds, (value,), is_best=False)
+    result = SearchResult(valuation.tables(found), partition)
     return Solution(result, valuation.devices_of(found), outcome, (), "max")
 
 
@@ -107,7 +109,7 @@ class Valuation:
         for per_device in _PER_DEVICE:
             if least <= bound * (1 + _SAME):
                 break
-            found = improved(best, self.load, self.classes, per_device=per_device, counting=COUNTING)
+            found = improved(best, self.load, self.classes, self.goal.cluster, per_device=per_device, counting=COUNTING)
             for other in (found, merged(self.load, found)):
                 period_s = self.period_s(other)
                 has_more = len(other.parts) > len(best.parts)
@@ -116,17 +118,17 @@ class Valuation:
         return best, least
 
     def period_s(self, found: Interleaving) -> float:
-        """Seconds that the busiest device is busy with a request."""
-        tables, devices = self.tables(found), self.devices_of(found)
-        memory = memory_bytes(tables, COUNTING)
-        moving_s = transfer_s(transfers_of(self.load, found.parts), devices, self.goal.cluster)
-        work_s = [tables.work(c) for c in range(len(self.classes))]
-        busy_s, needed = dict.fromkeys(found.devices, 0.0), dict.fromkeys(found.devices, 0.0)
+        """Seconds between two requests; `inf` where a device lacks memory."""
+        tables = self.tables(found)
+        memory, work_s = memory_bytes(tables, COUNTING), [tables.work(c) for c in range(len(self.classes))]
+        needed = dict.fromkeys(found.devices, 0.0)
         for i, device in enumerate(found.devices):
-            busy_s[device] += float(work_s[self.kinds[device]][i + 1, i]) + moving_s[i]
             needed[device] += float(memory[i + 1, i])
-        fits = all(number <= self.classes[self.kinds[device]].memory_bytes for device, number in needed.items())
-        return max(busy_s.values()) if fits else np.inf
+        if any(number > self.classes[self.kinds[device]].memory_bytes for device, number in needed.items()):
+            return np.inf
+        run_s = [float(work_s[self.kinds[device]][i + 1, i]) for i, device in enumerate(found.devices)]
+        sent = transfers_of(self.load, found.parts)
+        return request_times(sent, run_s, self.devices_of(found), self.goal.cluster).period_s
 
     def tables(self, found: Interleaving) -> PrefixTables:
         """The tables over the boundaries of an interleaving."""

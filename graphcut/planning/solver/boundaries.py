@@ -43,6 +43,35 @@ class BoundaryTables(ABC):
     def peak(self) -> Floats:
         """The most bytes alive at one time of the tensors that the part writes, when its groups run in `order`."""
 
+    @cached_property
+    def inside(self) -> Bools:
+        """`[i, g]`: whether boundary i contains group g."""
+        found = np.zeros((self.boundary_count, self.load.groups), dtype=bool)
+        for boundary in range(self.boundary_count):
+            found[boundary, list(self.groups_between(0, boundary))] = True
+        return found
+
+    @cached_property
+    @abstractmethod
+    def received_from_last(self) -> Floats:
+        """Of `received`, what the part before has written for certain, wherever that begins."""
+
+    @cached_property
+    def inputs(self) -> Floats:
+        """Bytes that the driver sends to the part: each input of the model that it needs."""
+        load = self.load
+        return self._sums_of_shared(load.input_bytes.astype(np.float64)) if load.input_bytes.any() else self._none
+
+    @cached_property
+    def answers(self) -> Floats:
+        """Bytes that the part sends to the driver."""
+        load = self.load
+        return self._sums_between(load.answer_bytes.astype(np.float64)) if load.answer_bytes.any() else self._none
+
+    @property
+    def _none(self) -> Floats:
+        return np.zeros(self.nested.shape)
+
     @abstractmethod
     def _sums_inside(self, numbers: Floats) -> Floats:
         """For each boundary the sum of `numbers` over its groups."""

@@ -18,7 +18,7 @@ Example: three groups of 1, 2 and 3 ms, two equal devices, no transfer cost. Bou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise, product
 from typing import Literal
 
@@ -50,10 +50,12 @@ class ChainPartition:
     boundaries: tuple[int, ...]  #: the boundaries used, from the first to the last of the chain.
     classes: tuple[int, ...]  #: the device class of each part.
     values: tuple[float, ...]  #: the values of the criteria.
+    #: whether no partition over these boundaries has a smaller first value.
+    is_best: bool = field(default=True, repr=False)
 
     def ranked_by(self, first: float) -> ChainPartition:
         """The same with one more value before the others."""
-        return ChainPartition(self.boundaries, self.classes, (float(first), *self.values))
+        return replace(self, values=(float(first), *self.values))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Cost tables: seconds that the part between two boundaries keeps a device busy, and bytes that it takes there."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -18,40 +19,81 @@ class DeviceClass:
 
     devices: tuple[Device, ...]  #: the devices.
     memory_bytes: float  #: memory of one of them; `inf` for no limit.
-    s_per_byte: float  #: seconds to receive or to send a byte.
-    latency_s: float  #: seconds until the first byte is received.
+    s_per_byte: float  #: seconds to receive or to send a byte over its link to the router.
+    latency_s: float  #: seconds until the first byte is received over that link.
 
 
 def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     """The device classes of a cluster, in the order in which they first occur.
 
-    A device with direct links is a class of its own, with the bandwidth and the latency of its best link.
+    A device with direct links is a class of its own, and so is the one where the driver is.
     """
     alike: dict[tuple[object, ...], list[Device]] = {}
-    linked = {name for link in cluster.links for name in link.between}
+    alone = {cluster.driver.name, *(name for link in cluster.links for name in link.between)}
     for device in cluster.devices:
         fields = tuple(getattr(device, field) for field in device.__struct_fields__ if field != "name")
-        alike.setdefault((device.name if device.name in linked else "", *fields), []).append(device)
-    return tuple(_device_class(tuple(devices), cluster) for devices in alike.values())
-
-
-def _device_class(devices: tuple[Device, ...], cluster: Cluster) -> DeviceClass:
-    device = devices[0]
-    links = [link for link in cluster.links if device.name in link.between]
-    return DeviceClass(
-        devices,
-        np.inf if device.memory_bytes is None else float(device.memory_bytes),
-        1 / max([device.link_bytes_per_s, *(link.bytes_per_s for link in links)]),
-        min([device.latency_s, *(link.latency_s for link in links)]),
+        alike.setdefault((device.name if device.name in alone else "", *fields), []).append(device)
+    return tuple(
+        DeviceClass(
+            tuple(devices),
+            np.inf if devices[0].memory_bytes is None else float(devices[0].memory_bytes),
+            1 / devices[0].link_bytes_per_s,
+            devices[0].latency_s,
+        )
+        for devices in alike.values()
     )
 
 
-def time_quantum(load: Workload, classes: Sequence[DeviceClass]) -> float:
+@dataclass(frozen=True)
+class PairCosts:
+    """What a byte and a message take from device class a to b, as `[a, b]`. The driver has the last row and column."""
+
+    received_s: Floats  #: seconds to receive a byte.
+    sent_s: Floats  #: seconds that it uses the link of the sender.
+    latency_s: Floats  #: seconds until the first byte is there.
+
+    @property
+    def senders(self) -> tuple[int, ...]:
+        """For each class the first one from which all receive as they do from this one."""
+        rows = [tuple(row) for row in np.concatenate([self.received_s, self.latency_s], axis=1)[:-1].tolist()]
+        return tuple(rows.index(row) for row in rows)
+
+
+def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster) -> PairCosts:
+    """The costs by the rules of `request_times`."""
+    driver = cluster.driver
+    ends = [(c.devices[0].name, c.s_per_byte, c.latency_s) for c in classes]
+    ends.append((driver.name, 1 / driver.link_bytes_per_s, driver.latency_s))
+    received_s, sent_s, latency_s = np.zeros((3, len(ends), len(ends)))
+    for (a, (sender, sending_s, _)), (b, (receiver, receiving_s, late_s)) in product(enumerate(ends), repeat=2):
+        link = cluster.link_between.get(frozenset((sender, receiver)))
+        if link is not None:
+            received_s[a, b] = sent_s[a, b] = 1 / link.bytes_per_s
+            latency_s[a, b] = link.latency_s
+        elif sender != receiver or a == b:  # two devices of one class are machines like each other
+            received_s[a, b] = receiving_s if cluster.overlap == "none" else max(sending_s, receiving_s)
+            sent_s[a, b], latency_s[a, b] = sending_s, late_s
+    return PairCosts(received_s, sent_s, latency_s)
+
+
+def best_links(classes: Sequence[DeviceClass], pairs: PairCosts) -> tuple[DeviceClass, ...]:
+    """The classes as if each device sent and received over its best link."""
+    received_s, latency_s = pairs.received_s[:-1], pairs.latency_s[:-1]
+    return tuple(
+        replace(c, s_per_byte=min(c.s_per_byte, received_s[:, i].min()), latency_s=latency_s[:, i].min())
+        for i, c in enumerate(classes)
+    )
+
+
+def time_quantum(load: Workload, classes: Sequence[DeviceClass], pairs: PairCosts | None = None) -> float:
     """The quantum to which times are rounded so that float64 sums are exact, for any boundaries of the workload."""
     work = float(load.work[np.isfinite(load.work)].sum())
-    transfers = float(load.tensor_bytes.sum()) * max(c.s_per_byte for c in classes)
-    latencies = load.groups * max(c.latency_s for c in classes)
-    return quantum_for(4 * (work + transfers + latencies))
+    s_per_byte, latency_s = max(c.s_per_byte for c in classes), max(c.latency_s for c in classes)
+    if pairs is not None:
+        s_per_byte = float(np.maximum(pairs.received_s, pairs.sent_s).max())
+        latency_s = 3 * float(pairs.latency_s.max())
+    sent = float(load.tensor_bytes.sum() + load.answer_bytes.sum()) + load.groups * float(load.input_bytes.sum())
+    return quantum_for(4 * (work + sent * s_per_byte + load.groups * latency_s))
 
 
 def busy_s(tables: BoundaryTables, index: int, device_class: DeviceClass, quantum: float) -> Floats:
@@ -97,8 +139,6 @@ def allowed_by(tables: BoundaryTables, pins: Mapping[int, int]) -> Callable[[int
     """
     if not pins:
         return None
-    inside = np.zeros((tables.boundary_count, tables.load.groups), dtype=bool)
-    for boundary in range(tables.boundary_count):
-        inside[boundary, list(tables.groups_between(0, boundary))] = True
+    inside = tables.inside
     pinned_to = np.array(list(pins.values()))
     return lambda parts: np.asarray((inside[:, list(pins)] == (pinned_to < parts)).all(axis=1))

@@ -12,8 +12,9 @@ Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices o
 
     >>> from graphcut.costs.device import Device
     >>> load = Workload.of([[2.0, 4.0, 2.0]], [(0, (1,), 0), (1, (2,), 0)])
-    >>> pair = DeviceClass((Device(name="a"), Device(name="b")), np.inf, 0.0, 0.0)
-    >>> found = improved(Interleaving(((0, 1), (2,)), (0, 1)), load, [pair], per_device=2)
+    >>> cluster = Cluster(devices=(Device(name="a"), Device(name="b")), overlap="none")
+    >>> pair = DeviceClass(cluster.devices, np.inf, 0.0, 0.0)
+    >>> found = improved(Interleaving(((0, 1), (2,)), (0, 1)), load, [pair], cluster, per_device=2)
     >>> found.parts
     ((0,), (1,), (2,))
     >>> found.devices[0] == found.devices[2] != found.devices[1]
@@ -28,9 +29,10 @@ from typing import Final
 
 import numpy as np
 
+from ..cluster import Cluster
 from ..goals import Counted
 from ..instance import Floats, Ints, Workload
-from .cost_tables import DeviceClass, memory_bytes
+from .cost_tables import DeviceClass, memory_bytes, pair_costs
 from .order_prefixes import order_index, prefix_tables
 from .search import prefix_lengths
 from .topological_orders import Order
@@ -71,15 +73,23 @@ class _Along:
         self,
         load: Workload,
         classes: Sequence[DeviceClass],
+        cluster: Cluster,
         order: Order,
         lengths: Sequence[int],
         counting: Collection[Counted],
     ) -> None:
-        tables = prefix_tables(load, order, lengths)
+        tables, pairs = prefix_tables(load, order, lengths), pair_costs(classes, cluster)
+        in_turn = cluster.overlap == "none"
+        self.overlap = cluster.overlap
         self.order, self.lengths = order, lengths
         self.kinds = np.array([c for c, kind in enumerate(classes) for _ in kind.devices])
-        late_s = [kind.latency_s * (tables.received > 0) for kind in classes]
-        self.work_s = np.stack([tables.work(c) + late for c, late in enumerate(late_s)])
+        self.work_s = np.stack([tables.work(c) for c in range(len(classes))])
+        for c, (kind, input_s, late_s) in enumerate(
+            zip(classes, pairs.received_s[-1], pairs.latency_s[-1], strict=False)
+        ):
+            self.work_s[c] += tables.inputs * input_s
+            self.work_s[c] += tables.answers * pairs.sent_s[c, -1] if in_turn else tables.nested * 2 * late_s
+            self.work_s[c] += kind.latency_s * (tables.received > 0)
         self.s_per_byte = np.array([kind.s_per_byte for kind in classes])[self.kinds]
         self.room = np.array([kind.memory_bytes for kind in classes])[self.kinds]
         limited = bool(np.isfinite(self.room).any())
@@ -94,7 +104,8 @@ class _Along:
 
     def values(self, ends: Ints, devices: Ints) -> tuple[Floats, Floats]:
         """For each candidate the load of its busiest device, `inf` if memory is too small; and its score."""
-        loads = self._transfer_s(ends, devices)
+        received_s, sent_s = self._transfer_s(ends, devices)
+        loads = np.zeros(received_s.shape)
         starts, stops = ends[:, :-1], ends[:, 1:]
         work_s = self.work_s[self.kinds[devices], stops, starts]
         lacking = np.zeros(len(ends))
@@ -105,21 +116,30 @@ class _Along:
                 lacking += np.maximum(
                     0.0, np.where(own, self.memory[stops, starts], 0.0).sum(axis=1) / max(room, 1.0) - 1
                 )
+        match self.overlap:
+            case "none":
+                loads += received_s + sent_s
+            case "sending":
+                loads = np.maximum(loads + received_s, sent_s)
+            case "all":
+                loads = np.maximum.reduce([loads, received_s, sent_s])
         busiest = loads.max(axis=1)
         score = busiest * (1 + lacking) + _MEAN * loads.mean(axis=1)
         return np.where(lacking > 0, np.inf, busiest), score
 
-    def _transfer_s(self, ends: Ints, devices: Ints) -> Floats:
-        """Seconds that each device sends and receives, each tensor once."""
+    def _transfer_s(self, ends: Ints, devices: Ints) -> tuple[Floats, Floats]:
+        """Seconds that each device receives, each tensor once, and sends: once, or once for each reading device."""
         part = (ends[:, 1:-1, None] <= self.segments).sum(axis=1)
         bit = np.left_shift(1, np.take_along_axis(devices, part, axis=1))
         if not len(self.writer):
-            return np.zeros((len(ends), len(self.kinds)))
+            return np.zeros((len(ends), len(self.kinds))), np.zeros((len(ends), len(self.kinds)))
         own = bit[:, self.writer]
         others = np.bitwise_or.reduceat(bit[:, self.readers], self.first_reader, axis=1) & ~own
-        touched = np.where(others != 0, others | own, 0)
-        moved = [((touched >> device) & 1) @ self.bytes for device in range(len(self.kinds))]
-        return np.asarray(np.stack(moved, axis=1) * self.s_per_byte)
+        is_read = [(others >> device) & 1 for device in range(len(self.kinds))]
+        copied = (others != 0 if self.overlap == "none" else np.sum(is_read, axis=0)) * self.bytes
+        received = np.stack([read @ self.bytes for read in is_read], axis=1)
+        sent = np.stack([np.where(own == 1 << d, copied, 0.0).sum(axis=1) for d in range(len(is_read))], axis=1)
+        return received * self.s_per_byte, sent * self.s_per_byte
 
     def annealed(self, ends: Ints, devices: Ints, draw: np.random.Generator) -> Interleaving:
         """The best interleaving that is met while the candidates change."""
@@ -160,7 +180,7 @@ def _between(load: Workload, segment: Ints) -> dict[tuple[int, ...], int]:
     """The bytes that one segment sends to others: by the writer, and behind it the readers."""
     found: dict[tuple[int, ...], int] = {}
     writers, tensor_bytes = segment[load.writer].tolist(), load.tensor_bytes.tolist()
-    for writer, groups, number in zip(writers, load.readers.groups_of_items(), tensor_bytes, strict=True):
+    for writer, groups, number in zip(writers, load.readers.groups_of_items, tensor_bytes, strict=True):
         if readers := sorted({int(segment[group]) for group in groups} - {writer}):
             found[writer, *readers] = found.get((writer, *readers), 0) + number
     return found
@@ -170,6 +190,7 @@ def improved(
     start: Interleaving,
     load: Workload,
     classes: Sequence[DeviceClass],
+    cluster: Cluster,
     *,
     per_device: int,
     counting: Collection[Counted] = (),
@@ -180,7 +201,7 @@ def improved(
     """
     near = [*accumulate(map(len, start.parts))][:-1]
     lengths = sorted({*prefix_lengths(load, start.order, _MOST_BOUNDARIES, near), *near})
-    along = _Along(load, classes, start.order, lengths, counting)
+    along = _Along(load, classes, cluster, start.order, lengths, counting)
     parts = max(per_device * len(along.kinds), len(start.parts))
     draw = np.random.Generator(np.random.PCG64(0))
     ends = np.zeros((_CANDIDATES, parts + 1), dtype=np.int64)

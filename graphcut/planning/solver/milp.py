@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 import numpy as np
 
+from ..cluster import Overlap
 from ..instance import Workload
 from .cost_tables import DeviceClass
 from .order_prefixes import prefix_tables
@@ -45,6 +46,8 @@ class MilpProblem:
     #: a group is in no earlier part than its predecessors. Otherwise a part is all that one device runs of an
     #: interleaved plan, and what is counted twice where parts share it counts once: the bound holds.
     is_ordered: bool = True
+    #: see `Cluster.overlap`. The driver is left out, and receiving where it overlaps: the program is a relaxation.
+    overlap: Overlap = "none"
 
 
 @dataclass(frozen=True)
@@ -217,6 +220,7 @@ class _Formulation:
         crossing = [*received.items(), *sent.items()]
         moved = [(float(load.tensor_bytes[t]), v) for t, v in crossing]
         self.received.append(moved[: len(received)])
+        waited_for = {"none": moved, "sending": moved[: len(received)], "all": []}[self.problem.overlap]
         taken = [term for g in groups for term in self._is_in(g, k, float(load.own_bytes[g]))]
         taken += [(float(load.declared_bytes[t]), v) for t, v in received.items()]
         taken += [(float(load.sent_declared_bytes[t]), v) for t, v in sent.items()]
@@ -225,7 +229,8 @@ class _Formulation:
             use = self.uses[k][c]
             work = [term for g in groups for term in self._is_in(g, k, float(load.work[c, g]))]
             work += [(float(load.shared_work[c, i]), v) for i, v in shared.items()]
-            work += [(value * device_class.s_per_byte, v) for value, v in moved] + [(device_class.latency_s, late)]
+            work += [(value * device_class.s_per_byte, v) for value, v in waited_for]
+            work += [(device_class.latency_s, late)] if waited_for else []
             if self.problem.objective == "size":
                 work = taken
             self._at_most_where_used(use, _times(work, 1 / self.unit), [(1, self.busy[k])])

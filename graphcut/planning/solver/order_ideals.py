@@ -79,6 +79,16 @@ class IdealTables(BoundaryTables):
             by_writer[writer] = by_writer[writer] + dying if writer in by_writer else dying
         return [list(by_writer.items()) for by_writer in found]
 
+    @cached_property
+    def received_from_last(self) -> Floats:
+        # A group of ideal i that no ideal inside i has is in the part before i.
+        inside = self.ideals.astype(np.float64)
+        is_last = self.ideals & (self.nested.astype(np.float64) @ inside == 0)
+        load = self.load
+        return _sums_of_touched(
+            self.ideals, load.readers, load.tensor_bytes.astype(np.float64), is_last[:, load.writer]
+        )
+
     def _sums_inside(self, numbers: Floats) -> Floats:
         return np.asarray(self.ideals.astype(np.float64) @ numbers)
 

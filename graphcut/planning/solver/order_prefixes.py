@@ -64,6 +64,14 @@ class PrefixTables(BoundaryTables):
             np.add.at(change, dead[gone] + 1, sizes[gone])
         return peak
 
+    @cached_property
+    def received_from_last(self) -> Floats:
+        load, segment = self.load, _segments(self.order, self.lengths)
+        item, (i, _), j = _entries(self.boundary_count, segment[load.writer], load.readers, segment)
+        is_last = i == segment[load.writer[item]] + 1  # the part begins right behind the segment of the writer
+        i, values = i[is_last], load.tensor_bytes[item[is_last]].astype(np.float64)
+        return _sum_of_rectangles(self.boundary_count, (i, i), (j[0][is_last], j[1][is_last]), values)
+
     def _sums_inside(self, numbers: Floats) -> Floats:
         totals = np.concatenate([[0.0], np.cumsum(numbers[list(self.order)])])
         return np.asarray(totals[self.lengths])

@@ -42,7 +42,6 @@ class SearchResult:
 
     tables: BoundaryTables  #: the boundaries it was found on.
     chain: ChainPartition  #: the partition; the first of its values is the objective.
-    is_best_chain: bool = True  #: whether it is the best one over these boundaries.
 
     @cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
@@ -52,7 +51,7 @@ class SearchResult:
     @property
     def is_optimal(self) -> bool:
         """Whether no partition has a smaller first value: it is the best one over all order ideals."""
-        return self.tables.is_complete and self.is_best_chain
+        return self.tables.is_complete and self.chain.is_best
 
 
 def search(
@@ -211,7 +210,7 @@ def _with_cheaper_cuts(load: Workload, order: Order, lengths: Sequence[int]) -> 
 
 def _tensors_of(load: Workload) -> tuple[list[PricedTensor], list[list[int]]]:
     """Each tensor with its price, writer and readers; and for each group the tensors that it reads or writes."""
-    readers, writers = load.readers.groups_of_items(), load.writer.tolist()
+    readers, writers = load.readers.groups_of_items, load.writer.tolist()
     touched = load.readers.items_of_groups(load.groups)
     for tensor, writer in enumerate(writers):
         touched[writer].append(tensor)

@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from ..cluster import Overlap
 from ..instance import Floats, Workload, quantum_for
 from .cost_tables import DeviceClass
 from .min_cut import Arc, FlowNetwork
@@ -28,19 +29,21 @@ _MOST_GROUPS: Final = 3000
 _MOST_CUTS: Final = 20
 
 
-def unavoidable_load(load: Workload, classes: Sequence[DeviceClass]) -> float:
+def unavoidable_load(load: Workload, classes: Sequence[DeviceClass], overlap: Overlap = "none") -> float:
     """The greatest, over the groups, of the least load of a device that runs the group.
 
-    Groups that alone would be the greatest loads are tried first, 20 at most. 0 for a workload of more than 3,000.
+    Groups that alone would be the greatest loads are tried first, 20 at most. 0 for a workload of more than 3,000, and
+    where a device does everything at the same time. `classes` have their best links.
     """
-    if load.groups > _MOST_GROUPS:
+    if load.groups > _MOST_GROUPS or overlap == "all":
         return 0.0
     alone = np.min([_alone_s(load, c, kind) for c, kind in enumerate(classes)], axis=0)
     most = 0.0
     for group in np.argsort(-alone, kind="stable")[:_MOST_CUTS].tolist():
         if alone[group] <= most:  # a device that runs nothing else has no greater load, nor have those after it
             break
-        most = max(most, min(_least_load(load, group, c, kind) for c, kind in enumerate(classes)))
+        is_sending = overlap == "none"
+        most = max(most, min(_least_load(load, group, c, kind, is_sending) for c, kind in enumerate(classes)))
     return most
 
 
@@ -51,8 +54,8 @@ def _alone_s(load: Workload, c: int, kind: DeviceClass) -> Floats:
     return np.asarray(load.work[c] + (load.written_bytes + received) * kind.s_per_byte)
 
 
-def _least_load(load: Workload, group: int, c: int, kind: DeviceClass) -> float:
-    """The least load of a device of a class that runs the group."""
+def _least_load(load: Workload, group: int, c: int, kind: DeviceClass, is_sending: bool) -> float:  # noqa: FBT001
+    """The least load of a device of a class that runs the group; what it sends counts where it is busy sending."""
     work = load.work[c]
     if np.isinf(work[group]):
         return np.inf
@@ -61,10 +64,11 @@ def _least_load(load: Workload, group: int, c: int, kind: DeviceClass) -> float:
     elsewhere = load.groups  # the sink: all that other devices run
     arcs: list[Arc] = [(g, elsewhere, int(s / unit) if s < np.inf else None) for g, s in enumerate(work.tolist())]
     count = load.groups + 1
-    tensors = zip(load.writer.tolist(), load.readers.groups_of_items(), sizes.tolist(), strict=True)
+    tensors = zip(load.writer.tolist(), load.readers.groups_of_items, sizes.tolist(), strict=True)
     for writer, readers, transfer_s in tensors:
         if (price := int(transfer_s / unit)) and readers:
             arcs.append((count, count + 1, price))
-            arcs += [arc for end in (writer, *readers) for arc in ((end, count, None), (count + 1, end, None))]
+            arcs += [(end, count, None) for end in (*readers, *([writer] if is_sending else ()))]
+            arcs += [(count + 1, end, None) for end in (writer, *(readers if is_sending else ()))]
             count += 2
     return FlowNetwork(count, arcs).push_max_flow(group, elsewhere) * unit

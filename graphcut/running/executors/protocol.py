@@ -4,7 +4,7 @@ An executor is a set of workers that hold parts: threads, processes, actors on o
 scheduler decides which step runs when and on which worker. The executor runs it and reports events.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -106,6 +106,10 @@ class Executor(Protocol):
 
     def put(self, value: Value, tensor: str) -> Handle:
         """Store the value of the tensor named `tensor` where workers can read it."""
+
+    def fetch(self, handles: Iterable[Handle]) -> bool:  # noqa: ARG002 - most executors have nothing to fetch
+        """Begin to bring tensors to this machine. Are they there? If not, `next_event` returns None when they are."""
+        return True
 
     def get(self, handle: Handle, tensor: str) -> Value:
         """The value of a stored tensor, valid after the handle is released. Raises LookupError if it is lost."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...core.errors import UsageError
 from ..executors.protocol import Handle
 from ..values import Value
 
@@ -30,6 +31,17 @@ class Request:
     #: at the beginning of a sequence, the shapes of its states, which are all zeros.
     zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     title: str = ""  #: its name in messages; `input N` by default.
+
+
+def asked_for(outputs: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
+    """The outputs of a model that are asked for: those called `names`, or all.
+
+    Raises:
+        UsageError: there is no such output.
+    """
+    if unknown := next((name for name in names or () if name not in outputs), None):
+        raise UsageError(f"the model has no output {unknown!r}", hint=f"its outputs are {', '.join(outputs)}")
+    return tuple(name for name in outputs if names is None or name in names)
 
 
 class Routing:

@@ -77,7 +77,7 @@ class Scheduler:
                 if self._stopping or (self._is_all and not self._states):
                     return
                 first = self._states.get(undelivered)
-                if first is None or not first.is_finished:
+                if first is None or not first.is_finished or not self._is_here(first):
                     self._wait()
                 elif (answer := self._deliver(first)) is not None:
                     undelivered += 1
@@ -115,6 +115,10 @@ class Scheduler:
         handles = {name: self._executor.put(request.feeds[name], name) for name in used}
         state = self._states[number] = RequestState(number, request, self._routing, handles, before)
         self._add_runnable(state, filter(state.is_runnable, range(len(self._routing.parts))))
+
+    def _is_here(self, state: RequestState) -> bool:
+        """Is there an error, or are all outputs on this machine?"""
+        return state.error is not None or self._executor.fetch([state.handles[name] for name in self._routing.outputs])
 
     def _deliver(self, state: RequestState) -> Answer | None:
         """The answer; None if it was lost, and the request was restarted."""
@@ -302,6 +306,8 @@ class Scheduler:
         self._release([handle for name, handle in event.outputs.items() if name in state.handles])
         runnable = state.add({name: handle for name, handle in event.outputs.items() if name not in state.handles})
         self._release(state.finish(step.parts))
+        if state.is_finished:
+            self._is_here(state)
         self._add_runnable(state, [part for part in runnable if part not in state.taken])
 
     def _fail(self, state: RequestState | None, error: Exception) -> None:

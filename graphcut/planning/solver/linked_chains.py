@@ -1,0 +1,281 @@
+"""Chains of parts on devices whose links differ from pair to pair.
+
+Dynamic programming finds for each boundary, each set of devices used before it and each sender before it the least cost
+of the rest. It charges what the part before has written for certain at its link, and what may come from further back at
+the receiver's best link. So it is exact for a chain of groups, and otherwise a lower bound. A depth-first search then
+charges each part exactly, from the devices that wrote what it receives, with that bound for the rest (branch and bound,
+Land and Doig 1960): what it finds is the best over these boundaries unless it is stopped early.
+
+Example: parts a, b, c, each written by one device; c reads 8 bytes of b and, past b, 4 bytes of a. While b's device is
+known, the 8 bytes cost what they do; the 4 bytes cost at least what they do over the best link to c's device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ..instance import Bools, Floats, Ints, Workload, exact
+from ..transfers import RequestTimes, request_times, transfers_of
+from .chain_dp import Aggregation, ChainPartition, DeviceCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ..cluster import Cluster, Overlap
+    from .boundaries import BoundaryTables
+    from .cost_tables import DeviceClass, PairCosts
+
+_SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
+_CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
+_State = tuple[DeviceCounts, int]  #: the devices used, and the last one as a sender (`PairCosts.senders`).
+
+
+@dataclass(frozen=True)
+class LinkedChains:
+    """The partitions over given boundaries, and what they cost on the devices of a cluster."""
+
+    tables: BoundaryTables  #: the boundaries.
+    classes: Sequence[DeviceClass]  #: the device classes.
+    pairs: PairCosts  #: what their links cost.
+    cluster: Cluster  #: its rules.
+    quantum: float  #: see `time_quantum`.
+    fits: Sequence[Bools]  #: for each class the parts that fit in its memory.
+    allowed: Callable[[int], Bools] | None  #: see `chain_dp`.
+    only: Collection[DeviceCounts] | None  #: the sets of devices that are tried; None for all.
+    most_work: float  #: about how many numbers a branch and bound may compute.
+
+    def best(
+        self,
+        aggregation: Aggregation,
+        *,
+        limit: float = np.inf,
+        most_parts: int | None = None,
+        known: ChainPartition | None = None,
+    ) -> ChainPartition | None:
+        """The partition of least period ("max") or least latency ("sum") whose period is at most `limit`.
+
+        Its values are these two times, the one that is minimized first. `known` is one with such values.
+        """
+        search = _BranchAndBound(self, aggregation, limit, self.cost_to_go(aggregation, limit, most_parts), known)
+        search.visit(_Node((0,), (), 0.0, np.full(self.tables.load.groups, -1)))
+        return search.best and replace(search.best, is_best=not search.is_stopped and self.only is None)
+
+    def lower_bound(self, aggregation: Aggregation) -> float:
+        """No partition over these boundaries has a shorter period, or a smaller latency."""
+        rest = self.cost_to_go(aggregation).get((tuple(0 for _ in self.classes), 0))
+        return np.inf if rest is None else float(self.with_driver(aggregation, rest)[0])
+
+    def with_driver(self, aggregation: Aggregation, least_s: Floats) -> Floats:
+        """See the function."""
+        return with_driver(aggregation, least_s, self.tables.load, self.pairs, self.cluster.overlap)
+
+    def costs(self, sender: int, c: int) -> tuple[Floats, Floats]:
+        """For each part on class c behind one on `sender`: seconds that it keeps its device busy, and of a request."""
+        return self._costs[self.pairs.senders[sender], c]
+
+    def times(self, boundaries: Sequence[int], classes: Sequence[int]) -> RequestTimes:
+        """The exact times of a partition."""
+        steps, unused = list(pairwise(boundaries)), [list(c.devices) for c in self.classes]
+        devices = [unused[c].pop(0) for c in classes]
+        run_s = [float(self._work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
+        parts = [self.tables.groups_between(i, j) for i, j in steps]
+        return request_times(transfers_of(self.tables.load, parts), run_s, devices, self.cluster)
+
+    # Dynamic programming
+
+    def cost_to_go(
+        self, aggregation: Aggregation, limit: float = np.inf, most_parts: int | None = None
+    ) -> Mapping[_State, Floats]:
+        """For each state an array over the boundaries: a lower bound of what the parts behind the boundary cost."""
+        counts, senders = [len(c.devices) for c in self.classes], self.pairs.senders
+        every = product(*(range(count + 1) for count in counts)) if self.only is None else self.only
+        combine = np.add if aggregation == "sum" else np.maximum
+        end = np.full(self.tables.boundary_count, np.inf)
+        end[-1] = 0.0
+        found: dict[_State, Floats] = {}
+        priced = {}
+        for pair, (busy_s, latency_s) in self._costs.items():
+            priced[pair] = np.where(
+                busy_s <= limit * (1 + _SAME), busy_s if aggregation == "max" else latency_s, np.inf
+            )
+        for used in sorted(every, key=lambda state: (-sum(state), state)):
+            if most_parts is not None and sum(used) > most_parts:
+                continue
+            for last in sorted({senders[c] for c, number in enumerate(used) if number} or {0}):
+                rest = end
+                for c, state in enumerate(_next_states(used, senders)):
+                    if (behind := found.get(state)) is not None:
+                        rest = np.minimum(rest, combine(priced[last, c], behind[:, None]).min(axis=0))
+                if self.allowed is not None:
+                    rest = np.where(self.allowed(sum(used)), rest, np.inf)
+                if np.isfinite(rest).any():
+                    found[used, last] = rest
+        return found
+
+    # Costs
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether the tables are exact: no matter who sends, or the part before has written all that a part reads."""
+        return len({*self.pairs.senders}) == 1 or bool((self._near == self.tables.received).all())
+
+    @cached_property
+    def _near(self) -> Floats:
+        is_uniform = len({*self.pairs.senders}) == 1
+        return self.tables.received if is_uniform else self.tables.received_from_last
+
+    @cached_property
+    def readers_inside(self) -> Ints:
+        """`[i, t]`: how many readers of tensor t are in boundary i."""
+        tables, edges = self.tables, self.tables.load.readers
+        found = np.zeros((edges.count, tables.boundary_count), dtype=np.int64)
+        np.add.at(found, edges.item, tables.inside[:, edges.group].T)
+        return np.ascontiguousarray(found.T)
+
+    @cached_property
+    def _work(self) -> list[Floats]:
+        return [self.tables.work(c) for c in range(len(self.classes))]
+
+    @cached_property
+    def _costs(self) -> Mapping[tuple[int, int], tuple[Floats, Floats]]:
+        near, far = self._near, self.tables.received - self._near
+        found = {}
+        for sender, c in product(sorted({*self.pairs.senders}), range(len(self.classes))):
+            s_per_byte, late_s = self.pairs.received_s[:-1, c], self.pairs.latency_s[:-1, c]
+            received_s = near * s_per_byte[sender] + far * s_per_byte.min()
+            latest_s = np.maximum((near > 0) * late_s[sender], (far > 0) * late_s.min())
+            found[sender, c] = self.combined(sender, c, received_s, latest_s, slice(None))
+        return found
+
+    def combined(
+        self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
+    ) -> tuple[Floats, Floats]:
+        """What parts from the boundaries `begin` on cost, given the seconds to receive from parts, and the latency."""
+        tables, pairs, driver = self.tables, self.pairs, len(self.classes)
+        overlap = self.cluster.overlap
+        inputs_s = tables.inputs[:, begin] * pairs.received_s[driver, c]
+        late_s = np.maximum(late_s, (tables.inputs[:, begin] > 0) * pairs.latency_s[driver, c])
+        answers_s = tables.answers[:, begin] * (pairs.sent_s if overlap == "none" else pairs.received_s)[c, driver]
+        own_s = self._work[c][:, begin] + (0.0 if overlap == "none" else 2 * pairs.latency_s[driver, c])
+        step_s = own_s + received_s + inputs_s + late_s
+        latency_s = step_s + answers_s
+        match overlap:
+            case "none":
+                latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()
+                busy_s = latency_s
+            case "sending":
+                busy_s = np.maximum(step_s, answers_s)
+            case "all":
+                near_s = self._near[:, begin] * pairs.received_s[sender, c]
+                busy_s = np.maximum.reduce([own_s, near_s, inputs_s, answers_s])
+        is_possible = self.fits[c][:, begin] & tables.nested[:, begin]
+        busy_s, latency_s = (np.where(is_possible, exact(s, self.quantum), np.inf) for s in (busy_s, latency_s))
+        return busy_s, latency_s
+
+
+def with_driver(
+    aggregation: Aggregation, least_s: Floats, load: Workload, pairs: PairCosts, overlap: Overlap
+) -> Floats:
+    """Lower bounds of periods or latencies, from those without the driver."""
+    links = pairs.sent_s[-1, :-1]
+    s_per_byte = links.min() if links.min() == links.max() else 0.0  # one link carries everything, or others may
+    sent_s, answers_s = load.input_bytes.sum() * s_per_byte, load.answer_bytes.sum() * s_per_byte
+    late_s = pairs.latency_s[:-1, -1].min() * bool(answers_s)
+    one_s = load.answer_bytes.max(initial=0) * pairs.received_s[:-1, -1].min()
+    if aggregation == "max":
+        own_s = sent_s + answers_s + late_s if overlap == "none" else max(sent_s, answers_s)
+        return np.asarray(np.maximum(least_s, max(own_s, one_s)))
+    return np.asarray(least_s + late_s + (sent_s + answers_s if overlap == "none" else 0.0))
+
+
+def _next_states(used: DeviceCounts, senders: Sequence[int]) -> Iterator[_State]:
+    """For each class the state after one more part on a device of it."""
+    for c in range(len(used)):
+        yield (*used[:c], used[c] + 1, *used[c + 1 :]), senders[c]
+
+
+@dataclass(frozen=True)
+class _Node:
+    """The first parts of a partition."""
+
+    boundaries: tuple[int, ...]
+    classes: tuple[int, ...]
+    value: float  #: what they cost.
+    home: Ints  #: for each group its device class; -1 behind the last boundary.
+
+
+class _BranchAndBound:
+    """Tries the next part that looks best first, and leaves out what can't be better than the best plan."""
+
+    def __init__(
+        self,
+        chains: LinkedChains,
+        aggregation: Aggregation,
+        limit: float,
+        rest: Mapping[_State, Floats],
+        known: ChainPartition | None,
+    ) -> None:
+        self.best = known
+        self.is_stopped = False
+        self._chains, self._aggregation, self._limit, self._rest = chains, aggregation, limit * (1 + _SAME), rest
+        self._combine = np.add if aggregation == "sum" else np.maximum
+        load, boundaries = chains.tables.load, chains.tables.boundary_count
+        step, exact_step = _CALL + boundaries, _CALL + boundaries * load.readers.count
+        self._are_tables_enough = chains.is_exact or exact_step > chains.most_work / 100
+        self._step = len(chains.classes) * (step if self._are_tables_enough else exact_step)
+        self._leaf = _CALL / 5 * (load.readers.count + load.groups)
+        self._left = chains.most_work
+
+    def visit(self, node: _Node) -> None:
+        """Search the partitions that begin with these parts."""
+        chains = self._chains
+        if node.boundaries[-1] == chains.tables.boundary_count - 1:
+            self._found(node)
+            return
+        self._left -= self._step
+        if self._left <= 0 and (self.best is not None or self._left <= -chains.most_work):
+            self.is_stopped = True
+            return
+        options: list[tuple[float, int, int, float]] = []
+        used = tuple(node.classes.count(c) for c in range(len(chains.classes)))
+        for c, state in enumerate(_next_states(used, chains.pairs.senders)):
+            if state in self._rest:
+                value = np.asarray(self._combine(node.value, self._costs(node, c)))
+                least = chains.with_driver(self._aggregation, self._combine(value, self._rest[state]))
+                options += [(float(least[j]), -int(j), c, float(value[j])) for j in np.flatnonzero(least < np.inf)]
+        for bound, j, c, cost in sorted(options):
+            if self.is_stopped or (self.best is not None and bound >= self.best.values[0] * (1 - _SAME)):
+                return
+            home = node.home.copy()
+            home[list(chains.tables.groups_between(node.boundaries[-1], -j))] = c
+            self.visit(_Node((*node.boundaries, -j), (*node.classes, c), cost, home))
+
+    def _found(self, node: _Node) -> None:
+        self._left -= self._leaf
+        times = self._chains.times(node.boundaries, node.classes)
+        values = (times.period_s, times.latency_s)
+        if times.period_s <= self._limit:
+            values = values if self._aggregation == "max" else values[::-1]
+            if self.best is None or values < self.best.values:
+                self.best = ChainPartition(node.boundaries, node.classes, values)
+
+    def _costs(self, node: _Node, c: int) -> Floats:
+        """What the next part costs for each boundary at which it may end, charged from where its tensors are."""
+        chains, begin = self._chains, node.boundaries[-1]
+        busy_s, latency_s = (table[:, begin] for table in chains.costs(node.classes[-1] if node.classes else 0, c))
+        if not self._are_tables_enough and node.classes:
+            load, pairs = chains.tables.load, chains.pairs
+            writer = node.home[load.writer]
+            is_read = chains.readers_inside > chains.readers_inside[begin]
+            is_sent = (writer >= 0) & (load.tensor_bytes > 0)
+            received_s = is_read @ (load.tensor_bytes * is_sent * pairs.received_s[writer, c])
+            late_s = (is_read * (is_sent * pairs.latency_s[writer, c])).max(axis=1, initial=0.0)
+            busy_s, latency_s = chains.combined(node.classes[-1], c, received_s, late_s, begin)
+        cost_s = busy_s if self._aggregation == "max" else latency_s
+        return np.where(busy_s <= self._limit, cost_s, np.inf)

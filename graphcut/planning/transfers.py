@@ -1,0 +1,118 @@
+"""What parts send over the links of a cluster, and the times of a request, by the rules of the cluster.
+
+Searches value their plans here, predictions are made of it, and simulations agree where nothing queues.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ..core.graph import Graph
+from ..costs.caches import Cache
+from ..costs.device import Device
+from ..running.scheduling.requests import asked_for
+from .cluster import Cluster, LinkEnds
+from .goals import Across
+from .instance import Workload
+
+DRIVER: Final = -1  #: the index of the driver among parts.
+
+
+class SentTensor(NamedTuple):
+    """A tensor that crosses: an input of the model, a boundary tensor, or an output that is asked for."""
+
+    bytes: int
+    source: int  #: the part that writes it, or the driver.
+    readers: Sequence[int]  #: the other parts that read it, and the driver where it is asked for.
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """Predicted seconds."""
+
+    busy_s: tuple[float, ...]  #: how long a request keeps the device of each part busy with it.
+    period_s: float  #: between two requests, when many are in flight.
+    latency_s: float  #: of one request: its parts run one after the other.
+
+    def objective(self, goal: Across) -> float:
+        """The value of an objective that is a time; the time of a token for `decode`, else of one request."""
+        match goal.objective:
+            case "throughput":
+                return self.period_s
+            case "decode":
+                return max(self.latency_s / goal.in_flight, self.period_s)
+            case _:
+                return self.latency_s
+
+
+def request_times(
+    transfers: Iterable[SentTensor], run_s: Sequence[float], devices: Sequence[Device], cluster: Cluster
+) -> RequestTimes:
+    """The times of parts that run for `run_s` on their devices.
+
+    A device receives a tensor once, however many of its parts read it, at the bandwidth of the slower link, one tensor
+    after the other; the greatest latency counts once if a part receives anything. A step also takes a message from the
+    driver and one to it. A link carries a tensor once for each device that reads it. Where nothing overlaps, tensors
+    are sent and received one after the other, over the router once for all readers, and messages cost nothing.
+    """
+    in_turn = cluster.overlap == "none"
+    names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
+    received_s, sent_s, late_s = [0.0] * len(names), [0.0] * len(names), [0.0] * len(names)
+    load_s: dict[LinkEnds, float] = defaultdict(float)
+    for number, source, readers in transfers:
+        reached, used = {names[source]}, set[LinkEnds]()
+        for reader in readers if number else ():
+            if names[reader] in reached:
+                continue
+            reached.add(names[reader])
+            rates, latency_s = cluster.route(names[source], names[reader])
+            first, last = next(iter(rates)), next(reversed(rates))
+            received_s[reader] += number / (rates[last] if in_turn else min(rates.values()))
+            late_s[reader] = max(late_s[reader], latency_s)
+            sent_s[source] += number / rates[first] if first not in used or not in_turn else 0.0
+            used.add(first)
+            for ends, bytes_per_s in rates.items():
+                load_s[ends] += number / bytes_per_s
+    own_s = (
+        [*run_s, 0.0] if in_turn else [*(a + 2 * cluster.message_s(b) for a, b in zip(run_s, names, strict=False)), 0.0]
+    )
+    step_s = [sum(seconds) for seconds in zip(own_s, received_s, late_s, strict=True)]
+    if in_turn:
+        step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]
+        return RequestTimes(tuple(step_s[:-1]), _longest(names, step_s), sum(step_s))
+    waiting_s = step_s if cluster.overlap == "sending" else own_s
+    busy_s = tuple(map(max, waiting_s[:-1], received_s, sent_s))
+    return RequestTimes(busy_s, max(_longest(names[:-1], waiting_s), *load_s.values(), 0.0), sum(step_s))
+
+
+def _longest(names: Sequence[str], seconds: Iterable[float]) -> float:
+    """The greatest sum of the seconds of equal names."""
+    totals: dict[str, float] = defaultdict(float)
+    for name, number in zip(names, seconds, strict=False):
+        totals[name] += number
+    return max(totals.values())
+
+
+def travelling(goal: Across, graph: Graph, caches: Iterable[Cache]) -> frozenset[str]:
+    """The inputs of the model that the driver sends, and the outputs that it gets: those that are asked for.
+
+    While decoding, caches stay where they are.
+    """
+    kept = {name for cache in caches for name in (cache.past, cache.present)} if goal.objective == "decode" else set()
+    return frozenset({*graph.reads, *asked_for(graph.writes, goal.outputs)} - kept)
+
+
+def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
+    """What parts of a workload send."""
+    home = {group: i for i, part in enumerate(parts) for group in part}
+    found = []
+    for number, groups in zip(load.input_bytes.tolist(), load.sharers.groups_of_items, strict=False):
+        if number:
+            found.append(SentTensor(number, DRIVER, sorted({home[group] for group in groups})))
+    tensors = zip(load.tensor_bytes.tolist(), load.writer.tolist(), load.readers.groups_of_items, strict=True)
+    for number, writer, groups in tensors:
+        if others := {home[group] for group in groups} - {home[writer]}:
+            found.append(SentTensor(number, home[writer], sorted(others)))
+    answers = enumerate(load.answer_bytes.tolist())
+    return [*found, *(SentTensor(number, home[group], (DRIVER,)) for group, number in answers if number)]
