@@ -124,7 +124,10 @@ def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = No
 
 def output_names(text: str | None) -> tuple[str, ...] | None:
     """The names in the value of --outputs; None for all."""
-    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    names = None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    if names == ():
+        raise UsageError(f"--outputs {text}: expected names of outputs", hint="for example --outputs logits")
+    return names
 
 
 def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:

@@ -377,6 +377,25 @@ def test_outputs_are_saved_whatever_they_are_called(run: Run, tmp_path: Path, ou
     assert result.err.splitlines()[0] == f"{outputs[0]}  float32[2]"
 
 
+@pytest.mark.parametrize("way", [(), ("--memory", "1GiB"), ("--via", "threads"), ("--via", "processes")])
+def test_only_the_outputs_that_are_asked_for_are_saved(run: Run, tmp_path: Path, way: tuple[str, ...]) -> None:
+    place = small_cascade(run, tmp_path, "a", "y")
+    words = ("run", place, "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz", *way)
+    result = run(*words, "--outputs", "y")
+    assert result.code == 0, result.err
+    with np.load(tmp_path / "out.npz") as found:
+        assert {name: found[name].tolist() for name in found} == {"y": [-1, 0]}
+    for names, error in (
+        ("y,z", "the model has no output 'z'"),
+        ("x", "the model has no output 'x'"),
+        (" ,", "--outputs  ,: expected names of outputs"),
+    ):
+        assert (refused := run(*words, "-f", "--outputs", names)).code == 2
+        assert refused.error[0] == error
+    with np.load(tmp_path / "out.npz") as found:
+        assert list(found) == ["y"]
+
+
 def test_run_keeps_an_existing_file_without_force(run: Run, tmp_path: Path) -> None:
     place = small_cascade(run, tmp_path, "a", "y")
     (tmp_path / "out.npz").write_text("mine")

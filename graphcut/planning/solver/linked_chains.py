@@ -93,29 +93,35 @@ class LinkedChains:
         self, aggregation: Aggregation, limit: float = np.inf, most_parts: int | None = None
     ) -> Mapping[_State, Floats]:
         """For each state an array over the boundaries: a lower bound of what the parts behind the boundary cost."""
-        counts, senders = [len(c.devices) for c in self.classes], self.pairs.senders
+        counts, senders = [len(c.devices) for c in self.classes], np.array(self.pairs.senders)
         every = product(*(range(count + 1) for count in counts)) if self.only is None else self.only
+        most = self.tables.load.groups if most_parts is None else most_parts
         combine = np.add if aggregation == "sum" else np.maximum
+        priced = self._priced(aggregation, limit)
         end = np.full(self.tables.boundary_count, np.inf)
         end[-1] = 0.0
         found: dict[_State, Floats] = {}
-        priced = {}
-        for pair, (busy_s, latency_s) in self._costs.items():
-            priced[pair] = np.where(
-                busy_s <= limit * (1 + _SAME), busy_s if aggregation == "max" else latency_s, np.inf
-            )
-        for used in sorted(every, key=lambda state: (-sum(state), state)):
-            if most_parts is not None and sum(used) > most_parts:
-                continue
-            for last in sorted({senders[c] for c, number in enumerate(used) if number} or {0}):
-                rest = end
-                for c, state in enumerate(_next_states(used, senders)):
-                    if (behind := found.get(state)) is not None:
-                        rest = np.minimum(rest, combine(priced[last, c], behind[:, None]).min(axis=0))
-                if self.allowed is not None:
-                    rest = np.where(self.allowed(sum(used)), rest, np.inf)
-                if np.isfinite(rest).any():
-                    found[used, last] = rest
+        for used in sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used)):
+            lasts = np.unique(senders[np.flatnonzero(used)]) if any(used) else np.zeros(1, dtype=np.int64)
+            rest = np.tile(end, (len(lasts), 1))
+            for c, state in enumerate(_next_states(used, self.pairs.senders)):
+                if (behind := found.get(state)) is not None:
+                    rest = np.minimum(rest, combine(priced[c][lasts], behind[:, None]).min(axis=1))
+            if self.allowed is not None:
+                rest = np.where(self.allowed(sum(used)), rest, np.inf)
+            found |= {(used, last): row for last, row in zip(lasts.tolist(), rest, strict=True) if row.min() < np.inf}
+        return found
+
+    def _priced(self, aggregation: Aggregation, limit: float) -> list[Floats]:
+        """For each class `[sender, end, begin]`: what is minimized; `inf` where the period is longer than the limit."""
+        found = []
+        for c in range(len(self.classes)):
+            by_sender = np.full((max(self.pairs.senders) + 1, *self.fits[c].shape), np.inf)
+            for sender in {*self.pairs.senders}:
+                busy_s, latency_s = self._costs[sender, c]
+                cost_s = busy_s if aggregation == "max" else latency_s
+                by_sender[sender] = np.where(busy_s <= limit * (1 + _SAME), cost_s, np.inf)
+            found.append(by_sender)
         return found
 
     # Costs
