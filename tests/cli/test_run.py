@@ -388,7 +388,7 @@ def test_only_the_outputs_that_are_asked_for_are_saved(run: Run, tmp_path: Path,
     for names, error in (
         ("y,z", "the model has no output 'z'"),
         ("x", "the model has no output 'x'"),
-        (" ,", "--outputs  ,: expected names of outputs"),
+        (",", "--outputs ,: expected names of outputs"),
     ):
         assert (refused := run(*words, "-f", "--outputs", names)).code == 2
         assert refused.error[0] == error

@@ -287,9 +287,9 @@ class ClusterEvaluator:
             limit = token_s * (1 - _JUST_BELOW) if is_close else (least + token_s) / 2
             found = self._token(chains.best("sum", limit=limit))
             is_best = is_best and (found is None or found.is_best)
+            if is_close and (found is None or found.values >= best.values):
+                return replace(best, is_best=is_best and best.is_best and self.only is None)
             if found is None or found.values[1] / self.goal.in_flight > limit:
-                if is_close:
-                    return replace(best, is_best=is_best and best.is_best and self.only is None)
                 least = limit
             if found is not None and found.values < best.values:
                 best = found
