@@ -23,7 +23,7 @@ Output: Final = partial(Option, "--output", "-o", metavar="FILE")
 Texts = list[str] | None  #: the values of an option that may be repeated.
 ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
 CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
-OriginalModel = Annotated[Path | None, Option(metavar="FILE", help="The model that was cut, if it has moved.")]
+OriginalModel = Annotated[Path | None, Option(metavar="FILE", help="The model that was sharded, or cut and has moved.")]
 Dims = Annotated[Texts, Option(metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
 States = Annotated[Texts, Option(metavar="INPUT=OUTPUT", help="OUTPUT becomes INPUT at the next step. Repeatable.")]
 Inputs = Annotated[
@@ -97,6 +97,14 @@ class OriginalOptions:
     def dims(self) -> dict[str, int]:
         """The sizes by name."""
         return parsed_dims(self.dim)
+
+    def load_sharded(self) -> Model:
+        """The model that was sharded."""
+        from ..loading.model import load
+
+        if self.model is None:
+            raise UsageError("it is not known which model was sharded", hint="name it with --model FILE")
+        return load(self.model, dims=self.dims or None)
 
     def load(self, cascade: Cascade, given: Mapping[str, int] | None = None) -> Model:
         """The model that `cascade` was cut from, by default with the `given` sizes of the manifest."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, open_
+from .common_options import AsJson, Inputs, OriginalOptions, load, open_
 from .input_files import is_random
 from .output import print_, print_json
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
+    from ..loading.model import Model
 
 
 def verify(
-    cascade_path: CascadePath,
+    cascade_path: Annotated[Path, Argument(metavar="DIR", help="A cascade, or a sharded model.")],
     original: OriginalOptions,
     inputs: Inputs = None,
     optimized: Annotated[bool, Option("--optimized", help="Compare with graph optimizations on.")] = False,
@@ -25,7 +27,7 @@ def verify(
     files_only: Annotated[bool, Option("--files", help="Compare files with the manifest, without the model.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify that a cascade computes what its model computes.
+    """Verify that a cascade, or a sharded model, computes what its model computes.
 
     Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed. --files needs no
     model: it compares parts and weights with the digests in the manifest.
@@ -36,12 +38,17 @@ def verify(
         _verify_files(open_(cascade_path, check_files=False), as_json=as_json)
         return
     from ..drawing.json_records import verification_record
+    from ..drawing.path_kinds import kind_of
     from ..drawing.terminal.verification import draw_verification
     from ..inputs.input_files import read_inputs
     from ..verifying.verification import verify as verified
 
-    cascade = open_(cascade_path)
-    source = original.load(cascade, given={})  # what the manifest says is to be verified
+    cascade: Cascade | Model
+    if kind_of(cascade_path) == "model":
+        cascade, source = load(cascade_path, None), original.load_sharded()
+    else:
+        cascade = open_(cascade_path)
+        source = original.load(cascade, given={})  # what the manifest says is to be verified
     files = [file for file in inputs or () if not is_random(file)]
     feeds = [read_inputs(file, source.graph.reads, tensors=source.tensors) for file in files]
     seed = original.seed

@@ -64,7 +64,7 @@ def operations_of(model: Model) -> tuple[Operation, ...]:
     found = infer_tensors(model.proto, names, folder=model.path.parent)
     found.update((weight.name, tensor_of_initializer(weight)) for weight in model.proto.graph.initializer)
     tensors = number_unknown_dims(model.proto, name_unknown_dims(model.proto, found))
-    values = {name: _integers(tensor) for name, tensor in constants_in(model.proto).items()}
+    values = {name: integers_of(tensor) for name, tensor in constants_in(model.proto).items()}
     versions = {domain(opset.domain): opset.version for opset in model.proto.opset_import}
     return tuple(
         operation_of(
@@ -131,9 +131,9 @@ def _constant(attribute: AttributeProto) -> TensorProto | None:
             return None
 
 
-def _integers(tensor: TensorProto) -> tuple[int, ...] | None:
-    """The values of a small tensor of integers that is in its message."""
-    is_whole = tensor.data_type in {TensorProto.INT64, TensorProto.INT32}
+def integers_of(tensor: TensorProto) -> tuple[int, ...] | None:
+    """The values of a small tensor of integers or booleans that is in its message."""
+    is_whole = tensor.data_type in {TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL}
     if not is_whole or is_external(tensor) or prod(tensor.dims) > _MAX_VALUES:
         return None
     return tuple(int(value) for value in to_array(tensor).reshape(-1))

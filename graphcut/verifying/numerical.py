@@ -6,7 +6,7 @@ boundary. There a difference of a fraction of the tensor's largest value is allo
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import float_info
 from typing import Final
 
@@ -15,6 +15,7 @@ from onnx import ModelProto, ValueInfoProto
 
 from ..core.errors import RunError
 from ..core.manifest import Cascade
+from ..core.wiring import Tensor
 from ..loading.model import Model
 from ..running.in_process.sequential import run_sequentially
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, session_options
@@ -106,33 +107,48 @@ def compare(
     unoptimized = run_whole(model, feeds, wanted, config=EXACT) if optimized else whole
     fraction = half_tolerance(model)
     random = random_tensors(model)
+    noisy = unoptimized if optimized else None
     found = []
     for part, name, value in _written(cascade, feeds, config, set(wanted)):
-        tensor = cascade.tensors[name]
-        expected, actual = flatten(whole[name], tensor), flatten(value, tensor)
-        top = largest(expected)
-        is_exact = not any(map(is_float, expected))  # integers, booleans and strings have no rounding to allow for
-        allowed = 0.0 if is_exact else top * fraction
-        if optimized and not is_exact:
-            noise = difference(expected, flatten(unoptimized[name], tensor))[0]
-            allowed = max(allowed, _NOISE_FACTOR * noise, _SMALLEST_OPTIMIZED * top)
+        compared = compare_tensor(cascade.tensors[name], whole[name], value, fraction, noisy and noisy[name])
         if is_lossy:  # as asked: the difference is measured, and only what is no longer finite is refused
-            allowed = float_info.max
-        max_abs, max_rel, max_ulps = difference(expected, actual)
-        found.append(
-            TensorComparison(
-                tensor=name,
-                part=part,
-                is_output=name in cascade.manifest.writes,
-                is_identical=are_identical(expected, actual),
-                is_random=name in random,
-                max_abs=max_abs,
-                max_rel=max_rel,
-                max_ulps=max_ulps,
-                allowed=allowed,
-            )
-        )
+            compared = replace(compared, allowed=float_info.max)
+        is_output = name in cascade.manifest.writes
+        found.append(replace(compared, part=part, is_output=is_output, is_random=name in random))
     return tuple(found)
+
+
+def compare_tensor(
+    tensor: Tensor, whole: Value, value: Value, fraction: float, unoptimized: Value | None
+) -> TensorComparison:
+    """The comparison of an output.
+
+    Args:
+        tensor: its name and type.
+        whole: its value in the model.
+        value: its value in what is compared with it.
+        fraction: the allowed difference as a fraction of the largest value.
+        unoptimized: its value in the model without optimizations, if these are on; None if they are off.
+    """
+    expected, actual = flatten(whole, tensor), flatten(value, tensor)
+    top = largest(expected)
+    is_exact = not any(map(is_float, expected))  # integers, booleans and strings have no rounding to allow for
+    allowed = 0.0 if is_exact else top * fraction
+    if unoptimized is not None and not is_exact:
+        noise = difference(expected, flatten(unoptimized, tensor))[0]
+        allowed = max(allowed, _NOISE_FACTOR * noise, _SMALLEST_OPTIMIZED * top)
+    max_abs, max_rel, max_ulps = difference(expected, actual)
+    return TensorComparison(
+        tensor=tensor.name,
+        part=0,
+        is_output=True,
+        is_identical=are_identical(expected, actual),
+        is_random=False,
+        max_abs=max_abs,
+        max_rel=max_rel,
+        max_ulps=max_ulps,
+        allowed=allowed,
+    )
 
 
 def random_tensors(model: Model) -> set[str]:

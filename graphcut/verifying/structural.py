@@ -32,6 +32,7 @@ from ..loading.fingerprint import canonical, copy_fields, graph_digest, without_
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
+from ..loading.tensor_values import values_bytes
 from .facts import boundary_type, boundary_value, contradicts, half_source, nodes_of
 from .manifest_check import shown, wrong_in_manifest, wrong_in_part
 
@@ -237,24 +238,24 @@ class _PartComparison:
                 yield f"{kind} {name!r} differs from the model's"
             else:
                 for a, b in pairs:
-                    if not self._has_same_values(a, b):
+                    self.weight_bytes += values_bytes(a) if is_external(a) and is_external(b) else 0
+                    if not has_same_values(self._loaded, a, self._model, b):
                         yield f"the values of {a.name or 'a constant'!r} differ from the model's"
 
-    def _has_same_values(self, ours: TensorProto, original: TensorProto) -> bool:
-        """Whether two tensors of one type and shape have the same values, each in the message or in a file."""
-        if is_external(ours) and is_external(original):
-            a, b = self._loaded.range_of(ours), self._model.range_of(original)
-            self.weight_bytes += a.length
-            return same_bytes(replace(a, file=a.file.resolve()), replace(b, file=b.file.resolve()))
-        if not is_external(ours) and not is_external(original):
-            return canonical(ours) == canonical(original)
-        in_file, inline = (ours, original) if is_external(ours) else (original, ours)
-        span = (self._loaded if in_file is ours else self._model).range_of(in_file)
-        values = _inline_bytes(inline)
-        return len(values) == span.length and values == read_bytes(span) and inline.data_type != TensorProto.STRING
+
+def has_same_values(owner: Model, ours: TensorProto, model: Model, original: TensorProto) -> bool:
+    """Whether a tensor of `owner` has the values of one of `model` of its type and shape, in the message or a file."""
+    if is_external(ours) and is_external(original):
+        a, b = owner.range_of(ours), model.range_of(original)
+        return same_bytes(replace(a, file=a.file.resolve()), replace(b, file=b.file.resolve()))
+    if not is_external(ours) and not is_external(original):
+        return canonical(ours) == canonical(original)
+    (in_file, holder), inline = ((ours, owner), original) if is_external(ours) else ((original, model), ours)
+    span, values = holder.range_of(in_file), inline_bytes(inline)
+    return len(values) == span.length and values == read_bytes(span) and inline.data_type != TensorProto.STRING
 
 
-def _inline_bytes(tensor: TensorProto) -> bytes:
+def inline_bytes(tensor: TensorProto) -> bytes:
     """The values of a tensor of numbers as a file would have them."""
     if tensor.HasField("raw_data"):
         return tensor.raw_data

@@ -1,7 +1,8 @@
 """`verify`: the structural proof and the numerical check, and their result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +14,12 @@ from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from .numerical import EXACT, TensorComparison, compare, half_tolerance, run_whole
+from .sharded import prove_sharded
+from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
 
 _SHOWN_OBJECTIONS: Final = 3
+_OPTIMIZED: Final = "with graph optimizations, 4 times what they change in the unsplit model is allowed, at least 1e-5"
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,6 +32,7 @@ class Verification(Product):
     failure: str  #: the error of the cascade for inputs that the model accepts; empty if it accepts them.
     refusal: str  #: the error of the model for generated inputs, so that nothing was run; empty if something was.
     reason: str  #: why differences are allowed; empty if bits must be equal.
+    subject: str = "cascade"  #: what was compared with the model: `cascade` or `sharded model`.
 
     @property
     def first_difference(self) -> TensorComparison | None:
@@ -77,7 +82,7 @@ class Verification(Product):
         numbers += filter(None, (self.failure, self.refusal, self.reason))
         return "\n".join(
             (
-                f"the cascade {'matches' if self.same else 'does not match'} the model",
+                f"the {self.subject} {'matches' if self.same else 'does not match'} the model",
                 f"structure: {'; '.join((self.structure_summary, *self.proof.objections[:_SHOWN_OBJECTIONS]))}",
                 f"numbers: {'; '.join(numbers)}",
             )
@@ -86,7 +91,7 @@ class Verification(Product):
 
 def verify(
     model: ModelLike,
-    cascade: CascadeLike,
+    cascade: CascadeLike | Model,
     *,
     inputs: Sequence[Mapping[str, object]] = (),
     seed: int = 0,
@@ -96,8 +101,8 @@ def verify(
     """Verify that `cascade` computes what `model` computes: by structure, and by running both.
 
     Args:
-        model: the model that was split, or its path.
-        cascade: the cascade or its path.
+        model: the model that was split or sharded, or its path.
+        cascade: the cascade or its path; or a sharded model or the path of its .onnx file.
         inputs: sets of inputs to run both on; by default two sets of different sizes are generated.
         seed: seed of the generated inputs.
         optimized: run with graph optimizations, and allow for the noise that they make in the model itself.
@@ -107,8 +112,10 @@ def verify(
         CascadeError: `cascade` was split from another model.
         RunError: the model refuses `inputs`. (If it refuses generated ones, the result says so.)
     """
-    cascade = open_cascade(cascade)
     model = load(model)
+    if isinstance(cascade, Model) or (isinstance(cascade, str | Path) and Path(cascade).suffix == ".onnx"):
+        return _verify_sharded(model, load(cascade), inputs, seed, optimized=optimized, structural_only=structural_only)
+    cascade = open_cascade(cascade)
     if graph_digest(model.proto) != cascade.manifest.source.graph:
         raise CascadeError(
             f"{cascade.path.parent} was not cut from {model.path}: the graphs differ",
@@ -117,25 +124,58 @@ def verify(
     proof = prove(model, cascade)
     if structural_only or not proof.holds:
         return Verification(proof, (), "", "", _reason(model, proof, (), optimized=optimized) if proof.halves else "")
+    sizes = {**cascade.manifest.given_dims, **model.dims}
+    ran = _ran(model, inputs, seed, sizes, partial(compare, model, cascade, optimized=optimized))
+    return Verification(proof, *ran, _reason(model, proof, ran[0], optimized=optimized))
+
+
+def _verify_sharded(
+    model: Model,
+    sharded: Model,
+    inputs: Sequence[Mapping[str, object]],
+    seed: int,
+    *,
+    optimized: bool,
+    structural_only: bool,
+) -> Verification:
+    found = prove_sharded(model, sharded)
+    ran: _Ran = ((), "", "")
+    if found.proof.holds and not structural_only:
+        comparing = partial(compare_sharded, model, sharded, found, optimized=optimized)
+        ran = _ran(model, inputs, seed, model.dims, comparing)
+    reason = rounding(model, found)[1] or (_OPTIMIZED if optimized else "")
+    return Verification(found.proof, *ran, reason, "sharded model")
+
+
+_Ran = tuple[tuple[tuple[TensorComparison, ...], ...], str, str]
+"""The runs, the failure and the refusal of a `Verification`."""
+
+
+def _ran(
+    model: Model,
+    inputs: Sequence[Mapping[str, object]],
+    seed: int,
+    sizes: Mapping[str, int],
+    comparing: Callable[[Mapping[str, object]], tuple[TensorComparison, ...]],
+) -> _Ran:
+    """Compare on each set of inputs, or on generated ones."""
     sets, refusal = list(inputs), ""
     if not sets:
         accepted = find_accepted_inputs(
             model,
             lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT),
             seed=seed,
-            sizes={**cascade.manifest.given_dims, **model.dims},
+            sizes=sizes,
         )
         sets, refusal = list(accepted.feeds), accepted.refusal
     runs, failure = [], ""
     for feeds in sets:
         try:
-            runs.append(compare(model, cascade, feeds, optimized=optimized))
+            runs.append(comparing(feeds))
         except RunError as error:
             run_whole(model, feeds, model.graph.writes, config=EXACT)  # raises if it is the model that refuses
             failure = str(error)
-    return Verification(
-        proof, tuple(runs), failure, "" if sets else refusal, _reason(model, proof, runs, optimized=optimized)
-    )
+    return tuple(runs), failure, "" if sets else refusal
 
 
 def find_source(cascade: Cascade) -> Path:
@@ -159,6 +199,4 @@ def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison
             "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part: "
             f"differences up to {fraction:g} of a tensor's largest value are allowed"
         )
-    if optimized:
-        return "with graph optimizations, 4 times what they change in the unsplit model is allowed, at least 1e-5"
-    return ""
+    return _OPTIMIZED if optimized else ""

@@ -172,7 +172,7 @@ def external(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_slices_are_streamed_through_a_buffer_of_any_size(
     buffer_bytes: int, external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphcut.surgery.sharding.weight_files.BUFFER_BYTES", buffer_bytes)
+    monkeypatch.setattr("graphcut.loading.slices.BUFFER_BYTES", buffer_bytes)
     feeds = feeds_for(external)
     sharding = shard(external, tmp_path / "sharded.onnx", shares=(2, 1))
     whole, sharded = run(external, feeds), run_sharded(sharding, feeds)

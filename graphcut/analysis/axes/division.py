@@ -14,6 +14,7 @@ from ...core.product import Product
 from ...loading.model import Model
 from ...loading.operations import Operation, constants_in, operations_of
 from ...loading.shape_inference import tensor_of_initializer
+from ...loading.slices import Runs
 from .classes import AxisAnalysis, AxisClass, Blocker, Use
 from .factors import Factor
 from .layouts import Layout
@@ -40,7 +41,7 @@ class DividedClass:
         """The size of a rank's piece of an axis."""
         return layout.size_of(self.units[rank], self.axes.units)
 
-    def runs(self, layout: Layout, rank: int) -> tuple[tuple[int, int], ...]:
+    def runs(self, layout: Layout, rank: int) -> Runs:
         """The ranges of an axis that a rank has."""
         first = sum(self.units[:rank])
         return layout.runs(first, first + self.units[rank], self.axes.units)

@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, TypeVar
 
+from ...loading.slices import Runs, joined
 from .factors import Place
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -36,17 +37,11 @@ class Layout(NamedTuple):
         ends = accumulate(self.segments)
         return sum(size // all_units * units for size, end in zip(self.segments, ends, strict=True) if end <= position)
 
-    def runs(self, first: int, last: int, all_units: int) -> tuple[tuple[int, int], ...]:
+    def runs(self, first: int, last: int, all_units: int) -> Runs:
         """The ranges of the axis with the units from `first` to before `last`, adjacent ones joined."""
         starts = accumulate(self.segments, initial=0)
-        found: list[tuple[int, int]] = []
-        for start, size in zip(starts, self.segments, strict=False):
-            unit = size // all_units
-            begin, end = start + first * unit, start + last * unit
-            if found and found[-1][1] == begin:
-                begin = found.pop()[0]
-            found.append((begin, end))
-        return tuple(found)
+        units = [(start, size // all_units) for start, size in zip(starts, self.segments, strict=False)]
+        return joined((start + first * unit, start + last * unit) for start, unit in units)
 
 
 def common_layouts(
@@ -79,9 +74,9 @@ def common_layouts(
             (n, part) for key, place in places for n, part in _inner_cuts(cuts[key, place.axis], sizes, key, place)
         }
         for key, place in places:
-            ends = _ends(sizes, key, place)
-            new = {Fraction(end) for end in ends[1:-1]}
-            new |= {a + part * (b - a) for n, a, b in _segments(ends, place) for m, part in inner if m == n}
+            segments = segments_of(place, sizes[key, place.axis])
+            new = {Fraction(start) for _, start, _ in segments[1:]}
+            new |= {a + part * (b - a) for n, a, b in segments for m, part in inner if m == n}
             if not new <= cuts[key, place.axis]:
                 cuts[key, place.axis] |= new
                 if len(cuts[key, place.axis]) >= _MAX_SEGMENTS:
@@ -93,19 +88,15 @@ def common_layouts(
     return {axis: tuple(b - a for a, b in pairwise(found)) for axis, found in borders.items()}
 
 
-def _ends(sizes: Mapping[tuple[_Key, int], int], key: _Key, place: Place) -> list[int]:
-    return [0, *accumulate(place.segments or (sizes[key, place.axis],))]
-
-
-def _segments(ends: Sequence[int], place: Place) -> Iterator[tuple[int, int, int]]:
-    """The label, the begin and the end of each segment."""
-    for i, (start, end) in enumerate(pairwise(ends)):
-        yield place.labels[i] if place.labels else 0, start, end
+def segments_of(place: Place, size: int) -> list[tuple[int, int, int]]:
+    """The label, the begin and the end of each segment of an axis."""
+    ends = accumulate(place.segments or (size,), initial=0)
+    return [(place.labels[i] if place.labels else 0, *ends) for i, ends in enumerate(pairwise(ends))]
 
 
 def _inner_cuts(
     cuts: set[Fraction], sizes: Mapping[tuple[_Key, int], int], key: _Key, place: Place
 ) -> Iterator[tuple[int, Fraction]]:
     """Cuts inside segments: the label of the segment, and where in it, as a fraction."""
-    for label, start, end in _segments(_ends(sizes, key, place), place):
+    for label, start, end in segments_of(place, sizes[key, place.axis]):
         yield from ((label, (cut - start) / (end - start)) for cut in cuts if start < cut < end)

@@ -12,12 +12,13 @@ from .lanes import MAX_ROWS
 from .screen import Screen, screen_on
 
 if TYPE_CHECKING:  # these load ONNX Runtime
+    from ...loading.model import Model
     from ...verifying.files import FileVerification
     from ...verifying.numerical import TensorComparison
     from ...verifying.verification import Verification
 
 
-def draw_verification(verification: Verification, cascade: Cascade, console: Console) -> RenderableType:
+def draw_verification(verification: Verification, cascade: Cascade | Model, console: Console) -> RenderableType:
     """The answer in the first line, then what was compared."""
     screen = screen_on(console)
     proof, worst, glyphs = verification.proof, verification.first_difference, screen.glyphs
@@ -32,7 +33,11 @@ def draw_verification(verification: Verification, cascade: Cascade, console: Con
         lines.append(screen.text(f"  {verification.refusal}", "dim"))
         lines.append(Text("  pass your own with --inputs FILE.npz", "dim"))
     if verification.failure:
-        lines.append(screen.text(f"  the cascade rejects inputs that the model accepts: {verification.failure}", "red"))
+        lines.append(
+            screen.text(
+                f"  the {verification.subject} rejects inputs that the model accepts: {verification.failure}", "red"
+            )
+        )
     if worst is not None:
         lines += _difference(worst, cascade, screen)
     if verification.is_random:
@@ -55,17 +60,20 @@ def draw_file_verification(verification: FileVerification, console: Console) -> 
 
 def _answer(verification: Verification, screen: Screen) -> Text:
     if not verification.same:
-        return Text(f"{screen.glyphs.no} the cascade does not match the model", style="bold red")
+        return Text(f"{screen.glyphs.no} the {verification.subject} does not match the model", style="bold red")
     how = "runs are " + ("bit-identical" if verification.is_identical else "equal within the tolerance")
     how = "runs differ by what float16 loses" if verification.proof.halves and not verification.is_identical else how
     how = how if verification.runs else "nothing was run"
-    return Text(f"{screen.glyphs.yes} the cascade matches the model: same structure, {how}", style="bold green")
+    return Text(
+        f"{screen.glyphs.yes} the {verification.subject} matches the model: same structure, {how}", style="bold green"
+    )
 
 
-def _difference(worst: TensorComparison, cascade: Cascade, screen: Screen) -> list[Text]:
+def _difference(worst: TensorComparison, cascade: Cascade | Model, screen: Screen) -> list[Text]:
     kind = "output" if worst.is_output else "boundary tensor"
+    file = cascade.parts[worst.part].file if isinstance(cascade, Cascade) else cascade.path.name
     absolute = f"max abs {worst.max_abs:.3g} (allowed {worst.allowed:.3g})"
     return [
-        screen.text(f"  the first {kind} that differs: {worst.tensor!r}, from {cascade.parts[worst.part].file}", "red"),
+        screen.text(f"  the first {kind} that differs: {worst.tensor!r}, from {file}", "red"),
         screen.text(f"  {absolute}, max rel {worst.max_rel:.3g}, {worst.max_ulps:,} ulps", "red"),
     ]

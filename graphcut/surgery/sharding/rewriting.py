@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ...analysis.axes.division import DividedClass, Division
 from ...analysis.axes.factors import Bounds, Factor, Parts, Sizes
 from ...analysis.axes.layouts import Layout
 from ...loading.fingerprint import copy_fields
 from ...loading.operations import Operation, constants_in
+from ...loading.slices import Runs, SliceNote, write_note
 from ...loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures
 from ...loading.tensor_values import values_bytes
+from ...verifying.rank_copies import scale
 from .pieces import Drawing, names_in, opset_of, piece_of
 
 
@@ -24,7 +26,7 @@ class WeightSlice:
     tensor: TensorProto  #: the new initializer, without its values.
     source: TensorProto  #: the constant of the model.
     axis: int  #: the axis along which it is cut.
-    runs: tuple[tuple[int, int], ...]  #: the ranges of that axis, each from its first index to before its last.
+    runs: Runs  #: the ranges of that axis.
     rank: int  #: the first rank that reads it.
 
     @property
@@ -60,7 +62,7 @@ class _Rewriting:
         self.drawing = Drawing(set(names_in(self.proto)), opset_of(self.proto))
         self.constants = constants_in(self.proto)
         self.pieces: dict[tuple[str, int], dict[int, str]] = {}
-        self.slices: dict[tuple[str, int, tuple[tuple[int, int], ...]], WeightSlice] = {}
+        self.slices: dict[tuple[str, int, Runs], WeightSlice] = {}
         self.values: dict[str, ValueInfoProto] = {}
         graph = self.proto.graph
         self.declared = {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}
@@ -72,8 +74,12 @@ class _Rewriting:
     def _rank_inputs(self) -> Iterator[tuple[str, list[ValueInfoProto]]]:
         for past, present in self.division.states:
             index, layout = self.division.pieces[present]
+            divided = self.division.classes[index]
             self._name_pieces(past, index, layout)
-            yield past, self._declarations(past, index, layout)
+            values = self._declarations(past, index, layout)
+            for rank, value in zip(divided.ranks, values, strict=True):
+                write_note(value, SliceNote(past, layout.axis, divided.runs(layout, rank)))
+            yield past, values
 
     def _name_pieces(self, tensor: str, index: int, layout: Layout) -> dict[int, str]:
         divided = self.division.classes[index]
@@ -142,6 +148,7 @@ class _Rewriting:
             dims = list(source.dims)
             dims[layout.axis] = divided.size_of(layout, rank)
             made = TensorProto(name=self.drawing.fresh(rank_name(tensor, rank)), data_type=source.data_type, dims=dims)
+            write_note(made, SliceNote(tensor, layout.axis, runs))
             self.slices[key] = WeightSlice(made, source, layout.axis, runs, rank)
         return self.slices[key].tensor.name
 
@@ -165,7 +172,7 @@ class _Rewriting:
         factor = divided.factors[index]
         for attribute in copy.attribute:
             if attribute.name in factor.counts:
-                _scale(attribute, divided.units[rank], divided.axes.units)
+                scale(attribute, divided.units[rank], divided.axes.units)
         match factor.change:
             case Sizes(slot):
                 sizes = _sizes(operation, factor, self._size_written(index, 0, rank))
@@ -273,13 +280,6 @@ def _sizes(operation: Operation, factor: Factor, size: int) -> dict[int, int]:
         if isinstance(dim, int):
             sizes.setdefault(place.axis, dim)
     return sizes
-
-
-def _scale(attribute: AttributeProto, units: int, all_units: int) -> None:
-    if attribute.type == AttributeProto.INTS:
-        attribute.ints[:] = [number * units // all_units for number in attribute.ints]
-    else:
-        attribute.i = attribute.i * units // all_units
 
 
 def _drop(node: NodeProto, slots: Iterable[int]) -> None:

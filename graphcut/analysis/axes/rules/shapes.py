@@ -117,7 +117,7 @@ def split(o: Operation) -> Iterator[Factor]:
                 whole = Place(0, axis, sizes, tuple(range(len(sizes))))
                 yield Factor(gcd(*sizes), (whole,), places, change=Parts())
         elif axis != own and fixed(dim):
-            yield Factor(fixed(dim), (Place(0, axis),), places)
+            yield Factor(fixed(dim), (Place(0, axis),), tuple(Place(i, axis) for i in range(len(o.outputs))))
 
 
 def slice_(o: Operation) -> Iterator[Factor]:

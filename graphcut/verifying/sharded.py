@@ -1,0 +1,354 @@
+"""The structural proof of a sharded model: put together again, it is the model.
+
+It runs nothing. It gives each tensor of the sharded model a meaning in terms of the model (see `meanings`), node by
+node in the order of the sharded graph, and holds if every output of the model comes out whole:
+
+- an input is one of the model, or a slice of one; slices of an input together are all of it;
+- an initializer is one of the model, or the slice of one that its note says, compared byte by byte;
+- a node is a node of the model, with the same attributes, that reads the same tensors whole; or it reads pieces of them
+  as one of the node's factors divides it (`analysis.axes.rules`), each for the same units, and has the attributes and
+  constant inputs that follow from the number of units;
+- any other node joins pieces in their order, cuts a tensor into pieces, adds partial sums of which together every unit
+  and every bias is one, or puts sizes into a shape.
+
+How the sharding chose what to divide plays no part, nor does the code that wrote it. Names only tell where to look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from ..analysis.axes.factors import Factor
+from ..analysis.axes.rules import PRODUCTS
+from ..core.wiring import Tensor
+from ..costs.caches import find_caches
+from ..loading.external_data import ByteRange, read_bytes, same_bytes
+from ..loading.fingerprint import canonical, copy_fields, without_values
+from ..loading.model import Model
+from ..loading.operations import Operation, Shape, constants_in, integers_of, operations_of
+from ..loading.shape_inference import tensor_of_type
+from ..loading.slices import Columns, SliceNote, bytes_of_slice, inline_slice, note_of, read_at, read_columns
+from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external
+from ..loading.tensor_values import values_bytes
+from .facts import contradicts
+from .meanings import Meaning, Numbers, PartialSum, Patched, Piece, patched, piece_of, sequence, sum_of
+from .rank_copies import RankCopy, without_names
+from .structural import Proof, has_same_values, inline_bytes
+
+_PIECE: Final = re.compile(r"(.*)\.(rank-\d+|of-a-piece)\b", re.DOTALL)
+"""The name of a rank's piece of a tensor, after that of the tensor."""
+
+
+@dataclass(frozen=True)
+class ShardingProof:
+    """The result of the structural comparison, and what it found."""
+
+    proof: Proof
+    pieces: Mapping[str, Piece]  #: the inputs and outputs of the sharded model that are pieces of the model's.
+    has_sums: bool  #: partial sums are added, so that results differ by rounding.
+    #: operators that are divided by columns and multiply two activations: a kernel may then round otherwise.
+    rounding: frozenset[str]
+
+
+def prove_sharded(model: Model, sharded: Model) -> ShardingProof:
+    """Compare a sharded model with `model`."""
+    return _Comparison(model, sharded).result()
+
+
+class _Comparison:
+    def __init__(self, model: Model, sharded: Model) -> None:
+        self.model, self.sharded = model, sharded
+        self.operations = operations_of(model)
+        self.constants = constants_in(model.proto)
+        self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+        self.shapes: dict[str, Shape] = {}
+        for o in self.operations:
+            pairs = (*zip(o.inputs, o.reads, strict=True), *zip(o.outputs, o.writes, strict=True))
+            self.shapes.update((name, shape) for name, shape in pairs if shape is not None)
+        self.meanings: dict[str, Meaning] = {}
+        self.objections: list[str] = []
+        self.found = Counter[int]()
+        self.weight_bytes = 0
+        self.rounding: set[str] = set()
+
+    def result(self) -> ShardingProof:
+        graph = self.sharded.proto.graph
+        self.objections += self._metadata()
+        for initializer in graph.initializer:
+            self._initializer(initializer)
+        known = {sparse.values.name: canonical(sparse) for sparse in self.model.proto.graph.sparse_initializer}
+        sparse = ((one.values.name, canonical(one)) for one in graph.sparse_initializer)
+        self.meanings.update((name, Piece(name)) for name, message in sparse if known.get(name) == message)
+        for value in graph.input:
+            self._input(value)
+        for node in graph.node:
+            self._node(node)
+        self.objections += [] if self.objections else self._ends()
+        outside = {value.name: self.meanings.get(value.name) for value in (*graph.input, *graph.output)}
+        flow = [node for node in self.found if not self.model.graph.nodes[node].is_constant]
+        copies = sum(self.found[node] for node in flow) - len(flow)
+        proof = Proof(tuple(self.objections), len(flow), copies, self.weight_bytes)
+        pieces = {name: piece for name, piece in outside.items() if isinstance(piece, Piece) and piece.runs}
+        has_sums = any(isinstance(meaning, PartialSum) for meaning in self.meanings.values())
+        return ShardingProof(proof, pieces, has_sums, frozenset(self.rounding))
+
+    # What is not computed
+
+    def _metadata(self) -> Iterator[str]:
+        heads = []
+        for proto in (self.model.proto, self.sharded.proto):
+            head = ModelProto()
+            copy_fields(proto, head, but={"graph", "functions", "training_info"})
+            head.ir_version = max(head.ir_version, FIRST_IR_WITH_DEFAULTS)
+            heads.append([canonical(head), sorted(map(canonical, proto.functions))])
+        if heads[0] != heads[1]:
+            yield "its IR version, opsets, functions or metadata differ from the model's"
+        if self.sharded.dropped:
+            yield f"no output depends on its node {self.sharded.dropped[0]!r}"
+
+    def _initializer(self, tensor: TensorProto) -> None:
+        source, note = self.weights.get(tensor.name), note_of(tensor)
+        if source is not None:
+            self.weight_bytes += values_bytes(tensor) if is_external(tensor) else 0
+            is_same = without_values(tensor) == without_values(source)
+            if is_same and has_same_values(self.sharded, tensor, self.model, source):
+                self.meanings[tensor.name] = Piece(tensor.name)
+            else:
+                self.objections.append(f"the weight {tensor.name!r} is not the model's")
+        elif note is not None:
+            self._slice(tensor, note)
+        elif (numbers := integers_of(tensor)) is not None:
+            self.meanings[tensor.name] = numbers
+
+    def _slice(self, tensor: TensorProto, note: SliceNote) -> None:
+        """A slice of a constant: it has the type, the shape, and the bytes that its note says."""
+        source, what = self.constants.get(note.slice_of), f"the slice {tensor.name!r}"
+        if source is None or not _fits(note, list(source.dims)):
+            self.objections.append(f"{what} is of {note.slice_of!r}, which the model has not, or not that large")
+            return
+        piece = Piece(note.slice_of, note.axis, note.runs)
+        dims = list(source.dims)
+        dims[note.axis] = piece.size
+        if dims != list(tensor.dims) or source.data_type != tensor.data_type:
+            self.objections.append(f"{what} has another shape or type than its note says")
+        elif not self._has_slice(tensor, source, note):
+            self.objections.append(f"the values of {tensor.name!r} are not those of its slice of {note.slice_of!r}")
+        else:
+            self.meanings[tensor.name] = piece
+
+    def _has_slice(self, tensor: TensorProto, source: TensorProto, note: SliceNote) -> bool:
+        span = self.sharded.range_of(tensor) if is_external(tensor) else None
+        self.weight_bytes += span.length if span else 0
+        if not is_external(source):
+            expected = inline_slice(source, note.axis, note.runs).raw_data
+            return expected == (read_bytes(span) if span else inline_bytes(tensor))
+        where = bytes_of_slice(source, self.model.range_of(source), note.axis, note.runs)
+        if span is not None and isinstance(where, ByteRange):
+            return same_bytes(where, span)
+        if isinstance(where, ByteRange):
+            return inline_bytes(tensor) == read_bytes(where)
+        return _same_columns(where, span, b"" if span else inline_bytes(tensor))
+
+    def _input(self, value: ValueInfoProto) -> None:
+        name, note = value.name, note_of(value)
+        known = {own.name: own for own in self.model.proto.graph.input}
+        if name in known:
+            if tensor_of_type(name, known[name].type) != tensor_of_type(name, value.type):
+                self.objections.append(f"the input {name!r} is declared otherwise than in the model")
+            self.meanings.setdefault(name, Piece(name))
+        elif note and note.slice_of in self.model.graph.reads and _fits(note, self.shapes.get(note.slice_of, ())):
+            piece = self.meanings[name] = Piece(note.slice_of, note.axis, note.runs)
+            if contradicts(tensor_of_type(name, value.type), self._type_of(name, piece)):
+                self.objections.append(f"the input {name!r} has another type than its note says")
+        else:
+            self.objections.append(f"its input {name!r} is none of the model")
+
+    def _type_of(self, name: str, piece: Piece) -> Tensor:
+        """The type that a piece has."""
+        whole = self.model.tensors[piece.tensor]
+        shape = whole.shape
+        if piece.runs and shape is not None:
+            shape = (*shape[: piece.axis], piece.size, *shape[piece.axis + 1 :])
+        return Tensor(name=name, dtype=whole.dtype, shape=shape)
+
+    # Nodes
+
+    def _node(self, node: NodeProto) -> None:
+        """Give the outputs of a node their meanings; an objection if it has none. What reads them is not looked at."""
+        reads = [self.meanings.get(name) for name in node.input]
+        if any(name and meaning is None for name, meaning in zip(node.input, reads, strict=True)):
+            unknown = [name for name in node.input if name and name not in self.meanings]
+            if not self.objections:
+                self.objections.append(f"node {node.name!r} reads {unknown[0]!r}, which is nothing of the model")
+            return
+        index = self._original(node)
+        written = self._copied(node, index, reads) if index is not None else None
+        written = written or (_moved(node, reads, self.shapes) if not domain(node.domain) else None)
+        if not written:
+            shown = next((r for r in reads if isinstance(r, Piece) and r.runs), None)
+            more = f": it reads ranges {list(shown.runs)} of {shown.tensor!r}" if shown else ""
+            self.objections.append(f"node {node.name!r} is no node of the model, nor a rank's share of one{more}")
+        else:
+            self.meanings.update(zip(filter(None, node.output), written, strict=True))
+
+    def _original(self, node: NodeProto) -> int | None:
+        """The node of the model of which this is a copy, by the name of what it writes; None if there is none."""
+        name = next(filter(None, node.output))
+        piece = _PIECE.match(name)
+        producer = self.model.graph.producer
+        index = producer.get(name, producer.get(piece[1]) if piece else None)
+        if index is None:
+            return None
+        original = self.model.proto.graph.node[index]
+        is_alike = (node.op_type, domain(node.domain)) == (original.op_type, domain(original.domain))
+        return index if is_alike and len(node.output) == len(original.output) else None
+
+    def _copied(self, node: NodeProto, index: int, reads: Sequence[Meaning | None]) -> list[Meaning] | None:
+        """What the outputs of a copy of a node are; None if it is no copy."""
+        original, operation = self.model.proto.graph.node[index], self.operations[index]
+        reads = [*reads, *[None] * (len(original.input) - len(reads))]
+        if len(reads) > len(original.input):
+            return None
+        pieces: dict[int, Piece] = {}
+        changed: dict[int, Patched | Numbers] = {}
+        dropped: set[int] = set()
+        for slot, (name, meaning) in enumerate(zip(original.input, reads, strict=True)):
+            match meaning:
+                case None if name:
+                    dropped.add(slot)
+                case Piece(tensor) | Patched(tensor) if name != tensor:
+                    return None
+                case Piece(runs=runs) if runs:
+                    pieces[slot] = meaning
+                case Patched() | tuple():
+                    changed[slot] = meaning
+                case PartialSum():
+                    return None
+        if operation.op == "Shape" and pieces:
+            written = self._shape_of_piece(node, index, pieces[0])
+        elif not (pieces or changed or dropped):
+            inner = all(self.meanings.get(name) == Piece(name) for name in captures(node))
+            is_same = inner and without_names(node) == without_names(original)
+            written = [Piece(name) for name in original.output if name] if is_same else None
+        else:
+            copy = RankCopy(operation, node, original, pieces, changed, frozenset(dropped))
+            factor, written = copy.written()
+            self._note_rounding(operation, factor)
+        is_again = self.model.graph.nodes[index].is_stateful and (self.found[index] or bool(pieces))
+        self.found[index] += bool(written)
+        return None if is_again else written
+
+    def _note_rounding(self, operation: Operation, factor: Factor | None) -> None:
+        """Note an operator that multiplies activations, if columns of its second one are divided."""
+        for place in factor.reads if factor is not None and operation.op in PRODUCTS else ():
+            is_column = place.slot == 1 and place.axis >= len(operation.read(1) or ()) - 2
+            if is_column and operation.inputs[1] not in self.constants:
+                self.rounding.add(operation.op)
+
+    def _shape_of_piece(self, node: NodeProto, index: int, piece: Piece) -> list[Meaning] | None:
+        operation = self.operations[index]
+        axes = range(len(operation.read(0) or ()))[operation.given("start", 0) : operation.attributes.get("end")]
+        size = (operation.read(0) or ())[piece.axis]
+        if without_names(node) != without_names(self.model.proto.graph.node[index]):
+            return None
+        output = operation.outputs[0]
+        if piece.axis not in axes:
+            return [Piece(output)]
+        element = axes.index(piece.axis)
+        true = {element: size} if isinstance(size, int) else {}
+        return [Patched(output, {element: piece.size}, true)]
+
+    # The end
+
+    def _ends(self) -> Iterator[str]:
+        """Check that inputs and outputs are complete, states in equal pieces, and declared types those of meanings."""
+        graph, sharded = self.model.graph, self.sharded.proto.graph
+        inputs, outputs = self._pieces(sharded.input), self._pieces(sharded.output)
+        for kind, names, found in (("input", graph.reads, inputs), ("output", graph.writes, outputs)):
+            yield from (f"the {kind} {name!r} is not whole in it" for name in names if not self._is_whole(name, found))
+            yield from (f"its {kind} {name!r} is none of the model" for name in found if name not in names)
+        for cache in find_caches(self.model):
+            past, present = inputs.get(cache.past, ()), outputs.get(cache.present, ())
+            if {(p.axis, p.runs) for p in past} != {(p.axis, p.runs) for p in present}:
+                yield f"the state {cache.past!r} is divided otherwise than {cache.present!r}, which becomes it"
+        for value in (*sharded.value_info, *sharded.output):
+            piece = self.meanings.get(value.name)
+            if not isinstance(piece, Piece) or piece.tensor not in self.model.tensors:
+                continue
+            if contradicts(tensor_of_type(value.name, value.type), self._type_of(value.name, piece)):
+                yield f"{value.name!r} is declared with another type than it has"
+
+    def _pieces(self, values: Iterable[ValueInfoProto]) -> dict[str, list[Piece]]:
+        """The pieces that inputs or outputs are, by their tensor; what is whole must have its name."""
+        found: dict[str, list[Piece]] = {}
+        for name in (value.name for value in values):
+            piece = self.meanings.get(name)
+            if not isinstance(piece, Piece) or not (piece.runs or piece.tensor == name):
+                piece = Piece(name, -1)  # nothing that is whole together with others
+            found.setdefault(piece.tensor, []).append(piece)
+        return found
+
+    def _is_whole(self, name: str, found: Mapping[str, Sequence[Piece]]) -> bool:
+        pieces = found.get(name, ())
+        if len({piece.axis for piece in pieces if piece.runs}) != 1:
+            return [*pieces] == [Piece(name)]
+        runs = sorted(run for piece in pieces for run in piece.runs)
+        return piece_of(name, pieces[0].axis, runs, self.model.tensors[name].shape or ()) == Piece(name)
+
+
+def _fits(note: SliceNote, dims: Sequence[object]) -> bool:
+    """Whether a note names ascending ranges of an axis."""
+    numbers = [0, *(number for run in note.runs for number in run)]
+    is_ascending = all(a <= b for a, b in pairwise(numbers)) and all(a < b for a, b in note.runs)
+    size = dims[note.axis] if 0 <= note.axis < len(dims) else 0
+    return bool(note.runs) and is_ascending and isinstance(size, int) and numbers[-1] <= size
+
+
+def _same_columns(where: Columns, span: ByteRange | None, inline: bytes) -> bool:
+    if where.length != (span.length if span else len(inline)):
+        return False
+    done = 0
+    if span is None:
+        return b"".join(piece for _, piece in read_columns([where])) == inline
+    with span.file.open("rb", buffering=0) as stream:
+        for _, piece in read_columns([where]):
+            if read_at(stream.fileno(), span, done, len(piece)) != piece:
+                return False
+            done += len(piece)
+    return True
+
+
+def _moved(node: NodeProto, reads: Sequence[Meaning | None], shapes: Mapping[str, Shape]) -> list[Meaning] | None:
+    """What a node writes that joins, cuts or adds pieces, or puts sizes into a shape; None if it does none of these."""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    axis = attributes["axis"].i if "axis" in attributes else -1
+    pieces = [piece for piece in reads if isinstance(piece, Piece)]
+    first = pieces[0] if pieces else None
+    match node.op_type, reads:
+        case "Concat", _ if first and len(pieces) == len(reads):
+            if {(piece.tensor, piece.axis, bool(piece.runs)) for piece in pieces} == {(first.tensor, axis, True)}:
+                runs = [run for piece in pieces for run in piece.runs]
+                uniform = all(piece.is_uniform for piece in pieces)
+                return [piece_of(first.tensor, axis, runs, shapes.get(first.tensor, ()), uniform=uniform)]
+        case "Split", [Piece() as piece, *sizes] if not piece.runs or piece.axis == axis:
+            parts = sizes[0] if sizes else tuple(attributes["split"].ints) if "split" in attributes else None
+            shape = shapes.get(piece.tensor, ())
+            size = shape[axis] if 0 <= axis < len(shape) else None
+            if isinstance(parts, tuple) and isinstance(size, int) and len(parts) == len(node.output):
+                cut = sequence(piece.runs or ((0, size),), parts)
+                return [piece_of(piece.tensor, axis, runs, shape) for runs in cut] if cut else None
+        case "Sum" | "Add", [PartialSum(), *_]:
+            parts_added = [part for part in reads if isinstance(part, PartialSum)]
+            total = sum_of(parts_added) if len(parts_added) == len(reads) else None
+            return [total] if total else None
+        case "Where", [tuple() as mask, tuple() as sizes_given, (Piece() | Patched()) as shape_read]:
+            if len(mask) == len(sizes_given) and not (isinstance(shape_read, Piece) and shape_read.runs):
+                return [patched(shape_read, mask, sizes_given)]
+    return None

@@ -1,0 +1,243 @@
+"""`verify` of sharded models: what is right is proven, and each change of a weight, a node or a boundary is found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+import graphcut
+from graphcut import UsageError, demos, shard
+from graphcut.analysis.axes.division import Mode
+from graphcut.cli.common_options import OriginalOptions
+from graphcut.verifying.sharded import prove_sharded
+
+from conftest import FIXTURES
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "surgery"))
+from sharded_models import STYLES
+
+Edit = Callable[[ModelProto], None]
+Sharded = Callable[[str, Mode], tuple[Path, Path]]
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Sharded:
+    """The paths of a model and of the model that it becomes on 3 ranks of unequal shares."""
+
+    def made(name: str, mode: Mode) -> tuple[Path, Path]:
+        path = tmp_path / "model.onnx"
+        if name in STYLES:
+            onnx.save(STYLES[name](), path)
+        elif name in demos.DEMOS:
+            demos.write(name, path, external=None, **({"layers": 2} if name == "llm" else {}))
+        else:
+            path = FIXTURES / name
+        return path, shard(path, tmp_path / "sharded.onnx", shares=(2, 2, 1), mode=mode).path
+
+    return made
+
+
+@pytest.mark.parametrize("mode", ["exact", "sum"])
+@pytest.mark.parametrize(
+    "name", ["llm", "resnet", *STYLES, "clip.onnx", "lstm.onnx", "unet.onnx", "tiny-llama-int4/model.onnx"]
+)
+def test_a_sharded_model_is_proven_and_computes_the_same(name: str, mode: Mode, sharded: Sharded) -> None:
+    path, made = sharded(name, mode)
+    report = graphcut.verify(path, made)
+    model = graphcut.load(path)
+    assert (report.same, report.subject, report.proof.objections) == (True, "sharded model", ())
+    assert report.proof.nodes == len(model.graph.flow)
+    assert report.is_identical or report.reason
+
+
+def test_exact_needs_the_same_bits_and_sums_need_a_reason(sharded: Sharded) -> None:
+    path, made = sharded("llm", "exact")
+    report = graphcut.verify(path, made)
+    assert (report.reason, report.is_identical) == ("", True)
+    made.unlink()
+    report = graphcut.verify(*sharded("llm", "sum"))
+    assert "partial sums are added" in report.reason
+    assert report.is_identical is False
+
+
+def node(model: ModelProto, output: str) -> NodeProto:
+    return next(one for one in model.graph.node if output in one.output)
+
+
+def initializer(model: ModelProto, name: str) -> TensorProto:
+    return next(one for one in model.graph.initializer if one.name == name)
+
+
+def swap_slices(model: ModelProto) -> None:
+    a, b = (initializer(model, f"g0.rank-{rank}") for rank in (0, 1))
+    a.raw_data, b.raw_data = b.raw_data, a.raw_data
+
+
+def swap_slices_and_notes(model: ModelProto) -> None:
+    """Each rank has the columns of the other, and says so; but the other weights of its layer are its own."""
+    swap_slices(model)
+    a, b = (initializer(model, f"g0.rank-{rank}") for rank in (0, 1))
+    a.doc_string, b.doc_string = b.doc_string, a.doc_string
+
+
+def shift_boundary(model: ModelProto) -> None:
+    """Four columns of one weight move from rank 0 to rank 1; the notes say so."""
+    a, b = (initializer(model, f"g0.rank-{rank}") for rank in (0, 1))
+    left, right = numpy_helper.to_array(a), numpy_helper.to_array(b)
+    moved = left[:, :-4], np.concatenate([left[:, -4:], right], axis=1)
+    border = left.shape[1]
+    for one, values in zip((a, b), moved, strict=True):
+        note = one.doc_string.replace(f"[0,{border}]", f"[0,{border - 4}]").replace(f"[{border},", f"[{border - 4},")
+        one.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), one.name))
+        one.doc_string = note
+
+
+def give_the_bias_of_another_rank(model: ModelProto) -> None:
+    reader = next(one for one in model.graph.node if "k0.bias.rank-1" in one.input)
+    reader.input[1] = "k0.bias.rank-2"
+
+
+def count_a_sum_twice(model: ModelProto) -> None:
+    total = next(one for one in model.graph.node if one.op_type == "Sum")
+    total.input[1] = total.input[0]
+
+
+def add_a_summand_again(model: ModelProto) -> None:
+    total = next(one for one in model.graph.node if one.op_type == "Sum")
+    total.input.append(total.input[0])
+
+
+def leave_a_summand_out(model: ModelProto) -> None:
+    total = next(one for one in model.graph.node if one.op_type == "Sum")
+    del total.input[-1]
+
+
+def swap_joined(model: ModelProto) -> None:
+    join = next(n for n in model.graph.node if n.op_type == "Concat" and n.input[0].endswith(".rank-0"))
+    join.input[0], join.input[1] = join.input[1], join.input[0]
+
+
+def flip_a_bit(model: ModelProto) -> None:
+    values = bytearray(initializer(model, "d1.rank-2").raw_data)
+    values[5] ^= 1
+    initializer(model, "d1.rank-2").raw_data = bytes(values)
+
+
+def forget_a_note(model: ModelProto) -> None:
+    initializer(model, "u0.rank-0").ClearField("doc_string")
+
+
+def change_a_shape(model: ModelProto) -> None:
+    name = next(name for one in model.graph.node if one.op_type == "Reshape" for name in one.input if "shape" in name)
+    shape = initializer(model, name)
+    numbers = numpy_helper.to_array(shape).copy()
+    numbers[-1], numbers[-2] = numbers[-2], numbers[-1]
+    shape.CopyFrom(numpy_helper.from_array(numbers, name))
+
+
+def change_an_operator(model: ModelProto) -> None:
+    next(one for one in model.graph.node if one.op_type == "Sigmoid").op_type = "Tanh"
+
+
+def change_a_weight_that_all_read(model: ModelProto) -> None:
+    whole = initializer(model, "n0")
+    whole.raw_data = whole.raw_data[::-1]
+
+
+def read_a_piece_as_a_whole(model: ModelProto) -> None:
+    model.graph.output[0].name = next(one for one in model.graph.node if one.op_type == "Sigmoid").output[0]
+
+
+EXACT: list[Edit] = [
+    swap_slices,
+    swap_slices_and_notes,
+    shift_boundary,
+    give_the_bias_of_another_rank,
+    swap_joined,
+    flip_a_bit,
+    forget_a_note,
+    change_a_shape,
+    change_an_operator,
+    change_a_weight_that_all_read,
+    read_a_piece_as_a_whole,
+]
+SUMS: list[Edit] = [count_a_sum_twice, add_a_summand_again, leave_a_summand_out]
+
+
+@pytest.mark.parametrize(
+    ("mode", "edit"),
+    [*(("exact", edit) for edit in EXACT), *(("sum", edit) for edit in SUMS)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_change_is_found_without_running_anything(mode: Mode, edit: Edit, sharded: Sharded) -> None:
+    path, made = sharded("qwen", mode)
+    proto = onnx.load(made)
+    edit(proto)
+    onnx.save(proto, made)
+    report = graphcut.verify(path, made, structural_only=True)
+    assert not report
+    assert report.proof.objections
+
+
+def swaps(proto: ModelProto) -> Iterator[tuple[NodeProto, int, str]]:
+    """Each input that is a piece, and the same piece of the next rank."""
+    names = {name for one in proto.graph.node for name in (*one.input, *one.output)}
+    for one in proto.graph.node:
+        for slot, name in enumerate(one.input):
+            for rank in range(3):
+                other = name.replace(f".rank-{rank}", f".rank-{(rank + 1) % 3}")
+                if other != name and other in names and not name.endswith("/sizes"):
+                    yield one, slot, other
+
+
+@pytest.mark.parametrize("mode", ["exact", "sum"])
+@pytest.mark.parametrize("name", ["bert", "convolutions"])
+def test_reading_a_piece_of_another_rank_is_found_wherever_it_is(name: str, mode: Mode, sharded: Sharded) -> None:
+    path, made = sharded(name, mode)
+    model, proto = graphcut.load(path), onnx.load(made)
+    for one, slot, other in swaps(proto):
+        own, one.input[slot] = one.input[slot], other
+        assert not prove_sharded(model, graphcut.load(proto)).proof.holds, (one.name, own, other)
+        one.input[slot] = own
+    assert prove_sharded(model, graphcut.load(proto)).proof.holds
+
+
+def test_a_state_must_stay_in_its_rank(tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "model.onnx", layers=1, external=None, kv_heads=2)
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
+    proto = onnx.load(made)
+    values = {value.name: value for value in proto.graph.input}
+    a, b = (values[f"past_key_values.0.key.rank-{rank}"] for rank in (0, 1))
+    a.doc_string, b.doc_string = b.doc_string, a.doc_string
+    onnx.save(proto, made)
+    report = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True)
+    assert not report
+
+
+def test_slices_in_files_are_compared_with_the_bytes_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphcut.surgery.sharding.weight_files.INLINE_BYTES", 0)
+    demos.write("llm", tmp_path / "model.onnx", layers=2, external=True)
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
+    report = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True)
+    assert report
+    assert report.proof.weight_bytes >= graphcut.load(made).weight_bytes * 0.9
+    data = tmp_path / "sharded.onnx.data"
+    content = bytearray(data.read_bytes())
+    for at in range(0, len(content), 4096):
+        content[at] ^= 255
+    data.write_bytes(content)
+    report = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True)
+    assert any("the values of" in sentence for sentence in report.proof.objections)
+
+
+def test_the_model_that_was_sharded_must_be_named() -> None:
+    with pytest.raises(UsageError, match="it is not known which model was sharded"):
+        OriginalOptions().load_sharded()
