@@ -143,6 +143,21 @@ class Cascade(Product):
         return MappingProxyType({tensor.name: tensor for tensor in self.manifest.tensors})
 
     @cached_property
+    def needed(self) -> tuple[str, ...]:
+        """The inputs that must be fed: they are read, or outputs at the same time, and have no default."""
+        used = {*self.manifest.writes, *(name for part in self.parts for name in part.reads)}
+        return tuple(name for name in self.manifest.reads if name in used and name not in self.manifest.optional)
+
+    @cached_property
+    def alive_after(self) -> tuple[frozenset[str], ...]:
+        """For each part, the tensors that a later part reads, and the outputs."""
+        alive, found = frozenset(self.manifest.writes), list[frozenset[str]]()
+        for part in reversed(self.parts):
+            found.append(alive)
+            alive = alive.union(part.reads)
+        return tuple(reversed(found))
+
+    @cached_property
     def wiring(self) -> Wiring:
         """The tensor edges between the parts."""
         return wire(self.parts, reads=self.manifest.reads, writes=self.manifest.writes, kind="part")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
+from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector, SessionIOBinding
 
 from ..core.digests import DataFile, FileVersion, unchanged_version, version_of
 from ..core.errors import RunError
@@ -25,6 +25,7 @@ computed at load time and held in memory as well (as it is by ONNX Runtime befor
 _REPLACED: Final = "copy it again, or split the model again; don't change a cascade while it runs"
 
 _NO_BUFFERS: Final[Values] = MappingProxyType({})
+_CPU_MEMORY: Final = ort.OrtDevice.make("cpu", 0)._get_c_device()  # noqa: SLF001 - see `Stage._run_bound`
 
 
 Optimization = Literal["none", "basic", "all"]  #: which graph optimizations ONNX Runtime makes.
@@ -112,6 +113,7 @@ class Stage:
         for file, version in versions.items():
             if not file.exists() or version_of(file) != version:
                 raise RunError(f"{file} was changed while it was loaded", hint=_REPLACED)
+        self._bindings: list[SessionIOBinding] = []
         self._mapped = [(file, versions[file]) for file in map(cascade.root.joinpath, part.data) if versions]
 
     def step(self, values: Values, buffers: Values = _NO_BUFFERS) -> dict[str, Value]:
@@ -135,7 +137,7 @@ class Stage:
 
     def close(self) -> None:
         """Free the session, even if this stage is still referenced. It can't run any more."""
-        del self._session
+        del self._session, self._bindings
 
     def _check_mapped(self) -> None:
         """Check that no data file was overwritten: ONNX Runtime maps them, so it may have read other weights.
@@ -154,34 +156,38 @@ class Stage:
             return run_session(self._session, fed, self._writes, self._tensors)
         with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
             if buffers:
-                return self._step_into(fed, buffers)
-        # The method that InferenceSession wraps: the wrapper takes five times as long as the call itself.
-        inputs = {name: value._get_c_value() for name, value in fed.items()}  # noqa: SLF001 - see above
-        outputs = self._session._sess.run_with_ort_values(inputs, self._writes, None)  # noqa: SLF001 - see above
-        return {name: _alone(outputs[i]) for i, name in enumerate(self._writes)}
+                return self._run_bound(fed, buffers)
+        return self._run_bound(fed, _NO_BUFFERS)
 
-    def _step_into(self, fed: Values, buffers: Values) -> dict[str, Value]:
-        binding = self._session.io_binding()
-        for name, value in fed.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in self._writes:
-            if name in buffers:
-                binding.bind_ortvalue_output(name, buffers[name])
-            else:
-                binding.bind_output(name)
-        self._session.run_with_iobinding(binding)
-        outputs = zip(self._writes, binding.get_outputs(), strict=True)
-        return {
-            name: buffers[name] if name in buffers else _alone(value._get_c_value())  # noqa: SLF001 - for `_alone`
-            for name, value in outputs
-        }
+    def _run_bound(self, fed: Values, buffers: Values) -> dict[str, Value]:
+        """The outputs, by way of an IOBinding that is used again: ONNX Runtime's `run` takes longer.
+
+        The methods are those that its Python classes wrap: the wrappers take five times as long as the calls.
+        """
+        session = self._session._sess  # noqa: SLF001 - see above
+        # A list of them, since several threads may run a session; each takes one that nobody uses.
+        binding = self._bindings.pop() if self._bindings else SessionIOBinding(session)
+        try:
+            for name, value in fed.items():
+                binding.bind_ortvalue_input(name, value._get_c_value())  # noqa: SLF001 - see above
+            for name in self._writes:
+                if name in buffers:
+                    binding.bind_ortvalue_output(name, buffers[name]._get_c_value())  # noqa: SLF001 - see above
+                else:
+                    binding.bind_output(name, _CPU_MEMORY)
+            session.run_with_iobinding(binding, None)
+            outputs = binding.get_outputs()
+            return {
+                name: buffers[name] if name in buffers else _alone(outputs[i]) for i, name in enumerate(self._writes)
+            }
+        finally:
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+            self._bindings.append(binding)
 
 
 def _alone(value: object) -> ort.OrtValue:
-    """The same tensor without the other outputs of its run.
-
-    ONNX Runtime returns references into one vector, and each of them keeps all outputs alive.
-    """
+    """The same tensor without the other outputs of its run, which ONNX Runtime returns as references into a vector."""
     vector = OrtValueVector()
     vector.push_back(value)
     return ort.OrtValue(vector[0])

@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ..core.errors import RunError, ShapeWarning
+from ..core.manifest import Cascade
 from ..core.wiring import Tensor
 
 Value = Any  #: an OrtValue; an array of strings; a list, a dict or None for what is not a tensor.
@@ -58,9 +59,10 @@ def bits_type(dtype: str) -> np.dtype[Any]:
 
 
 def memory_of(value: ort.OrtValue) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of a tensor of numbers, where they are. Valid while `value` exists."""
-    memory = ctypes.c_char * value.tensor_size_in_bytes()
-    return np.frombuffer(memory.from_address(value.data_ptr()), np.uint8)
+    """The bytes of a tensor of numbers, where they are. The array keeps `value` alive."""
+    memory = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
+    memory.value_ = value
+    return np.frombuffer(memory, np.uint8)
 
 
 def is_numeric_tensor(tensor: Tensor) -> bool:
@@ -104,19 +106,25 @@ def to_value(given: object, tensor: Tensor) -> Value:
     return from_array(raw, tensor)
 
 
-def to_array(value: Value, tensor: Tensor) -> Any:  # noqa: ANN401 - an array, or the object for a sequence or map
-    """A value for the user: a numpy array of its own memory; its bits as unsigned integers if numpy lacks the type.
+def to_array(value: Value, tensor: Tensor, *, copy: bool = True) -> Any:  # noqa: ANN401 - or what is no tensor
+    """A value for the user: a numpy array; its bits as unsigned integers if numpy lacks the type.
 
-    Warns if its shape is not the declared one, which ONNX Runtime accepts.
+    Warns if its shape is not the declared one, which ONNX Runtime accepts. Without `copy` the array is the memory of
+    the value, which it keeps alive: for values that nothing else reads or writes.
     """
     if tensor.is_plain and not _has_shape(shape_of(value), tensor):
         message = f"output {tensor.name!r} has shape {list(shape_of(value))}, and the model declares {tensor}"
         warnings.warn(message, ShapeWarning, stacklevel=2)
     if not isinstance(value, ort.OrtValue):
         return value
-    if tensor.dtype in NON_NUMPY_TYPES:
-        return memory_of(value).view(bits_type(tensor.dtype)).reshape(value.shape()).copy()
-    return value.numpy().copy()  # the array does not keep the memory of the OrtValue alive
+    array = memory_of(value).view(bits_type(tensor.dtype)).reshape(value.shape())
+    return array.copy() if copy else array
+
+
+def outputs_of(cascade: Cascade, values: Values) -> Outputs:
+    """The model's outputs for a user. ONNX Runtime allocated them, unless an input is an output at the same time."""
+    reads, tensors = cascade.manifest.reads, cascade.tensors
+    return {n: to_array(values[n], tensors[n], copy=n in reads) for n in cascade.manifest.writes}
 
 
 def from_array(array: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array, or the object for a sequence or map

@@ -25,6 +25,7 @@ from graphcut import At, Cascade, MemoryCapError, RunError, Runner, SessionConfi
 from graphcut.running.in_process import loaded_parts, runner
 from graphcut.running.in_process.memory_plan import (
     AvailableMemory,
+    MemoryForecast,
     PartMemory,
     ResidencyPlan,
     best_pinned,
@@ -201,9 +202,9 @@ def test_the_memory_of_a_part_is_the_sum_of_its_weights_session_and_activations(
     session = 2 * MIB + 4096 * cascade.parts[0].nodes
     assert fast[0].loaded == slow[0].loaded == session + weight
     assert (fast[0].ahead, slow[0].ahead) == (session + 2 * weight, session)
-    # The mask is also in memory before the first part, and t2 after the last; and one output is being copied.
+    # The mask is also in memory before the first part, and t2 after the last.
     assert fast[0].running == cascade.parts[0].activation_bytes + TENSOR
-    assert fast[3].running == cascade.parts[3].activation_bytes + 2 * TENSOR
+    assert fast[3].running == cascade.parts[3].activation_bytes + TENSOR
 
 
 def test_half_precision_weights_count_twice(tmp_path: Path) -> None:
@@ -293,6 +294,22 @@ def test_parts_that_fit_are_loaded_once_for_many_runs(cascade: Cascade, counting
         assert (counting.loads, counting.alive) == (NAMES, 4)
     assert counting.alive == 0
     assert all(same(outputs, graphcut.run(cascade, feeds_of(i))) for i, outputs in enumerate(found))
+
+
+def test_memory_is_predicted_once_for_runs_with_inputs_of_the_same_sizes(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicted: list[Mapping[str, Sequence[int]]] = []
+
+    def noted(cascade: Cascade, shapes: Mapping[str, Sequence[int]], *a: Any, **b: Any) -> MemoryForecast:  # noqa: ANN401
+        predicted.append(shapes)
+        return predict_memory(cascade, shapes, *a, **b)
+
+    monkeypatch.setattr("graphcut.running.in_process.runner.predict_memory", noted)
+    with Runner(cascade) as runner:
+        for rows in (8, 8, 8, 3, 8):
+            runner.run(feeds_of(0, rows))
+    assert [shapes["t0"] for shapes in predicted] == [(8, 64), (3, 64), (8, 64)]
 
 
 def test_inputs_are_fetched_one_by_one_if_all_parts_stay(cascade: Cascade) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -122,6 +123,29 @@ def test_an_input_that_is_an_output_is_copied(tmp_path: Path) -> None:
     found = graphcut.run(cut_proto(tmp_path, proto, "a"), {"x": fed, "s": fed})["s"]
     fed[:] = 7
     assert found.tolist() == [1, 1]
+
+
+def test_outputs_are_valid_after_the_parts_are_dropped(cascade: Cascade) -> None:
+    with graphcut.Runner(cascade) as runner:
+        found = [runner.run({"x": X * factor})["y"] for factor in (1, 2)]
+    gc.collect()
+    expected = [graphcut.run(cascade, {"x": X * factor})["y"] for factor in (1, 2)]
+    assert [array.tolist() for array in found] == [array.tolist() for array in expected]
+
+
+@pytest.mark.parametrize("is_folded", [True, False])
+def test_writing_to_an_output_that_is_a_constant_changes_no_later_run(tmp_path: Path, *, is_folded: bool) -> None:
+    table = onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "table")
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="a"), helper.make_node("Neg", ["a"], ["y"], name="y")]
+    if is_folded:
+        nodes.append(helper.make_node("Neg", ["table"], ["c"], name="c"))
+    made = "c" if is_folded else "table"
+    proto = model_of(nodes, [floats("x", 2)], [floats("y", 2), floats(made, 4)], [table])
+    with graphcut.Runner(cut_proto(tmp_path, proto, "a")) as runner:
+        first, second = (runner.run({"x": np.ones(2, np.float32)})[made] for _ in range(2))
+        expected = first.tolist()
+        first[:] = second[:] = 7
+        assert runner.run({"x": np.ones(2, np.float32)})[made].tolist() == expected
 
 
 # Wrong inputs

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ...core.errors import RunError
 from ...core.manifest import Cascade
 from ..stage import Stage
-from ..values import OnError, Outputs, Value, to_array
+from ..values import OnError, Outputs, Value, outputs_of
 from .loaded_parts import LoadedParts
 from .spilling import SpillStore
 
@@ -76,11 +76,8 @@ class LayerwisePass:
             if self._on_error == "raise":
                 raise error
             return error
-        answer = {}
-        for name in self._cascade.manifest.writes:
-            key = number, name
-            value = values.pop(name) if name in values else self._store.get(key)
-            answer[name] = to_array(value, self._cascade.tensors[name])
-            if key in self._store:
-                self._store.drop(key)
+        waiting = [(number, name) for name in self._cascade.manifest.writes if name not in values]
+        answer = outputs_of(self._cascade, {**values, **{key[1]: self._store.get(key) for key in waiting}})
+        for key in waiting:
+            self._store.drop(key)
         return answer

@@ -69,6 +69,8 @@ class LoadedParts:
         return stage
 
     def _drop_prefetched(self) -> None:
+        if not self._prefetched:
+            return  # returning freed memory takes time, in this run and in the next
         for future in self._prefetched.values():
             if not future.cancel() and future.exception() is None:
                 future.result().close()

@@ -78,8 +78,7 @@ def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_sin
     With `prepacked`, weights are copied into the fastest layout one by one, so that the largest exists twice meanwhile.
     Unless `is_single`, the caller still holds the outputs for the input before.
     """
-    outputs = [sizes.tensors[name] for name in cascade.manifest.writes]
-    copies = max(outputs, default=0) + (0 if is_single else sum(outputs))  # users get copies, made one by one
+    held = 0 if is_single else sum(sizes.tensors[name] for name in cascade.manifest.writes)
     alive, last, found = _alive(cascade), len(cascade.parts) - 1, []
     for index, part in enumerate(cascade.parts):
         own = {*part.reads, *part.writes}
@@ -95,7 +94,7 @@ def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_sin
                 loaded=session + weights,
                 loading=loading,
                 ahead=session + weights + loading if is_copied else session,
-                running=sizes.activations[index] + others + (copies if index == last else 0),
+                running=sizes.activations[index] + others + (held if index == last else 0),
             )
         )
     return found

@@ -12,7 +12,7 @@ from ...core.errors import RunError
 from ...core.manifest import CascadeLike, open_cascade
 from ..process_memory import PeakMemory, available_bytes, resident_bytes, return_large_blocks, unloaded_library_bytes
 from ..stage import SessionConfig
-from ..values import Feeds, OnError, Outputs, Source, Value, shape_of, to_array
+from ..values import Feeds, OnError, Outputs, Source, Value, outputs_of, shape_of
 from .layerwise import LayerwisePass
 from .loaded_parts import LoadedParts
 from .memory_plan import (
@@ -24,7 +24,7 @@ from .memory_plan import (
     predict_memory,
     tensor_sizes,
 )
-from .sequential import input_values, run_sequentially
+from .sequential import input_values, run_sequentially, run_stages
 from .spilling import SpillStore
 
 _UNLIMITED: Final = 1 << 62  #: the available memory where the system does not report it.
@@ -61,8 +61,10 @@ def run(
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
             return outputs  # type: ignore[return-value]  # errors are raised
-    *_, values = run_sequentially(cascade, feeds, config=config or SessionConfig())
-    return {name: to_array(values[name], cascade.tensors[name]) for name in cascade.manifest.writes}
+    values: dict[str, Value] = {}
+    for held in run_sequentially(cascade, feeds, config=config or SessionConfig()):
+        values = held
+    return outputs_of(cascade, values)
 
 
 class Runner:
@@ -107,7 +109,10 @@ class Runner:
             forced: run with the least memory possible even if more is predicted to be needed than the limit.
         """
         self.forecast: MemoryForecast | None = None
+        #: the arguments for which it was predicted: those of most runs are the same.
+        self._predicted: tuple[dict[str, tuple[int, ...]], int | None, bool] | None = None
         self.peak: PeakMemory | None = None
+        self._followed: MemoryForecast | None = None
         self._cascade = cascade = open_cascade(cascade)
         self._config = config or SessionConfig()
         self._exact = exact
@@ -143,8 +148,7 @@ class Runner:
         Raises:
             RunError: as for `graphcut.run`.
         """
-        values = input_values(self._cascade, feeds)
-        (outputs,) = self._pass([values], self._predict(values, times=1, is_once=False), "raise")
+        (outputs,) = self._run_one(input_values(self._cascade, feeds), "raise")
         return outputs  # type: ignore[return-value]  # errors are raised
 
     def run_all(self, feeds: Iterable[Feeds], *, on_error: OnError = "raise") -> Generator[Outputs | RunError]:
@@ -194,12 +198,21 @@ class Runner:
             if isinstance(values, RunError):
                 raise values
             forecast = self._predict(values, times=1, is_once=False)
+            if forecast.is_resident and not forecast.spills:
+                yield self._run_resident(values, forecast)
+                return
         except RunError as error:
             if on_error == "raise":
                 raise
             yield error
         else:
             yield from self._pass([values], forecast, on_error)
+
+    def _run_resident(self, values: dict[str, Value], forecast: MemoryForecast) -> Outputs:
+        self._follow(forecast)
+        for held in run_stages(self._cascade, values, self._parts.take):
+            values = held
+        return outputs_of(self._cascade, values)
 
     def _admitted(
         self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, store: SpillStore
@@ -223,20 +236,25 @@ class Runner:
             yield values
 
     def _predict(self, values: Mapping[str, Value], *, times: int | None, is_once: bool) -> MemoryForecast:
-        self.forecast = predict_memory(
-            self._cascade,
-            _shapes(values),
-            self._memory,
-            times=times,
-            is_once=is_once,
-            prepacked=self._config.prepacked,
-            exact=self._exact,
-        )
+        shapes = _shapes(values)
+        if (shapes, times, is_once) != self._predicted or self.forecast is None:
+            self._predicted = None
+            self.forecast = predict_memory(
+                self._cascade,
+                shapes,
+                self._memory,
+                times=times,
+                is_once=is_once,
+                prepacked=self._config.prepacked,
+                exact=self._exact,
+            )
+            self._predicted = shapes, times, is_once
         return self.forecast
 
-    def _pass(
-        self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, on_error: OnError
-    ) -> Generator[Outputs | RunError]:
+    def _follow(self, forecast: MemoryForecast) -> None:
+        """Load and drop parts as `forecast` says from now on."""
+        if forecast is self._followed:
+            return
         is_tight = forecast.memory_bytes is not None or not forecast.is_resident
         config = replace(
             self._config,
@@ -248,6 +266,12 @@ class Runner:
         if forecast.memory_bytes is not None and self.peak is None:
             self.peak = PeakMemory()
         self._parts.follow(forecast.plan, config)
+        self._followed = forecast
+
+    def _pass(
+        self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, on_error: OnError
+    ) -> Generator[Outputs | RunError]:
+        self._follow(forecast)
         with SpillStore(self._cascade.tensors, forecast.waiting_bytes) as store:
             try:
                 admitted = self._admitted(inputs, forecast, store)

@@ -1,11 +1,11 @@
 """A cascade part by part, with one part loaded at a time; and the inputs of a user as values."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...core.errors import RunError, did_you_mean
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
-from ..values import Feeds, Value, to_value
+from ..values import Feeds, Value, Values, to_value
 
 
 def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -> Iterator[dict[str, Value]]:
@@ -14,13 +14,17 @@ def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -
     A value is kept if a later part reads it or if it is an output.
     """
     values = input_values(cascade, feeds)
-    last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads}
-    outputs = set(cascade.manifest.writes)
-    yield dict(values)
-    for i, part in enumerate(cascade.parts):
-        values.update(Stage(cascade, part, config=config).step(values))
-        values = {name: v for name, v in values.items() if name in outputs or last_reader.get(name, -1) > i}
-        yield dict(values)
+    yield values
+    yield from run_stages(cascade, values, lambda index: Stage(cascade, cascade.parts[index], config=config))
+
+
+def run_stages(cascade: Cascade, values: Values, stage_of: Callable[[int], Stage]) -> Iterator[dict[str, Value]]:
+    """Run the parts in order, beginning with the inputs `values`. Yields the values that are kept after each part."""
+    for index, kept in enumerate(cascade.alive_after):
+        made = {**values, **stage_of(index).step(values)}
+        values = {name: value for name, value in made.items() if name in kept}
+        del made
+        yield values
 
 
 def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
@@ -30,11 +34,9 @@ def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
         if name not in manifest.reads:
             inputs = f"its inputs: {', '.join(manifest.reads) or 'none'}"
             raise RunError(f"the model has no input {name!r}", hint=did_you_mean(name, manifest.reads) + inputs)
-    used = {name for part in cascade.parts for name in part.reads} | set(manifest.writes)
-    needed = [name for name in manifest.reads if name in used and name not in manifest.optional]
-    if missing := next((name for name in needed if name not in feeds), None):
+    if missing := next((name for name in cascade.needed if name not in feeds), None):
         raise RunError(
             f"the model reads {cascade.tensors[missing]} {missing!r}, and nothing is fed for it",
-            hint=f"it needs {', '.join(needed)}",
+            hint=f"it needs {', '.join(cascade.needed)}",
         )
     return {name: to_value(value, cascade.tensors[name]) for name, value in feeds.items()}
