@@ -53,8 +53,8 @@ from .planning.goals import Limits as Limits
 from .planning.goals import Within as Within
 from .planning.plan_files import replay as replay
 from .planning.plan_files import save_plan as save_plan
+from .planning.planner import plan as plan
 from .planning.plans import Plan as Plan
-from .planning.plans import plan as plan
 from .running.decoding.generation import Generation as Generation
 from .running.decoding.generation import generate as generate
 from .running.in_process.runner import Runner as Runner

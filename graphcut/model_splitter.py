@@ -11,7 +11,7 @@ from .analysis.cut_points import analyze
 from .core.errors import UsageError
 from .loading.model import load
 from .planning.goals import Into
-from .planning.plans import plan
+from .planning.planner import plan
 from .running.pipelined import Pipeline
 from .running.scheduling.assignment import Via
 from .running.stage import SessionConfig

@@ -54,7 +54,7 @@ def cost_model(
     from ..costs.weighing import weigh
     from ..drawing.terminal.cost_table import draw_cost_table
     from ..loading.model import load as open_model
-    from ..planning.plans import default_dims
+    from ..planning.planner import default_dims
 
     owners = dict.fromkeys((*_MEASURING, "--threads"), "--measure") | {"--seconds": "--calibrate"}
     check_applicable(given, owners, given)

@@ -71,7 +71,10 @@ class PlanOptions:
     heads: Annotated[str | None, Option(metavar="[A,B+C]", help="One part per output or group of outputs.")] = None
     pin: Annotated[Texts, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
     avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
-    inside_layers: Annotated[bool, Option("--inside-layers", help="Allow cuts inside repeated layers.")] = False
+    inside_layers: Annotated[
+        bool | None,
+        Option("--inside-layers/--whole-layers", help="Cut inside repeated layers or not; by default if it pays."),
+    ] = None
     recompute: Annotated[
         Recomputing,
         Option(help="auto: recompute a tensor when that is cheaper than sending it. approximate: its bits may differ."),
@@ -111,7 +114,8 @@ class PlanOptions:
             from ..costs.tables import read_table, shipped_tables
             from ..costs.weighing import weigh
             from ..planning.plan_files import replay
-            from ..planning.plans import check_budgets, default_dims, plan
+            from ..planning.planner import default_dims, plan
+            from ..planning.plans import check_budgets
 
             analysis = analyze(model)
             if goal is None:

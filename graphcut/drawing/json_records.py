@@ -149,6 +149,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
     dims: dict[str, int]  #: the numbers that sizes were evaluated for.
     outcome: Optimality | None  #: how good the plan is; null for named cuts.
     gap: float | None  #: how much worse than the best plan at most: 0.02 is 2 %.
+    inside_layers: Optimality | None  #: the outcome with cuts inside layers, if it is known to be better.
     without_limits: Optimality | None  #: the outcome without pins and nodes to avoid.
     front: tuple[tuple[float, float], ...]  #: seconds between requests and of one, of plans that trade them.
     parts: tuple[PlannedPartRecord, ...]  #: the parts.
@@ -181,6 +182,7 @@ def plan_record(plan: Plan, model: Model) -> PlanRecord:
         dims=dict(plan.dims),
         outcome=plan.outcome,
         gap=None if plan.outcome is None else plan.outcome.gap,
+        inside_layers=plan.inside_layers,
         without_limits=plan.unlimited,
         front=plan.front,
         parts=tuple(parts),

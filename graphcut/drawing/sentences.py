@@ -140,17 +140,19 @@ def outcomes(plan: Plan) -> Iterable[tuple[str, str]]:
     """How good a plan is: pairs of an objective and what was reached."""
     if plan.outcome is None:
         return
-    yield plan.outcome.objective, "; ".join(_outcome(plan.outcome, plan.reached))
+    yield plan.outcome.objective, "; ".join(_outcome(plan.outcome))
+    if plan.inside_layers is not None:
+        yield "with --inside-layers", quantity(plan.inside_layers.value, plan.inside_layers.unit)
     if plan.unlimited is not None:
         given = {"--pin": plan.limits.pins, "--avoid": plan.limits.avoid}
         names = " and ".join(name for name, values in given.items() if values)
         yield f"without {names}", quantity(plan.unlimited.value, plan.unlimited.unit)
 
 
-def _outcome(outcome: Optimality, reached: float | None) -> Iterable[str]:
+def _outcome(outcome: Optimality) -> Iterable[str]:
     yield quantity(outcome.value, outcome.unit)
     if outcome.is_optimal:
-        yield "optimal (proven)"
+        yield "optimal (proven), layers kept whole" if outcome.keeps_layers else "optimal (proven)"
     elif outcome.bound in {0.0, float("inf")} and outcome.unit != "bytes":
         yield "nothing is proven"
     else:
@@ -158,8 +160,6 @@ def _outcome(outcome: Optimality, reached: float | None) -> Iterable[str]:
         has_gap = outcome.unit not in {"parts", "devices"} and outcome.gap != float("inf")
         gap = f", gap {percent(outcome.gap)}" if has_gap else ""
         yield f"{side} bound {quantity(outcome.bound, outcome.unit)}{gap}"
-    if reached is not None and abs(reached - outcome.value) > 1e-3 * abs(outcome.value):
-        yield f"{quantity(reached, outcome.unit)} with recomputation"
 
 
 def quantity(value: float, unit: MetricUnit) -> str:

@@ -122,7 +122,8 @@ class Limits(_Checked, frozen=True):
     usage = 'Limits(pins=(("node", 0),), avoid=("tensor",))'
     pins: tuple[tuple[str, int], ...] = ()  #: nodes, named as in `At`, and the part that each must be in, from 0.
     avoid: tuple[str, ...] = ()  #: nodes, named as in `At`, whose outputs must not cross a boundary.
-    inside_layers: bool = False  #: a layer that the model repeats may be cut.
+    #: whether a layer that the model repeats may be cut; None: where that makes the plan much better.
+    inside_layers: bool | None = None
     #: `auto`: a part recomputes tensors where that is cheaper than receiving them, and gives the same bits.
     #: `approximate`: also where it need not give the same bits.
     recompute: Recomputing = "auto"

@@ -57,6 +57,19 @@ class Hyperedges:
 
 
 @dataclass(frozen=True)
+class Replicas:
+    """Values that each part that needs them either computes or receives, in a topological order."""
+
+    readers: Hyperedges  #: the groups that read each value.
+    sources: tuple[tuple[int, ...], ...]  #: the values that each value is computed from.
+    work: Floats  #: seconds to compute each value, one row for each device class.
+    own_bytes: Ints  #: bytes that computing each value adds to a part at least.
+    tensor_bytes: Ints  #: bytes that a part receives at least instead.
+    declared_bytes: Ints  #: bytes that it takes at least to declare each value as an input of a part.
+    without: Workload  #: the workload if these values were there without being computed or received.
+
+
+@dataclass(frozen=True)
 class Workload:
     """Groups in a topological order, and the tensors between them."""
 
@@ -89,6 +102,8 @@ class Workload:
     input_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: bytes that each group sends to the driver; empty if none are counted.
     answer_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: the shared items that a part may receive instead of holding them; None if there are none.
+    replicas: Replicas | None = None
 
     @classmethod
     def of(
@@ -123,8 +138,12 @@ class Workload:
 
     @property
     def total_bytes(self) -> float:
-        """Bytes of one part that holds everything, without `part_bytes`."""
-        return float(self.own_bytes.sum() + self.shared_bytes.sum())
+        """The least bytes of one part that holds everything, without `part_bytes` and what is alive while it runs."""
+        found = float(self.own_bytes.sum() + self.shared_bytes.sum())
+        if self.replicas is None:
+            return found
+        own = self.replicas.own_bytes  # replicas are the first of the shared items
+        return found - float((self.shared_bytes[: len(own)] - own).sum())
 
     @cached_property
     def written_bytes(self) -> Floats:

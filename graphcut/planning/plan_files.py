@@ -22,14 +22,15 @@ from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
 from .goals import Across, At, Goal, Limits
 from .node_names import guess
-from .plans import ANY_DEVICE, Plan, check_limits, with_metrics
+from .planner import with_metrics
+from .plans import ANY_DEVICE, Plan, check_limits
 from .predictions import PartMetrics
 from .results import Optimality, Reason
 from .solver.recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
 
-_PLANNED: Final = ("outcome", "unlimited", "front", "reasons", "coverage")
+_PLANNED: Final = ("outcome", "inside_layers", "unlimited", "front", "reasons", "coverage")
 """What a plan says that no longer holds once its file is edited; fields of `Plan` and of `PlanFile`."""
 
 
@@ -69,6 +70,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     #: following fields do not hold.
     planned: str = ""
     outcome: Optimality | None  #: how good the plan is.
+    inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid.
     front: tuple[tuple[float, float], ...] = ()  #: the Pareto front: seconds between two requests, and of one.
     reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.

@@ -1,47 +1,29 @@
 """Plans: which node goes into which part, on which device, at what predicted cost, and why."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from itertools import pairwise
-from math import ceil, inf
-from typing import Final, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
 
-from msgspec.structs import replace as changed
-
-from ..analysis.cut_points import Analysis, AnalysisLike, analyze
-from ..core.errors import PlanError, UsageError
+from ..core.errors import PlanError
 from ..core.graph import Graph, Partition, partition
 from ..core.product import Product, short_repr
 from ..core.units import count, size
-from ..costs.caches import DecoderProfile, nodes_touching, sized_dims
-from ..costs.device import Device, run_s
-from ..costs.matching import Coverage, apply_table, cover
-from ..costs.tables import CostTable
-from ..costs.weighing import Costs, weigh
+from ..costs.device import Device
+from ..costs.matching import Coverage
+from ..costs.weighing import Costs
 from ..loading.model import Model
-from .by_goal.cluster_mapping import COUNTING, plan_across
-from .by_goal.cut_at_nodes import parts_at
-from .by_goal.interleaved_mapping import plan_interleaved
-from .by_goal.memory_budget import fewest_parts, plan_within
-from .by_goal.output_heads import parts_of_heads
-from .by_goal.part_count import plan_into
-from .disk_size import SerializedSizes, serialized_sizes
-from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
+from .by_goal.cluster_mapping import COUNTING
+from .goals import Across, Goal, Into, Limits, Within
 from .node_names import find_nodes
-from .predictions import PartMetrics, counted_bytes, part_metrics, plan_times, plan_transfers
-from .problem import PlanningProblem, problem_of
-from .replicable import inexact_copies, replicable_nodes, rewritable_nodes
-from .results import Optimality, Reason, Solution, reasons
-from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
-from .transfers import RequestTimes, travelling
+from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
+from .replicable import inexact_copies
+from .results import Optimality, Reason
+from .solver.recompute import Recomputed
+from .transfers import RequestTimes
 
-_TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _MOST_IN_REPR: Final = 6
-_TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
-_STEP: Final = 0.85
-_Searched = Into | Within | Across  #: the goals that a search finds parts for.
 
 ANY_DEVICE: Final = Device(name="any")
 """The device of every part if no cluster is given: a small computer in a wired network."""
@@ -61,7 +43,8 @@ class Plan(Product):
     dims: Mapping[str, int] = field(default_factory=dict)  #: the sizes of symbolic dimensions that it was made for.
     costs: Costs | None = None  #: FLOPs and bytes of the nodes for these sizes; None for `At`.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
-    outcome: Optimality | None = None  #: how good it is, before anything is recomputed; None for `At` and `Heads`.
+    outcome: Optimality | None = None  #: how good it is; None for `At` and `Heads`.
+    inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid, if there are any.
     front: tuple[tuple[float, float], ...] = ()  #: see `Solution.front`.
     recomputed: tuple[Recomputed, ...] = ()  #: what parts compute instead of receiving it.
@@ -112,19 +95,7 @@ class Plan(Product):
             return ()
         rows = zip(self.metrics, self.counted_bytes, self.budgets, strict=True)
         shares = [(part.written_bytes + counted) / budget if budget else 0.0 for part, counted, budget in rows]
-        return tuple(_on_device(self.goal, self.devices, shares))
-
-    @property
-    def reached(self) -> float | None:
-        """The value of the objective with recomputation, in the unit of `outcome`; None if it is not a time."""
-        match self.goal:
-            case Into(by="time"):
-                return max((part.busy_s for part in self.metrics), default=None)
-            case Across(objective="throughput" | "latency" | "decode") as goal if self.times is not None:
-                value = self.times.objective(goal)
-                return 1 / value if goal.objective == "decode" and value else value
-            case _:
-                return None
+        return tuple(on_device(self.goal, self.devices, shares))
 
     @cached_property
     def times(self) -> RequestTimes | None:
@@ -134,295 +105,40 @@ class Plan(Product):
         transfers, run_s = plan_transfers(self.partition, self.costs, self.goal), [part.run_s for part in self.metrics]
         return plan_times(transfers, run_s, self.devices, self.goal)
 
-
-def plan(
-    source: AnalysisLike,
-    goal: Goal,
-    *,
-    limits: Limits | None = None,
-    costs: Costs | None = None,
-    table: CostTable | None = None,
-    prove_s: float = 0.0,
-) -> Plan:
-    """The best plan for a goal. The same arguments give the same plan.
-
-    Args:
-        source: the analysis of the model, the model, or its path.
-        goal: `At`, `Into`, `Within`, `Across` or `Heads`.
-        limits: its constraints.
-        costs: FLOPs and bytes of the nodes; by default for `default_dims`.
-        table: a cost model whose values replace computed ones.
-        prove_s: time limit of the exact solver, which is asked if the search can't prove that its plan is optimal.
-
-    Raises:
-        TypeError: the goal is not a goal.
-        UsageError: the goal or the limits name what the model does not have, or would leave a part empty.
-        PlanError: no plan meets the goal; the hint says what would.
-    """
-    check_goal(goal)
-    analysis = analyze(source)
-    model, limits = analysis.model, limits or Limits()
-    if not model.graph.flow:
-        raise PlanError(
-            f"{model.path.name} has nothing to cut: no node depends on an input", hint="run the model as it is"
-        )
-    if isinstance(goal, At):
-        parts = tuple(parts_at(model.graph, model.tensors, analysis.sized.tensor_bytes, goal))
-        made = Plan(goal, model.graph, parts, limits=limits, dims=analysis.sized.dims, model=model)
-        check_limits(made)
-        return made
-    costs = costs or weigh(model, default_dims(analysis, goal))
-    if table is not None and not cover(table, costs)[1].matched:
-        raise UsageError(
-            f"the cost model matched no node of {model.path.name}",
-            hint=f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows",
-        )
-    costs = replace(costs, sends_half=limits.boundary_dtype is not None)
-    planner = _Planner(analysis, goal, limits, costs, table)
-    return planner.heads(goal) if isinstance(goal, Heads) else planner.optimized(goal, prove_s)
-
-
-def default_dims(
-    analysis: Analysis, goal: Goal | None = None, profile: DecoderProfile | None = None, tokens: int | None = None
-) -> Mapping[str, int]:
-    """`sized_dims`, as an analysis has them; for the objective `decode` those of one token with 512 in the cache."""
-    is_decoding = isinstance(goal, Across) and goal.objective == "decode"
-    return sized_dims(analysis.model, profile, tokens, default="decode" if is_decoding else "prefill")
-
-
-def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
-    """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
-    costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
-    planner = _Planner(analysis, made.goal, made.limits, costs, None)
-    prices = cache(planner.prices(made.parts, made.devices or (ANY_DEVICE,) * len(made.parts)))
-    return replace(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
-
-
-@dataclass(frozen=True)
-class _Planner:
-    """The arguments of `plan`, and what several of its steps compute from them."""
-
-    analysis: Analysis
-    goal: Goal
-    limits: Limits
-    costs: Costs
-    table: CostTable | None
-
     @property
-    def graph(self) -> Graph:
-        return self.analysis.model.graph
-
-    @cached_property
-    def sizes(self) -> SerializedSizes:
-        return serialized_sizes(self.analysis.model)
-
-    @cached_property
-    def seconds(self) -> Callable[[Device], Sequence[float]]:
-        """The seconds of each flowing node on a device."""
-        table = self.table
-        if table is None:
-            return cache(lambda device: run_s(self.costs, device))
-        return cache(lambda device: apply_table(self.costs, table, device)[0])
-
-    def optimized(self, goal: _Searched, prove_s: float) -> Plan:
-        """The best plan found whose parts keep their budgets in the order in which ONNX Runtime runs their nodes.
-
-        The search counts what is alive when groups run in its own order. Where a part then needs more than its budget,
-        the search is repeated with less memory. Its bound stays that of the first search.
-        """
-        share, least, first = 1.0, inf, None
-        for _ in range(_TRIES):
-            try:
-                made = self._searched(goal, share, prove_s)
-            except PlanError:
-                if first is None:
-                    raise
-                break
-            first = first or made.outcome
-            if max(made.budget_shares) <= 1 and made.outcome is not None and first is not None:
-                is_optimal = first.is_optimal and made.outcome.value == first.value
-                return replace(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
-            excess = max(made.budget_shares)
-            share, least = share * max(1 / excess, _STEP), min(least, excess)
-        what = "a part" if isinstance(goal, Within) else "a device"
-        more = f"--memory {ceil(least * goal.memory_bytes)}" if isinstance(goal, Within) else "more memory for devices"
-        raise PlanError(
-            f"no plan was found in which ONNX Runtime runs each part in the memory of {what}",
-            hint=f"the closest one needs {least:.2f} times that much: allow {more}",
-        )
-
-    def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
-        """The best plan for a goal, as counted by the search, when there is only a share of its memory."""
-        problem, solution = self.best(_with_memory(goal, share), prove_s)
-        parts, devices = problem.nodes_of(solution.found.parts), solution.devices
-        if isinstance(goal, Across):
-            known = {device.name: device for device in goal.cluster.devices}
-            devices = tuple(known[device.name] for device in devices)
-        parts, recomputed = self._with_replicas(parts, devices, problem.repeated, _slowest_s(goal, solution))
-        made = Plan(
-            goal,
-            self.graph,
-            parts,
-            devices=devices,
-            limits=self.limits,
-            outcome=self._as_known(solution.outcome, problem),
-            unlimited=self._unlimited(goal),
-            front=solution.front,
-            recomputed=recomputed,
-            reasons=reasons(solution, problem),
-            model=self.analysis.model,
-        )
-        return self.with_metrics(made)
-
-    def heads(self, goal: Heads) -> Plan:
-        parts = parts_of_heads(self.graph, goal)
-        made = Plan(goal, self.graph, parts, limits=self.limits, model=self.analysis.model)
-        check_limits(made)
-        devices = (ANY_DEVICE,) * len(parts)
-        parts, recomputed = self._with_replicas(parts, devices, (), inf)
-        return self.with_metrics(replace(made, parts=parts, devices=devices, recomputed=recomputed))
-
-    def with_metrics(self, made: Plan) -> Plan:
-        devices = made.devices or (ANY_DEVICE,) * len(made.parts)
-        metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, self.goal)
-        coverage = None if self.table is None else cover(self.table, self.costs)[1]
-        return replace(
-            made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=metrics
-        )
-
-    def best(self, goal: _Searched, prove_s: float) -> tuple[PlanningProblem, Solution]:
-        """The best solution, and its problem. For a budget layers are cut if that takes fewer parts or is needed."""
-        if not isinstance(goal, Within) or self.limits.inside_layers or self.analysis.repeat is None:
-            return self._feasible(goal, self.limits, prove_s)
-        inside = changed(self.limits, inside_layers=True)
-        try:
-            whole = self._feasible(goal, self.limits, prove_s)
-        except PlanError:
-            return self._feasible(goal, inside, prove_s)
-        if whole[1].outcome.value <= fewest_parts(self._problem(goal, inside), goal):
-            return whole
-        cut = self._feasible(goal, inside, prove_s)
-        return cut if cut[1].outcome.value < whole[1].outcome.value else whole
-
-    def _feasible(self, goal: _Searched, limits: Limits, prove_s: float) -> tuple[PlanningProblem, Solution]:
-        """The best solution, and its problem; if it is infeasible with replicable nodes in all parts, without them."""
-        problem = self._problem(goal, limits)
-        try:
-            return problem, self._solve(problem, goal, prove_s)
-        except PlanError:
-            if not (problem.replicable or problem.rewritable):
-                raise
-        plain = self._problem(goal, limits, with_replicable=False)
-        return plain, self._solve(plain, goal, prove_s)
-
-    def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
-        replicable = rewritable = frozenset[int]()
-        if with_replicable and limits.recompute != "never":
-            devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
-            slowest = min(devices, key=lambda device: device.flops_per_s)
-            run_s = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
-            s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
-            kept, avoided = self._kept(limits), find_nodes(self.graph, limits.avoid)
-            if isinstance(goal, Across):  # what is asked for comes from one part
-                names = travelling(goal, self.graph, self.costs.caches) & self.graph.producer.keys()
-                kept |= {self.graph.producer[name] for name in names}
-            replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
-            if not (isinstance(goal, Within) or any(device.memory_bytes for device in devices)):
-                rewritable = rewritable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept)
-        return problem_of(self.analysis, self.costs, limits, self.sizes, replicable, rewritable)
-
-    def _kept(self, limits: Limits) -> frozenset[int]:
-        """Nodes that must be in one part only: they touch a cache, are pinned, or their copies give other bits."""
-        pinned = find_nodes(self.graph, [pattern for pattern, _ in limits.pins])
-        inexact = () if limits.recompute == "approximate" else inexact_copies(self.graph)
-        return frozenset(pinned.union(inexact, *(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
-
-    def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
-        match goal:
-            case Into():
-                return plan_into(problem, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
-            case Within():
-                return plan_within(problem, goal, ANY_DEVICE, prove_s=prove_s)
-            case Across(interleave=True):
-                return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
-            case Across():
-                return plan_across(problem, goal, self.seconds, prove_s=prove_s)
+    def expense(self) -> tuple[float, ...]:
+        """For each part, with all parts of its device, what the goal compares; 0 if it compares no parts."""
+        match self.goal:
+            case Into(by="time") | Across(objective="throughput" | "latency" | "decode" | "devices"):
+                return tuple(on_device(self.goal, self.devices, [part.busy_s for part in self.metrics]))
+            case Into(by="bytes"):
+                return tuple(float(part.written_bytes) for part in self.metrics)
+            case Into(by="flops"):
+                return tuple(float(part.flops) for part in self.metrics)
             case _:
-                assert_never(goal)
+                return (0.0,) * len(self.parts)
 
-    def _unlimited(self, goal: _Searched) -> Optimality | None:
-        """How good the plan would be without pins and nodes to avoid; None if there are none."""
-        if not (self.limits.pins or self.limits.avoid):
-            return None
-        free = changed(self.limits, pins=(), avoid=())
-        return replace(self, limits=free).best(goal, 0.0)[1].outcome
+    def minimized(self, planned: float) -> float:
+        """What the goal minimizes; for tokens a second the seconds of a token.
 
-    def _as_known(self, outcome: Optimality, problem: PlanningProblem) -> Optimality:
-        """The outcome; nothing is proven of a value that hangs on tensors without a size, or on an order of nodes."""
-        counting = self.goal.counting if isinstance(self.goal, Within) else ("work",)
-        is_of_files = (isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}) or not counting
-        if self.costs.sizes.unknown and not is_of_files:
-            return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
-        if isinstance(self.goal, Within) and "activations" in counting and outcome.is_optimal:
-            bound = fewest_parts(problem, self.goal)
-            return changed(outcome, is_optimal=outcome.value <= bound, bound=bound)
-        return outcome
-
-    def _with_replicas(
-        self, parts: tuple[tuple[int, ...], ...], devices: tuple[Device, ...], planned: Sequence[int], most_s: float
-    ) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
-        """The parts with what they recompute, as long as it fits their memory and no part gets slower than `most_s`.
-
-        A part that would be too slow repeats only the nodes that it was `planned` to run.
+        `planned` is returned where metrics don't say it: layers are counted before anything is recomputed.
         """
-        if self.limits.recompute == "never":
-            return parts, ()
-        kept = self._kept(self.limits)
-        repeatable: dict[int, frozenset[int]] = {}
-        while True:
-            made, found = recompute(self.graph, parts, cache(self.prices(parts, devices, repeatable)), kept)
-            drawn = self.with_metrics(Plan(self.goal, self.graph, made, devices=devices, limits=self.limits))
-            busy_s = _on_device(self.goal, devices, [part.busy_s for part in drawn.metrics])
-            narrowed = dict(repeatable)
-            for part in (entry.part for entry in found):
-                if drawn.budget_shares[part] > 1:
-                    narrowed[part] = frozenset(planned if part not in repeatable else ())
-                elif busy_s[part] > most_s * (1 + _TOLERANCE):
-                    narrowed.setdefault(part, frozenset(planned))
-            if narrowed == repeatable:
-                return made, found
-            repeatable.update(narrowed)
-
-    def prices(
-        self,
-        parts: Sequence[Sequence[int]],
-        devices: Sequence[Device],
-        repeatable: Mapping[int, frozenset[int]] | None = None,
-    ) -> Callable[[int], TransferPrices]:
-        """For each part what repeating and sending cost; `repeatable` is what some parts may repeat at most.
-
-        A byte takes the link of the device that sends it and the link of the one that receives it, once each. What an
-        earlier part of the same device computes, and does not only repeat, costs nothing.
-        """
-        home = (
-            {node: i for i in reversed(range(len(parts))) for node in parts[i]} if isinstance(self.goal, Across) else {}
-        )
-        avoided = find_nodes(self.graph, self.limits.avoid)
-        unsent = frozenset(name for node in avoided for name in self.graph.nodes[node].writes)
-        sizes = {name: number for name, (number, _) in self.costs.sent_bytes.items()}
-
-        def prices_of(part: int) -> TransferPrices:
-            device, sender = devices[part], devices[part - 1]
-            run_s = dict(zip(self.graph.flow, self.seconds(device), strict=True))
-            s_per_byte = 1 / device.link_bytes_per_s + 1 / sender.link_bytes_per_s
-            made_here = (node for node, i in home.items() if i < part and devices[i] == device)
-            held = {name: 0 for node in made_here for name in self.graph.nodes[node].writes}
-            return TransferPrices(run_s, s_per_byte, {**sizes, **held}, unsent, (repeatable or {}).get(part))
-
-        return prices_of
+        match self.goal:
+            case Into(by="time" | "bytes" | "flops"):
+                return max(self.expense)
+            case Across(objective="throughput" | "latency" | "decode") as goal if self.times is not None:
+                return self.times.objective(goal)
+            case Across(objective="bytes") as goal:
+                is_far = [device.name != goal.cluster.driver.name for device in self.devices]
+                rows = zip(self.metrics, is_far, strict=True)
+                return float(sum(m.received_bytes + far * (m.input_bytes + m.output_bytes) for m, far in rows))
+            case Within() | Across(objective="devices"):
+                return float(len(self.parts))
+            case _:
+                return planned
 
 
-def _on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) -> list[float]:
+def on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) -> list[float]:
     """For each part the sum of the numbers of all parts of its device; without a cluster each part has its own."""
     hosts = [device.name if isinstance(goal, Across) else str(part) for part, device in enumerate(devices)]
     totals: defaultdict[str, float] = defaultdict(float)
@@ -431,38 +147,11 @@ def _on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) 
     return [totals[host] for host in hosts]
 
 
-def _with_memory(goal: _Searched, share: float) -> _Searched:
-    """The goal with a share of its memory."""
-    match goal:
-        case Within():
-            return changed(goal, memory_bytes=int(share * goal.memory_bytes))
-        case Across():
-            limits = ((device, device.memory_bytes) for device in goal.cluster.devices)
-            devices = (d if size is None else changed(d, memory_bytes=int(share * size)) for d, size in limits)
-            return changed(goal, cluster=changed(goal.cluster, devices=tuple(devices)))
-        case _:
-            return goal
-
-
-def _slowest_s(goal: Goal, solution: Solution) -> float:
-    """Seconds of the slowest part as planned; `inf` if the plan does not optimize time."""
-    match goal:
-        case Across(interleave=True):
-            return solution.outcome.value
-        case Across(objective="throughput" | "latency" | "decode" | "devices"):
-            return max(solution.busy_s)
-        case Into(by="time"):
-            boundaries = pairwise(solution.found.chain.boundaries)
-            return max(float(table[j, i]) for table, (i, j) in zip(solution.costs, boundaries, strict=True))
-        case _:
-            return inf
-
-
 def check_budgets(made: Plan, file_bytes: Sequence[int]) -> None:
     """Raise a PlanError if a part needs more than its budget. `file_bytes` are the sizes of the files of each part."""
     needed = [number + counted for number, counted in zip(file_bytes, made.counted_bytes, strict=True)]
-    on_device = _on_device(made.goal, made.devices, needed) if made.devices else needed
-    for i, (number, budget) in enumerate(zip(on_device, made.budgets, strict=True)):
+    totals = on_device(made.goal, made.devices, needed) if made.devices else needed
+    for i, (number, budget) in enumerate(zip(totals, made.budgets, strict=True)):
         if budget is not None and number > budget:
             raise PlanError(
                 f"part {i} needs {int(number):,} bytes, but the plan allows {budget:,}",

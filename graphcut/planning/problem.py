@@ -1,7 +1,8 @@
 """The planning problem of a model: groups of nodes that stay in one part, and what they cost."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -12,10 +13,10 @@ from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph
 from ..core.units import count
 from ..costs.weighing import Costs, peak_bytes
-from .contraction import contract, successors
+from .contraction import contract, predecessors, successors
 from .disk_size import SerializedSizes
 from .goals import Counted, Limits
-from .instance import Hyperedges, Ints, Workload, exact, quantum_for
+from .instance import Floats, Hyperedges, Ints, Replicas, Workload, exact, quantum_for
 from .node_names import find_nodes
 
 
@@ -33,6 +34,7 @@ class PlanningProblem:
     pins: Mapping[int, int]  #: for a group the part that it must be in.
     #: nodes that a part runs as well, as rewritten replicas, if it reads what these write. Their memory is not counted.
     rewritable: tuple[int, ...] = ()
+    are_replicas_free: bool = False  #: for a lower bound: repeated nodes cost nothing.
 
     @property
     def graph(self) -> Graph:
@@ -83,12 +85,14 @@ class PlanningProblem:
         name = self.graph.nodes[nodes[-1]].name
         return f"node {name!r}" if len(nodes) == 1 else f"the segment of {count(len(nodes), 'node')} up to {name!r}"
 
-    def nodes_of(self, parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        """The nodes of each part, from its groups; a replicable node is in the first part that needs it."""
+    def nodes_of(self, parts: Iterable[Sequence[int]], *, with_replicas: bool = False) -> tuple[tuple[int, ...], ...]:
+        """The nodes of each part, from its groups; a replicable node is in the first part that needs it, or in all."""
         part_of = {group: i for i, part in enumerate(parts) for group in part}
         nodes: list[list[int]] = [[] for _ in range(max(part_of.values()) + 1)]
         for node in self.graph.flow:
-            nodes[min(part_of[group] for group in self.users[node])].append(node)
+            users = sorted({part_of[group] for group in self._holders[node]})
+            for part in users if with_replicas else users[:1]:
+                nodes[part].append(node)
         return tuple(map(tuple, nodes))
 
     def workload(
@@ -105,11 +109,12 @@ class PlanningProblem:
         shared = np.array([[row[node] for node in self.repeated] for row in per_node], dtype=float)
         shared = shared.reshape(len(work), len(self.repeated))
         quantum = quantum_for(float(own[np.isfinite(own)].sum() + shared.sum()) * 4)
-        sharers, shared_bytes, input_bytes = self._shared(counting, travelling)
+        fixed, fixed_bytes = self._shared(counting, travelling, self.users)
+        replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
         groups = len(self.groups)
         home = [(self.home[a], self.home[b]) for a, b in _ordered(self.graph, self.limits)]
         ordered = [(a, b) for a, b in home if a != b]
-        return Workload(
+        load = Workload(
             work=exact(own, quantum),
             own_bytes=self._own_bytes(counting),
             inner_bytes=self._inner_bytes if "activations" in counting else np.zeros(groups, dtype=np.int64),
@@ -118,16 +123,54 @@ class PlanningProblem:
             tensor_bytes=np.array([self.costs.sent_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
             declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._crossing], dtype=np.int64),
             is_output=np.array([is_output for *_, is_output in self._crossing], dtype=bool),
-            sharers=Hyperedges.of(sharers),
-            shared_bytes=np.array(shared_bytes, dtype=np.int64),
             # Repeated nodes are the first of the shared items; the others take no time.
-            shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(sharers) - len(self.repeated)))),
+            sharers=Hyperedges.of([*(self._holders[node] for node in self.repeated), *fixed]),
+            shared_bytes=np.array([*replica_bytes, *fixed_bytes[0]], dtype=np.int64),
+            shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(fixed)))),
             part_bytes=self.sizes.part,
             before=tuple(a for a, _ in ordered),
             after=tuple(b for _, b in ordered),
             listed_bytes=np.array([self.sizes.listed.get(name, 0) for name, *_ in self._crossing], dtype=np.int64),
-            input_bytes=np.array(input_bytes, dtype=np.int64),
+            input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
             answer_bytes=self._answer_bytes(travelling),
+        )
+        if not self.repeated:
+            return load
+        replicas = self._replicas(load, exact(shared, quantum), *self._shared(counting, travelling, self._own_users))
+        return replicas.without if self.are_replicas_free else replace(load, replicas=replicas)
+
+    @cached_property
+    def _holders(self) -> Mapping[int, frozenset[int]]:
+        """For each flowing node the groups whose parts run it if no part receives what it can repeat."""
+        return {**self.users, **self.rerunners}
+
+    def _replicas(self, load: Workload, work: Floats, fixed: Sequence[Collection[int]], fixed_bytes: Ints) -> Replicas:
+        """The repeated nodes as values; a rewritten norm only where the sum that it is computed from is read, too.
+
+        `fixed` is what parts hold once, if nobody computes these values; see `_shared`.
+        """
+        graph, index, copied = self.graph, {node: i for i, node in enumerate(self.replicable)}, len(self.rewritable)
+        readers = [
+            frozenset(self.home[n] for n in successors(graph, node) if n in self.home) for node in self.replicable
+        ]
+        copies = [(self.home[node], graph.copy_of(node)) for node in self.rewritable]
+        readers += [(self._reading(c.writes[0]) & self._reading(c.reads[0])) | {home} for home, c in copies]
+        written = [*(graph.nodes[node].writes for node in index), *(copy.writes[:1] for _, copy in copies)]
+        return Replicas(
+            readers=Hyperedges.of(readers),
+            sources=(*(tuple(index[n] for n in sorted(predecessors(graph, node))) for node in index), *((),) * copied),
+            work=work,
+            own_bytes=np.array([*(self.sizes.nodes[node] for node in index), *[0] * copied], dtype=np.int64),
+            tensor_bytes=np.array([min(self.costs.sent_bytes[name][0] for name in names) for names in written]),
+            declared_bytes=np.array([min(self.sizes.declarations[name] for name in names) for names in written]),
+            without=replace(
+                load,
+                inner_bytes=self._own_inner_bytes if load.inner_bytes.any() else load.inner_bytes,
+                sharers=Hyperedges.of(fixed),
+                shared_bytes=fixed_bytes[0],
+                shared_work=np.zeros((len(work), len(fixed))),
+                input_bytes=fixed_bytes[1],
+            ),
         )
 
     def _answer_bytes(self, travelling: Collection[str]) -> Ints:
@@ -170,35 +213,31 @@ class PlanningProblem:
                 found[self.home[producer[name]]] += number
         return np.array(found, dtype=np.int64)
 
+    @cached_property
+    def _own_users(self) -> Mapping[int, frozenset[int]]:
+        """For each flowing node its group; none for a replicable node."""
+        found = {node: frozenset((group,)) for node, group in self.home.items()}
+        return dict.fromkeys(self.replicable, frozenset[int]()) | found
+
     def _shared(
-        self, counting: Collection[Counted], travelling: Collection[str]
-    ) -> tuple[list[frozenset[int]], list[int], list[int]]:
-        """What a part holds once (replicable nodes, weights, constants, functions, inputs): groups that need it, bytes.
+        self, counting: Collection[Counted], travelling: Collection[str], users: Mapping[int, frozenset[int]]
+    ) -> tuple[list[frozenset[int]], Ints]:
+        """What a part holds once (weights, constants, functions, inputs): the groups that need it, and `[2, item]`.
 
-        The inputs of a KV cache count as "cache", all other inputs as "inputs". And what the driver sends of it.
+        These are its bytes, and those of them that the driver sends. `users` are the groups whose parts run each node.
+        The inputs of a KV cache count as "cache", all other inputs as "inputs".
         """
-        fixed: dict[frozenset[int], int] = {}
-        fed: dict[frozenset[int], int] = {}
-
-        def add(number: int, nodes: Iterable[int]) -> None:
-            groups = _union(self.users, nodes)
-            fixed[groups] = fixed.get(groups, 0) + number
-
+        fixed: dict[frozenset[int], Ints] = defaultdict(lambda: np.zeros(2, dtype=np.int64))
         for number, nodes in self.sizes.shared:
-            add(number, nodes)
+            fixed[_union(users, nodes)] += (number, 0)
         pasts = {cache.past for cache in self.costs.caches}
         for name in self.graph.reads:
             is_counted = ("cache" if name in pasts else "inputs") in counting
             number, readers = self.costs.tensor_bytes[name][0], self.graph.readers.get(name, ())
-            add(self.sizes.declarations[name] + is_counted * number, readers)
-            if name in travelling:
-                groups = _union(self.users, readers)
-                fed[groups] = fed.get(groups, 0) + number
+            held = self.sizes.declarations[name] + is_counted * number
+            fixed[_union(users, readers)] += (held, number * (name in travelling))
         fixed.pop(frozenset(), None)
-        replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
-        sharers = [*(self.users[node] for node in self.replicable), *self.rerunners.values(), *fixed]
-        input_bytes = [*(0 for _ in replica_bytes), *(fed.get(groups, 0) for groups in fixed)]
-        return sharers, [*replica_bytes, *fixed.values()], input_bytes
+        return list(fixed), np.array(list(fixed.values()), dtype=np.int64).reshape(-1, 2).T
 
     def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes
@@ -210,14 +249,19 @@ class PlanningProblem:
         return any(reader in self.home for reader in self.graph.readers.get(name, ()))
 
     @cached_property
-    def _inner_bytes(self) -> Ints:
+    def _own_inner_bytes(self) -> Ints:
         leaving = {name for name, *_ in self._crossing}
-        found = [self._peak_within(group, leaving) for group in self.groups]
+        return np.array([self._peak_within(group, leaving) for group in self.groups], dtype=np.int64)
+
+    @cached_property
+    def _inner_bytes(self) -> Ints:
         # Replicable nodes of a part run before the groups that need them, and need no more than this meanwhile.
         written = {name for node in self.replicable for name in self.graph.nodes[node].writes}
         least = self._peak_within(self.replicable, {name for name in written if self._is_read_by_group(name)})
-        users = _union(self.users, self.replicable)
-        return np.array([max(n, least) if i in users else n for i, n in enumerate(found)], dtype=np.int64)
+        users = list(_union(self.users, self.replicable))
+        found = self._own_inner_bytes.copy()
+        found[users] = np.maximum(found[users], least)
+        return found
 
     def _peak_within(self, group: Sequence[int], leaving: Collection[str]) -> int:
         """The most bytes alive while a group runs of the tensors that it writes and that do not leave it."""

@@ -1,5 +1,7 @@
 """What a planner returns: parts and devices, the value that was reached, a bound of what is possible, and reasons."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
@@ -30,12 +32,13 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bound: float
     unit: MetricUnit  #: of both.
     is_optimal: bool  #: it is proven that no plan has a better value than this one.
+    keeps_layers: bool = False  #: the bound is one of plans that do not cut the layers that the model repeats.
 
     def __str__(self) -> str:
         """Value, bound and gap in one line."""
         value = f"{self.objective}: {self.value:.4g} {self.unit}"
         if self.is_optimal:
-            return f"{value}, optimal (proven)"
+            return f"{value}, optimal (proven){', layers kept whole' * self.keeps_layers}"
         side = "upper" if self.unit == "tokens/s" else "lower"
         return f"{value}, {side} bound {self.bound:.4g} {self.unit}, gap {self.gap:.1%}"
 
@@ -46,6 +49,15 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if worse <= better or self.is_optimal:
             return 0.0
         return worse / better - 1 if better > 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class LowerBounds:
+    """Lower bounds of what is minimized, whatever parts replicate."""
+
+    simple: float = -np.inf  #: of all plans; it takes no search.
+    #: of plans whose parts each hold a node that is not replicable.
+    of_own_nodes: float = -np.inf
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,9 @@ class Solution:
     #: No plan on it is as good as another in both.
     front: tuple[tuple[float, float], ...] = ()
     busy_s: tuple[float, ...] = ()  #: for a cluster, seconds that each part keeps its device busy.
+    #: parts that may reach the lower bound, if each of them computes or receives the right replicable values.
+    relaxed: Solution | None = None
+    bounds: LowerBounds = LowerBounds()  #: what is known of other plans.
 
 
 def optimality_of(

@@ -17,7 +17,8 @@ from ..costs.weighing import Costs, weigh
 from ..loading.model import Model, load
 from ..planning.cluster import ScheduledFailure, SimulatedCluster
 from ..planning.goals import Across
-from ..planning.plans import Plan, with_metrics
+from ..planning.planner import with_metrics
+from ..planning.plans import Plan
 from ..planning.transfers import travelling
 from ..running.scheduling.assignment import scheduled_parts
 from ..running.scheduling.load_balancing import even_bounds, spans_of

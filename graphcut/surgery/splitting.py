@@ -35,9 +35,9 @@ from ..loading.external_data import ByteRange, FileLayout, lay_out, merge_ranges
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import is_external, tensors_in
-from ..planning import plans
+from ..planning import planner
 from ..planning.goals import Across, Goal
-from ..planning.plans import Plan
+from ..planning.plans import Plan, check_budgets
 from ..verifying.facts import half_source, model_facts, part_facts
 from .part_models import part_model
 
@@ -138,7 +138,7 @@ def prepare(
             `output`.
     """
     if not isinstance(plan, Plan):
-        plan = plans.plan(model, plan)
+        plan = planner.plan(model, plan)
     if not isinstance(model, Model):
         model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
     if plan.graph is not model.graph and plan.graph != model.graph:
@@ -153,7 +153,7 @@ def prepare(
                 f"{part.name} would have nothing to do: each part that reads what its nodes compute repeats them",
                 hint="take this part out of the plan",
             )
-    plans.check_budgets(plan, [part.bytes + sum(span.length for span in part.shared) for part in parts])
+    check_budgets(plan, [part.bytes + sum(span.length for span in part.shared) for part in parts])
     assumed = tuple(name for name in plan.dims if name not in model.dims)
     return PreparedFiles(
         model.with_dims(plan.dims), plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", parts

@@ -24,7 +24,7 @@ from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Objective, Within
-from graphcut.planning.plans import default_dims, plan
+from graphcut.planning.planner import default_dims, plan
 from graphcut.planning.problem import problem_of
 from graphcut.surgery.splitting import PreparedFiles, prepare
 
@@ -476,7 +476,7 @@ import graphcut
 from graphcut.costs.device import Device
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Within
-from graphcut.planning.plans import default_dims, plan
+from graphcut.planning.planner import default_dims, plan
 
 cluster = Cluster(devices=tuple(Device(name=f"d{i}", flops_per_s=1e11 / (1 + i)) for i in range(3)))
 goals = [Into(2), Into(3, "bytes"), Within(250_000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import Final
 
@@ -15,7 +16,7 @@ from ...costs.device import Device
 from ..goals import Across, Counted, Objective
 from ..instance import Floats, Workload
 from ..problem import PlanningProblem
-from ..results import MetricUnit, Solution, optimality_of
+from ..results import LowerBounds, MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp
 from ..solver.cost_tables import (
@@ -31,6 +32,7 @@ from ..solver.cost_tables import (
 )
 from ..solver.linked_chains import LinkedChains, with_driver
 from ..solver.milp import MilpObjective, MilpProblem, prove
+from ..solver.relaxed_tables import relaxed_result
 from ..solver.search import SearchResult, better, result_on, search
 from ..transfers import travelling
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
@@ -95,8 +97,6 @@ def plan_across(
     if not found.tables.is_complete:
         evaluator = replace(evaluator, most_work=_MUCH_WORK)
         found = better(found, result_on(found.tables, evaluator)) or found
-    elif evaluator.only is None and not found.is_optimal:
-        bound = max(bound, evaluator.lower_bound_over(found.tables))
     minimized, words, unit = _OBJECTIVES[goal.objective]
     milp = MilpProblem(
         load,
@@ -108,14 +108,21 @@ def plan_across(
         overlap=goal.cluster.overlap,
     )
     found, bound = prove(found, bound, milp, evaluator, time_limit_s=prove_s)
-    unused = [list(c.devices) for c in classes]
-    devices = tuple(unused[c].pop(0) for c in found.chain.classes)
-    times = evaluator.chains(found.tables).times(found.chain.boundaries, found.chain.classes)
-    words = words.format(goal.in_flight)
-    outcome = optimality_of(words, found.chain.values[0], bound, unit, is_optimal=found.is_optimal)
-    costs, aggregation = evaluator.costs(found)
+    relaxed, bound, without = relaxed_result(
+        found, bound, evaluator, evaluator.with_one_more, evaluator.lower_bound_over
+    )
+    bounds = LowerBounds(evaluator.lower_bound(), bound)
     front = tuple(evaluator.pareto_front(found.tables))
-    return Solution(found, devices, outcome, costs, aggregation, front, times.busy_s)
+
+    def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
+        unused = [list(c.devices) for c in classes]
+        devices = tuple(unused[c].pop(0) for c in result.chain.classes)
+        times = evaluator.chains(result.tables).times(result.chain.boundaries, result.chain.classes)
+        value, lower = result.chain.values[0], min(bound, without)
+        outcome = optimality_of(words.format(goal.in_flight), value, lower, unit, is_optimal=result.is_optimal)
+        return Solution(result, devices, outcome, *evaluator.costs(result), front, times.busy_s, relaxed, bounds)
+
+    return solution(found, None if relaxed is None else solution(relaxed))
 
 
 def _with_devices_exchanged(found: SearchResult, evaluator: ClusterEvaluator) -> tuple[SearchResult, ClusterEvaluator]:
@@ -211,17 +218,17 @@ class ClusterEvaluator:
 
     def lower_bound(self) -> float:
         """A lower bound of the first value of any plan."""
-        work = self.load.work
+        work = np.hstack([self.load.work, self.load.shared_work])
         fastest = np.where(np.isfinite(work), work, np.inf).min(axis=0)
-        period = np.array(max(float(fastest.max(initial=0.0)), self._fractional_period(work)))
+        period = np.array(max(float(fastest[: self.load.groups].max(initial=0.0)), self._fractional_period(work)))
         driver = self.load, self.pairs, self.goal.cluster.overlap
         latency = with_driver("sum", fastest.sum(), *driver)
         return self._value(float(with_driver("max", period, *driver)), float(latency))
 
     def lower_bound_over(self, tables: BoundaryTables) -> float:
-        """A lower bound of the first value over given boundaries, from the dynamic programming."""
+        """A lower bound of the first value over all boundaries, from the dynamic programming."""
         chains = self.chains(tables)
-        return self._value(chains.lower_bound("max"), chains.lower_bound("sum"))
+        return self._value(chains.lower_bound("max"), chains.lower_bound("sum")) if self.only is None else -np.inf
 
     def _value(self, period: float, latency: float) -> float:
         match self.goal.objective:
@@ -235,6 +242,16 @@ class ClusterEvaluator:
                 return 0.0
             case "devices":
                 return float(self._fewest_devices())
+
+    def with_one_more(self, tables: BoundaryTables) -> float:
+        """A lower bound of the first value of plans in which one device has replicable values only."""
+        states = product(*(range(count + 1) for count in self.counts))
+        others = replace(self, pins={}, only=frozenset(state for state in states if sum(state) < sum(self.counts)))
+        if self.goal.objective in {"bytes", "devices"}:
+            chain = others(tables)
+            return np.inf if chain is None else chain.values[0] + (self.goal.objective == "devices")
+        chains = others.chains(tables)
+        return self._value(chains.lower_bound("max"), chains.lower_bound("sum"))
 
     def _fractional_period(self, work: Floats) -> float:
         """A lower bound of the period if groups could be divided at will.

@@ -1,6 +1,6 @@
 """`Within`: no part over a memory budget, in the fewest parts; of these the fewest bytes, of these the most even."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,12 +10,13 @@ from ...costs.device import Device
 from ..goals import Within
 from ..instance import Workload
 from ..problem import PlanningProblem
-from ..results import Solution, optimality_of
+from ..results import LowerBounds, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
 from ..solver.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
 from ..solver.milp import MilpProblem, prove
-from ..solver.search import search
+from ..solver.relaxed_tables import relaxed_result
+from ..solver.search import SearchResult, search
 
 
 def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:
@@ -34,11 +35,22 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
     device_class = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
     milp = MilpProblem(load, (device_class,), (len(found.parts),), "parts", pins=problem.pins)
     found, bound = prove(found, _lower_bound(load, goal), milp, evaluator, time_limit_s=prove_s)
-    parts = len(found.parts)
-    fits = memory_bytes(found.tables, goal.counting) <= goal.memory_bytes
-    costs = np.where(fits, received_bytes(found.tables), np.inf)
-    outcome = optimality_of("parts", float(parts), bound, "parts", is_optimal=found.is_optimal)
-    return Solution(found, (device,) * parts, outcome, (costs,) * parts, "sum")
+
+    def with_one_more(tables: BoundaryTables) -> float:
+        chain = _BudgetEvaluator(replace(problem, pins={}), goal)(tables)
+        return np.inf if chain is None else chain.values[0] + 1
+
+    relaxed, bound, without = relaxed_result(found, bound, evaluator, with_one_more)
+
+    def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
+        parts = len(result.parts)
+        fits = memory_bytes(result.tables, goal.counting) <= goal.memory_bytes
+        costs = np.where(fits, received_bytes(result.tables), np.inf)
+        outcome = optimality_of("parts", float(parts), min(bound, without), "parts", is_optimal=result.is_optimal)
+        bounds = LowerBounds(_lower_bound(load, goal), bound)
+        return Solution(result, (device,) * parts, outcome, (costs,) * parts, "sum", relaxed=relaxed, bounds=bounds)
+
+    return solution(found, None if relaxed is None else solution(relaxed))
 
 
 @dataclass

@@ -11,12 +11,13 @@ from ...costs.device import Device
 from ..goals import Into, Measure
 from ..instance import Floats, Workload
 from ..problem import PlanningProblem
-from ..results import MetricUnit, Solution, optimality_of
+from ..results import LowerBounds, MetricUnit, Solution, optimality_of
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_chain
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
 from ..solver.milp import MilpObjective, MilpProblem, prove
-from ..solver.search import search
+from ..solver.relaxed_tables import relaxed_result
+from ..solver.search import SearchResult, search
 
 _OBJECTIVES: Final[dict[Measure, tuple[str, MetricUnit]]] = {
     "time": ("time of the slowest part", "s"),
@@ -50,6 +51,10 @@ def plan_into(
     def evaluate(tables: BoundaryTables) -> ChainPartition | None:
         return min_max_partition(tables, costs(tables), goal.parts, problem.pins)
 
+    def with_one_more(tables: BoundaryTables) -> float:
+        chain = chain_dp([Criterion([costs(tables)], "max")], (goal.parts - 1,)).best()
+        return np.inf if chain is None else chain.values[0]
+
     bound = _lower_bound(load, goal)
     found = search(load, evaluate, states=goal.parts, parts=goal.parts, marked=problem.pins, lower_bound=bound)
     if found is None:
@@ -58,8 +63,19 @@ def plan_into(
     minimized: MilpObjective = "size" if goal.by == "bytes" else "period"
     milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
     found, bound = prove(found, bound, milp, evaluate, time_limit_s=prove_s)
-    outcome = optimality_of(objective, found.chain.values[0], bound, unit, is_optimal=found.is_optimal)
-    return Solution(found, (device,) * goal.parts, outcome, (costs(found.tables),) * goal.parts, "max")
+    relaxed, bound, without = relaxed_result(found, bound, evaluate, with_one_more)
+
+    def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
+        outcome = optimality_of(
+            objective, result.chain.values[0], min(bound, without), unit, is_optimal=result.is_optimal
+        )
+        parts, devices = goal.parts, (device,) * goal.parts
+        bounds = LowerBounds(_lower_bound(load, goal), bound)
+        return Solution(
+            result, devices, outcome, (costs(result.tables),) * parts, "max", relaxed=relaxed, bounds=bounds
+        )
+
+    return solution(found, None if relaxed is None else solution(relaxed))
 
 
 def min_max_partition(
@@ -93,9 +109,11 @@ def _work(problem: PlanningProblem, by: Measure, seconds: Sequence[float]) -> li
 def _lower_bound(load: Workload, goal: Into) -> float:
     """The larger of an equal share of everything and the most expensive group."""
     if goal.by == "bytes":
-        largest = float(load.single_bytes.max(initial=0))
+        least = load if load.replicas is None else load.replicas.without
+        largest = float(least.single_bytes.max(initial=0))
         return max(load.total_bytes / goal.parts, largest) + load.part_bytes
-    return max(float(load.work[0].sum()) / goal.parts, float(load.work[0].max(initial=0.0)))
+    total = float(load.work[0].sum() + load.shared_work[0].sum())
+    return max(total / goal.parts, float(load.work[0].max(initial=0.0)))
 
 
 def _impossible(problem: PlanningProblem, goal: Into) -> PlanError:

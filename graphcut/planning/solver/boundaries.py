@@ -7,12 +7,14 @@ of one topological order (order_prefixes.py).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from ..instance import Bools, Floats, Ints, Workload
+from ..transfers import SentTensor, transfers_of
 from .topological_orders import Order
 
 
@@ -56,6 +58,10 @@ class BoundaryTables(ABC):
     def received_from_last(self) -> Floats:
         """Of `received`, what the part before has written for certain, wherever that begins."""
 
+    def transfers(self, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
+        """What these parts send, and what the driver sends them."""
+        return transfers_of(self.load, parts)
+
     @cached_property
     def inputs(self) -> Floats:
         """Bytes that the driver sends to the part: each input of the model that it needs."""
@@ -85,10 +91,18 @@ class BoundaryTables(ABC):
         """No less than `peak`, and much faster: all that the part writes, and the most that one group needs."""
         return self._sums_between(self.load.written_bytes) + float(self.load.inner_bytes.max(initial=0))
 
-    def work(self, device_class: int) -> Floats:
-        """Seconds that the part takes on a device of a class, shared items included."""
-        own, shared = self._sums_between(self.load.work[device_class]), self.load.shared_work[device_class]
-        return own + self._sums_of_shared(shared) if shared.any() else own
+    def work(self, device_class: int, s_per_byte: float = 0.0) -> Floats:  # noqa: ARG002
+        """Seconds that the part takes on a device of a class, shared items included.
+
+        Where parts may receive such items instead, a byte takes `s_per_byte` (relaxed_tables.py).
+        """
+        own, shared = self._sums_between(self.load.work[device_class]), self._shared_work[device_class]
+        return own if shared is None else own + shared
+
+    @cached_property
+    def _shared_work(self) -> list[Floats | None]:
+        """For each device class the seconds of the shared items that each part needs."""
+        return [self._sums_of_shared(seconds) if seconds.any() else None for seconds in self.load.shared_work]
 
     @cached_property
     def own_bytes(self) -> Floats:

@@ -102,7 +102,7 @@ def busy_s(tables: BoundaryTables, index: int, device_class: DeviceClass, quantu
     Each tensor is received once and sent once, however many groups and devices read it (Tarnawski et al., NeurIPS
     2020). `inf` where there is no part. `index` is the row of `Workload.work` that belongs to the device class.
     """
-    seconds = tables.work(index) + (tables.received + tables.sent) * device_class.s_per_byte
+    seconds = tables.work(index, device_class.s_per_byte) + (tables.received + tables.sent) * device_class.s_per_byte
     seconds += (tables.received > 0) * device_class.latency_s
     return np.where(tables.nested, exact(seconds, quantum), np.inf)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ..instance import Bools, Floats, Ints, Workload, exact
-from ..transfers import RequestTimes, request_times, transfers_of
+from ..transfers import RequestTimes, request_times
 from .chain_dp import Aggregation, ChainPartition, DeviceCounts
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class LinkedChains:
         devices = [unused[c].pop(0) for c in classes]
         run_s = [float(self._work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
         parts = [self.tables.groups_between(i, j) for i, j in steps]
-        return request_times(transfers_of(self.tables.load, parts), run_s, devices, self.cluster)
+        return request_times(self.tables.transfers(parts), run_s, devices, self.cluster)
 
     # Dynamic programming
 
@@ -146,7 +146,9 @@ class LinkedChains:
 
     @cached_property
     def _work(self) -> list[Floats]:
-        return [self.tables.work(c) for c in range(len(self.classes))]
+        # A value that a part may receive instead of computing it takes at least this long (relaxed_tables.py).
+        least_s_per_byte = self.pairs.received_s[:-1, :-1].min(axis=0) * (self.cluster.overlap != "all")
+        return [self.tables.work(c, float(s_per_byte)) for c, s_per_byte in enumerate(least_s_per_byte)]
 
     @cached_property
     def _costs(self) -> Mapping[tuple[int, int], tuple[Floats, Floats]]:

@@ -9,7 +9,7 @@ while a part runs is not modelled: where a limit counts it, the program is a rel
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
@@ -81,6 +81,8 @@ def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult:
         return MilpResult(-np.inf, ())
     from highspy import HighsModelStatus, SolutionStatus  # a quarter of a second to import, and rarely needed
 
+    if problem.load.replicas is not None:
+        problem = replace(problem, load=problem.load.replicas.without)
     formulation = _Formulation(problem)
     solver = formulation.solver(time_limit_s)
     solver.run()

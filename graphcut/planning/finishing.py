@@ -1,0 +1,174 @@
+"""Finished parts: with what they recompute, and their predicted metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import pairwise
+from math import inf
+from typing import Final
+
+from ..analysis.cut_points import Analysis
+from ..core.graph import Graph
+from ..costs.caches import nodes_touching
+from ..costs.device import Device, run_s
+from ..costs.matching import apply_table, cover
+from ..costs.tables import CostTable
+from ..costs.weighing import Costs
+from .disk_size import SerializedSizes, serialized_sizes
+from .goals import Across, Goal, Into, Limits
+from .node_names import find_nodes
+from .plans import ANY_DEVICE, Plan
+from .predictions import part_metrics
+from .problem import PlanningProblem
+from .replicable import inexact_copies
+from .results import Solution
+from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
+
+_TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
+
+
+@dataclass(frozen=True)
+class Finisher:
+    """Makes plans of parts: decides what they recompute, and predicts their metrics."""
+
+    analysis: Analysis
+    goal: Goal
+    limits: Limits
+    costs: Costs
+    table: CostTable | None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is cut."""
+        return self.analysis.model.graph
+
+    @cached_property
+    def sizes(self) -> SerializedSizes:
+        """Bytes that nodes take in files."""
+        return serialized_sizes(self.analysis.model)
+
+    @cached_property
+    def seconds(self) -> Callable[[Device], Sequence[float]]:
+        """The seconds of each flowing node on a device."""
+        table = self.table
+        if table is None:
+            return cache(lambda device: run_s(self.costs, device))
+        return cache(lambda device: apply_table(self.costs, table, device)[0])
+
+    def with_metrics(self, made: Plan) -> Plan:
+        """The plan with the predicted metrics of its parts."""
+        devices = made.devices or (ANY_DEVICE,) * len(made.parts)
+        metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, self.goal)
+        coverage = None if self.table is None else cover(self.table, self.costs)[1]
+        return replace(
+            made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=metrics
+        )
+
+    def kept(self, limits: Limits) -> frozenset[int]:
+        """Nodes that must be in one part only: they touch a cache, are pinned, or their copies give other bits."""
+        pinned = find_nodes(self.graph, [pattern for pattern, _ in limits.pins])
+        inexact = () if limits.recompute == "approximate" else inexact_copies(self.graph)
+        return frozenset(pinned.union(inexact, *(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
+
+    def finished(self, problem: PlanningProblem, solution: Solution) -> Iterator[Plan]:
+        """Plans with these parts: each repeats what is cheapest for reader and writer, or for the reader, or all."""
+        parts, devices = problem.nodes_of(solution.found.parts), solution.devices
+        if isinstance(self.goal, Across):  # those of the search may have less memory
+            known = {device.name: device for device in self.goal.cluster.devices}
+            devices = tuple(known[device.name] for device in devices)
+        most = _most_planned(self.goal, solution)
+        yield self.with_replicas(parts, devices, problem.repeated, most)
+        if problem.repeated:
+            yield self.with_replicas(parts, devices, problem.repeated, most, counts_all=False)
+            parts = problem.nodes_of(solution.found.parts, with_replicas=True)
+            prices = cache(self.prices(parts, devices))
+            yield self._planned(parts, devices, repeated(self.graph, parts, prices))
+
+    def _planned(
+        self, parts: tuple[tuple[int, ...], ...], devices: tuple[Device, ...], recomputed: tuple[Recomputed, ...]
+    ) -> Plan:
+        made = Plan(self.goal, self.graph, parts, devices=devices, limits=self.limits, recomputed=recomputed)
+        return self.with_metrics(made)
+
+    def with_replicas(
+        self,
+        parts: tuple[tuple[int, ...], ...],
+        devices: tuple[Device, ...],
+        planned: Sequence[int],
+        most: float,
+        *,
+        counts_all: bool = True,
+    ) -> Plan:
+        """The parts with what they recompute, as long as it fits their memory and no part costs more than `most`.
+
+        A part that would cost more repeats only the nodes that it was `planned` to run, or none. See `Plan.expense`.
+        """
+        if self.limits.recompute == "never":
+            return self._planned(parts, devices, ())
+        kept = self.kept(self.limits)
+        repeatable: dict[int, frozenset[int]] = {}
+        while True:
+            prices = cache(self.prices(parts, devices, repeatable, counts_all=counts_all))
+            made, recomputed = recompute(self.graph, parts, prices, kept)
+            found = self._planned(made, devices, recomputed)
+            narrowed = dict(repeatable)
+            for part in (entry.part for entry in found.recomputed):
+                fits = found.budget_shares[part] <= 1
+                if not fits or found.expense[part] > most * (1 + _TOLERANCE):
+                    can_stop = fits and _is_time(self.goal)
+                    narrowed[part] = frozenset(planned if part not in repeatable or can_stop else ())
+            if narrowed == repeatable:
+                return found
+            repeatable.update(narrowed)
+
+    def prices(
+        self,
+        parts: Sequence[Sequence[int]],
+        devices: Sequence[Device],
+        repeatable: Mapping[int, frozenset[int]] | None = None,
+        *,
+        counts_all: bool = True,
+    ) -> Callable[[int], TransferPrices]:
+        """For each part what repeating and sending cost; `repeatable` is what some parts may repeat at most.
+
+        A byte takes the link of the device that sends it and the link of the one that receives it, once each. What an
+        earlier part of the same device computes, and does not only repeat, costs nothing. Without `counts_all` only the
+        link of the receiver counts, and inputs of the model count nothing, as in `PartMetrics.busy_s` of any device.
+        """
+        is_cluster = isinstance(self.goal, Across)
+        home = {node: i for i in reversed(range(len(parts))) for node in parts[i]} if is_cluster else {}
+        avoided = find_nodes(self.graph, self.limits.avoid)
+        unsent = frozenset(name for node in avoided for name in self.graph.nodes[node].writes)
+        sizes = {name: number for name, (number, _) in self.costs.sent_bytes.items()}
+        if not (counts_all or is_cluster):
+            sizes |= dict.fromkeys(self.graph.reads, 0)
+
+        def prices_of(part: int) -> TransferPrices:
+            device, sender = devices[part], devices[part - 1]
+            run_s = dict(zip(self.graph.flow, self.seconds(device), strict=True))
+            s_per_byte = 1 / device.link_bytes_per_s + counts_all / sender.link_bytes_per_s
+            made_here = (node for node, i in home.items() if i < part and devices[i] == device)
+            held = {name: 0 for node in made_here for name in self.graph.nodes[node].writes}
+            return TransferPrices(run_s, s_per_byte, {**sizes, **held}, unsent, (repeatable or {}).get(part))
+
+        return prices_of
+
+
+def _is_time(goal: Goal) -> bool:
+    return isinstance(goal, Across) or (isinstance(goal, Into) and goal.by == "time")
+
+
+def _most_planned(goal: Goal, solution: Solution) -> float:
+    """What the most expensive part costs as planned; `inf` if the goal does not compare parts. See `Plan.expense`."""
+    match goal:
+        case Across(interleave=True):
+            return solution.outcome.value
+        case Across(objective="throughput" | "latency" | "decode" | "devices"):
+            return max(solution.busy_s)
+        case Into():
+            boundaries = pairwise(solution.found.chain.boundaries)
+            return max(float(table[j, i]) for table, (i, j) in zip(solution.costs, boundaries, strict=True))
+        case _:
+            return inf

@@ -1,0 +1,346 @@
+"""Planning: the best parts for a goal, with what they recompute.
+
+The search decides which groups of nodes form a part. Parts are then finished in several ways: they recompute cheap
+values, or receive them. The best of these candidates is the plan, and its lower bound holds for all such choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial, reduce
+from math import ceil, inf, isclose
+from typing import Final, assert_never
+
+from msgspec.structs import replace as changed
+
+from ..analysis.cut_points import Analysis, AnalysisLike, analyze
+from ..core.errors import PlanError, UsageError
+from ..costs.caches import DecoderProfile, sized_dims
+from ..costs.matching import cover
+from ..costs.tables import CostTable
+from ..costs.weighing import Costs, weigh
+from .by_goal.cluster_mapping import plan_across
+from .by_goal.cut_at_nodes import parts_at
+from .by_goal.interleaved_mapping import plan_interleaved
+from .by_goal.memory_budget import fewest_parts, plan_within
+from .by_goal.output_heads import parts_of_heads
+from .by_goal.part_count import plan_into
+from .finishing import Finisher
+from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
+from .node_names import find_nodes
+from .plans import ANY_DEVICE, Plan, check_limits
+from .problem import PlanningProblem, problem_of
+from .replicable import replicable_nodes, rewritable_nodes
+from .results import Optimality, Solution, optimality_of, reasons
+from .solver.recompute import repeated
+from .transfers import travelling
+
+_TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
+_LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.
+_TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
+_STEP: Final = 0.85
+_Searched = Into | Within | Across  #: the goals that a search finds parts for.
+
+
+def plan(
+    source: AnalysisLike,
+    goal: Goal,
+    *,
+    limits: Limits | None = None,
+    costs: Costs | None = None,
+    table: CostTable | None = None,
+    prove_s: float = 0.0,
+) -> Plan:
+    """The best plan for a goal. The same arguments give the same plan.
+
+    Args:
+        source: the analysis of the model, the model, or its path.
+        goal: `At`, `Into`, `Within`, `Across` or `Heads`.
+        limits: its constraints.
+        costs: FLOPs and bytes of the nodes; by default for `default_dims`.
+        table: a cost model whose values replace computed ones.
+        prove_s: time limit of the exact solver, which is asked if the search can't prove that its plan is optimal.
+
+    Raises:
+        TypeError: the goal is not a goal.
+        UsageError: the goal or the limits name what the model does not have, or would leave a part empty.
+        PlanError: no plan meets the goal; the hint says what would.
+    """
+    check_goal(goal)
+    analysis = analyze(source)
+    model, limits = analysis.model, limits or Limits()
+    if not model.graph.flow:
+        raise PlanError(
+            f"{model.path.name} has nothing to cut: no node depends on an input", hint="run the model as it is"
+        )
+    if isinstance(goal, At):
+        parts = tuple(parts_at(model.graph, model.tensors, analysis.sized.tensor_bytes, goal))
+        made = Plan(goal, model.graph, parts, limits=limits, dims=analysis.sized.dims, model=model)
+        check_limits(made)
+        return made
+    costs = costs or weigh(model, default_dims(analysis, goal))
+    if table is not None and not cover(table, costs)[1].matched:
+        raise UsageError(
+            f"the cost model matched no node of {model.path.name}",
+            hint=f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows",
+        )
+    costs = replace(costs, sends_half=limits.boundary_dtype is not None)
+    planner = _Planner(analysis, goal, limits, costs, table)
+    return planner.heads(goal) if isinstance(goal, Heads) else planner.optimized(goal, prove_s)
+
+
+def default_dims(
+    analysis: Analysis, goal: Goal | None = None, profile: DecoderProfile | None = None, tokens: int | None = None
+) -> Mapping[str, int]:
+    """`sized_dims`, as an analysis has them; for the objective `decode` those of one token with 512 in the cache."""
+    is_decoding = isinstance(goal, Across) and goal.objective == "decode"
+    return sized_dims(analysis.model, profile, tokens, default="decode" if is_decoding else "prefill")
+
+
+def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
+    """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
+    costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
+    planner = _Planner(analysis, made.goal, made.limits, costs, None)
+    prices = cache(planner.prices(made.parts, made.devices or (ANY_DEVICE,) * len(made.parts)))
+    return replace(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Parts that were found, and the plan that became of them."""
+
+    problem: PlanningProblem  #: what was searched.
+    solution: Solution  #: the parts as searched.
+    made: Plan  #: the parts with what they recompute, and their metrics.
+    outcome: Optimality  #: how good it is.
+    value: float  #: what the goal minimizes; see `Plan.minimized`.
+    inside_layers: Optimality | None = None  #: see `Plan.inside_layers`.
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that all parts receive."""
+        return sum(part.received_bytes for part in self.made.metrics)
+
+    def with_bound(self, bound: float) -> _Candidate:
+        """The same with a lower bound of the value of any plan that cuts layers only if this one may."""
+        outcome = _valued(self.outcome, self.value, bound)
+        return replace(self, outcome=changed(outcome, keeps_layers=self.problem.keeps_layers))
+
+    def or_better(self, other: _Candidate) -> _Candidate:
+        """The one with the smaller value; of equal ones the one with fewer bytes received; of such the first."""
+        if abs(self.value - other.value) > _TOLERANCE * self.value:
+            return self if self.value < other.value else other
+        return self if self.received_bytes <= other.received_bytes else other
+
+
+@dataclass(frozen=True)
+class _Planner(Finisher):
+    """Searches for the best plan."""
+
+    def optimized(self, goal: _Searched, prove_s: float) -> Plan:
+        """The best plan found whose parts keep their budgets in the order in which ONNX Runtime runs their nodes.
+
+        The search counts what is alive when groups run in its own order. Where a part then needs more than its budget,
+        the search is repeated with less memory. Its bound stays that of the first search.
+        """
+        share, least, first = 1.0, inf, None
+        for _ in range(_TRIES):
+            try:
+                made = self._searched(goal, share, prove_s)
+            except PlanError:
+                if first is None:
+                    raise
+                break
+            first = first or made.outcome
+            if max(made.budget_shares) <= 1 and made.outcome is not None and first is not None:
+                is_optimal = first.is_optimal and made.outcome.value == first.value
+                return replace(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
+            excess = max(made.budget_shares)
+            share, least = share * max(1 / excess, _STEP), min(least, excess)
+        what = "a part" if isinstance(goal, Within) else "a device"
+        more = f"--memory {ceil(least * goal.memory_bytes)}" if isinstance(goal, Within) else "more memory for devices"
+        raise PlanError(
+            f"no plan was found in which ONNX Runtime runs each part in the memory of {what}",
+            hint=f"the closest one needs {least:.2f} times that much: allow {more}",
+        )
+
+    def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
+        """The best plan for a goal, as counted by the search, when there is only a share of its memory."""
+        best = self.best(_with_memory(goal, share), prove_s)
+        return replace(
+            best.made,
+            outcome=self._as_known(best.outcome, best.problem),
+            inside_layers=best.inside_layers,
+            unlimited=self._unlimited(goal),
+            front=best.solution.front,
+            reasons=reasons(best.solution, best.problem),
+            model=self.analysis.model,
+        )
+
+    def heads(self, goal: Heads) -> Plan:
+        parts = parts_of_heads(self.graph, goal)
+        made = Plan(goal, self.graph, parts, limits=self.limits, model=self.analysis.model)
+        check_limits(made)
+        devices = (ANY_DEVICE,) * len(parts)
+        return replace(self.with_replicas(parts, devices, (), inf), model=self.analysis.model)
+
+    def best(self, goal: _Searched, prove_s: float) -> _Candidate:
+        """The best candidate. Repeated layers are cut if that is needed or makes the plan much better.
+
+        Much better is a part less, or a tenth less of what the most expensive part costs.
+        """
+        whole_limits, inside = (changed(self.limits, inside_layers=value) for value in (False, True))
+        if self.limits.inside_layers is not None or self.analysis.repeat is None or isinstance(goal, Across):
+            return self._best_of_all(goal, self.limits, prove_s)
+        try:
+            whole = self._best_of_all(goal, whole_limits, prove_s)
+        except PlanError:
+            if isinstance(goal, Within):
+                return self._best_of_all(goal, inside, prove_s)
+            raise
+        if isinstance(goal, Within) and whole.value <= fewest_parts(self._problem(goal, inside), goal):
+            return replace(whole, outcome=_valued(whole.outcome, whole.value, whole.value))
+        if isinstance(goal, Into) and not _is_uneven(whole.made.expense):
+            return whole
+        cut = self._best_of_all(goal, inside, prove_s)
+        if cut.value < whole.value * (1 if isinstance(goal, Within) else 1 - _LARGE_GAIN):
+            return cut
+        is_proven = _bound_of(cut.outcome) >= whole.value
+        outcome = _valued(whole.outcome, whole.value, whole.value) if is_proven else whole.outcome
+        return replace(whole, outcome=outcome, inside_layers=cut.outcome if cut.value < whole.value else None)
+
+    def _best_of_all(self, goal: _Searched, limits: Limits, prove_s: float) -> _Candidate:
+        """The best of several candidates, made until one is proven to be optimal.
+
+        The parts are searched with each replicable node in all that need it, at the least that these nodes can cost a
+        part, and with each of them in one part.
+        """
+        problem = self._problem(goal, limits)
+        once_each = partial(self._problem, goal, limits, with_replicable=False)
+        try:
+            solution = self._solve(problem, goal, prove_s)
+        except PlanError:
+            if not problem.repeated:
+                raise
+            plain = once_each()
+            return self._best_without_replicas(goal, problem, self._solve(plain, goal, prove_s), plain)
+        best, bound = self._best_finished(problem, solution), _bound_of(solution.outcome)
+        if solution.relaxed is not None and not best.outcome.is_optimal:
+            best = best.or_better(self._best_finished(problem, solution.relaxed, is_relaxed=True))
+        if problem.repeated and not best.outcome.is_optimal:
+            with suppress(PlanError):
+                once = self._solve(plain := once_each(), goal, 0.0)
+                best = best.or_better(self._best_finished(plain, once))
+                if once.outcome.is_optimal:
+                    bound = max(bound, min(solution.bounds.of_own_nodes, _bound_of(once.outcome)))
+        return best.with_bound(bound)
+
+    def _best_without_replicas(
+        self, goal: _Searched, problem: PlanningProblem, once: Solution, plain: PlanningProblem
+    ) -> _Candidate:
+        """The best candidate where not every part can have all replicable nodes that it needs.
+
+        `once` has each node in one part. What no choice of replicas beats is a plan that pays nothing for them.
+        """
+        best, bound = self._best_finished(plain, once), inf
+        with suppress(PlanError):
+            free = replace(problem, are_replicas_free=True)
+            solution = self._solve(free, goal, 0.0)
+            best = best.or_better(self._best_finished(free, solution, is_relaxed=True))
+            bound = _bound_of(solution.outcome)
+        bound = min(bound, _bound_of(once.outcome) if once.outcome.is_optimal else once.bounds.simple)
+        return best.with_bound(bound)
+
+    def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
+        replicable = rewritable = frozenset[int]()
+        if with_replicable and limits.recompute != "never":
+            devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
+            slowest = min(devices, key=lambda device: device.flops_per_s)
+            run_s = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
+            s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
+            kept, avoided = self.kept(limits), find_nodes(self.graph, limits.avoid)
+            if isinstance(goal, Across):  # what is asked for comes from one part
+                names = travelling(goal, self.graph, self.costs.caches) & self.graph.producer.keys()
+                kept |= {self.graph.producer[name] for name in names}
+            replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
+            if not (isinstance(goal, Within) or any(device.memory_bytes for device in devices)):
+                rewritable = rewritable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept)
+        return problem_of(self.analysis, self.costs, limits, self.sizes, replicable, rewritable)
+
+    def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
+        match goal:
+            case Into():
+                return plan_into(problem, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
+            case Within():
+                return plan_within(problem, goal, ANY_DEVICE, prove_s=prove_s)
+            case Across(interleave=True):
+                return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
+            case Across():
+                return plan_across(problem, goal, self.seconds, prove_s=prove_s)
+            case _:
+                assert_never(goal)
+
+    def _unlimited(self, goal: _Searched) -> Optimality | None:
+        """How good the plan would be without pins and nodes to avoid; None if there are none."""
+        if not (self.limits.pins or self.limits.avoid):
+            return None
+        free = changed(self.limits, pins=(), avoid=())
+        return replace(self, limits=free).best(goal, 0.0).outcome
+
+    def _as_known(self, outcome: Optimality, problem: PlanningProblem) -> Optimality:
+        """The outcome; nothing is proven of a value that hangs on tensors without a size, or on an order of nodes."""
+        counting = self.goal.counting if isinstance(self.goal, Within) else ("work",)
+        is_of_files = (isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}) or not counting
+        if self.costs.sizes.unknown and not is_of_files:
+            return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
+        if isinstance(self.goal, Within) and "activations" in counting and outcome.is_optimal:
+            bound = fewest_parts(problem, self.goal)
+            return changed(outcome, is_optimal=outcome.value <= bound, bound=bound)
+        return outcome
+
+    def _best_finished(self, problem: PlanningProblem, solution: Solution, *, is_relaxed: bool = False) -> _Candidate:
+        """The parts with the replicas that serve the objective best, of several choices."""
+        planned, found = solution.outcome, list[_Candidate]()
+        for made in self.finished(problem, solution):
+            is_possible = not is_relaxed or max(made.budget_shares) <= 1
+            value, as_planned = made.minimized(_value_of(planned)) if is_possible else inf, _value_of(planned)
+            value = as_planned if isclose(value, as_planned, rel_tol=_TOLERANCE) else value
+            found.append(_Candidate(problem, solution, made, _valued(planned, value, _bound_of(planned)), value))
+            if found[-1].outcome.is_optimal:
+                break
+        return reduce(_Candidate.or_better, found)
+
+
+def _with_memory(goal: _Searched, share: float) -> _Searched:
+    """The goal with a share of its memory."""
+    match goal:
+        case Within():
+            return changed(goal, memory_bytes=int(share * goal.memory_bytes))
+        case Across():
+            limits = ((device, device.memory_bytes) for device in goal.cluster.devices)
+            devices = (d if size is None else changed(d, memory_bytes=int(share * size)) for d, size in limits)
+            return changed(goal, cluster=changed(goal.cluster, devices=tuple(devices)))
+        case _:
+            return goal
+
+
+def _valued(outcome: Optimality, value: float, bound: float) -> Optimality:
+    """The outcome with another value, and another lower bound, of what is minimized."""
+    return optimality_of(outcome.objective, value, min(bound, value), outcome.unit)
+
+
+def _value_of(outcome: Optimality) -> float:
+    """What is minimized: for tokens a second the seconds of a token."""
+    return 1 / outcome.value if outcome.unit == "tokens/s" else outcome.value
+
+
+def _bound_of(outcome: Optimality) -> float:
+    """The lower bound of what is minimized."""
+    return 1 / outcome.bound if outcome.unit == "tokens/s" else outcome.bound
+
+
+def _is_uneven(expense: Sequence[float]) -> bool:
+    """Whether equal parts, with no more transfers, would make the most expensive part much cheaper."""
+    return sum(expense) / len(expense) < max(expense) * (1 - _LARGE_GAIN)

@@ -1,0 +1,180 @@
+"""Lower bounds over all choices of replicas: each part takes the least that any choice of its own would cost it.
+
+A part computes each replicable value that it needs, or receives it. What the cheapest choice costs the part itself is a
+minimum cut (Hwang and El Gamal, 1995). Who sends the value is not charged, so no plan is below these tables, whatever
+its parts replicate. The plan that the solver finds on them is often one that keeps them: then it is optimal.
+
+Example: two groups of 5 s need a value that takes 3 s to compute and 2 s to receive.
+
+    >>> from ..instance import Workload
+    >>> from .order_ideals import ideal_tables
+    >>> none, users = Hyperedges.of([]), Hyperedges.of([(0, 1)])
+    >>> without = Workload.of([[5, 5]], [])
+    >>> replicas = Replicas(users, ((),), np.array([[3.0]]), *(np.array([n]) for n in (0, 2, 0)), without)
+    >>> load = replace(without, sharers=users, shared_bytes=np.array([0]), shared_work=replicas.work, replicas=replicas)
+    >>> tables = ideal_tables(load, most=9)
+    >>> tables.work(0, s_per_byte=1)[3].tolist()  # of the parts {0, 1}, {1} and {0}: both compute it
+    [13.0, 8.0, 8.0, 0.0]
+    >>> relaxed(tables, replicas).work(0, s_per_byte=1)[3].tolist()  # who is not first can receive it
+    [13.0, 7.0, 7.0, 0.0]
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from ..instance import Floats, Hyperedges, Ints, Replicas, quantum_for
+from ..transfers import DRIVER, SentTensor
+from .boundaries import BoundaryTables
+from .min_cut import Arc, FlowNetwork
+from .search import Evaluator, SearchResult, result_on
+
+_SOURCE: Final = 0
+_SINK: Final = 1
+_EXACT_VALUES: Final = 50  #: so many powers of two add up exactly in float64.
+
+
+@dataclass(frozen=True)
+class RelaxedTables(BoundaryTables):
+    """Tables in which each part takes the least that its replicable values can cost it."""
+
+    given: BoundaryTables  #: the tables in which each part computes the values that it needs.
+    replicas: Replicas  #: the values.
+    #: sets of values, and for each part the index of the set that its groups read.
+    needed: tuple[list[list[int]], Ints]
+    is_first: bool  #: nothing runs before the part that begins at the empty boundary: it receives no value.
+
+    without: BoundaryTables  #: the tables in which nobody computes or receives them.
+
+    def groups_between(self, i: int, j: int) -> tuple[int, ...]:
+        return self.given.groups_between(i, j)
+
+    @cached_property
+    def peak(self) -> Floats:
+        return self.without.peak
+
+    @cached_property
+    def received_from_last(self) -> Floats:
+        return self.given.received_from_last
+
+    def _sums_inside(self, numbers: Floats) -> Floats:
+        return self.without._sums_inside(numbers)  # noqa: SLF001
+
+    def _sums_of_shared(self, numbers: Floats) -> Floats:
+        return self.without._sums_of_shared(numbers)  # noqa: SLF001
+
+    def work(self, device_class: int, s_per_byte: float = 0.0) -> Floats:
+        compute = self.replicas.work[device_class]
+        least = self._cheapest(compute, np.asarray(self.replicas.tensor_bytes * s_per_byte))
+        return self._or_first(super().work(device_class) + least, self.given.work(device_class))
+
+    @cached_property
+    def shared_bytes(self) -> Floats:
+        least = self._cheapest(self.replicas.own_bytes, self.replicas.declared_bytes)
+        own = self._sums_of_shared(self.load.shared_bytes.astype(np.float64))
+        return self._or_first(own + least, self.given.shared_bytes)
+
+    def transfers(self, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
+        found = super().transfers(parts)
+        if not self.is_first:
+            return found
+        given, without = (
+            sum(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
+            for transfers in (self.given.transfers(parts), found)
+        )
+        return [*found, SentTensor(given - without, DRIVER, (0,))]
+
+    @cached_property
+    def inputs(self) -> Floats:
+        return self._or_first(super().inputs, self.given.inputs)
+
+    def _or_first(self, least: Floats, exact: Floats) -> Floats:
+        if self.is_first:
+            least[:, 0] = exact[:, 0]
+        return least
+
+    def _cheapest(self, compute: Floats | Ints, receive: Floats | Ints) -> Floats:
+        """For each part the cheapest way to have the values that its groups read."""
+        needed, kind = self.needed
+        costs = [cheapest_replicas(self.replicas.sources, values, compute, receive) for values in needed]
+        return np.asarray(np.array(costs, dtype=np.float64)[kind])
+
+
+def relaxed_result(
+    found: SearchResult,
+    bound: float,
+    evaluate: Evaluator,
+    with_one_more: Callable[[BoundaryTables], float],
+    lower_bound_over: Callable[[BoundaryTables], float] = lambda _: -np.inf,
+) -> tuple[SearchResult | None, float, float]:
+    """The best result on relaxed tables, and lower bounds of the first value of plans; `bound` is known before.
+
+    The first bound is of plans whose parts each hold a group, the second, which `with_one_more` finds, of plans with a
+    part more, which holds nothing but replicable values. `lower_bound_over` serves where `evaluate` may miss the best.
+    """
+    tables, replicas = found.tables, found.tables.load.replicas
+    if not tables.is_complete or found.chain.values[0] <= bound:
+        return None, bound, bound
+    if replicas is None:
+        bound = bound if found.is_optimal else max(bound, lower_bound_over(tables))
+        return None, bound, bound
+    least = relaxed(tables, replicas)
+    best = result_on(least, evaluate)
+    if best is None or best.chain.values[0] <= bound:
+        return best, bound, bound
+    proven = best.chain.values[0] if best.chain.is_best else max(bound, lower_bound_over(least))
+    return best, proven, max(bound, with_one_more(replace(least, is_first=False)))
+
+
+def relaxed(tables: BoundaryTables, replicas: Replicas) -> RelaxedTables:
+    """The tables of the same parts, with the least that each can take."""
+    fields = {name: getattr(tables, name) for name in BoundaryTables.__dataclass_fields__} | {"load": replicas.without}
+    without = replace(tables, load=replicas.without)
+    needed = _needed(tables, replicas)
+    return RelaxedTables(**fields, given=tables, replicas=replicas, needed=needed, is_first=True, without=without)
+
+
+def _needed(tables: BoundaryTables, replicas: Replicas) -> tuple[list[list[int]], Ints]:
+    """Sets of values, and for each part the index of the set that its groups read."""
+    by_groups: dict[tuple[int, ...], list[int]] = {}
+    for value, groups in enumerate(replicas.readers.groups_of_items):
+        by_groups.setdefault(tuple(groups), []).append(value)
+    by_groups.pop((), None)
+    # Of more kinds of values than sums can tell apart the last are left out: a part takes no less with them.
+    kinds = dict(list(by_groups.items())[:_EXACT_VALUES])
+    edges, bits = Hyperedges.of(list(kinds)), np.left_shift(1, np.arange(len(kinds)))
+    sums = replace(tables, load=replace(tables.load, sharers=edges, shared_bytes=bits)).shared_bytes
+    masks, kind = np.unique(sums, return_inverse=True)
+    sets = [[v for i, values in enumerate(kinds.values()) if int(mask) >> i & 1 for v in values] for mask in masks]
+    return sets, np.asarray(kind).reshape(sums.shape)
+
+
+def cheapest_replicas(
+    sources: Sequence[Sequence[int]], needed: Sequence[int], compute: Floats | Ints, receive: Floats | Ints
+) -> float:
+    """The least that a part pays for the values that it needs: each is received, or computed from its sources.
+
+    >>> cheapest_replicas([(), (0,)], [1], compute=np.array([9, 1]), receive=np.array([2, 4]))
+    3.0
+    """
+    if not needed:
+        return 0.0
+    unit = quantum_for(float(compute[np.isfinite(compute)].sum() + receive.sum()))
+    arcs: list[Arc] = [(_value(value), _SINK, None) for value in needed]
+    waiting, seen = list(needed), set(needed)
+    while waiting:
+        value = waiting.pop()
+        arcs.append((_SOURCE, _value(value) + 1, int(compute[value] / unit) if compute[value] < np.inf else None))
+        arcs.append((_value(value) + 1, _value(value), int(receive[value] / unit)))
+        arcs += [(_value(source), _value(value) + 1, None) for source in sources[value]]
+        waiting += (new := set(sources[value]) - seen)
+        seen |= new
+    return FlowNetwork(2 * len(sources) + 2, arcs).push_max_flow(_SOURCE, _SINK) * unit
+
+
+def _value(value: int) -> int:
+    """The vertex of a value; the next one is that of computing it."""
+    return 2 * value + 2
