@@ -174,7 +174,7 @@ class _Planner(Finisher):
             outcome=self._as_known(best.outcome, best.problem),
             inside_layers=best.inside_layers,
             unlimited=self._unlimited(goal),
-            front=best.solution.front,
+            front=_front_with(best.made, best.solution.front),
             reasons=reasons(best.solution, best.problem),
             model=self.analysis.model,
         )
@@ -324,6 +324,16 @@ def _with_memory(goal: _Searched, share: float) -> _Searched:
             return changed(goal, cluster=changed(goal.cluster, devices=tuple(devices)))
         case _:
             return goal
+
+
+def _front_with(made: Plan, front: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """The Pareto front as searched, and on it a plan that what it recomputes made better; see `Solution.front`."""
+    if made.times is None or not front:
+        return front
+    period, latency = made.times.period_s, made.times.latency_s
+    if any(p <= period * (1 + _TOLERANCE) and s <= latency * (1 + _TOLERANCE) for p, s in front):
+        return front
+    return tuple(sorted([(period, latency), *((p, s) for p, s in front if p < period or s < latency)]))
 
 
 def _valued(outcome: Optimality, value: float, bound: float) -> Optimality:

@@ -433,7 +433,7 @@ def test_a_missing_folder_is_an_error_before_planning(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("planned for nothing")
 
-    monkeypatch.setattr("graphcut.planning.plans.plan", never)
+    monkeypatch.setattr("graphcut.planning.planner.plan", never)
     result = run("plan", llm, "--num-splits", 2, "-o", tmp_path / "none" / "plan.json")
     assert result.code in {2, 3}
     assert "defect" not in result.error[1]
@@ -446,7 +446,7 @@ def test_an_interrupt_while_planning_leaves_nothing(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphcut.planning.plans.plan_into", interrupted)
+    monkeypatch.setattr("graphcut.planning.planner.plan_into", interrupted)
     result = run(command, llm, "--num-splits", 2, "-o", tmp_path / "out")
     assert (result.code, result.out, holdings(tmp_path)) == (130, "", set())
 

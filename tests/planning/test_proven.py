@@ -7,20 +7,22 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 import graphcut
-from graphcut import Analysis, Plan
+from graphcut import Analysis, Plan, demos
 from graphcut.core.errors import GraphcutError
 from graphcut.core.graph import partition
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.weighing import Costs, weigh
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.disk_size import serialized_sizes
-from graphcut.planning.goals import Across, Into, Limits, Within
+from graphcut.planning.goals import Across, Into, Limits, Recomputing, Within
 from graphcut.planning.planner import plan
 from graphcut.planning.plans import ANY_DEVICE
 from graphcut.planning.predictions import part_metrics
@@ -144,3 +146,59 @@ def test_no_division_beats_a_bound_and_so_none_beats_what_is_proven(seed: int, o
         assert bound <= value, goal
         never = plan(analysis, goal, costs=costs, limits=Limits(inside_layers=True, recompute="never"))
         assert bound * (1 - 1e-9) <= minimized(never)[0], goal
+
+
+def layered(layers: int) -> ModelProto:
+    """Equal layers of four products with weights of 64 KiB."""
+    nodes, weights, read = [], [], "x"
+    for layer, kind in itertools.product(range(layers), ("Relu", "Tanh", "Sigmoid", "Softplus")):
+        name = f"/layers.{layer}/{kind}"
+        weights.append(numpy_helper.from_array(np.zeros((128, 128), dtype=np.float32), f"{name}.weight"))
+        nodes.append(helper.make_node("MatMul", [read, f"{name}.weight"], [f"{name}.in"], name=f"{name}/MatMul"))
+        nodes.append(helper.make_node(kind, [f"{name}.in"], [f"{name}.out"], name=name))
+        read = f"{name}.out"
+    return model_of(nodes, [floats("x", 1, 128)], [floats(read, 1, 128)], weights)
+
+
+@pytest.mark.parametrize(
+    ("layers", "parts", "products", "inside"),
+    [(4, 2, [16, 16], None), (3, 2, [12, 12], True), (11, 2, [40, 48], None)],
+)
+def test_layers_are_cut_unasked_where_that_saves_a_tenth(
+    layers: int, parts: int, products: list[int], inside: Literal[True] | None, opened: Draw
+) -> None:
+    analysis = graphcut.analyze(opened(layered(layers)))
+    made = plan(analysis, Into(parts, "bytes"))
+    assert sorted(map(len, made.parts)) == products
+    assert made.outcome is not None
+    assert (made.outcome.is_optimal, made.outcome.keeps_layers) == (True, inside is None)
+    assert made.parts == plan(analysis, Into(parts, "bytes"), limits=Limits(inside_layers=inside or False)).parts
+
+
+def test_layers_are_kept_whole_if_that_is_asked_for(opened: Draw) -> None:
+    kept = plan(graphcut.analyze(opened(layered(3))), Into(2, "bytes"), limits=Limits(inside_layers=False))
+    assert sorted(map(len, kept.parts)) == [8, 16]
+    assert kept.outcome is not None
+    assert (kept.outcome.is_optimal, kept.outcome.keeps_layers) == (True, True)
+
+
+RECOMPUTING: tuple[Recomputing, ...] = ("auto", "never")
+OPTIONS = [(inside, recompute) for inside in (None, False, True) for recompute in RECOMPUTING]
+
+
+@pytest.mark.parametrize("name", ["llm", "unet", "multitask"])
+def test_no_option_beats_a_bound_and_so_none_beats_what_is_proven(name: str, tmp_path: Path) -> None:
+    """A plan that keeps layers whole is compared with all that do."""
+    demos.write(name, tmp_path / "m.onnx", **({"layers": 1} if name == "llm" else {}))  # type: ignore[arg-type]
+    analysis = graphcut.analyze(tmp_path / "m.onnx")
+    for goal in (Into(2), Within(400_000), Across(PAIR)):
+        values, bounds = {}, dict[bool, float]()
+        for inside, recompute in OPTIONS:
+            made = plan(analysis, goal, limits=Limits(inside_layers=inside, recompute=recompute))
+            assert made.outcome is not None
+            values[inside, recompute], bound = minimized(made)
+            if recompute == "auto":
+                bounds[made.outcome.keeps_layers] = max(bound, bounds.get(made.outcome.keeps_layers, 0.0))
+        whole = min(values[False, recompute] for recompute in RECOMPUTING)
+        assert bounds.get(True, 0.0) * (1 - 1e-9) <= whole, goal
+        assert bounds.get(False, 0.0) * (1 - 1e-9) <= min(values.values()), goal
