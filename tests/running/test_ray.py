@@ -26,7 +26,7 @@ from graphcut.core.manifest import Host, save_manifest
 from graphcut.inputs.generating import generate
 from graphcut.running.executors.protocol import Died, Done, Event, Lost, Ready, Step
 from graphcut.running.run_log import RunLog
-from graphcut.running.values import to_value
+from graphcut.running.values import to_array, to_value
 
 from conftest import floats, model_of
 
@@ -258,6 +258,15 @@ def test_a_tensor_made_on_a_lost_machine_is_reported_lost(
     assert Died(0, "its machine is gone") in events
     with pytest.raises(LookupError, match="a is lost"):
         executor.get(made, "a")
+
+
+def test_a_tensor_of_another_machine_comes_while_the_scheduler_goes_on(executor: RayExecutor, cascade: Cascade) -> None:
+    made = first_step(executor, cascade)
+    assert not executor.fetch([made])
+    assert executor.next_event(30) is None
+    assert executor.fetch([made])
+    expected = np.ones((ROWS, 4)) @ np.random.default_rng(0).normal(size=(4, 4))
+    np.testing.assert_allclose(to_array(executor.get(made, "a"), cascade.tensors["a"]), expected, rtol=1e-5)
 
 
 def test_wake_ends_a_wait_for_events(executor: RayExecutor) -> None:

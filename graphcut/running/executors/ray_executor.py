@@ -6,7 +6,7 @@ pass through this process.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -90,6 +90,7 @@ class RayExecutor(Executor):
         self._inline: frozenset[str] = frozenset()
         self._send_locks: dict[str, Lock] = {}
         self._received: dict[str, str] = {}  # the folders with received files, by node
+        self._coming = set[Any]()  # the references to tensors that are on their way to this machine
         self._is_closing = Flag()
         self._cluster: RayCluster | None = None
         self._placement: WorkerPlacement | None = None
@@ -139,6 +140,20 @@ class RayExecutor(Executor):
     def put(self, value: Value, tensor: str) -> Handle:
         array = to_array(value, self._cascade.tensors[tensor])
         return _RayTensor(array if is_inline(array) else ray.put(array))
+
+    def fetch(self, handles: Iterable[Handle]) -> bool:
+        references = [h.data for h in cast("Iterable[_RayTensor]", handles) if isinstance(h.data, ray.ObjectRef)]
+        if not references:
+            return True
+        _, missing = ray.wait(references, num_returns=len(references), timeout=0)
+        for reference in set(missing) - self._coming:
+            self._coming.add(reference)
+            reference.future().add_done_callback(partial(self._come, reference))
+        return not missing
+
+    def _come(self, reference: Any, _: object) -> None:  # noqa: ANN401 - a reference of Ray's
+        self._coming.discard(reference)
+        self._callbacks.put(None)
 
     def get(self, handle: Handle, tensor: str) -> Value:
         data = cast("_RayTensor", handle).data
