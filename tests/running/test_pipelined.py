@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Thread, Timer, active_count
+from threading import Barrier, Event, Thread, Timer, active_count
 from time import monotonic, sleep
 from typing import Any, Literal
 from weakref import ref
@@ -21,11 +21,14 @@ from onnx import helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, ModelSplitter, Pipeline, RunError, RunLog, SessionConfig, UsageError, demos
+from graphcut.core.manifest import Part
 from graphcut.inputs.generating import generate
 from graphcut.running.batches import BatchAxis, batch_axis
+from graphcut.running.executors import threads
 from graphcut.running.in_process.runner import Runner
 from graphcut.running.run_log import save_trace
 from graphcut.running.scheduling.assignment import Via, assign_parts
+from graphcut.running.stage import Stage
 from graphcut.running.values import Feeds, Outputs
 
 from conftest import floats, model_of
@@ -179,6 +182,23 @@ def test_a_pipeline_that_is_dropped_answers_what_it_got_and_is_freed(cascade: Ca
     while active_count() > before and monotonic() < end:
         sleep(0.01)
     assert active_count() == before
+
+
+@pytest.mark.parametrize("workers", [3, 8])
+def test_threads_load_at_the_same_time_and_each_part_once(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    all_load, loaded = Barrier(3, timeout=20), []
+
+    class WaitingStage(Stage):
+        def __init__(self, cascade: Cascade, part: Part, *, config: SessionConfig) -> None:
+            all_load.wait()
+            loaded.append(part.file)
+            super().__init__(cascade, part, config=config)
+
+    monkeypatch.setattr(threads, "Stage", WaitingStage)
+    assert len(list(graphcut.stream(cascade, [{"x": rows(1)}] * 3, workers=workers))) == 3
+    assert sorted(loaded) == sorted(part.file for part in cascade.parts)
 
 
 def test_stopping_early_ends_all_threads(cascade: Cascade) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -637,6 +638,22 @@ def test_starting_workers_end_with_a_killed_program(cascade: Cascade, wait_s: fl
     time.sleep(wait_s)
     process.kill()
     assert ended(process)[0] == -signal.SIGKILL
+
+
+def test_a_worker_without_a_hub_ends_even_if_its_folder_cannot_be_removed(tmp_path: Path) -> None:
+    """The folder is a mount point."""
+    world = ["unshare", "--mount", "--map-root-user", "sh", "-c", f'mount -t tmpfs tmpfs {tmp_path} && exec "$@"', "sh"]
+    if subprocess.run([*world, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system does not let one mount a folder of one's own")
+    ours, theirs = socket.socketpair()
+    code = "from graphcut.running.executors.process_worker import serve; serve()"
+    command = [sys.executable, "-c", code, str(theirs.fileno()), str(tmp_path)]
+    with subprocess.Popen([*world, *command], pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
+        ours.close()
+        has_ended = until(lambda: process.poll() is not None)
+        process.kill()
+    assert has_ended
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final
 
 import ray  # noqa: TID251 - a module of the Ray executor
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
-from ray._private import services  # noqa: TID251 - finds a cluster that was started on this machine
-from ray._private import worker as ray_worker  # noqa: TID251 - silences what Ray prints
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import RunError, UsageError
@@ -49,16 +48,16 @@ class RayCluster:
         if self._connected_here:
             self._connect(workers)
             # Ray prints lost actors and machines to stdout whatever its log settings are; graphcut reports them itself.
-            self._print = getattr(ray_worker, "print_to_stdstream", None)
+            self._print = _private("worker", "print_to_stdstream")
             if self._print is not None:
-                ray_worker.print_to_stdstream = lambda *_, **__: None
+                ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001 - see `_private`
 
     def leave(self) -> None:
         """Disconnect, and shut down a cluster that was started here."""
         if self._connected_here:
             ray.shutdown()
         if self._print is not None:
-            ray_worker.print_to_stdstream = self._print
+            ray._private.worker.print_to_stdstream = self._print  # noqa: SLF001 - see `_private`
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -143,7 +142,8 @@ def _running_address() -> str | None:
             f"{requested} is an address for Ray clients outside of the cluster, which can't exchange tensors",
             hint="run graphcut on a machine of the cluster, with RAY_ADDRESS=HOST:6379",
         )
-    address: str | None = requested or services.find_bootstrap_address(None)
+    find = _private("services", "find_bootstrap_address")
+    address: str | None = requested or (find(None) if find is not None else None)
     if not address:
         return None
     host, _, port = address.rpartition(":")
@@ -157,6 +157,16 @@ def _running_address() -> str | None:
             hint="start one there with `ray start --head`, or unset RAY_ADDRESS to use this machine alone",
         ) from None
     return address
+
+
+def _private(module: str, name: str) -> Any:  # noqa: ANN401 - a function of Ray's
+    """A function that Ray does not promise to keep; None if it has gone.
+
+    Without them, a cluster on this machine is found by RAY_ADDRESS alone, and Ray prints lost actors itself.
+    """
+    with suppress(ImportError):
+        return getattr(import_module(f"ray._private.{module}"), name, None)
+    return None
 
 
 def alive_machines() -> list[RayNode]:

@@ -33,7 +33,7 @@ class ThreadExecutor(Executor):
         self._workers: dict[int, Worker] = {}
         self._threads: list[Thread] = []
         self._stages: WeakValueDictionary[int, Stage] = WeakValueDictionary()  # while a worker holds them
-        self._lock = Lock()
+        self._loading = [Lock() for _ in cascade.parts]
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         self._workers[worker] = Worker(self._cascade, self._states, self._stage)
@@ -107,7 +107,7 @@ class ThreadExecutor(Executor):
         return Ready(worker, frozenset(parts), self._workers[worker].placements)
 
     def _stage(self, part: int) -> Stage:
-        with self._lock:
+        with self._loading[part]:
             stage = self._stages.get(part)
             if stage is None:
                 stage = self._stages[part] = Stage(self._cascade, self._cascade.parts[part], config=self._config)
