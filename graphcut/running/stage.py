@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector, SessionIOBinding
 
 from ..core.digests import DataFile, FileVersion, unchanged_version, version_of
 from ..core.errors import RunError
@@ -25,7 +24,14 @@ computed at load time and held in memory as well (as it is by ONNX Runtime befor
 _REPLACED: Final = "copy it again, or split the model again; don't change a cascade while it runs"
 
 _NO_BUFFERS: Final[Values] = MappingProxyType({})
-_CPU_MEMORY: Final = ort.OrtDevice.make("cpu", 0)._get_c_device()  # noqa: SLF001 - see `Stage._run_bound`
+
+try:  # what ONNX Runtime's Python classes wrap. A version in which it is missing is used by way of these classes.
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector, SessionIOBinding
+
+    _CPU_MEMORY = ort.OrtDevice.make("cpu", 0)._get_c_device()  # noqa: SLF001 - see `Stage._run_bound`
+    _HAS_WRAPPED = hasattr(ort.OrtValue, "_get_c_value")
+except (ImportError, AttributeError):
+    _HAS_WRAPPED = False
 
 
 Optimization = Literal["none", "basic", "all"]  #: which graph optimizations ONNX Runtime makes.
@@ -91,7 +97,6 @@ class Stage:
         self.part = part
         self._writes = list(part.writes)
         self._tensors = {name: cascade.tensors[name] for name in (*part.reads, *part.writes)}
-        self._is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
         versions = check_unchanged(cascade, part) if config.is_checked else {}
         file = cascade.file(part)
         settings = cascade.settings(part)
@@ -113,6 +118,8 @@ class Stage:
         for file, version in versions.items():
             if not file.exists() or version_of(file) != version:
                 raise RunError(f"{file} was changed while it was loaded", hint=_REPLACED)
+        is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
+        self._is_bound = is_numeric and _HAS_WRAPPED and hasattr(self._session, "_sess")
         self._bindings: list[SessionIOBinding] = []
         self._mapped = [(file, versions[file]) for file in map(cascade.root.joinpath, part.data) if versions]
 
@@ -152,7 +159,7 @@ class Stage:
                     raise RunError(f"{file} was overwritten while it was used", hint=_REPLACED)
 
     def _run(self, fed: Values, buffers: Values) -> dict[str, Value]:
-        if not self._is_numeric:
+        if not self._is_bound:
             return run_session(self._session, fed, self._writes, self._tensors)
         with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
             if buffers:

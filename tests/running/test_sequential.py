@@ -27,6 +27,7 @@ from graphcut.running.values import Feeds, Outputs
 from conftest import floats, model_of
 
 EXACT = SessionConfig(optimize="none")
+InferenceSession = ort.InferenceSession
 Array = NDArray[Any]
 
 
@@ -407,3 +408,26 @@ def test_an_output_of_another_shape_than_declared_passes_with_a_warning(
     with pytest.warns(graphcut.ShapeWarning, match=r"output 'y' has shape \[1, 2\], and the model declares"):
         outputs = ANSWERS[via](cascade, {"x": x})
     np.testing.assert_array_equal(outputs["y"], x)
+
+
+class PublicSession:
+    """A session of an ONNX Runtime that has its public methods alone."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of InferenceSession
+        self.session = InferenceSession(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.session, name)
+
+
+@pytest.mark.parametrize("run", [graphcut.run, partial(submitted, via="threads")])
+def test_the_public_methods_of_onnx_runtime_suffice(
+    chain: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[Cascade, Feeds], Outputs]
+) -> None:
+    cascade = graphcut.split(chain, At(("exp", "neg")))
+    x = np.array([[1, -2, 3, 0]], np.float32)
+    expected = graphcut.run(cascade, {"x": x})
+    monkeypatch.setattr(ort, "InferenceSession", PublicSession)
+    np.testing.assert_array_equal(run(cascade, {"x": x})["y"], expected["y"], strict=True)
