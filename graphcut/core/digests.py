@@ -56,13 +56,18 @@ class FileVersion(NamedTuple):
     ctime_ns: int
 
 
-_unchanged: Final[set[tuple[FileVersion, str]]] = set()
-"""The versions of files that were read, each with the digest that it has."""
+_unchanged: Final[set[tuple[FileVersion, str]]] = set()  #: the versions of files that were read, each with its digest.
 
 
 def digest_of(raw: bytes) -> str:
     """The SHA-256 of some bytes: `sha256:` and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(raw).hexdigest()}"
+
+
+def file_digest(file: Path) -> str:
+    """The same of the bytes of a file."""
+    with file.open("rb") as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
 def version_of(file: Path) -> FileVersion:
@@ -81,25 +86,19 @@ def unchanged_version(file: Path, expected: str | DataFile) -> FileVersion | Non
         OSError: the file can't be read.
     """
     begin_ns, version = time.time_ns(), version_of(file)
-    if isinstance(expected, DataFile):
-        if version.bytes != expected.bytes:
-            return None
-        if expected.digest is None:
-            return version
-    known = version, expected if isinstance(expected, str) else digest_of(msgspec.json.encode(expected))
+    if isinstance(expected, DataFile) and version.bytes != expected.bytes:
+        return None
+    digest = expected.digest if isinstance(expected, DataFile) else expected
+    if digest is None:
+        return version
+    known = version, digest if isinstance(digest, str) else digest_of(msgspec.json.encode(digest))
     if known not in _unchanged:
-        if not _has_content(file, expected) or version_of(file) != version:
+        is_same = file_digest(file) == digest if isinstance(digest, str) else not wrong_blocks(file, digest)
+        if not is_same or version_of(file) != version:
             return None
         if begin_ns - version.ctime_ns > _CLOCK_TICK_NS:
             _unchanged.add(known)
     return version
-
-
-def _has_content(file: Path, expected: str | DataFile) -> bool:
-    if isinstance(expected, DataFile):
-        return expected.digest is None or not wrong_blocks(file, expected.digest)
-    with file.open("rb") as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}" == expected
 
 
 def wrong_blocks(file: Path, digest: Digest) -> list[int]:

@@ -5,7 +5,7 @@ tensors (value_info), nor the files and offsets of large tensors.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from google.protobuf.message import Message
@@ -30,17 +30,15 @@ def graph_digest(model: ModelProto) -> str:
 
 def canonical_messages(model: ModelProto) -> Iterator[bytes]:
     """The canonical bytes of all messages in `model`, in a canonical order."""
-    rest = ModelProto()
-    copy_fields(model, rest, but={"graph", "functions", "training_info"})
+    rest, graph, head = head_of(model), model.graph, GraphProto()
+    head.CopyFrom(rest.graph)
+    rest.ClearField("graph")
     yield rest.SerializeToString(deterministic=True)
     yield from sorted(map(canonical, model.functions))
-    graph = model.graph
-    head = GraphProto(name=graph.name, doc_string=graph.doc_string)
     # In IR 3 every initializer is an input as well, and only the order of the other inputs counts.
     listed = {t.name for t in graph.initializer} if model.ir_version < FIRST_IR_WITH_DEFAULTS else set()
     head.input.extend(sorted(graph.input, key=lambda value: value.name if value.name in listed else ""))
     head.output.extend(graph.output)
-    head.metadata_props.extend(graph.metadata_props)
     yield head.SerializeToString(deterministic=True)
     yield from sorted(map(canonical, graph.node))
     yield from sorted(map(canonical, graph.initializer))
@@ -48,15 +46,17 @@ def canonical_messages(model: ModelProto) -> Iterator[bytes]:
     yield from sorted(note.SerializeToString(deterministic=True) for note in graph.quantization_annotation)
 
 
-def copy_fields(source: ModelProto, target: ModelProto, *, but: Set[str]) -> None:
-    """Copy every field of `source` except those named `but`; includes fields that graphcut doesn't know."""
-    for field, value in source.ListFields():
-        if field.name in but:
-            continue
+def head_of(model: ModelProto) -> ModelProto:
+    """All fields of a model, unknown ones included, but functions and training_info; of its graph name and notes."""
+    head = ModelProto()
+    for field, value in model.ListFields():
         if isinstance(value, str | int | bytes):
-            setattr(target, field.name, value)
-        else:
-            getattr(target, field.name).extend(value)
+            setattr(head, field.name, value)
+        elif field.name not in {"graph", "functions", "training_info"}:
+            getattr(head, field.name).extend(value)
+    head.graph.name, head.graph.doc_string = model.graph.name, model.graph.doc_string
+    head.graph.metadata_props.extend(model.graph.metadata_props)
+    return head
 
 
 def canonical(message: Message) -> bytes:

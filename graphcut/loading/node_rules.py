@@ -1,6 +1,6 @@
 """What ONNX asks of nodes and functions: inputs, outputs, attributes, subgraphs, and calls that end."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
@@ -19,7 +19,13 @@ take it 12 s, and 40 functions that each call the next one twice stand for 2**40
 _WITH_BODIES: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators with subgraphs, which are checked even where onnx does not know the version: others rely on these."""
 
-_DAMAGED: Final = "the model is damaged; check it with onnx.checker.check_model"
+
+class _Schema(NamedTuple):
+    """What an operator or a function asks of its nodes."""
+
+    inputs: tuple[int, int]  #: the smallest and the largest number of inputs.
+    outputs: tuple[int, int]
+    attributes: Mapping[str, bool]  #: those that must be given, and whether each is a graph.
 
 
 def check_nodes(
@@ -35,34 +41,9 @@ def check_nodes(
         space = domain(node.domain)
         schema = _schema(node.op_type, space, versions.get(space, 0))
         if function := functions.get(callee_key(node)):
-            schema = _Schema((0, len(function.input)), (0, len(function.output)), (), ())
-        if schema is not None:
-            _check_node(node, schema)
-
-
-class _Schema(NamedTuple):
-    inputs: tuple[int, int]  #: the smallest and the largest number of inputs.
-    outputs: tuple[int, int]
-    attributes: tuple[str, ...]  #: those that must be given.
-    subgraphs: tuple[str, ...]  #: those of them that are graphs.
-
-
-def _check_node(node: NodeProto, schema: _Schema) -> None:
-    for what, number, (least, most) in (
-        ("input", len(node.input), schema.inputs),
-        ("output", len(node.output), schema.outputs),
-    ):
-        if not least <= number <= most:
-            limit = f"at least {least}" if number < least else f"at most {most}"
-            message = f"{place(node)} has {count(number, what)}, and its operator has {limit}"
-            raise ModelError(message, hint=_DAMAGED)
-    for name in schema.attributes:
-        if not any(attribute.name == name for attribute in node.attribute):
-            raise ModelError(f"{place(node)} has no attribute {name!r}", hint=_DAMAGED)
-    for name in schema.subgraphs:
-        if not any(a.name == name and (a.HasField("g") or a.ref_attr_name) for a in node.attribute):
-            raise ModelError(f"the attribute {name!r} of {place(node)} is not a graph", hint=_DAMAGED)
-        _check_body(node)
+            schema = _Schema((0, len(function.input)), (0, len(function.output)), {})
+        for problem in _problems(node, schema) if schema else ():
+            raise ModelError(problem, hint="the model is damaged; check it with onnx.checker.check_model")
 
 
 @cache
@@ -73,27 +54,46 @@ def _schema(op: str, space: str, version: int) -> _Schema | None:
         if space or op not in _WITH_BODIES:
             return None
         found = onnx.defs.get_schema(op)
-    needed = {name: attribute.type for name, attribute in found.attributes.items() if attribute.required}
-    graphs = [name for name, kind in needed.items() if kind == onnx.defs.OpSchema.AttrType.GRAPH]
-    return _Schema(
-        (found.min_input, found.max_input), (found.min_output, found.max_output), tuple(needed), tuple(graphs)
-    )
+    attributes = {
+        name: attribute.type == onnx.defs.OpSchema.AttrType.GRAPH
+        for name, attribute in found.attributes.items()
+        if attribute.required
+    }
+    return _Schema((found.min_input, found.max_input), (found.min_output, found.max_output), attributes)
 
 
-def _check_body(node: NodeProto) -> None:
-    """Check that a body has an input for each value it gets, and an output for each that its node carries or writes."""
-    fed = {"Loop": max(2, len(node.input)), "Scan": len(node.input), "SequenceMap": len(node.input)}.get(node.op_type)
+def _problems(node: NodeProto, schema: _Schema) -> Iterator[str]:
+    """What a schema does not allow in a node, one sentence each."""
+    for what, number, (least, most) in (
+        ("input", len(node.input), schema.inputs),
+        ("output", len(node.output), schema.outputs),
+    ):
+        if not least <= number <= most:
+            limit = f"at least {least}" if number < least else f"at most {most}"
+            yield f"{place(node)} has {count(number, what)}, and its operator has {limit}"
+    for name, is_graph in schema.attributes.items():
+        found = [attribute for attribute in node.attribute if attribute.name == name]
+        if not found:
+            yield f"{place(node)} has no attribute {name!r}"
+        elif is_graph and not any(attribute.HasField("g") or attribute.ref_attr_name for attribute in found):
+            yield f"the attribute {name!r} of {place(node)} is not a graph"
+    if True in schema.attributes.values():
+        yield from _problems_of_bodies(node)
+
+
+def _problems_of_bodies(node: NodeProto) -> Iterator[str]:
+    """A body must have an input for each value that it gets, and an output for each that its node carries or writes."""
+    reads = len(node.input)
+    fed = {"Loop": max(2, reads), "Scan": reads, "SequenceMap": reads}.get(node.op_type, 0)
     for body in subgraphs(node):
         inputs, outputs = len(body.input), len(body.output)
-        if fed is not None and inputs not in ({fed, fed - 1} if node.op_type == "Scan" else {fed}):
-            raise ModelError(f"the body of {place(node)} has {count(inputs, 'input')}, and gets {fed}", hint=_DAMAGED)
+        # A Scan of opset 8 has one input that is not fed.
+        if fed and inputs != fed and (node.op_type, inputs) != ("Scan", fed - 1):
+            yield f"the body of {place(node)} has {count(inputs, 'input')}, and gets {fed}"
         if node.op_type == "If" and outputs != len(node.output):
-            message = f"a branch of {place(node)} has {count(outputs, 'output')}, and the node {len(node.output)}"
-            raise ModelError(message, hint=_DAMAGED)
-        if node.op_type == "Loop" and fed is not None and outputs < fed - 1:
-            raise ModelError(
-                f"the body of {place(node)} has {count(outputs, 'output')}, and needs {fed - 1}", hint=_DAMAGED
-            )
+            yield f"a branch of {place(node)} has {count(outputs, 'output')}, and the node {len(node.output)}"
+        if node.op_type == "Loop" and outputs < fed - 1:
+            yield f"the body of {place(node)} has {count(outputs, 'output')}, and needs {fed - 1}"
 
 
 def place(node: NodeProto) -> str:
@@ -112,19 +112,14 @@ def check_calls(nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, Func
     nodes = list(nodes)
     called = functions_called(nodes, functions)
     calls = {key: [callee_key(node) for node in nodes_within(functions[key].node)] for key in called}
+    number: dict[FunctionKey, int] = {}
     try:
-        order = list(
-            TopologicalSorter(
-                {key: [one for one in inner if one in calls] for key, inner in calls.items()}
-            ).static_order()
-        )
+        for key in TopologicalSorter(calls).static_order():
+            number[key] = sum(number[inner] for inner in calls[key]) if key in calls else 1
     except CycleError as error:
         names = " calls ".join(repr(key[1]) for key in reversed(error.args[1]))
         raise ModelError(f"functions call themselves: {names}", hint="ONNX functions must not be recursive") from None
-    number: dict[FunctionKey, int] = {}
-    for key in order:
-        number[key] = sum(number.get(inner, 1) for inner in calls[key])
-    total = sum(number.get(callee_key(node), 0) for node in nodes_within(nodes))
+    total = sum(number[callee_key(node)] for node in nodes_within(nodes) if callee_key(node) in calls)
     if total > MAX_CALLED_NODES:
         raise ModelError(
             f"the calls of functions stand for {total:,} nodes, and at most {MAX_CALLED_NODES:,} are read",

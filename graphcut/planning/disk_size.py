@@ -10,7 +10,7 @@ from ..core.graph import Graph
 from ..core.wiring import Tensor
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
-from ..loading.fingerprint import copy_fields
+from ..loading.fingerprint import head_of
 from ..loading.model import Model
 from ..loading.subgraphs import functions_called, is_external, tensors_in
 
@@ -66,11 +66,8 @@ def serialized_sizes(model: Model) -> SerializedSizes:
     declared = {name: _declaration_bytes(tensor, values.get(name)) for name, tensor in types.items()} | inputs | outputs
     declarations = {name: number + notes.get(name, 0) for name, number in declared.items()}
     shared = (*_weights(model, inputs, notes), *_constants(model, typed), *_functions(model))
-    empty = type(proto)()
-    copy_fields(proto, empty, but={"graph", "functions", "training_info"})
-    empty.graph.name, empty.graph.doc_string = proto.graph.name, proto.graph.doc_string
-    empty.graph.metadata_props.extend(proto.graph.metadata_props)
-    return SerializedSizes(nodes, rewritten, shared, declarations, listed, empty.ByteSize() + _LONGER_BYTES)
+    head_bytes = head_of(proto).ByteSize() + _LONGER_BYTES
+    return SerializedSizes(nodes, rewritten, shared, declarations, listed, head_bytes)
 
 
 def _entry(message: Message) -> int:

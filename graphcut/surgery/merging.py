@@ -11,7 +11,7 @@ from ..core.errors import GraphcutError, ModelError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..loading.derived_tensors import helper_names
 from ..loading.external_data import lay_out, read_values, refer_to_file, write_data
-from ..loading.fingerprint import copy_fields
+from ..loading.fingerprint import head_of
 from ..loading.model import Model, load, range_in
 from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import function_key, is_external, tensors_in
@@ -108,13 +108,8 @@ def _load(file: Path) -> Model:
 
 
 def _merged(cascade: Cascade, parts: Sequence[ModelProto]) -> ModelProto:
-    merged = ModelProto()
-    first = parts[0]
-    copy_fields(first, merged, but={"graph", "functions"})
-    graph = merged.graph
-    graph.name, graph.doc_string = first.graph.name, first.graph.doc_string
-    graph.metadata_props.extend(first.graph.metadata_props)
-    graphs = [part.graph for part in parts]
+    merged = head_of(parts[0])
+    graph, graphs = merged.graph, [part.graph for part in parts]
     # The copies of a replicated node have the same first output. The node takes the index of its first copy, so that
     # it comes after the nodes whose tensors it reads.
     found: dict[str, NodeProto] = {}

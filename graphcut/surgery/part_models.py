@@ -7,7 +7,7 @@ from onnx import ModelProto, ValueInfoProto
 from ..core.errors import ModelError
 from ..core.graph import Block
 from ..loading.derived_tensors import cast, copies
-from ..loading.fingerprint import copy_fields
+from ..loading.fingerprint import head_of
 from ..loading.model import Model
 from ..loading.shape_inference import UNKNOWN
 from ..loading.subgraphs import functions_called
@@ -22,13 +22,8 @@ def part_model(model: Model, block: Block) -> ModelProto:
     """
     source = model.proto
     held = model.graph.held(block.nodes, block.replicas)
-    part = ModelProto()
-    # training_info refers to initializers of the whole graph, so it has no meaning in a part.
-    copy_fields(source, part, but={"graph", "functions", "training_info"})
+    part = head_of(source)  # training_info refers to initializers of the whole graph, so it has no meaning in a part
     graph = part.graph
-    graph.name = source.graph.name
-    graph.doc_string = source.graph.doc_string
-    graph.metadata_props.extend(source.graph.metadata_props)
     halves = {name: half for name in (*block.reads, *block.writes) if (half := half_source(model, name))}
     graph.node.extend(cast(halves[name], name) for name in block.reads if name in halves)
     own = set(block.nodes)

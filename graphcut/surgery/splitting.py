@@ -254,7 +254,19 @@ def write(
 def _files_to_replace(files: PreparedFiles, target: Path, report: Path | None, *, force: bool) -> list[Path]:
     """The files of an existing cascade in the output folder, which has no others that are in the way."""
     old = _existing_files(files, target / files.manifest_name, force=force)
-    _check_target(files, target, [*old, *([] if report is None else [report.parent.resolve() / report.name])])
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{files.folder} is a file", hint="choose another folder with -o")
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {target.parent}", hint="make it first, or choose another with -o")
+    existing = set(target.iterdir()) if target.exists() else set()
+    if files.weights == "share":
+        existing &= {target / name for name in (files.manifest_name, *(part.name for part in files.parts))}
+    if foreign := existing.difference(old, [] if report is None else [report.parent.resolve() / report.name]):
+        action = "move it away" if files.weights == "share" else "choose another folder with -o"
+        raise UsageError(
+            f"{files.folder} contains {min(foreign).name!r}, which belongs to no cascade there",
+            hint=f"{action}; graphcut deletes only what it made",
+        )
     return old
 
 
@@ -274,23 +286,6 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
         names += [name for part in found.parts for name in part.data]
     paths = [manifest.parent / name for name in names]
     return [manifest, *(path for path in paths if path.resolve().parent == manifest.parent)]
-
-
-def _check_target(files: PreparedFiles, target: Path, old: Sequence[Path]) -> None:
-    """Check that the output folder has no files but `old`; in the model's folder, that no other file is replaced."""
-    if target.exists() and not target.is_dir():
-        raise UsageError(f"{files.folder} is a file", hint="choose another folder with -o")
-    if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent}", hint="make it first, or choose another with -o")
-    existing = set(target.iterdir()) if target.exists() else set()
-    if files.weights == "share":
-        existing &= {target / name for name in (files.manifest_name, *(part.name for part in files.parts))}
-    if foreign := existing - set(old):
-        action = "move it away" if files.weights == "share" else "choose another folder with -o"
-        raise UsageError(
-            f"{files.folder} contains {min(foreign).name!r}, which belongs to no cascade there",
-            hint=f"{action}; graphcut deletes only what it made",
-        )
 
 
 def _check_space(files: PreparedFiles, target: Path) -> None:

@@ -10,7 +10,7 @@ from ..core.units import count, size
 from ..loading.fingerprint import graph_digest
 from ..loading.model import load
 from .facts import weight_facts
-from .manifest_check import wrong_bytes, wrong_facts, wrong_files
+from .manifest_check import wrong_bytes, wrong_in_part
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,17 +79,14 @@ def _objections(cascade: Cascade, part: Part) -> Iterator[str]:
             return
         yield from wrong_bytes(cascade, part)
         loaded = load(cascade.file(part))
-        yield from wrong_facts(
-            {
-                "reads": loaded.graph.reads,
-                "writes": loaded.graph.writes,
-                "nodes": len(loaded.graph.nodes),
-                **weight_facts(loaded.proto, {name: w.bytes for name, w in loaded.graph.weights.items()}),
-                "graph": graph_digest(loaded.proto),
-            },
-            part,
-        )
-        yield from wrong_files(cascade, part, loaded)
+        facts = {
+            "reads": loaded.graph.reads,
+            "writes": loaded.graph.writes,
+            "nodes": len(loaded.graph.nodes),
+            **weight_facts(loaded.proto, {name: w.bytes for name, w in loaded.graph.weights.items()}),
+            "graph": graph_digest(loaded.proto),
+        }
+        yield from wrong_in_part(cascade, part, loaded, facts)
     except OSError as error:
         yield f"a file can't be read: {error.strerror}"
     except GraphcutError as error:

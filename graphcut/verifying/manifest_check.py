@@ -8,7 +8,6 @@ part was planned for which device, and states that the user named, of which only
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +19,7 @@ from ..loading.external_data import merge_ranges
 from ..loading.model import Model
 from ..loading.shape_inference import UNKNOWN, tensor_of_type
 from ..loading.subgraphs import is_external, tensors_in
-from .facts import boundary_type, contradicts, model_facts, part_facts, shapes_contradict
+from .facts import boundary_type, contradicts, model_facts, shapes_contradict
 
 _SHOWN_ITEMS: Final = 4
 
@@ -47,59 +46,11 @@ def _wrong_devices(manifest: Manifest) -> Iterator[str]:
         yield f"the manifest gives {homeless[0]} no device, and other parts one"
 
 
-def wrong_in_part(
-    model: Model, cascade: Cascade, part: Part, loaded: Model, earlier: AbstractSet[int]
-) -> Iterator[str]:
-    """What the manifest says wrongly of a part, and which of its files are others, one sentence each.
-
-    Args:
-        model: the model.
-        cascade: the cascade.
-        part: a part, all of whose nodes and weights are the model's.
-        loaded: its model.
-        earlier: the nodes of the parts before it.
-    """
-    facts = part_facts(model, loaded.proto, earlier)
-    most, listed = facts.pop("activation_bytes"), part.activation_bytes
-    # Both count 1 for a dimension that they don't know, so only these are sure.
-    least = max((cascade.tensors[name].bytes_for(model.dims)[0] for name in part.writes), default=0)
-    names = {name for node in loaded.graph.nodes for name in (*node.reads, *node.writes)}
-    is_exact = all(model.tensor_bytes[name][1] for name in names & model.tensor_bytes.keys())
-    if listed < least or (is_exact and listed > most):
-        yield f"the manifest gives activation_bytes as {listed}, but it is {most}"
+def wrong_in_part(cascade: Cascade, part: Part, loaded: Model, facts: Mapping[str, object]) -> Iterator[str]:
+    """What the manifest says wrongly of the part that was loaded, which `facts` are to be about, one sentence each."""
     yield from wrong_facts(facts, part)
-    yield from wrong_files(cascade, part, loaded)
-    yield from wrong_bytes(cascade, part)
-
-
-def wrong_files(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
-    """What the manifest says wrongly of the boundary of a part and of its data files, one sentence each."""
-    graph, manifest = loaded.proto.graph, cascade.manifest
-    for value in (*graph.input, *graph.output):
-        if value.name in {*part.reads, *part.writes}:
-            declared, tensor = tensor_of_type(value.name, value.type), cascade.tensors[value.name]
-            # Other inputs and outputs of the model are declared as there, and their types may be known better.
-            is_own = tensor.is_plain and value.name not in {*manifest.reads, *manifest.writes}
-            # Nothing is inferred of an input of the model, except that its dimensions may be named.
-            is_invented = value.name in manifest.reads and (
-                (declared.shape is None) != (tensor.shape is None)
-                or any(
-                    isinstance(b, int) and a != b
-                    for a, b in zip(declared.shape or (), tensor.shape or (), strict=False)
-                )
-            )
-            if contradicts(declared, tensor) or is_invented or (is_own and declared != tensor):
-                yield f"{value.name!r} is {declared} in it, but {tensor} in the manifest"
-    listed, found = (tuple(sorted(data.keys() - {part.file})) for data in (part.data, loaded.data))
-    if listed != found:
-        yield f"the manifest gives data as {shown(listed)}, but it is {shown(found)}"
-    spans = merge_ranges(loaded.range_of(tensor) for tensor in tensors_in(loaded.proto) if is_external(tensor))
-    is_copy = cascade.manifest.weights == "copy"
-    for name, data in part.data.items():
-        ranges = tuple((span.offset, span.length) for span in spans if span.file == cascade.root / name)
-        expected = ((0, data.bytes),) if is_copy else ranges
-        if (data.digest is None and is_copy) or (data.digest is not None and data.digest.ranges != expected):
-            yield f"the manifest lacks a digest of all that the part reads of {name}"
+    yield from _wrong_types(cascade, part, loaded)
+    yield from _wrong_data(cascade, part, loaded)
 
 
 def wrong_bytes(cascade: Cascade, part: Part) -> Iterator[str]:
@@ -111,6 +62,34 @@ def wrong_bytes(cascade: Cascade, part: Part) -> Iterator[str]:
             first = ranges_of_blocks(data.digest.ranges)[wrong[0]][0][0]
             blocks = count(len(data.digest.blocks), "block")
             yield f"{name} has other bytes in {len(wrong):,} of {blocks}, the first at byte {first:,}"
+
+
+def _wrong_types(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
+    graph, manifest = loaded.proto.graph, cascade.manifest
+    for value in (*graph.input, *graph.output):
+        if value.name in {*part.reads, *part.writes}:
+            declared, tensor = tensor_of_type(value.name, value.type), cascade.tensors[value.name]
+            # Other inputs and outputs of the model are declared as there, and their types may be known better.
+            is_own = tensor.is_plain and value.name not in {*manifest.reads, *manifest.writes}
+            # Nothing is inferred of an input of the model, except that its dimensions may be named.
+            pairs = zip(declared.shape or (), tensor.shape or (), strict=False)
+            numbered = tensor.shape and tuple(b if isinstance(b, int) else a for a, b in pairs)
+            is_invented = value.name in manifest.reads and numbered != declared.shape
+            if contradicts(declared, tensor) or is_invented or (is_own and declared != tensor):
+                yield f"{value.name!r} is {declared} in it, but {tensor} in the manifest"
+
+
+def _wrong_data(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
+    listed, found = (tuple(sorted(data.keys() - {part.file})) for data in (part.data, loaded.data))
+    if listed != found:
+        yield f"the manifest gives data as {shown(listed)}, but it is {shown(found)}"
+    spans = merge_ranges(loaded.range_of(tensor) for tensor in tensors_in(loaded.proto) if is_external(tensor))
+    is_copy = cascade.manifest.weights == "copy"
+    for name, data in part.data.items():
+        ranges = tuple((span.offset, span.length) for span in spans if span.file == cascade.root / name)
+        expected = ((0, data.bytes),) if is_copy else ranges
+        if (data.digest is None and is_copy) or (data.digest is not None and data.digest.ranges != expected):
+            yield f"the manifest lacks a digest of all that the part reads of {name}"
 
 
 def wrong_facts(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "") -> Iterator[str]:

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..analysis.axes.factors import Factor
 from ..analysis.axes.rules import PRODUCTS
 from ..core.wiring import Tensor
 from ..costs.caches import find_caches
 from ..loading.external_data import ByteRange, read_bytes, same_bytes
-from ..loading.fingerprint import canonical, copy_fields, without_values
+from ..loading.fingerprint import canonical, head_of, without_values
 from ..loading.model import Model
 from ..loading.operations import Operation, Shape, constants_in, integers_of, operations_of
 from ..loading.shape_inference import tensor_of_type
@@ -104,8 +104,7 @@ class _Comparison:
     def _metadata(self) -> Iterator[str]:
         heads = []
         for proto in (self.model.proto, self.sharded.proto):
-            head = ModelProto()
-            copy_fields(proto, head, but={"graph", "functions", "training_info"})
+            head = head_of(proto)
             head.ir_version = max(head.ir_version, FIRST_IR_WITH_DEFAULTS)
             heads.append([canonical(head), sorted(map(canonical, proto.functions))])
         if heads[0] != heads[1]:

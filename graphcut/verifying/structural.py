@@ -15,11 +15,12 @@ Since tensors keep their names and each is written once, the parts then compute 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from google.protobuf.message import Message
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
@@ -28,13 +29,13 @@ from ..core.product import Product
 from ..core.units import count
 from ..loading.derived_tensors import cast, copies
 from ..loading.external_data import read_bytes, same_bytes
-from ..loading.fingerprint import canonical, copy_fields, graph_digest, without_values
+from ..loading.fingerprint import canonical, graph_digest, head_of, without_values
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
-from .facts import boundary_type, boundary_value, contradicts, half_source, nodes_of
-from .manifest_check import shown, wrong_in_manifest, wrong_in_part
+from .facts import boundary_type, boundary_value, contradicts, half_source, nodes_of, part_facts
+from .manifest_check import shown, wrong_bytes, wrong_in_manifest, wrong_in_part
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +83,10 @@ def prove(model: Model, cascade: Cascade) -> Proof:
         for node in nodes:
             holders.setdefault(node, []).append(part.file)
         comparison = _PartComparison(model, part, loaded)
-        found = [*comparison.objections(inner)] or [*wrong_in_part(model, cascade, part, loaded, earlier)]
+        found = [*comparison.objections(inner)]
+        if not found:
+            found += wrong_in_part(cascade, part, loaded, _facts(model, cascade, part, loaded, earlier))
+            found += wrong_bytes(cascade, part)
         objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
         rewrites = (model.graph.nodes[node].rewrite for node in nodes if node in earlier)
@@ -96,12 +100,7 @@ def prove(model: Model, cascade: Cascade) -> Proof:
 
 
 def _assignment(graph: Graph, holders: Mapping[int, Sequence[str]]) -> Iterator[str]:
-    """Check that each flowing node is in a part, and a stateful one in no other; a constant node may be in none.
-
-    Args:
-        graph: of the model.
-        holders: the files of the parts that have a node, by its index.
-    """
+    """Each flowing node must be in a part, and a stateful one in no other. `holders` are the files by its index."""
     for i in graph.flow:
         node = graph.nodes[i]
         found = holders.get(i, ())
@@ -109,6 +108,20 @@ def _assignment(graph: Graph, holders: Mapping[int, Sequence[str]]) -> Iterator[
             yield f"node {node.name!r} is in no part"
         elif node.is_stateful and len(found) > 1:
             yield f"node {node.name!r} must run once, but is in {count(len(found), 'part')}: {', '.join(found)}"
+
+
+def _facts(
+    model: Model, cascade: Cascade, part: Part, loaded: Model, earlier: AbstractSet[int]
+) -> Mapping[str, object]:
+    """What the manifest must say of a part, all of whose nodes and weights are the model's; see `part_facts`."""
+    facts = part_facts(model, loaded.proto, earlier)
+    # Both count 1 for a dimension that they don't know, so only these are sure.
+    least = max((cascade.tensors[name].bytes_for(model.dims)[0] for name in part.writes), default=0)
+    names = {name for node in loaded.graph.nodes for name in (*node.reads, *node.writes)}
+    is_exact = all(model.tensor_bytes[name][1] for name in names & model.tensor_bytes.keys())
+    if least <= part.activation_bytes and (part.activation_bytes <= facts["activation_bytes"] or not is_exact):
+        facts["activation_bytes"] = part.activation_bytes
+    return facts
 
 
 class _PartComparison:
@@ -132,11 +145,10 @@ class _PartComparison:
             yield f"it has {count(len(dropped), 'node')} that no output depends on, such as {dropped[0]!r}"
         if unused := self._loaded.unused:
             yield f"it has weights or functions that no node uses, such as {unused[0]!r}"
-        yield from self._boundary(inner)
-        yield from self._metadata()
-        yield from self._nodes()
-        yield from self._initializers()
-        yield from self._functions()
+        if head_of(self._part_proto) != head_of(self._proto):
+            yield "its IR version, opsets, metadata, configuration or the name of its graph differ from the model's"
+        for objections in (self._boundary(inner), self._nodes(), self._initializers(), self._functions()):
+            yield from objections
         yield from self._annotations()
 
     def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
@@ -161,16 +173,6 @@ class _PartComparison:
                     found == known and value.type != expected.type
                 ):
                     yield f"the declaration of {name!r} differs from the model's"
-
-    def _metadata(self) -> Iterator[str]:
-        ours, original = ModelProto(), ModelProto()
-        copy_fields(self._part_proto, ours, but={"graph", "functions", "training_info"})
-        copy_fields(self._proto, original, but={"graph", "functions", "training_info"})
-        if ours != original:
-            yield "its IR version, opsets, metadata or configuration differ from the model's"
-        a, b = self._part_proto.graph, self._proto.graph
-        if (a.name, a.doc_string, list(a.metadata_props)) != (b.name, b.doc_string, list(b.metadata_props)):
-            yield "the name, doc_string or metadata of its graph differ from the model's"
 
     def _nodes(self) -> Iterator[str]:
         producer, originals = self._model.graph.producer, self._proto.graph.node
@@ -198,8 +200,7 @@ class _PartComparison:
     def _initializers(self) -> Iterator[str]:
         ours, original = self._part_proto.graph, self._proto.graph
         weights = {tensor.name: tensor for tensor in original.initializer}
-        triples = ((tensor.name, tensor, weights.get(tensor.name)) for tensor in ours.initializer)
-        yield from self._compare("weight", triples)
+        yield from self._compare("weight", ((t.name, t, weights.get(t.name)) for t in ours.initializer))
         sparse = {s.values.name: s for s in original.sparse_initializer}
         found = ((s.values.name, s, sparse.get(s.values.name)) for s in ours.sparse_initializer)
         yield from self._compare("sparse weight", found)
@@ -219,7 +220,7 @@ class _PartComparison:
         for value in ours.value_info:
             if values.get(value.name) != value:
                 yield f"the value_info of {value.name!r} is not the model's"
-        known = {a.SerializeToString(deterministic=True) for a in original.quantization_annotation}
+        known = {note.SerializeToString(deterministic=True) for note in original.quantization_annotation}
         for annotation in ours.quantization_annotation:
             if annotation.SerializeToString(deterministic=True) not in known:
                 yield f"the quantization annotation of {annotation.tensor_name!r} is not the model's"
@@ -231,12 +232,10 @@ class _PartComparison:
                 yield f"{kind} {name!r} is not in the model"
                 continue
             pairs = list(zip(tensors_in(ours), tensors_in(original), strict=False))
-            if not any(map(is_external, chain.from_iterable(pairs))):
-                if canonical(ours) != canonical(original):
-                    yield f"{kind} {name!r} differs from the model's"
-            elif without_values(ours) != without_values(original):
+            bytes_of = without_values if any(map(is_external, chain.from_iterable(pairs))) else canonical
+            if bytes_of(ours) != bytes_of(original):
                 yield f"{kind} {name!r} differs from the model's"
-            else:
+            elif bytes_of is without_values:
                 for a, b in pairs:
                     self.weight_bytes += values_bytes(a) if is_external(a) and is_external(b) else 0
                     if not has_same_values(self._loaded, a, self._model, b):

@@ -60,7 +60,7 @@ REPEATED = two(
 def test_a_constant_written_again_with_the_same_value_is_removed_with_a_note(opened: Draw) -> None:
     model = opened(REPEATED)
     assert [node.name for node in model.graph.nodes] == ["one", "first", "second"]
-    assert model.notes == ("removed 1 Constant node that repeated another, such as that of 'a'",)
+    assert model.notes == ("removed 1 Constant node defined again with the same values",)
 
 
 @pytest.mark.parametrize("proto", [SHARED, REPEATED], ids=["shared", "repeated"])

@@ -3,12 +3,12 @@
 Transport is up to the caller: the driver reads and sends chunks, and the other machine's `PartStore` writes them.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ...core.digests import file_digest
 from ...core.errors import RunError
 from ...core.manifest import Cascade, Part
 from ...core.units import size
@@ -45,7 +45,7 @@ def with_digests(cascade: Cascade, part: Part, stamps: Mapping[str, FileStamp]) 
         RunError: a file was changed after the model was cut.
     """
     check_unchanged(cascade, part)
-    return {name: stamp._replace(sha256=_sha256(cascade.root / name)) for name, stamp in stamps.items()}
+    return {name: stamp._replace(sha256=file_digest(cascade.root / name)) for name, stamp in stamps.items()}
 
 
 def chunks(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -114,7 +114,7 @@ class PartStore:
         if not file.exists():  # an empty file has no chunks
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
-        if file.stat().st_size != stamp.size_bytes or _sha256(file) != stamp.sha256:
+        if file.stat().st_size != stamp.size_bytes or file_digest(file) != stamp.sha256:
             file.unlink()
             raise RunError(f"{name} changed while it was sent", hint="don't change a cascade while it runs")
         os.utime(file, ns=(stamp.changed_ns, stamp.changed_ns))
@@ -148,11 +148,6 @@ def _is_same(file: Path, stamp: FileStamp) -> bool:
         status = file.stat()
         if status.st_size != stamp.size_bytes:
             return False
-        return status.st_mtime_ns == stamp.changed_ns or (stamp.sha256 != "" and _sha256(file) == stamp.sha256)
+        return status.st_mtime_ns == stamp.changed_ns or (stamp.sha256 != "" and file_digest(file) == stamp.sha256)
     except OSError:
         return False
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

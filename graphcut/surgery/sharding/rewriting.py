@@ -10,7 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from ...analysis.axes.division import DividedClass, Division
 from ...analysis.axes.factors import Bounds, Factor, Parts, Sizes
 from ...analysis.axes.layouts import Layout
-from ...loading.fingerprint import copy_fields
+from ...loading.fingerprint import head_of
 from ...loading.operations import Operation, constants_in
 from ...loading.slices import Runs, SliceNote, write_note
 from ...loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures
@@ -234,12 +234,10 @@ class _Rewriting:
 
     def _model(self) -> ModelProto:
         """The model with the new nodes, and the initializers that they read whole."""
-        made, source = ModelProto(), self.proto
-        copy_fields(source, made, but={"graph", "training_info"})
+        source, made = self.proto, head_of(self.proto)
+        made.functions.extend(source.functions)
         made.ir_version = max(source.ir_version, FIRST_IR_WITH_DEFAULTS)
         graph, states = made.graph, dict(self.division.states)
-        graph.name, graph.doc_string = source.graph.name, source.graph.doc_string
-        graph.metadata_props.extend(source.graph.metadata_props)
         outputs = {value.name for value in source.graph.output}
         read = {name for node in self.drawing.nodes for name in (*node.input, *captures(node))} | outputs
         graph.node.extend(n for n in self.drawing.nodes if n.op_type != "Constant" or n.output[0] in read)
