@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from graphcut import Model, load
+from graphcut import Model, demos, load
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
 ORT_VERSION = tuple(int(number) for number in ort.__version__.split(".")[:2])
+
+LAYER_ENDS = ("/model/layers.0/add_1", "/model/layers.1/add_1")
+"""Nodes after which `external_llm` can be cut, so that each part has weights."""
 
 Draw = Callable[..., Model]
 
@@ -37,6 +41,24 @@ def model_of(
 def floats(name: str, *shape: int | str | None) -> ValueInfoProto:
     """A float32 tensor of that shape."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+
+
+def doubling(depth: int) -> ModelProto:
+    """Functions that each call the next one twice; the last stands for two nodes."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    model = model_of([helper.make_node("F0", ["x"], ["y"], domain="own")], [floats("x", 2)], [floats("y", 2)])
+    model.opset_import.append(opsets[1])
+    for i in range(depth):
+        op, domain = (f"F{i + 1}", "own") if i + 1 < depth else ("Relu", "")
+        pairs = (("p", "r"), ("r", "q"))
+        body = [helper.make_node(op, [a], [b], domain=domain) for a, b in pairs]
+        model.functions.append(helper.make_function("own", f"F{i}", ["p"], ["q"], body, opsets))
+    return model
+
+
+def weight(name: str, *shape: int) -> TensorProto:
+    """An initializer of ones."""
+    return numpy_helper.from_array(np.ones(shape, np.float32), name)
 
 
 @contextmanager
@@ -66,6 +88,13 @@ def chain(tmp_path: Path) -> Path:
     path = tmp_path / "chain.onnx"
     onnx.save(model_of(nodes, [floats("x", "n", 4)], [floats("y", "n", 4)]), path)
     return path
+
+
+@pytest.fixture
+def external_llm(tmp_path: Path) -> Model:
+    """A decoder of two layers, with its weights in a file beside it."""
+    demos.write("llm", tmp_path / "llm.onnx", layers=2, external=True)
+    return load(tmp_path / "llm.onnx")
 
 
 @pytest.fixture

@@ -7,20 +7,16 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from graphcut import Model, UsageError
 from graphcut.analysis.axes.classes import Blocker
 from graphcut.analysis.axes.division import Mode, apportion, divide
 from graphcut.analysis.axes.layouts import Layout
 
-from conftest import floats, model_of
+from conftest import floats, model_of, weight
 
 Open = Callable[[ModelProto], Model]
-
-
-def weight(name: str, *shape: int) -> TensorProto:
-    return numpy_helper.from_array(np.ones(shape, np.float32), name)
 
 
 def mlp(*between: NodeProto, out: str = "h") -> ModelProto:

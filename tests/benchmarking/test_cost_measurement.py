@@ -27,13 +27,9 @@ from graphcut.costs.matching import cover
 from graphcut.costs.tables import REMAINDER, read_table, save_table
 from graphcut.costs.weighing import weigh
 
-from conftest import FIXTURES, floats, model_of
+from conftest import FIXTURES, floats, model_of, weight
 
 Open = Callable[..., Model]
-
-
-def weight(name: str, *shape: int) -> TensorProto:
-    return numpy_helper.from_array(np.ones(shape, np.float32), name)
 
 
 def mlp(layers: int, width: int = 8) -> ModelProto:

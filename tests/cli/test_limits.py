@@ -17,7 +17,7 @@ from graphcut import UsageError
 from graphcut.inputs.input_files import read_inputs
 
 from command_line import SCRIPT, Result, Run, environment, llm, parts, run
-from conftest import floats, model_of
+from conftest import doubling, floats, model_of
 
 __all__ = ["llm", "parts", "run"]
 
@@ -127,19 +127,6 @@ def claiming() -> ModelProto:
     """A shape of 16 GiB in a file of 100 bytes."""
     shape = TensorProto(name="s", data_type=TensorProto.INT64, dims=[2**31 - 1], raw_data=bytes(8))
     return model_of([helper.make_node("Reshape", ["x", "s"], ["y"])], [floats("x", 2)], [floats("y", 2)], [shape])
-
-
-def doubling(depth: int) -> ModelProto:
-    """Functions that each call the next one twice."""
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    model = model_of([helper.make_node("F0", ["x"], ["y"], domain="own")], [floats("x", 2)], [floats("y", 2)])
-    model.opset_import.append(opsets[1])
-    for i in range(depth):
-        op, domain = (f"F{i + 1}", "own") if i + 1 < depth else ("Relu", "")
-        pairs = (("p", "r"), ("r", "q"))
-        body = [helper.make_node(op, [a], [b], domain=domain) for a, b in pairs]
-        model.functions.append(helper.make_function("own", f"F{i}", ["p"], ["q"], body, opsets))
-    return model
 
 
 def long_name() -> ModelProto:

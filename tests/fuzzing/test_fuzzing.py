@@ -59,10 +59,10 @@ def fuzz(examples: int) -> Callable[[Test], Test]:
     )
 
 
-def limited(call: Callable[[], object]) -> None:
-    """Call it in a process of its own, with 2 GB more memory than now, and 20 s; errors of graphcut are expected.
+def trouble_with(call: Callable[[], object]) -> str:
+    """What is wrong with a call in a process of its own, with 2 GB more memory than now and 20 s; empty if nothing is.
 
-    So a crash in native code fails the test, which then shows what was damaged.
+    Errors of graphcut are expected. A crash in native code ends the other process, so that the test shows the damage.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -74,8 +74,9 @@ def limited(call: Callable[[], object]) -> None:
     with os.fdopen(reading) as stream:
         said = stream.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code >= 0, f"ended by {signal.Signals(-code).name}; after {LIMIT_S} s that is SIGALRM"
-    assert code == 0, said
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}; after {LIMIT_S} s that is SIGALRM"
+    return said or f"code {code}" * code
 
 
 def _call_and_exit(call: Callable[[], object], writing: int) -> None:
@@ -105,10 +106,9 @@ def _call_and_exit(call: Callable[[], object], writing: int) -> None:
         (lambda: 1 // 0, "ZeroDivisionError"),
     ],
 )
-def test_whatever_is_wrong_fails_the_test(wrong: Callable[[], object], said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
-        limited(wrong)
-    limited(lambda: graphcut.open_cascade("nowhere"))
+def test_whatever_is_wrong_is_said(wrong: Callable[[], object], said: str) -> None:
+    assert said in trouble_with(wrong)
+    assert trouble_with(lambda: graphcut.open_cascade("nowhere")) == ""
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def use_model(path: Path, folder: Path) -> None:
 @given(which=st.integers(0, len(MODELS) - 1), steps=STEPS)
 def test_a_model_with_damaged_bytes(home: Path, which: int, steps: list[Step]) -> None:
     (home / "bad.onnx").write_bytes(damaged(MODELS[which], steps))
-    limited(lambda: use_model(home / "bad.onnx", home / "bad.parts"))
+    assert not trouble_with(lambda: use_model(home / "bad.onnx", home / "bad.parts"))
 
 
 @fuzz(150)
@@ -177,7 +177,7 @@ def test_a_model_with_changed_fields(home: Path, which: int, steps: list[Step]) 
     model = ModelProto.FromString(MODELS[which])
     change_fields(model, steps)
     (home / "bad.onnx").write_bytes(model.SerializeToString())
-    limited(lambda: use_model(home / "bad.onnx", home / "bad.parts"))
+    assert not trouble_with(lambda: use_model(home / "bad.onnx", home / "bad.parts"))
 
 
 @fuzz(100)
@@ -193,7 +193,7 @@ def test_a_damaged_manifest(home: Path, steps: list[Step]) -> None:
         graphcut.verify(home / "m.onnx", cascade, structural_only=True)
         graphcut.run(cascade, read_inputs(home / "x.npz", cascade.manifest.reads))
 
-    limited(use)
+    assert not trouble_with(use)
 
 
 @fuzz(100)
@@ -207,7 +207,7 @@ def test_a_damaged_plan(home: Path, steps: list[Step]) -> None:
         prepare(analysis.model, replay(analysis, path), home / "bad.parts")
         rendered_at(path, "svg", model=home / "m.onnx", dims={})
 
-    limited(use)
+    assert not trouble_with(use)
 
 
 @fuzz(100)
@@ -220,7 +220,7 @@ def test_a_damaged_cluster(home: Path, steps: list[Step]) -> None:
         simulate(scenario_at(home / "parts", read_simulated_cluster(path)), requests=20)
         graphcut.plan(home / "m.onnx", Across(read_cluster(path)))
 
-    limited(use)
+    assert not trouble_with(use)
 
 
 @fuzz(100)
@@ -228,7 +228,7 @@ def test_a_damaged_cluster(home: Path, steps: list[Step]) -> None:
 def test_a_damaged_cost_model(home: Path, steps: list[Step]) -> None:
     path = home / "bad.csv"
     path.write_bytes(damaged((home / "costs.csv").read_bytes(), steps))
-    limited(lambda: graphcut.plan(home / "m.onnx", Into(2), table=read_table(path)))
+    assert not trouble_with(lambda: graphcut.plan(home / "m.onnx", Into(2), table=read_table(path)))
 
 
 @fuzz(150)
@@ -241,4 +241,4 @@ def test_damaged_inputs(home: Path, steps: list[Step], is_inside: bool) -> None:
                 bad.writestr(name, damaged(archive.read(name), steps))
     else:
         path.write_bytes(damaged((home / "x.npz").read_bytes(), steps))
-    limited(lambda: read_inputs(path, graphcut.open_cascade(home / "parts").manifest.reads))
+    assert not trouble_with(lambda: read_inputs(path, graphcut.open_cascade(home / "parts").manifest.reads))

@@ -11,32 +11,26 @@ import onnxruntime as ort
 import pytest
 
 import graphcut
-from graphcut import Cascade, Into, MemoryCapError, Model, RunError, Runner, demos
+from graphcut import At, Cascade, MemoryCapError, Model, RunError, Runner
 from graphcut.benchmarking.comparison import compare
 from graphcut.core.digests import version_of
 from graphcut.inputs.generating import generate
 from graphcut.running import stage
 
-from conftest import openings
+from conftest import LAYER_ENDS, openings
 
 Feeds = Mapping[str, Any]
 Way = Callable[[Cascade, Iterable[Feeds]], Iterable[Any]]
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Model:
-    demos.write("llm", tmp_path / "llm.onnx", layers=2, external=True)
-    return graphcut.load(tmp_path / "llm.onnx")
+def cascade(external_llm: Model) -> Cascade:
+    return graphcut.split(external_llm, At(LAYER_ENDS))
 
 
 @pytest.fixture
-def cascade(model: Model) -> Cascade:
-    return graphcut.split(model, Into(3))
-
-
-@pytest.fixture
-def feeds(model: Model) -> list[Feeds]:
-    return [dict(generate(model, seed=seed)) for seed in range(3)]
+def feeds(external_llm: Model) -> list[Feeds]:
+    return [dict(generate(external_llm, seed=seed)) for seed in range(3)]
 
 
 def weights_of(cascade: Cascade, part: int) -> Path:
@@ -108,11 +102,11 @@ def test_a_part_whose_weights_have_a_flipped_bit_is_not_run(cascade: Cascade, fe
 
 
 def test_a_part_of_a_newer_version_beside_older_parts_is_not_run(
-    model: Model, cascade: Cascade, feeds: list[Feeds]
+    external_llm: Model, cascade: Cascade, feeds: list[Feeds]
 ) -> None:
-    data = model.path.with_name("llm.onnx.data")
+    data = external_llm.path.with_name("llm.onnx.data")
     data.write_bytes(other_weights(data, offset=data.stat().st_size - 4))
-    newer = graphcut.split(model.path, Into(3), model.path.with_name("newer"))
+    newer = graphcut.split(external_llm.path, At(LAYER_ENDS), external_llm.path.with_name("newer"))
     assert [part.sha256 for part in newer.parts] == [part.sha256 for part in cascade.parts]
     for name in ("part-2.onnx", "part-2.onnx.data"):
         update(cascade.root / name, (newer.root / name).read_bytes())
@@ -122,10 +116,12 @@ def test_a_part_of_a_newer_version_beside_older_parts_is_not_run(
 
 
 @pytest.mark.parametrize("digest", [False, True])
-def test_shared_weights_are_compared_if_they_have_digests(model: Model, feeds: list[Feeds], *, digest: bool) -> None:
-    cascade = graphcut.split(model, Into(2), weights="share", digest=digest)
+def test_shared_weights_are_compared_if_they_have_digests(
+    external_llm: Model, feeds: list[Feeds], *, digest: bool
+) -> None:
+    cascade = graphcut.split(external_llm, At(LAYER_ENDS[:1]), weights="share", digest=digest)
     graphcut.run(cascade, feeds[0])
-    file = model.path.with_name("llm.onnx.data")
+    file = external_llm.path.with_name("llm.onnx.data")
     update(file, other_weights(file))
     if digest:
         with pytest.raises(RunError, match=r"llm\.onnx\.data was changed after the model was cut"):
@@ -134,9 +130,9 @@ def test_shared_weights_are_compared_if_they_have_digests(model: Model, feeds: l
         graphcut.run(cascade, feeds[0])  # nothing is known of its content
 
 
-def test_what_other_parts_read_of_shared_weights_may_change(model: Model) -> None:
+def test_what_other_parts_read_of_shared_weights_may_change(external_llm: Model) -> None:
     """Only a part that reads changed bytes is refused."""
-    cascade = graphcut.split(model, Into(3), weights="share", digest=True)
+    cascade = graphcut.split(external_llm, At(LAYER_ENDS), weights="share", digest=True)
     starts = [
         [offset for offset, _ in data.digest.ranges]
         for part in cascade.parts

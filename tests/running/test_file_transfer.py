@@ -94,7 +94,9 @@ def test_chunks_may_arrive_in_any_order(cascade: Cascade, tmp_path: Path, monkey
 def test_an_empty_file_arrives(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     store = PartStore(tmp_path / "missing", tmp_path / "sent")
-    nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes, FIPS 180-4
+    nothing = (
+        "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes, FIPS 180-4
+    )
     assert list(chunks(tmp_path / "empty")) == []
     store.finish("empty", FileStamp(0, 7, nothing))
     assert (tmp_path / "sent" / "empty").read_bytes() == b""

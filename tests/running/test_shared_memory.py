@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import resource
 from collections.abc import Iterator
@@ -167,7 +168,15 @@ def test_the_smallest_sufficient_region_is_taken(folder: str) -> None:
     assert shared.write({"x": floats_of(LARGE * 4)})["x"].region == refs[1].region
 
 
-def test_disk_blocks_are_reserved(folder: str) -> None:
+@pytest.mark.parametrize("refusal", [None, errno.EINVAL, errno.EOPNOTSUPP])
+def test_disk_blocks_are_reserved(folder: str, refusal: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system can't reserve them they are written."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(refusal, "refused")
+
+    if refusal is not None:
+        monkeypatch.setattr("os.posix_fallocate", refuse)
     ref = SharedMemory([folder], "a").allocate({"x": TensorSpec(1, (1000, 1000))})["x"]
     status = Path(ref.region or "").stat()
     assert status.st_size >= 4_000_000

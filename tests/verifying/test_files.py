@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,23 +11,20 @@ import onnx
 import pytest
 
 import graphcut
-from graphcut import Cascade, Into, Model, Part, demos
+from graphcut import At, Cascade, Model, Part
 from graphcut.core.digests import DataFile, digest_of
 from graphcut.core.manifest import save_manifest
 from graphcut.surgery.splitting import Storage
 from graphcut.verifying.files import FileVerification, verify_files
 
-
-@pytest.fixture
-def model(tmp_path: Path) -> Model:
-    demos.write("llm", tmp_path / "llm.onnx", layers=2, external=True)
-    return graphcut.load(tmp_path / "llm.onnx")
+from conftest import LAYER_ENDS
+from tampering import flip
 
 
 @pytest.fixture
-def cascade(model: Model) -> Cascade:
-    cascade = graphcut.split(model, Into(2))
-    model.path.unlink()
+def cascade(external_llm: Model) -> Cascade:
+    cascade = graphcut.split(external_llm, At(LAYER_ENDS[:1]))
+    external_llm.path.unlink()
     return cascade
 
 
@@ -38,13 +34,6 @@ def with_part(cascade: Cascade, index: int, *, check_files: bool = True, **field
     parts[index] = msgspec.structs.replace(parts[index], **fields)
     save_manifest(msgspec.structs.replace(cascade.manifest, parts=tuple(parts)), cascade.path)
     return graphcut.open_cascade(cascade.path, check_files=check_files)
-
-
-def flip(file: Path, offset: int = 3) -> None:
-    """Flip the highest bit of the exponent of a float."""
-    raw = bytearray(file.read_bytes())
-    raw[offset] ^= 0x40
-    file.write_bytes(raw)
 
 
 def test_the_files_of_a_split_are_what_the_manifest_says_without_the_model(cascade: Cascade) -> None:
@@ -110,24 +99,24 @@ def covering(part: Part, length: int) -> dict[str, DataFile]:
 
 
 @pytest.mark.parametrize("weights", ["copy", "share"])
-def test_every_split_is_accepted(model: Model, weights: Storage) -> None:
-    found = verify_files(graphcut.split(model, Into(3), weights=weights, digest=True))
+def test_every_split_is_accepted(external_llm: Model, weights: Storage) -> None:
+    found = verify_files(graphcut.split(external_llm, At(LAYER_ENDS), weights=weights, digest=True))
     assert (found.objections, found.undigested, found.gap) == ((), (), "")
 
 
-def test_weights_without_a_digest_are_named(model: Model) -> None:
-    cascade = graphcut.split(model, Into(3), weights="share")
+def test_weights_without_a_digest_are_named(external_llm: Model) -> None:
+    cascade = graphcut.split(external_llm, At(LAYER_ENDS), weights="share")
     found = verify_files(cascade)
     assert (bool(found), found.undigested) == (True, tuple(part.file for part in cascade.parts))
     assert found.gap == "weights of 3 parts have no digest: split with --digest"
-    flip(model.path.with_name("llm.onnx.data"))
+    flip(external_llm.path.with_name("llm.onnx.data"), 3)
     assert verify_files(cascade), "nothing is known of these weights, and that is said"
 
 
-def test_a_changed_bit_of_shared_weights_is_an_objection_of_the_parts_that_read_it(model: Model) -> None:
-    cascade = graphcut.split(model, Into(3), weights="share", digest=True)
+def test_a_changed_bit_of_shared_weights_is_an_objection_of_the_parts_that_read_it(external_llm: Model) -> None:
+    cascade = graphcut.split(external_llm, At(LAYER_ENDS), weights="share", digest=True)
     starts = [data.digest.ranges[0][0] for part in cascade.parts for data in part.data.values() if data.digest]
-    flip(model.path.with_name("llm.onnx.data"), starts[2] + 3)
+    flip(external_llm.path.with_name("llm.onnx.data"), starts[2] + 3)
     objections = verify_files(cascade).objections
     assert [objection.partition(":")[0] for objection in objections] == ["llm.part-2.onnx"]
 
@@ -153,8 +142,8 @@ def test_a_file_outside_the_folder_is_not_read(cascade: Cascade) -> None:
     )
 
 
-def test_the_result_reads_well(model: Model) -> None:
-    good = graphcut.split(model, Into(2), weights="share")
+def test_the_result_reads_well(external_llm: Model) -> None:
+    good = graphcut.split(external_llm, At(LAYER_ENDS[:1]), weights="share")
     size = sum((good.root / part.file).stat().st_size for part in good.parts)
     assert str(verify_files(good)) == (
         "the files are what the manifest says\n"

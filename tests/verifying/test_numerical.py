@@ -1,0 +1,239 @@
+"""The numerical check: tensor by tensor, with the tolerance of half precision and of optimizations, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper
+from small_cascades import (
+    F16,
+    F32,
+    F64,
+    INFINITE,
+    X,
+    add,
+    additions,
+    cascade,
+    cut_proto,
+    model,
+    node,
+    tamper,
+    values,
+)
+
+import graphcut
+from graphcut import Cascade, Model
+from graphcut.verifying.numerical import HALF_TOLERANCES, TensorComparison, compare, half_tolerance
+from graphcut.verifying.structural import Proof
+
+from conftest import floats, model_of
+
+__all__ = ["cascade", "model"]
+
+
+def compared(tensor: str, part: int, **fields: Any) -> TensorComparison:  # noqa: ANN401 - fields of many types
+    flags = {"is_output": False, "is_identical": True, "is_random": False}
+    numbers = {"max_abs": 0.0, "max_rel": 0.0, "max_ulps": 0, "allowed": 0.0}
+    return TensorComparison(tensor=tensor, part=part, **{**flags, **numbers, **fields})
+
+
+def test_every_output_and_every_boundary_tensor_is_compared(model: Model, cascade: Cascade) -> None:
+    found = compare(model, cascade, X, optimized=False)
+    assert found == (compared("c", 0), compared("e", 1), compared("y", 2, is_output=True))
+
+
+def test_the_first_boundary_tensor_that_differs_is_named(tmp_path: Path) -> None:
+    """2, 3 and 4 plus 1 are 3, 4 and 5; plus 1.5 they are 3.5, 4.5 and 5.5."""
+    model, cascade = cut_proto(tmp_path, additions(0, 1, 0, 0), "s0", "s1", "s2")
+    found = compare(model, tamper(cascade, 1, add(1.5)), {"x": np.array([2, 3, 4], F32)}, optimized=False)
+    wrong = {"is_identical": False, "max_abs": 0.5, "max_rel": 0.5 / 3, "max_ulps": 2**21}
+    assert found == (
+        compared("s0", 0),
+        compared("s1", 1, **wrong),
+        compared("s2", 2, **wrong),
+        compared("s3", 3, is_output=True, **wrong),
+    )
+    assert [tensor.passes for tensor in found] == [True, False, False, False]
+
+
+def test_a_difference_makes_the_result_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cascade = cut_proto(tmp_path, additions(0, 1, 0), "s0", "s1")
+    cascade = tamper(cascade, 1, add(1.5))
+    monkeypatch.setattr("graphcut.verifying.verification.prove", lambda *_: Proof((), 3, 0, 0))
+    report = graphcut.verify(model, cascade, inputs=[{"x": np.array([2], F32)}])
+    assert not report
+    assert (report.same, report.is_identical, report.is_random) == (False, False, False)
+    assert report.first_difference is not None
+    assert (report.first_difference.tensor, report.first_difference.part) == ("s1", 1)
+
+
+def test_the_sign_of_a_zero_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits are compared: -0.0 + -0.0 is -0.0, and -0.0 + 0.0 is 0.0."""
+    model, cascade = cut_proto(tmp_path, additions(-0.0, -0.0), "s0")
+    monkeypatch.setattr("graphcut.verifying.verification.prove", lambda *_: Proof((), 2, 0, 0))
+    feeds = {"x": np.array([-0.0], F32)}
+    assert graphcut.verify(model, cascade, inputs=[feeds]).is_identical
+    report = graphcut.verify(model, tamper(cascade, 1, add(0.0)), inputs=[feeds])
+    assert not report.is_identical
+    assert not report, "bit-identical is required, and these bits differ"
+
+
+def test_a_large_integer_that_differs_by_one_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=np.int64), "s0")
+    monkeypatch.setattr("graphcut.verifying.verification.prove", lambda *_: Proof((), 2, 0, 0))
+    feeds = {"x": np.array([2**60], np.int64)}
+    assert graphcut.verify(model, cascade, inputs=[feeds])
+    assert not graphcut.verify(model, tamper(cascade, 1, add(2, np.int64)), inputs=[feeds])
+
+
+def test_nan_is_identical_to_nan(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1), "s0")
+    found = compare(model, cascade, {"x": np.array([np.nan, np.inf, -np.inf], F32)}, optimized=False)
+    assert found == (compared("s0", 0), compared("s1", 1, is_output=True))
+
+
+def test_nan_in_place_of_a_number_is_found(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1), "s0")
+    feeds = {"x": np.array([1], F32)}
+    (_, last) = compare(model, tamper(cascade, 1, add(np.nan)), feeds, optimized=False)
+    assert (last.max_abs, last.passes) == (INFINITE, False)
+
+
+# Half precision
+
+
+@pytest.mark.parametrize(("dtype", "fraction"), [(F16, 2e-3), (F32, 0.0), (F64, 0.0)])
+def test_a_model_that_computes_in_half_precision_has_a_tolerance(
+    tmp_path: Path, dtype: type[np.generic], fraction: float
+) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=dtype), "s0")
+    assert half_tolerance(model) == fraction
+    report = graphcut.verify(model, cascade, inputs=[{"x": np.array([2], dtype)}])
+    assert report
+    assert [tensor.allowed for run in report.runs for tensor in run] == [3 * fraction, 4 * fraction]
+    assert ("half precision" in report.reason) == bool(fraction)
+    assert (f"{fraction:g} of a tensor's largest value" in report.reason) == bool(fraction)
+
+
+def test_bfloat16_has_the_tolerance_of_its_precision() -> None:
+    assert HALF_TOLERANCES == {"float16": 2e-3, "bfloat16": 1.6e-2}
+
+
+def test_half_precision_beyond_the_tolerance_differs(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=F16), "s0")
+    feeds = {"x": np.array([2], F16)}
+    within = compare(model, tamper(cascade, 1, add(1 + 2**-8, F16)), feeds, optimized=False)
+    assert [(tensor.is_identical, tensor.passes) for tensor in within] == [(True, True), (False, True)]
+    beyond = compare(model, tamper(cascade, 1, add(1 + 2**-6, F16)), feeds, optimized=False)
+    assert [(tensor.is_identical, tensor.passes) for tensor in beyond] == [(True, True), (False, False)]
+
+
+def test_integers_are_exact_in_a_model_of_half_precision(tmp_path: Path) -> None:
+    """The tolerance is one of rounding: an index of 1000 that is 1001 is wrong."""
+    nodes = [
+        helper.make_node("Add", ["ids", "k"], ["shifted"], name="shifted"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        helper.make_node("Neg", ["r"], ["half"], name="neg"),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("ids", TensorProto.INT64, [1]),
+        helper.make_tensor_value_info("h", TensorProto.FLOAT16, [1]),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("shifted", TensorProto.INT64, [1]),
+        helper.make_tensor_value_info("half", TensorProto.FLOAT16, [1]),
+    ]
+    proto = model_of(nodes, inputs, outputs, [values("k", [1], np.int64)])
+    model, cascade = cut_proto(tmp_path, proto, "shifted")
+    feeds = {"ids": np.array([1000]), "h": np.array([1], F16)}
+    found = compare(model, tamper(cascade, 0, add(2, np.int64)), feeds, optimized=False)
+    assert {tensor.tensor: tensor.passes for tensor in found} == {"shifted": False, "half": True}
+
+
+# With optimisations
+
+
+def test_with_optimizations_only_outputs_are_compared_with_the_noise_allowed(model: Model, cascade: Cascade) -> None:
+    report = graphcut.verify(model, cascade, inputs=[X], optimized=True)
+    assert report
+    ((only,),) = report.runs
+    assert only.tensor == "y"
+    assert only.allowed > 0
+    assert report.reason == (
+        "with graph optimizations, 4 times what they change in the unsplit model is allowed, at least 1e-5"
+    )
+
+
+def test_a_wrong_part_differs_by_more_than_the_noise(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(0, 1), "s0")
+    feeds = {"x": np.array([2], F32)}
+    (only,) = compare(model, tamper(cascade, 1, add(1.001)), feeds, optimized=True)
+    assert only.allowed == pytest.approx(3e-5)
+    assert not only.passes
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_a_wrong_token_is_found_though_it_is_within_a_hundred_thousandth(tmp_path: Path, *, optimized: bool) -> None:
+    """Token 151000 is not token 151001."""
+    model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=np.int64), "s0")
+    feeds = {"x": np.array([150998])}
+    *_, last = compare(model, tamper(cascade, 1, add(2, np.int64)), feeds, optimized=optimized)
+    assert (last.max_abs, last.allowed, last.passes) == (1.0, 0.0, False)
+
+
+# Models that draw random numbers
+
+
+def noisy(*ends: onnx.NodeProto, output: onnx.ValueInfoProto) -> ModelProto:
+    """Noise of the shape of x, drawn at `noise`, which does not stand first in its model and does in its part."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("RandomNormalLike", ["a"], ["r"], name="noise"),
+        *ends,
+    ]
+    return model_of(nodes, [floats("x", 8)], [output])
+
+
+ADDED = (helper.make_node("Add", ["r", "a"], ["y"], name="add"),)
+
+
+def test_a_random_model_is_reported_as_random(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, noisy(*ADDED, output=floats("y", 8)), "relu")
+    report = graphcut.verify(model, cascade, inputs=[{"x": np.ones(8, F32)}])
+    assert (report.is_random, report.same, report.proof.holds) == (True, True, True)
+
+
+def test_a_random_tensor_that_no_output_depends_on_is_no_difference(tmp_path: Path) -> None:
+    """What crosses is random; the output is its length."""
+    output = helper.make_tensor_value_info("y", TensorProto.INT64, [1])
+    ends = helper.make_node("Neg", ["r"], ["n"], name="neg"), helper.make_node("Shape", ["n"], ["y"], name="shape")
+    model, cascade = cut_proto(tmp_path, noisy(*ends, output=output), "relu", "noise", "neg")
+    assert [part.reads for part in cascade.parts] == [("x",), ("a",), ("r",), ("n",)]
+    assert graphcut.verify(model, cascade, inputs=[{"x": np.ones(8, F32)}])
+
+
+def test_a_dropout_that_is_off_allows_no_difference(tmp_path: Path) -> None:
+    """It draws nothing: what comes after it is the same in every run, and must be the same in the cascade."""
+    nodes = [
+        helper.make_node("Dropout", ["x", "ratio", "training"], ["d"], name="dropout"),
+        helper.make_node("Add", ["d", "k"], ["y"], name="add"),
+    ]
+    weights = [values("ratio", 0.5), values("training", False, np.bool_), values("k", [1.0])]
+    model, cascade = cut_proto(tmp_path, model_of(nodes, [floats("x", 2)], [floats("y", 2)], weights), "dropout")
+    found = compare(model, tamper(cascade, 1, add(2.0)), {"x": np.ones(2, F32)}, optimized=False)
+    assert [(tensor.tensor, tensor.is_identical, tensor.passes) for tensor in found] == [
+        ("d", True, True),
+        ("y", False, False),
+    ]
+
+
+def test_a_wrong_part_of_a_random_model_is_found_by_the_proof(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, noisy(*ADDED, output=floats("y", 8)), "noise")
+    cascade = tamper(cascade, 1, lambda proto: setattr(node(proto, "add"), "op_type", "Sub"))
+    report = graphcut.verify(model, cascade, inputs=[{"x": np.ones(8, F32)}])
+    assert not report
+    assert report.proof.objections == ("part-1.onnx: node 'add' differs from the model's",)

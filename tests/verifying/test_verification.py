@@ -1,0 +1,139 @@
+"""`verify` as a whole: what it says if it can't compare, and what its result says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from small_cascades import (
+    F32,
+    X,
+    add,
+    additions,
+    cascade,
+    cut_proto,
+    frozen,
+    model,
+    network,
+    set_alpha,
+    tamper,
+    values,
+)
+
+import graphcut
+from graphcut import Cascade, CascadeError, Model, RunError
+from graphcut.verifying.numerical import compare
+from graphcut.verifying.structural import Proof
+from graphcut.verifying.verification import find_source
+
+from conftest import floats, model_of
+
+__all__ = ["cascade", "model"]
+
+# What verify says when it can't compare
+
+
+def test_structural_only_runs_nothing(model: Model, cascade: Cascade) -> None:
+    report = graphcut.verify(model, cascade, structural_only=True)
+    assert report
+    assert (report.runs, report.refusal) == ((), "")
+
+
+def test_nothing_is_run_if_the_proof_fails(model: Model, cascade: Cascade) -> None:
+    report = graphcut.verify(model, tamper(cascade, 1, set_alpha), inputs=[X])
+    assert (report.same, report.runs, report.is_identical) == (False, (), None)
+
+
+def test_given_inputs_that_the_model_refuses_are_an_error(model: Model, cascade: Cascade) -> None:
+    with pytest.raises(RunError, match="input 'x' is fed shape"):
+        graphcut.verify(model, cascade, inputs=[{"x": np.ones((2, 3), F32)}])
+    with pytest.raises(RunError, match=r"ONNX Runtime refuses the whole model: .*x") as caught:
+        graphcut.verify(model, cascade, inputs=[{}])
+    assert caught.value.hint == "feed it with --inputs"
+
+
+def test_a_model_that_refuses_all_inputs_is_reported_and_proved(tmp_path: Path) -> None:
+    """Nothing has 7 elements in rows of 2."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Reshape", ["a", "seven"], ["b"], name="reshape"),
+        helper.make_node("Neg", ["b"], ["y"], name="neg"),
+    ]
+    proto = model_of(nodes, [floats("x", "n", 2)], [floats("y", 7)], [values("seven", [7], np.int64)])
+    model, cascade = cut_proto(tmp_path, proto, "relu")
+    report = graphcut.verify(model, cascade)
+    assert report
+    assert report.runs == ()
+    assert "reshape" in report.refusal.lower()
+
+
+def test_inputs_of_two_sizes_are_generated(model: Model, cascade: Cascade) -> None:
+    report = graphcut.verify(model, cascade, seed=3)
+    assert report
+    assert report.is_identical
+    assert [len(run) for run in report.runs] == [3, 3]
+
+
+def test_another_model_is_refused_by_its_digest(cascade: Cascade, tmp_path: Path) -> None:
+    other = network()
+    set_alpha(other)
+    onnx.save(other, tmp_path / "other.onnx")
+    with pytest.raises(CascadeError, match=r"model\.parts was not cut from .*other\.onnx: the graphs differ") as caught:
+        graphcut.verify(graphcut.load(tmp_path / "other.onnx"), cascade)
+    assert caught.value.hint == "name the model it was cut from with --model, or split again"
+
+
+def test_a_copy_of_the_model_is_accepted(model: Model, cascade: Cascade, tmp_path: Path) -> None:
+    copy = tmp_path / "moved" / "renamed.onnx"
+    copy.parent.mkdir()
+    model.path.rename(copy)
+    with pytest.raises(CascadeError, match=r"is not at .*model\.onnx") as caught:
+        find_source(cascade)
+    assert caught.value.hint == "name it with --model FILE"
+    assert graphcut.verify(graphcut.load(copy), cascade, inputs=[X])
+
+
+def test_a_cascade_that_refuses_inputs_that_the_model_accepts_is_wrong(model: Model, cascade: Cascade) -> None:
+    """Whether the proof finds that or the run: the cascade does not do what its model does."""
+
+    assert not graphcut.verify(model, frozen(cascade), inputs=[{"x": np.ones((3, 16), F32)}])
+
+
+def every_crossing(cascade: Cascade, feeds: Mapping[str, object], model: Model) -> Iterator[str]:
+    return (tensor.tensor for tensor in compare(model, cascade, feeds, optimized=False))
+
+
+def test_an_input_that_is_an_output_is_compared_too(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="a"), helper.make_node("Neg", ["a"], ["y"], name="y")]
+    proto = model_of(nodes, [floats("x", 2), floats("s", 2)], [floats("y", 2), floats("s", 2)])
+    model, cascade = cut_proto(tmp_path, proto, "a")
+    feeds = {"x": np.ones(2, F32), "s": np.zeros(2, F32)}
+    assert list(every_crossing(cascade, feeds, model)) == ["a", "y", "s"]
+
+
+# What a result says
+
+
+def test_a_result_is_printed_in_three_lines(model: Model, cascade: Cascade) -> None:
+    assert str(graphcut.verify(model, cascade, inputs=[X])).splitlines() == [
+        "the cascade matches the model",
+        "structure: 8 nodes matched, 2 KiB of large weights compared, 1 replica",
+        "numbers: 1 run, 3 of 3 tensors bit-identical",
+    ]
+    assert str(graphcut.verify(model, cascade, structural_only=True)).splitlines()[2] == "numbers: not run"
+
+
+def test_a_printed_result_names_objections_and_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cascade = cut_proto(tmp_path, additions(0, 1), "s0")
+    cascade = tamper(cascade, 1, add(1.5))
+    assert str(graphcut.verify(model, cascade)).splitlines()[:2] == [
+        "the cascade does not match the model",
+        "structure: 2 nodes matched, 0 B of large weights compared; part-1.onnx: weight 'k1' differs from the model's",
+    ]
+    monkeypatch.setattr("graphcut.verifying.verification.prove", lambda *_: Proof((), 2, 0, 0))
+    printed = str(graphcut.verify(model, cascade, inputs=[{"x": np.array([2], F32)}]))
+    assert printed.endswith("numbers: 1 run, 1 of 2 tensors bit-identical; 's1' differs by 0.5, 0 is allowed")
