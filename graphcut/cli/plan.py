@@ -40,6 +40,10 @@ def plan(
         return
     scene = scene_of_plan(made, analyze(opened))
     print_(lambda console: draw_scene(scene, console, explain=explain))
+    if explain and not made.reasons and len(made.parts) > 1:
+        say(
+            "these cuts have no reasons: they were given, or a device has several parts, so that a cut changes them all"
+        )
     if output is not None:
         say(f"wrote {output}")
         say_next(f"graphcut split {shell_word(str(model))} --plan {shell_word(str(output))}")

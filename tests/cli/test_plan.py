@@ -464,6 +464,12 @@ def test_each_cut_is_explained(run: Run, house: Path, name: str) -> None:
     assert set(run(*words).out.splitlines()) <= set(out.splitlines())
 
 
+def test_cuts_that_were_given_have_no_reasons(run: Run, house: Path) -> None:
+    words = ("plan", house / "llm.onnx", *goal(house, "at"))
+    assert "these cuts have no reasons: they were given" in run(*words, "--explain").err
+    assert "reasons" not in run(*words).err
+
+
 def test_next_best_places_are_no_better_and_in_order(run: Run, house: Path) -> None:
     for model in ("llm", "unet", "resnet"):
         for reason in as_json(run("plan", house / f"{model}.onnx", "--num-splits", 3, "--json"))["reasons"]:

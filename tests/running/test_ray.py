@@ -195,6 +195,18 @@ def test_answers_are_exact_and_in_order(cascade: Cascade, rows: int) -> None:
 
 
 @pytest.mark.usefixtures("machines")
+def test_a_device_with_several_parts_runs_them_all(tmp_path: Path) -> None:
+    """As interleaved plans have it: the first and the last part are on one device."""
+    made = planned(model_in_three(tmp_path))
+    parts = tuple(msgspec.structs.replace(part, device=DEVICES[i % 2]) for i, part in enumerate(made.parts))
+    save_manifest(msgspec.structs.replace(made.manifest, devices=made.manifest.devices[:2], parts=parts), made.path)
+    interleaved, feeds = graphcut.open_cascade(made.path), feeds_of(12)
+    with graphcut.Pipeline(interleaved, via="ray", config=ONE) as pipeline:
+        assert set(pipeline.workers) == set(DEVICES[:2])
+        expect_equal([pipeline.submit(feed).result() for feed in feeds], interleaved, feeds)
+
+
+@pytest.mark.usefixtures("machines")
 @pytest.mark.parametrize("demo", ["multitask", "control-flow"])
 def test_cascades_without_devices_run_on_any_node(tmp_path: Path, demo: str) -> None:
     demos.write(demo, tmp_path / "model.onnx")
