@@ -9,18 +9,20 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
 from typer import Option
 
 from ..core.errors import UsageError
 from ..core.units import count, duration
 from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, SessionOptions, States, Via, Workers, open_
 from .input_files import is_random, say_generated
-from .output import print_, print_json, say
+from .output import complain, print_, print_json, say
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..running.decoding.generation import Generation
 
+_SOME_FAILED: Final = 3
 _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 
 
@@ -34,6 +36,7 @@ def generate(
     max_context: Annotated[int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most.")] = None,
     inputs: Inputs = None,
     state: States = None,
+    batch: Annotated[int, Option(metavar="N", min=1, help="Sequences that are decoded together at most.")] = 8,
     via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
     workers: Workers = None,
     as_json: AsJson = False,
@@ -41,7 +44,7 @@ def generate(
     """Generate tokens with a decoder, greedily.
 
     Every part keeps its own KV cache. Token ids are printed as they come. --inputs gives inputs that are the same at
-    every step, or initial states; `random` generates the former.
+    every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
     from ..core.states import parse_state_pairs
     from ..running.decoding.generation import generate as decode
@@ -59,6 +62,8 @@ def generate(
         states=states,
         dims=original.dims,
         max_context=max_context,
+        batch=batch,
+        on_error="skip" if len(prompts) > 1 else "raise",
         via=via,
         workers=workers,
         config=session.session_config(),
@@ -67,9 +72,15 @@ def generate(
     if as_json:
         from ..drawing.run_records import generation_record
 
-        print_json(generation_record(cascade, tokens, list(zip(prompts, made, strict=True)), times[0], _rate(times)))
-    else:
+        began = times[0] if times else None
+        print_json(generation_record(cascade, tokens, list(zip(prompts, made, strict=True)), began, _rate(times)))
+    elif times:
         _summarize(cascade, tokens, made, times)
+    for _, error in sorted(tokens.errors.items()):
+        complain(str(error))
+    if tokens.errors:
+        complain(f"{len(tokens.errors)} of {count(len(prompts), 'sequence')} failed")
+        raise typer.Exit(_SOME_FAILED)
 
 
 def _prompts_and_inputs(
@@ -137,6 +148,8 @@ def _printed(tokens: Generation, sequences: int, *, is_silent: bool) -> tuple[li
         while not is_silent and sequences > 1 and printed in tokens.ends:
             _put(" ".join(map(str, made[printed])) + "\n")
             printed += 1
+    if not is_silent and sequences > 1:  # what failed after the last token
+        _put("".join(" ".join(map(str, row)) + "\n" for row in made[printed:]))
     if not is_silent and sequences == 1:
         _put("\n")
     return made, times

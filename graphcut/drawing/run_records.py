@@ -21,6 +21,7 @@ class SequenceRecord(msgspec.Struct, frozen=True):
     prompt: Sequence[int]  #: its token ids.
     tokens: Sequence[int]  #: the generated token ids.
     end: FinishReason  #: why it ended.
+    error: str | None  #: the message, if it failed.
 
 
 class PartRunRecord(msgspec.Struct, frozen=True):
@@ -43,7 +44,7 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="sch
     """Generated sequences; `tokens_per_s` is the rate after the first token, null if there is only one."""
 
     sequences: tuple[SequenceRecord, ...]  #: one for each prompt.
-    first_token_s: float  #: seconds until the first token.
+    first_token_s: float | None  #: seconds until the first token; null if there is none.
     tokens_per_s: float | None  #: rate after the first token; null if there is only one.
     parts: tuple[PartRunRecord, ...]  #: one for each part.
     deaths: tuple[DeathRecord, ...]  #: workers that ended and were replaced.
@@ -53,14 +54,17 @@ def generation_record(
     cascade: Cascade,
     generation: Generation,
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-    first_token_s: float,
+    first_token_s: float | None,
     tokens_per_s: float | None,
 ) -> GenerationRecord:
     """The document of a generation that is over; `sequences` are prompts and the tokens generated for them."""
     log = generation.log
     totals = [log.total_of(index) for index in range(len(cascade.parts))]
     return GenerationRecord(
-        sequences=tuple(SequenceRecord(*pair, generation.ends[i]) for i, pair in enumerate(sequences)),
+        sequences=tuple(
+            SequenceRecord(*pair, generation.ends[i], str(generation.errors[i]) if i in generation.errors else None)
+            for i, pair in enumerate(sequences)
+        ),
         first_token_s=first_token_s,
         tokens_per_s=tokens_per_s,
         parts=tuple(

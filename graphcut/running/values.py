@@ -4,7 +4,6 @@ Numeric tensors are OrtValues: nothing is copied, and types that numpy lacks (bf
 Strings, sequences, maps and optionals are the Python objects that ONNX Runtime takes and returns.
 """
 
-import ctypes
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -58,11 +57,18 @@ def bits_type(dtype: str) -> np.dtype[Any]:
     return np.dtype(NON_NUMPY_TYPES[dtype][0] if dtype in NON_NUMPY_TYPES else dtype)
 
 
+class _Memory:
+    """The memory of a tensor for numpy, whose arrays keep it alive, and with it the tensor."""
+
+    def __init__(self, value: ort.OrtValue) -> None:
+        self.value = value
+        place, size = (value.data_ptr(), False), (value.tensor_size_in_bytes(),)
+        self.__array_interface__ = {"data": place, "shape": size, "typestr": "|u1", "version": 3}
+
+
 def memory_of(value: ort.OrtValue) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of a tensor of numbers, where they are. The array keeps `value` alive."""
-    memory = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
-    memory.value_ = value
-    return np.frombuffer(memory, np.uint8)
+    return np.asarray(_Memory(value))
 
 
 def is_numeric_tensor(tensor: Tensor) -> bool:
@@ -169,3 +175,8 @@ def ml_dtypes_name(dtype: str) -> str:
 def zeros(tensor: Tensor, shape: tuple[int, ...]) -> Value:
     """A tensor of zeros, of the element type of `tensor`."""
     return from_array(np.zeros(shape, bits_type(tensor.dtype)), tensor)
+
+
+def rows_of(value: Value, tensor: Tensor, axis: int, rows: Sequence[int]) -> Value:
+    """Some rows of a tensor along `axis`."""
+    return from_array(np.ascontiguousarray(to_array(value, tensor, copy=False).take(rows, axis)), tensor)

@@ -55,9 +55,11 @@ def test_json_has_sequences_times_and_parts(run: Run, parts: Path, expected: lis
     told = json.loads(result.out)
     assert result.err == ""
     assert told["sequences"] == [
-        {"prompt": prompt, "tokens": row, "end": "max_tokens"} for prompt, row in zip(PROMPTS, expected, strict=True)
+        {"prompt": prompt, "tokens": row, "end": "max_tokens", "error": None}
+        for prompt, row in zip(PROMPTS, expected, strict=True)
     ]
-    assert [(part["file"], part["steps"]) for part in told["parts"]] == [("part-0.onnx", 18), ("part-1.onnx", 18)]
+    # A batch of two: two tokens of each prompt, then the third of the longer one, and nine steps from there on.
+    assert [(part["file"], part["steps"]) for part in told["parts"]] == [("part-0.onnx", 10), ("part-1.onnx", 10)]
     assert told["first_token_s"] > 0
     assert told["tokens_per_s"] > 0
     assert told["deaths"] == []
@@ -153,6 +155,29 @@ def test_input_ids_can_not_be_given_as_inputs(run: Run, parts: Path, tmp_path: P
 def test_a_token_outside_the_vocabulary_is_named(run: Run, parts: Path) -> None:
     result = run("generate", parts, "--prompt-ids", "99999")
     assert (result.code, result.error[0]) == (3, "token id 99999 of prompt 0 is outside the vocabulary (32)")
+
+
+def test_of_several_sequences_one_that_fails_ends_alone(run: Run, parts: Path, expected: list[list[int]]) -> None:
+    words = ("--prompt-ids", "1,15,27", "--prompt-ids", "99999,1", "--prompt-ids", "4,5", "--max-tokens", 9)
+    result = run("generate", parts, *words, "--quiet")
+    assert (result.code, result.out) == (3, f"{spaced(expected[0])}\n{spaced(expected[1])}")
+    why = "token id 99999 of prompt 1 is outside the vocabulary (32)"
+    assert result.err == f"{why}\n1 of 3 sequences failed\n"
+    told = json.loads(run("generate", parts, *words, "--json").out)["sequences"]
+    assert [(one["tokens"], one["end"], one["error"]) for one in told] == [
+        (expected[0], "max_tokens", None),
+        ([], "failed", why),
+        (expected[1], "max_tokens", None),
+    ]
+
+
+def test_all_sequences_may_fail(run: Run, parts: Path) -> None:
+    words = ("--prompt-ids", "4294967297", "--prompt-ids", "99999", "--max-tokens", 9)
+    result = run("generate", parts, *words)
+    assert (result.code, result.out) == (3, "\n\n")
+    assert result.err.splitlines()[-1] == "2 of 2 sequences failed"
+    told = json.loads(run("generate", parts, *words, "--json").out)
+    assert (told["first_token_s"], told["tokens_per_s"]) == (None, None)
 
 
 def test_a_closed_pipe_ends_generating_silently(parts: Path) -> None:

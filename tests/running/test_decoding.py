@@ -346,8 +346,8 @@ def test_sequences_in_flight_do_not_disturb_each_other(tmp_path: Path, window: i
 
 def test_sequences_take_turns(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, with_concat()), 2)
-    found = list(generate(cascade, PROMPTS[:2], max_tokens=3, window=2))
-    assert [token.sequence for token in found] == [0, 1, 0, 1, 0, 1]
+    found = list(generate(cascade, PROMPTS[:2], max_tokens=3, window=2, batch=1))
+    assert [token.sequence for token in found] == [1, 0, 1, 0, 1, 0]
 
 
 def test_workers_forget_a_sequence_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ def test_workers_forget_a_sequence_that_has_ended(tmp_path: Path, monkeypatch: p
         forgotten.append((worker, sequence))
 
     monkeypatch.setattr(Worker, "forget", noted)
-    generate(cascade, PROMPTS, max_tokens=NUMBER, workers=2).all()
+    generate(cascade, PROMPTS, max_tokens=NUMBER, workers=2, batch=1).all()
     assert sorted(sequence for _, sequence in forgotten) == [0, 0, 1, 1, 2, 2]
     assert all(worker.sequences == {} for worker, _ in forgotten)
 
@@ -369,7 +369,7 @@ def test_stopping_early_ends_all_threads(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, with_concat()), 2)
     before = threading.active_count()
     tokens = generate(cascade, PROMPTS, max_tokens=99, max_context=60)
-    assert next(iter(tokens)).sequence == 0
+    assert next(iter(tokens)).sequence == 1
     tokens.close()
     assert threading.active_count() == before
 
@@ -471,7 +471,7 @@ def test_the_hint_for_an_unknown_size_is_an_option(tmp_path: Path) -> None:
     [
         ("input_ids", "int32", ("b", "s"), [[8, 9]]),
         ("decoder_input_ids", "int64", ("s",), [8, 9]),
-        ("input_ids", "int64", (2, 4), [[8, 9, 0, 0], [8, 9, 0, 0]]),
+        ("input_ids", "int64", (2, 4), [[8, 9, 0, 0], [0, 0, 0, 0]]),
         ("attention_mask", "int64", ("b", "t"), [[1, 1, 1, 1, 1]]),
         ("attention_mask", "float32", (1, 7), [[1, 1, 1, 1, 1, 0, 0]]),
         ("attention_mask", "bool", ("b", 1, "s", "t"), [[[[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]]]),
@@ -493,7 +493,7 @@ def test_inputs_are_computed_according_to_their_names(
     tensor = Tensor(name=name, dtype=dtype, shape=shape)
     role = role_of(tensor)
     assert role is not None
-    found = input_array(role, tensor, TokenChunk(3, (8, 9)), batch=1)
+    found = input_array(role, tensor, TokenChunk(3, ((8, 9),)))
     assert (str(found.dtype), found.tolist()) == (dtype, expected)
 
 

@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort
 
 from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade, State
 from ...core.states import kept_states, next_state, states_of
 from ...core.wiring import Dim, Tensor
-from ..values import Value, bits_type, memory_of, shape_of, symbol_sizes, to_value, zeros
+from ..values import Value, bits_type, from_array, memory_of, rows_of, shape_of, symbol_sizes, to_value, zeros
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})
@@ -35,8 +34,9 @@ class Decoder:
     sent: Mapping[str, Value]
     next_sent: Mapping[str, str]  #: for each of these states, the output that becomes it in the next step.
     logits: str  #: the output with the scores of the next token.
-    ids_rank: int  #: the number of axes of the token ids: two with a batch, else one.
-    batch: int  #: the number of rows that the model requires; all are the same.
+    has_batch: bool  #: the token ids have an axis for the sequences of a batch.
+    batch: int  #: the number of rows that the model requires; all are the same. 1 if it takes any number.
+    batch_axes: Mapping[str, int] | None  #: the axis of each state for the batch; None if it takes one sequence only.
     most: int | None  #: the maximum number of tokens in a step; None for no limit.
     capacity: int | None  #: the maximum length of a sequence, prompt included; None for no limit.
 
@@ -59,22 +59,46 @@ class Decoder:
     def feeds(self, chunk: TokenChunk, states: Mapping[str, Value]) -> dict[str, Value]:
         """The inputs for a step; `states` are those that are sent."""
         tensors = self.cascade.tensors
-        arrays = {name: input_array(role, tensors[name], chunk, self.batch) for name, role in self.roles.items()}
-        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        filled = chunk if self.batch == 1 else chunk._replace(rows=chunk.rows * self.batch)
+        values = {
+            name: from_array(input_array(role, tensors[name], filled), tensors[name])
+            for name, role in self.roles.items()
+        }
         return {**values, **self.constants, **states}
+
+    def begin(self, sequences: int) -> tuple[dict[str, Value], dict[str, tuple[int, ...]]]:
+        """At the beginning of a batch, the states that are sent, and the shapes of those that are not."""
+        if self.batch_axes is None:
+            return dict(self.sent), dict(self.zero_states)
+
+        def resized(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+            return tuple(sequences if i == axes[name] else size for i, size in enumerate(shape))
+
+        axes, tensors = self.batch_axes, self.cascade.tensors
+        sent = {name: zeros(tensors[name], resized(name, shape_of(value))) for name, value in self.sent.items()}
+        return sent, {name: resized(name, shape) for name, shape in self.zero_states.items()}
+
+    def rows(self, going_on: Sequence[int]) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """For each state, the axis of the batch, and the rows of it that go on."""
+        return {name: (axis, tuple(going_on)) for name, axis in (self.batch_axes or {}).items()}
+
+    def some_of(self, states: Mapping[str, Value], rows: Sequence[int]) -> dict[str, Value]:
+        """These rows of the states that are sent."""
+        axes, tensors = self.batch_axes or {}, self.cascade.tensors
+        return {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in states.items()}
 
     def states_after(self, answer: Mapping[str, Value], before: Mapping[str, Value]) -> dict[str, Value]:
         """The sent states for the next step."""
         return {past: next_state(before[past], answer[present]) for past, present in self.next_sent.items()}
 
-    def token(self, answer: Mapping[str, Value], chunk: TokenChunk) -> int:
-        """The most likely next token; of equally likely ones the first."""
+    def token(self, answer: Mapping[str, Value], row: int, chunk: TokenChunk) -> int:
+        """The most likely next token of a row of the batch; of equally likely ones the first."""
         value = answer[self.logits]
         *before, vocabulary = value.shape()
         # [batch, tokens, vocabulary], [batch, vocabulary]; and [tokens, vocabulary] if the ids have no batch.
-        rows = before[-1] if before and len(before) == self.ids_rank else 1
-        row = min(rows, len(chunk.tokens)) - 1
-        return int(np.argmax(_elements(value, self.cascade.tensors[self.logits].dtype, row * vocabulary, vocabulary)))
+        scored = before[-1] if before and len(before) == 1 + self.has_batch else 1
+        place = row * scored + min(scored, chunk.length) - 1
+        return int(np.argmax(_elements(value, self.cascade.tensors[self.logits].dtype, place * vocabulary, vocabulary)))
 
 
 def decoder_of(
@@ -96,7 +120,10 @@ def decoder_of(
     kept = kept_states(cascade.parts, [state for state in states if state.past not in given])
     local = {state.past for row in kept.values() for state in row}
     sent = [s for s in states if s.past not in local and _is_read(cascade, s.past)]
-    ids_batch = ids.shape[0] if ids.shape and len(ids.shape) > 1 else None
+    most = _most(ids, states)
+    # One token of each sequence may have no axis of its own.
+    has_batch = len(ids.shape or (None, None)) > 1 or (most == 1 and not isinstance((ids.shape or (1,))[0], int))
+    ids_batch = ids.shape[0] if ids.shape and has_batch else None
     batch = ids_batch if isinstance(ids_batch, int) else 1
     symbols = dict.fromkeys(dim for state in states for dim in state.start or () if isinstance(dim, str))
     sizes = {
@@ -105,6 +132,7 @@ def decoder_of(
         **symbol_sizes({name: shape_of(value) for name, value in given.items() if tensors[name].is_plain}, tensors),
         **dims,
     }
+    logits = _logits(cascade, states)
     zero_shape = partial(_zero_shape, sizes=sizes, batch=batch, has_branch="branch" in roles.values())
     begins = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], zero_shape(s)) for s in sent}
     return Decoder(
@@ -115,12 +143,30 @@ def decoder_of(
         zero_states={state.past: zero_shape(state) for state in states if state.past in local},
         sent=begins,
         next_sent={state.past: state.present for state in sent},
-        logits=_logits(cascade, states),
-        ids_rank=len(ids.shape or (0, 0)),
+        logits=logits,
+        has_batch=has_batch,
         batch=batch,
-        most=_most(ids, states),
+        batch_axes=None if given or dims or not has_batch else _batch_axes(ids_batch, states, tensors[logits]),
+        most=most,
         capacity=_capacity(cascade, roles, states, max_context),
     )
+
+
+def _batch_axes(batch: Dim | None, states: Sequence[State], logits: Tensor) -> dict[str, int] | None:
+    """The axis of each state for the batch; None if they don't say that the model takes any number of sequences."""
+    if isinstance(batch, int) or not logits.shape or isinstance(logits.shape[0], int):
+        return None
+    found = {}
+    for state in states:
+        axes = [i for i, dim in enumerate(state.start or ()) if _is_batch(i, dim, batch)]
+        if len(axes) != 1:
+            return None
+        found[state.past] = axes[0]
+    return found
+
+
+def _is_batch(axis: int, dim: Dim | None, batch: str | None) -> bool:
+    return axis == 0 if dim is None else isinstance(dim, str) and (dim == batch or _BATCH.search(dim) is not None)
 
 
 def _check_names(cascade: Cascade, states: Sequence[State], inputs: Iterable[str], dims: Iterable[str]) -> None:

@@ -3,28 +3,31 @@
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from itertools import count
+from math import ceil
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, cast
 
-from ...core.errors import RunError, UsageError
+from ...core.errors import GraphcutError, RunError, UsageError
 from ...core.manifest import CascadeLike, open_cascade
-from ...core.units import count
-from ..executors.threads import InlineExecutor
+from ...core.units import count as count_of
+from ..executors.worker import Worker
 from ..run_log import RunLog
 from ..scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
+from ..scheduling.one_worker import OneWorker
 from ..scheduling.requests import Request, Routing
 from ..scheduling.scheduler import Answer, Scheduler
-from ..stage import SessionConfig
-from ..values import Value
+from ..stage import SessionConfig, Stage
+from ..values import OnError, Value
 from .decoder import Decoder, decoder_of
-from .token_inputs import TokenChunk
+from .token_sequences import SequenceBatch, TokenSequence
 
-FinishReason = Literal["stop", "max_tokens", "full"]
-"""Why a sequence ended: a stop token; `max_tokens` were generated; the model takes no more tokens."""
+FinishReason = Literal["stop", "max_tokens", "full", "failed"]
+"""Why a sequence ended: a stop token; `max_tokens` were generated; the model takes no more tokens; an error."""
+
+BATCH: Final = 8  #: the maximum number of sequences in a batch, unless another one is asked for.
 
 _LAST_TOKEN: Final = 2**31 - 1  #: the largest id that every type of token input can hold.
-_NO_TOKENS: Final = TokenChunk(0, ())
 
 
 class Token(NamedTuple):
@@ -34,26 +37,6 @@ class Token(NamedTuple):
     token: int
 
 
-@dataclass(slots=True)
-class _Sequence:
-    """The sequence of the prompt at `index`. `states` are the sent states, `chunk` the tokens, of its last step."""
-
-    index: int
-    unfed: tuple[int, ...]
-    states: Mapping[str, Value]
-    fed: tuple[int, ...] = ()
-    generated: int = 0
-    chunk: TokenChunk = _NO_TOKENS
-
-    def request(self, decoder: Decoder) -> Request:
-        """The request of the next step. Its tokens count as fed."""
-        new = self.unfed[: decoder.most]
-        self.chunk = TokenChunk(0, self.fed + new) if decoder.is_stateless else TokenChunk(len(self.fed), new)
-        zero_states = {} if self.fed else decoder.zero_states
-        self.fed, self.unfed = self.fed + new, self.unfed[len(new) :]
-        return Request(decoder.feeds(self.chunk, self.states), self.index, zero_states, f"sequence {self.index}")
-
-
 class Generation:
     """Generated tokens. Iterate over them once, or call `all`.
 
@@ -61,29 +44,52 @@ class Generation:
         log: the log of the run.
         workers: the names of the workers in the log.
         ends: by index of the prompt, why a sequence ended.
+        errors: by index of the prompt, the error of a sequence that failed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent settings
         self,
         decoder: Decoder,
-        scheduler: Scheduler,
+        scheduler: Scheduler | OneWorker,
         prompts: Sequence[tuple[int, ...]],
         *,
+        batch: int,
         max_tokens: int,
         stop: frozenset[int],
+        on_error: OnError,
+        errors: Mapping[int, GraphcutError],
     ) -> None:
-        """Nothing runs before the first token is asked for. See `generate`."""
+        """Nothing runs before the first token is asked for. See `generate`.
+
+        Args:
+            decoder: how the cascade is decoded.
+            scheduler: runs the steps.
+            prompts: the token ids of all prompts.
+            batch: the maximum number of sequences in a batch.
+            max_tokens: see `generate`.
+            stop: see `generate`.
+            on_error: see `generate`.
+            errors: the errors of the prompts that can't be decoded.
+        """
         self.log = scheduler.log
-        self.workers = tuple(worker.name for worker in scheduler.pool.workers)
-        self.ends: dict[int, FinishReason] = {}
+        self.workers = scheduler.worker_names
+        self.errors: dict[int, GraphcutError] = dict(errors)
+        self.ends: dict[int, FinishReason] = dict.fromkeys(errors, "failed")
         self._decoder = decoder
         self._scheduler = scheduler
         self._prompts = prompts
+        self._batch = batch
         self._max_tokens = max_tokens
         self._stop = stop
-        self._ready: deque[_Sequence] = deque()
-        self._in_flight: deque[_Sequence] = deque()
-        self._begun = 0
+        self._on_error = on_error
+        # Those of similar length are decoded together.
+        self._waiting = sorted(
+            (TokenSequence(index, prompt) for index, prompt in enumerate(prompts) if index not in errors),
+            key=lambda one: (-len(one.unfed), -one.index),
+        )
+        self._ready: deque[SequenceBatch] = deque()
+        self._in_flight: deque[SequenceBatch] = deque()
+        self._batches = count()
         self._tokens = self._decode()
 
     def __iter__(self) -> Iterator[Token]:
@@ -103,61 +109,61 @@ class Generation:
 
     def _decode(self) -> Generator[Token, None, None]:
         with closing(cast("Generator[Answer]", self._scheduler.run(self._requests()))) as answers:
-            try:
-                for answer in answers:
-                    yield from self._continued(cast("Mapping[str, Value]", answer))  # errors are raised
-            except RunError as error:
-                if (cause := self._outside_vocabulary()) is not None:
-                    raise cause from error
-                raise
+            for answer in answers:
+                batch = self._in_flight.popleft()
+                if isinstance(answer, RunError):
+                    self._failed(batch, answer)
+                else:
+                    yield from self._continued(batch, answer)
+                del answer  # its memory is free in the next step
 
-    def _continued(self, answer: Mapping[str, Value]) -> Iterator[Token]:
-        one = self._in_flight.popleft()
-        one.states = self._decoder.states_after(answer, one.states)
-        if one.unfed:  # the rest of its prompt
-            self._ready.append(one)
-            return
-        token = self._decoder.token(answer, one.chunk)
-        one.generated += 1
-        end = self._end(one, token)
-        if end is None:
-            one.unfed = (token,)
-            self._ready.append(one)
+    def _continued(self, batch: SequenceBatch, answer: Mapping[str, Value]) -> Iterator[Token]:
+        for one, token in batch.step_done(answer):
+            one.generated += 1
+            end = self._end(one, token)
+            if end is None:
+                one.unfed = (token,)
+            else:
+                self.ends[one.index] = end
+            yield Token(one.index, token)
+        if batch.drop_ended():
+            self._ready.append(batch)
         else:
-            self.ends[one.index] = end
-            self._scheduler.forget(one.index)
-        yield Token(one.index, token)
+            self._scheduler.forget(batch.number)
 
-    def _end(self, one: _Sequence, token: int) -> FinishReason | None:
+    def _end(self, one: TokenSequence, token: int) -> FinishReason | None:
         if token in self._stop:
             return "stop"
         if one.generated >= self._max_tokens:
             return "max_tokens"
         return "full" if len(one.fed) == self._decoder.capacity else None
 
-    def _outside_vocabulary(self) -> RunError | None:
-        """The error for a token of a prompt that the model has no logits for: the likely cause of a failed step."""
-        vocabulary = self._decoder.vocabulary
-        for index, prompt in enumerate(self._prompts):
-            if vocabulary is not None and max(prompt) >= vocabulary:
-                return RunError(
-                    f"token id {max(prompt)} of prompt {index} is outside the vocabulary ({vocabulary})",
-                    hint="use the tokenizer of this model",
-                )
-        return None
+    def _failed(self, batch: SequenceBatch, error: RunError) -> None:
+        """A step of a batch failed: find the sequences that are to blame, and begin again with the others."""
+        self._scheduler.forget(batch.number)
+        causes = {one.index: one.outside(self._decoder.vocabulary) for one in batch.sequences}
+        good = [one for one in batch.sequences if causes[one.index] is None]
+        for one in batch.sequences:
+            if (cause := causes[one.index] or (error if len(causes) == 1 else None)) is not None:
+                if self._on_error == "raise":
+                    raise cause
+                self.errors[one.index], self.ends[one.index] = cause, "failed"
+        if len(causes) > 1:
+            for row in [good] if 0 < len(good) < len(causes) else [[one] for one in good]:
+                self._ready.append(SequenceBatch(next(self._batches), row, self._decoder))
 
     def _requests(self) -> Iterator[Request | None]:
-        """The next step of each sequence after its last answer; new ones as the window allows; None if all wait."""
+        """The next step of each batch after its last answer; new ones as the window allows; None if all wait."""
         while len(self.ends) < len(self._prompts):
-            if not self._ready and self._begun < len(self._prompts):
-                self._ready.append(_Sequence(self._begun, self._prompts[self._begun], self._decoder.sent))
-                self._begun += 1
+            if not self._ready and self._waiting:
+                row = [self._waiting.pop() for _ in range(min(self._batch, len(self._waiting)))]
+                self._ready.append(SequenceBatch(next(self._batches), row, self._decoder))
             if not self._ready:
                 yield None
                 continue
-            one = self._ready.popleft()
-            self._in_flight.append(one)
-            yield one.request(self._decoder)
+            batch = self._ready.popleft()
+            self._in_flight.append(batch)
+            yield batch.request()
 
 
 def generate(  # noqa: PLR0913 - independent settings, all with defaults
@@ -173,14 +179,17 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     via: Via = "threads",
     workers: int | None = None,
     window: int | None = None,
+    batch: int = BATCH,
+    on_error: OnError = "raise",
     config: SessionConfig | None = None,
     log: RunLog | None = None,
 ) -> Generation:
     """The most likely tokens after each of `prompts`, as they are generated (greedy decoding).
 
-    Each prompt is a sequence of its own; several are decoded at the same time. A state that only one part reads and
-    writes stays with that part. A stateless model is fed the whole sequence at each step. Each step feeds what the
-    whole model would be fed.
+    Each prompt is a sequence of its own. Several are decoded together, as a batch, if the model declares an axis for
+    it. Kernels add in another order for a batch, so a token may then differ where two are equally likely up to
+    rounding. A state that only one part reads and writes stays with that part. A stateless model is fed the whole
+    sequence at each step. Each step feeds what the whole model would be fed.
 
     Args:
         cascade: a cascade or its path.
@@ -194,8 +203,11 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
             is not). Buffers of a fixed size limit it as well.
         via: where workers run, see `stream`.
         workers: the number of workers, not more than parts; by default one for each device of the plan, or else one for
-            each core, but not more than parts or prompts: a sequence is on one worker at a time.
-        window: the maximum number of sequences in flight; by default twice the number of workers.
+            each core, but not more than parts or batches: a batch is on one worker at a time.
+        window: the maximum number of batches in flight; by default twice the number of workers.
+        batch: the maximum number of sequences in a batch. Each worker gets one if there are enough prompts. Given
+            `inputs` or `dims` are those of one sequence, so there are no batches then.
+        on_error: what to do if a sequence fails: `raise` the error, or go on with the others (`skip`).
         config: how sessions are built.
         log: the log to write to.
 
@@ -206,41 +218,62 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     prompt_ids = [tuple(int(token) for token in prompt) for prompt in prompts]
     cascade = open_cascade(cascade)
     decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context)
-    _check(prompt_ids, max_tokens, decoder.capacity, workers, len(cascade.parts))
+    _check(max_tokens, batch, workers, len(cascade.parts))
+    problems = ((i, _problem(i, prompt, decoder.capacity)) for i, prompt in enumerate(prompt_ids))
+    errors = {index: problem for index, problem in problems if problem is not None}
+    if on_error == "raise" and errors:
+        raise errors[min(errors)]
+    batch = batch if decoder.batch_axes is not None else 1
     pool = assign_parts(cascade, workers)
     if workers is None and not cascade.manifest.devices:
-        pool = assign_parts(cascade, max(1, min(len(pool), len(prompt_ids))))
+        pool = assign_parts(cascade, max(1, min(len(pool), ceil(len(prompt_ids) / batch))))
+    batch = max(1, min(batch, ceil(len(prompt_ids) / len(pool))))
     window = window or 2 * len(pool)
     config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(prompt_ids))), via)
-    executor = (
-        InlineExecutor(cascade, config, decoder.kept)
-        if via == "threads" and len(pool) == 1
-        else make_executor(cascade, via, config, decoder.kept, pool)
-    )
     routing = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
-    scheduler = Scheduler(routing, executor, pool, window=window, log=log)
-    return Generation(decoder, scheduler, prompt_ids, max_tokens=max_tokens, stop=frozenset(stop))
+    scheduler: Scheduler | OneWorker
+    if via == "threads" and len(pool) == 1:
+        load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
+        scheduler = OneWorker(routing, Worker(cascade, decoder.kept, load), log)
+    else:
+        executor = make_executor(cascade, via, config, decoder.kept, pool)
+        scheduler = Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)
+    return Generation(
+        decoder,
+        scheduler,
+        prompt_ids,
+        batch=batch,
+        max_tokens=max_tokens,
+        stop=frozenset(stop),
+        on_error=on_error,
+        errors=errors,
+    )
 
 
-def _check(
-    prompts: Sequence[tuple[int, ...]], max_tokens: int, capacity: int | None, workers: int | None, parts: int
-) -> None:
+def _check(max_tokens: int, batch: int, workers: int | None, parts: int) -> None:
     if max_tokens < 1:
         raise UsageError(f"can't generate {max_tokens} tokens", hint="ask for 1 or more")
+    if batch < 1:
+        raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
     if workers is not None and workers > parts:
         raise UsageError(
-            f"{count(workers, 'worker')} can't share {count(parts, 'part')}: the states of a sequence stay with a part",
+            f"{count_of(workers, 'worker')} can't share {count_of(parts, 'part')}: "
+            "the states of a sequence stay with a part",
             hint=f"take {parts} or fewer, or split the model into more parts",
         )
-    for index, prompt in enumerate(prompts):
-        if not prompt:
-            raise UsageError(f"prompt {index} is empty", hint="give at least one token id")
-        if strange := [token for token in prompt if not 0 <= token <= _LAST_TOKEN]:
-            raise UsageError(
-                f"prompt {index} has {strange[0]}, which is not a token id",
-                hint="token ids range from 0 to the size of the vocabulary",
-            )
-        if capacity is not None and len(prompt) > capacity:
-            raise UsageError(
-                f"prompt {index} has {count(len(prompt), 'token')}, and the model takes {capacity}", hint="shorten it"
-            )
+
+
+def _problem(index: int, prompt: tuple[int, ...], capacity: int | None) -> UsageError | None:
+    """Why a prompt can't be decoded."""
+    if not prompt:
+        return UsageError(f"prompt {index} is empty", hint="give at least one token id")
+    if strange := [token for token in prompt if not 0 <= token <= _LAST_TOKEN]:
+        return UsageError(
+            f"prompt {index} has {strange[0]}, which is not a token id",
+            hint="token ids range from 0 to the size of the vocabulary",
+        )
+    if capacity is not None and len(prompt) > capacity:
+        return UsageError(
+            f"prompt {index} has {count_of(len(prompt), 'token')}, and the model takes {capacity}", hint="shorten it"
+        )
+    return None

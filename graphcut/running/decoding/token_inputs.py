@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -30,26 +31,30 @@ _TYPES: Final = frozenset({"int64", "int32", "bool", "float32", "float16", "floa
 
 
 class TokenChunk(NamedTuple):
-    """Tokens of a sequence that are fed in one step, and the number of tokens before them."""
+    """Tokens that are fed in one step: as many of each sequence in a batch, after as many before them."""
 
-    past: int
-    tokens: tuple[int, ...]
+    past: int  #: the number of tokens before them.
+    rows: tuple[tuple[int, ...], ...]  #: the tokens of each sequence.
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of a sequence."""
+        return len(self.rows[0])
 
     @property
     def total(self) -> int:
-        """The number of tokens up to the end of this chunk."""
-        return self.past + len(self.tokens)
+        """The number of tokens of a sequence up to the end of this chunk."""
+        return self.past + self.length
 
 
 _VALUES: Final[Mapping[DecoderInputRole, Callable[[TokenChunk], Any]]] = {
-    "ids": lambda chunk: chunk.tokens,
-    "mask": lambda chunk: np.ones(chunk.total),
+    "mask": lambda chunk: np.ones(chunk.total, bool),
     "positions": lambda chunk: np.arange(chunk.past, chunk.total),
     "past": lambda chunk: chunk.past,
     "total": lambda chunk: chunk.total,
     "last": lambda chunk: chunk.total - 1,
     "branch": lambda chunk: chunk.past > 0,
-    "types": lambda chunk: np.zeros(len(chunk.tokens)),
+    "types": lambda chunk: np.zeros(chunk.length, bool),
     "keep": lambda _: 0,  # all logits: `Decoder.token` selects the row
 }
 
@@ -60,14 +65,17 @@ def role_of(tensor: Tensor) -> DecoderInputRole | None:
     return next((role for role, pattern in _ROLES if pattern.match(name) and tensor.dtype in _TYPES), None)
 
 
-def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, batch: int) -> np.ndarray[Any, Any]:
+def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk) -> np.ndarray[Any, Any]:
     """The value of an input for a chunk of tokens.
 
-    All `batch` rows are the same. If the model fixes a size, tokens come first and zeros fill the rest. A mask with
-    four axes says for each token which positions it may attend to: true, 1 or 0.0 if it may, and false, 0 or the lowest
-    number of a float type if it may not.
+    If the model fixes a size, tokens come first and zeros fill the rest. A mask with four axes says for each token
+    which positions it may attend to: true, 1 or 0.0 if it may, and false, 0 or the lowest number of a float type if it
+    may not.
     """
-    dtype = np.dtype(tensor.dtype)
+    dtype, batch = np.dtype(tensor.dtype), len(chunk.rows)
+    if role == "ids":
+        ids = np.array(chunk.rows, dtype)
+        return _filled(ids.ravel() if tensor.shape is not None and len(tensor.shape) == 1 else ids, tensor, batch)
     if role == "mask" and tensor.shape is not None and len(tensor.shape) == 4:
         visible = np.arange(chunk.total) <= np.arange(chunk.past, chunk.total)[:, None]
         if dtype.kind != "f":
@@ -79,12 +87,13 @@ def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, batch
 
 def _filled(found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float = 0) -> np.ndarray[Any, Any]:
     """`found` on the last axes of the shape of `tensor`, with `rest` where a fixed size is larger."""
-    shape = tensor.shape if tensor.shape is not None else (batch, *found.shape)
-    sizes = [size if isinstance(size, int) else batch for size in shape]
-    own = len(sizes) - found.ndim
-    for axis, size in enumerate(found.shape):
-        if not isinstance(shape[own + axis], int):
-            sizes[own + axis] = size
-    whole = np.full(sizes[own:], rest, found.dtype)
-    whole[tuple(slice(size) for size in found.shape)] = found
-    return np.ascontiguousarray(np.broadcast_to(whole, sizes)).reshape(sizes)  # ascontiguousarray adds an axis to 0-d
+    shape = tensor.shape if tensor.shape is not None else (batch, *found.shape[-1:])
+    own = len(shape) - found.ndim
+    free = (*(batch for _ in range(own)), *found.shape)
+    sizes = [size if isinstance(size, int) else other for size, other in zip(shape, free, strict=True)]
+    if prod(sizes) == found.size:
+        return found.reshape(sizes)
+    whole = np.full(sizes, rest, found.dtype)
+    places: Any = (..., *map(slice, found.shape))
+    whole[places] = found
+    return whole

@@ -27,6 +27,8 @@ class Step:
     sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
     #: on the first step of a sequence, the shapes of its states, which start as zeros.
     zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
+    rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,21 +112,3 @@ class ThreadExecutor(Executor):
             if stage is None:
                 stage = self._stages[part] = Stage(self._cascade, self._cascade.parts[part], config=self._config)
             return stage
-
-
-class InlineExecutor(ThreadExecutor):
-    """One worker without a thread: it runs inside `next_event`, which saves two thread switches per step.
-
-    For steps so short that this matters, such as a token of a small decoder.
-    """
-
-    def next_event(self, timeout_s: float | None) -> Event | None:
-        for tasks in (*self._steps.values(), *self._loads.values()):
-            while not tasks.empty():
-                task = tasks.get_nowait()
-                if task is not None and (event := task()) is not None:
-                    return event
-        return super().next_event(timeout_s)
-
-    def _start_thread(self) -> _Tasks:
-        return SimpleQueue()

@@ -8,7 +8,7 @@ from ...core.manifest import Cascade, State
 from ...core.states import next_state
 from ..providers import NodesByProvider
 from ..stage import Stage
-from ..values import Value, Values, zeros
+from ..values import Value, Values, rows_of, zeros
 from .protocol import Step
 
 StatesByPart = Mapping[int, tuple[State, ...]]  #: the states that stay in a part, by its index.
@@ -25,6 +25,7 @@ class Worker:
         self._cascade = cascade
         self._states = states
         self._load = load
+        self._orders: dict[tuple[int, ...], list[tuple[int, tuple[str, ...]]]] = {}
 
     def hold(self, parts: frozenset[int]) -> None:
         """Load the missing ones of `parts`, and drop all others. If one can't be loaded, the worker stays as it is."""
@@ -38,19 +39,29 @@ class Worker:
 
         A tensor is dropped after its last reader. An output whose shape fits its tensor in `buffers` is written there.
         """
-        stages = self.stages
-        last_reader = {name: part for part in step.parts for name in stages[part].part.reads}
-        wanted = set(step.writes)
+        stages, writes = self.stages, frozenset(step.writes)  # others may replace `self.stages` meanwhile
         values, outputs, seconds = dict(inputs), dict[str, Value](), []
-        for part in step.parts:
+        for part, unread in self._order(step.parts):
             start = perf_counter()
-            for name, value in self._run_part(stages[part], part, step, values, buffers).items():
-                values[name] = value
-                if name in wanted:
-                    outputs[name] = value
-            values = {name: value for name, value in values.items() if last_reader.get(name, -1) > part}
+            made = self._run_part(stages[part], part, step, values, buffers)
+            values.update(made)
+            outputs.update((name, value) for name, value in made.items() if name in writes)
+            for name in unread:
+                values.pop(name, None)
+            del made
             seconds.append(perf_counter() - start)
         return outputs, tuple(seconds)
+
+    def _order(self, parts: tuple[int, ...]) -> list[tuple[int, tuple[str, ...]]]:
+        """The parts of a step, each with the tensors that none of those after it reads."""
+        if parts not in self._orders:
+            own = [self._cascade.parts[part] for part in parts]
+            last_reader = {name: index for index, part in zip(parts, own, strict=True) for name in part.reads}
+            self._orders[parts] = [
+                (index, tuple(name for name in (*part.reads, *part.writes) if last_reader.get(name, -1) <= index))
+                for index, part in zip(parts, own, strict=True)
+            ]
+        return self._orders[parts]
 
     @property
     def placements(self) -> dict[int, NodesByProvider]:
@@ -61,17 +72,23 @@ class Worker:
         """Drop the states of a sequence."""
         self.sequences.pop(sequence, None)
 
-    def _run_part(self, stage: Stage, part: int, step: Step, values: Values, buffers: Values) -> dict[str, Value]:
+    def _run_part(
+        self, stage: Stage, part: int, step: Step, values: dict[str, Value], buffers: Values
+    ) -> dict[str, Value]:
         states = self._states.get(part, ())
         if step.sequence is None or not states:
             return stage.step(values, buffers)
-        kept = self.sequences.setdefault(step.sequence, {})
-        for state in states:
-            if state.past in step.zero_states:
-                kept[state.past] = zeros(self._cascade.tensors[state.past], step.zero_states[state.past])
-        presents = {state.present for state in states}  # kept for the next step, so never in a buffer that is reused
-        others = {name: buffer for name, buffer in buffers.items() if name not in presents}
-        outputs = stage.step({**values, **{state.past: kept[state.past] for state in states}}, others)
+        kept, tensors = self.sequences.setdefault(step.sequence, {}), self._cascade.tensors
+        for past in (state.past for state in states):
+            if past in step.zero_states:
+                kept[past] = zeros(tensors[past], step.zero_states[past])
+            if past in step.rows:
+                kept[past] = rows_of(kept[past], tensors[past], *step.rows[past])
+            values[past] = kept[past]
+        if buffers:  # presents are kept for the next step, so never in a buffer that is reused
+            presents = {state.present for state in states}
+            buffers = {name: buffer for name, buffer in buffers.items() if name not in presents}
+        outputs = stage.step(values, buffers)
         for state in states:
             kept[state.past] = next_state(kept[state.past], outputs[state.present])
         return outputs

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.errors import UsageError
-from ..executors.protocol import Handle
+from ..executors.protocol import Handle, Step
 from ..values import Value
 
 
@@ -30,7 +30,13 @@ class Request:
     sequence: int | None = None  #: the sequence whose states it continues; None without states.
     #: at the beginning of a sequence, the shapes of its states, which are all zeros.
     zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
+    rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     title: str = ""  #: its name in messages; `input N` by default.
+
+    def step(self, number: int, parts: tuple[int, ...], writes: tuple[str, ...], attempt: int = 0) -> Step:
+        """The step that runs `parts` for it; `number` is that of the request."""
+        return Step(number, parts, writes, attempt, self.sequence, dict(self.zero_states), self.rows)
 
 
 def asked_for(outputs: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:

@@ -85,6 +85,11 @@ class Scheduler:
         finally:
             self._executor.close()
 
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """The workers in the log."""
+        return tuple(worker.name for worker in self.pool.workers)
+
     def stop(self) -> None:
         """End the run soon, without delivering requests in flight. For other threads."""
         self._stopping = True
@@ -195,8 +200,7 @@ class Scheduler:
         state.taken.update(parts)
         state.running += 1
         self._running[index] = state
-        outputs, zero_states = self._routing.wanted(parts), dict(request.zero_states)
-        step = Step(state.number, parts, outputs, state.attempt, request.sequence, zero_states)
+        step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt)
         self._run(index, step, state.inputs_of(parts), state.deaths[first])
 
     def _replay(self, index: int) -> None:

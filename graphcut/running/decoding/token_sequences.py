@@ -1,0 +1,87 @@
+"""Sequences of tokens, and batches of sequences that are decoded together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...core.errors import RunError
+from ..scheduling.requests import Request
+from ..values import Value
+from .decoder import Decoder
+from .token_inputs import TokenChunk
+
+
+@dataclass(slots=True)
+class TokenSequence:
+    """The sequence that continues the prompt at `index`."""
+
+    index: int
+    unfed: tuple[int, ...]  #: the tokens that were not fed yet.
+    fed: list[int] = field(default_factory=list)  #: the tokens before them.
+    generated: int = 0  #: how many of its tokens were generated.
+
+    def outside(self, vocabulary: int | None) -> RunError | None:
+        """The error for a token that the model has no logits for: the likely cause of a failed step."""
+        largest = max((*self.fed, *self.unfed))
+        if vocabulary is None or largest < vocabulary:
+            return None
+        return RunError(
+            f"token id {largest} of prompt {self.index} is outside the vocabulary ({vocabulary})",
+            hint="use the tokenizer of this model",
+        )
+
+
+class SequenceBatch:
+    """Sequences that are decoded together.
+
+    All have the same number of tokens after each step, so nothing is padded and no mask is needed. Where prompts are of
+    unequal length, longer ones are still being fed while shorter ones are continued.
+    """
+
+    def __init__(self, number: int, sequences: Sequence[TokenSequence], decoder: Decoder) -> None:
+        """Begin with the first token of all `sequences`; `number` tells the workers whose states are continued."""
+        self.number = number
+        self.sequences = list(sequences)  #: in the order of the rows.
+        self.chunk = TokenChunk(0, ())  #: the tokens of the last step.
+        self._decoder = decoder
+        self._sent, self._zero_states = decoder.begin(len(self.sequences))
+        self._rows: Mapping[str, tuple[int, tuple[int, ...]]] = {}
+        for one in self.sequences:
+            one.unfed, one.fed = (*one.fed, *one.unfed), []
+
+    def request(self) -> Request:
+        """The request of the next step. Its tokens count as fed."""
+        past = len(self.sequences[0].fed)
+        length = min(len(one.unfed) for one in self.sequences)
+        length = min(length, self._decoder.most or length)
+        rows = tuple(one.unfed[:length] for one in self.sequences)
+        for one, now in zip(self.sequences, rows, strict=True):
+            one.fed.extend(now)
+            one.unfed = one.unfed[length:]
+        if self._decoder.is_stateless:
+            self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
+        else:
+            self.chunk = TokenChunk(past, rows)
+        names = ", ".join(str(one.index) for one in self.sequences)
+        title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
+        feeds = self._decoder.feeds(self.chunk, self._sent)
+        request = Request(feeds, self.number, {} if past else self._zero_states, self._rows, title)
+        self._rows = {}
+        return request
+
+    def step_done(self, answer: Mapping[str, Value]) -> list[tuple[TokenSequence, int]]:
+        """The next token of each sequence whose tokens are all fed."""
+        self._sent = self._decoder.states_after(answer, self._sent)
+        return [
+            (one, self._decoder.token(answer, row, self.chunk))
+            for row, one in enumerate(self.sequences)
+            if not one.unfed
+        ]
+
+    def drop_ended(self) -> bool:
+        """Go on with the sequences that have a token to be fed. Returns whether there are any."""
+        rows = [row for row, one in enumerate(self.sequences) if one.unfed]
+        if rows and len(rows) < len(self.sequences):
+            self.sequences = [self.sequences[row] for row in rows]
+            self._rows = self._decoder.rows(rows)
+            self._sent = self._decoder.some_of(self._sent, rows)
+        return bool(rows)
