@@ -70,6 +70,7 @@ from .simulating.scenario import scenario_of_plan as scenario_of_plan
 from .simulating.simulator import simulate as simulate
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
 from .surgery.merging import merge as merge
+from .surgery.ranks import split_by_rank as split_by_rank
 from .surgery.sharding.sharding import Sharding as Sharding
 from .surgery.sharding.sharding import shard as shard
 from .surgery.splitting import split as split

@@ -98,13 +98,12 @@ class OriginalOptions:
         """The sizes by name."""
         return parsed_dims(self.dim)
 
-    def load_sharded(self) -> Model:
-        """The model that was sharded."""
+    def load_unsharded(self, sharded: Path) -> Model:
+        """The model of which that at `sharded` is a sharded form."""
         from ..loading.model import load
+        from ..verifying.verification import original_of
 
-        if self.model is None:
-            raise UsageError("it is not known which model was sharded", hint="name it with --model FILE")
-        return load(self.model, dims=self.dims or None)
+        return load(self.model or original_of(load(sharded)), dims=self.dims or None)
 
     def load(self, cascade: Cascade, given: Mapping[str, int] | None = None) -> Model:
         """The model that `cascade` was cut from, by default with the `given` sizes of the manifest."""

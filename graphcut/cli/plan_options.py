@@ -98,6 +98,11 @@ class PlanOptions:
     ] = None
     plan: Annotated[Path | None, Option(metavar="FILE", help="Replay a plan that `graphcut plan -o` saved.")] = None
 
+    @property
+    def has_goal(self) -> bool:
+        """Whether an option says where to cut."""
+        return any(option in given_options(self.ctx) for option in _GOALS)
+
     def planner(self) -> Callable[[Model], Plan]:
         """The function that makes the plan of a model; the options are checked before any model is opened."""
         given = given_options(self.ctx)

@@ -10,21 +10,20 @@ from ..core.errors import UsageError
 from ..core.text import shell_word
 from .common_options import Dims, Force, ModelPath, Output, load
 from .output import say, say_next, settings
-from .split import WeightMode
+
+Ranks = Annotated[int | None, Option(metavar="N", min=2, help="The number of ranks that layers are divided among.")]
+Shares = Annotated[str | None, Option(metavar="N:N...", help="The share of each rank.", show_default="equal shares")]
+Exact = Annotated[bool, Option("--exact/--sum", help="Join pieces before they are summed over, or add partial sums.")]
 
 
 def shard(
     model: ModelPath,
     output: Annotated[Path | None, Output(help="The .onnx file.", show_default="MODEL.sharded.onnx")] = None,
-    ranks: Annotated[int | None, Option(metavar="N", min=2, help="The number of ranks.")] = None,
-    shares: Annotated[
-        str | None, Option(metavar="N:N...", help="The share of each rank.", show_default="equal shares")
-    ] = None,
-    exact: Annotated[
-        bool, Option("--exact/--sum", help="Join pieces before they are summed over, or add partial sums.")
-    ] = True,
+    ranks: Ranks = None,
+    shares: Shares = None,
+    exact: Exact = True,
     weights: Annotated[
-        WeightMode, Option(help="copy: all weights. share: slices that are ranges refer to MODEL's file.")
+        Literal["copy", "share"], Option(help="copy: all weights. share: slices that are ranges refer to MODEL's file.")
     ] = "copy",
     dim: Dims = None,
     force: Force = False,
@@ -38,8 +37,8 @@ def shard(
 
     if ranks is None and shares is None:
         raise UsageError("neither --ranks nor --shares is given", hint="for example --ranks 2, or --shares 3:1")
-    parts = None if shares is None else _shares(shares)
     mode: Literal["exact", "sum"] = "exact" if exact else "sum"
+    parts = parsed_shares(shares)
     opened = load(model, dim)
     sharding = sharded(opened, output, ranks=ranks, shares=parts, mode=mode, weights=weights, force=force)
     if settings.is_quiet:
@@ -50,8 +49,9 @@ def shard(
     say_next(f"graphcut split {shell_word(str(sharding.path))} --num-splits {len(sharding.division.shares)}")
 
 
-def _shares(text: str) -> tuple[int, ...]:
+def parsed_shares(text: str | None) -> tuple[int, ...] | None:
+    """The shares in a text like `3:1`."""
     try:
-        return tuple(int(number) for number in text.split(":"))
+        return None if text is None else tuple(int(number) for number in text.split(":"))
     except ValueError:
         raise UsageError(f"--shares {text}: expected numbers such as 3:1:1:1", hint="one for each rank") from None

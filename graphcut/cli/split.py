@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Option
 
 from ..core.errors import UsageError
+from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, print_line, put_text, say_next, settings, writing
 from .plan_options import PlanOptions
+from .shard import Exact, Ranks, Shares, parsed_shares
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -30,6 +32,9 @@ def split(
         WeightMode, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
     ] = "copy",
     digest: Annotated[bool, Option("--digest", help="Compute digests of shared weights, too.")] = False,
+    ranks: Ranks = None,
+    shares: Shares = None,
+    exact: Exact = True,
     dim: Dims = None,
     state: States = None,
     report: Annotated[Path | None, Option(metavar="FILE", help="Also draw the cut into an .html file.")] = None,
@@ -39,18 +44,31 @@ def split(
 ) -> None:
     """Split a model into parts: ONNX files and a manifest.
 
-    The inputs and outputs of the parts are the boundary tensors. With --quiet only the path of the manifest is printed.
+    The inputs and outputs of the parts are the boundary tensors. With --ranks layers are divided as well, and there is
+    a part for each phase and rank; with --num-splits besides, each split has ranks of its own. With --quiet only the
+    path of the manifest is printed.
     """
     from ..drawing.json_records import cascade_record
     from ..drawing.terminal.scene import draw_scene
+    from ..surgery.ranks import prepare_ranks
     from ..surgery.splitting import output_folder, prepare, write
 
-    planner = options.planner()
+    is_ranked = ranks is not None or shares is not None
+    check_applicable(given_options(options.ctx), {"--exact": "--ranks"}, ["--ranks"] if is_ranked else [])
+    if is_ranked and weights == "share":
+        raise UsageError("ranks have slices of weights, which can't be shared", hint="leave out --weights share")
+    planner = None if is_ranked and not options.has_goal else options.planner()
     folder = output_folder(model, output, weights)
     if report is not None:
         _check_report(report, folder, force=force)
     opened = load(model, dim, state)
-    cut = prepare(opened, planner(opened), output, weights=weights, digest=digest)
+    plan = None if planner is None else planner(opened)
+    if is_ranked or plan is None:
+        cut = prepare_ranks(
+            opened, output, ranks=ranks, shares=parsed_shares(shares), mode="exact" if exact else "sum", stages=plan
+        )
+    else:
+        cut = prepare(opened, plan, output, weights=weights, digest=digest)
     if dry_run:
         _describe(cut, as_json=as_json)
         return
@@ -100,6 +118,8 @@ def _describe(cut: PreparedFiles, *, as_json: bool) -> None:
 
 def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:
     from ..analysis.cut_points import analyze
-    from ..drawing.scene_builders import scene_of_split
+    from ..drawing.scene_builders import scene_of_cascade, scene_of_split
 
+    if cut.whole is not None:
+        return scene_of_cascade(cascade, cut.source)
     return scene_of_split(cascade, cut.plan, analyze(cut.source))

@@ -45,10 +45,12 @@ def verify(
 
     cascade: Cascade | Model
     if kind_of(cascade_path) == "model":
-        cascade, source = load(cascade_path, None), original.load_sharded()
+        cascade, source = load(cascade_path, None), original.load_unsharded(cascade_path)
+    elif (opened := open_(cascade_path)).parts[0].rank is not None:
+        cascade, source = opened, original.load_unsharded(opened.source)
     else:
-        cascade = open_(cascade_path)
-        source = original.load(cascade, given={})  # what the manifest says is to be verified
+        cascade = opened
+        source = original.load(opened, given={})  # what the manifest says is to be verified
     files = [file for file in inputs or () if not is_random(file)]
     feeds = [read_inputs(file, source.graph.reads, tensors=source.tensors) for file in files]
     seed = original.seed

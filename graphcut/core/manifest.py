@@ -26,6 +26,10 @@ MANIFEST: Final = "cascade.json"
 """File name of a manifest in a folder of its own; beside the model (shared weights) it is `STEM.cascade.json`."""
 
 
+SHARDED_FILE: Final = "sharded.onnx"
+"""The sharded model in the folder of a cascade of ranks. Its weights are in the data files of the parts."""
+
+
 class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One ONNX file of a cascade."""
 
@@ -47,6 +51,7 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     #: manifest; a lower bound if a symbol has no number there or a size depends on values.
     activation_bytes: int
     device: str | None  #: the device it was planned for; None if no cluster was given.
+    rank: int | None = None  #: the rank that runs it; None if the model is not divided among ranks.
     graph: str  #: digest of its graph, without the values of large weights.
     sha256: str  #: digest of the file's bytes, which can be checked without ONNX.
     data: dict[str, DataFile]  #: the files with its weights, by their paths relative to the manifest.

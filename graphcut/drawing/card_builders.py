@@ -56,6 +56,7 @@ def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, dept
     return Card(
         name=part.file,
         device=part.device or "",
+        rank=part.rank,
         content=content,
         nodes=part.nodes,
         replicas=replicas,

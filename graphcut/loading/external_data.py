@@ -3,24 +3,30 @@
 import errno
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import TensorProto
 
 from ..core.digests import BLOCK_BYTES, BUFFER_BYTES, Digest, block_digest, hashing_threads, ranges_of_blocks
 from ..core.errors import ModelError
 
+Bytes = NDArray[np.uint8]
 Progress = Callable[[int], None]
 """Called with the number of bytes just written."""
 
 _PAGE: Final = 4096
+COLUMNS_BYTES: Final = 4 << 20
+"""Columns are cut out of blocks of this size."""
 PADDING_SHARE: Final = 256
 """At most 1/256 of a data file is padding."""
 ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE
@@ -36,6 +42,20 @@ class ByteRange:
     file: Path  #: the path of the file.
     offset: int  #: index of the first byte.
     length: int  #: number of bytes.
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Ranges of bytes of each row of a matrix in a file."""
+
+    source: ByteRange  #: the matrix, row after row.
+    row_bytes: int  #: the size of one row.
+    runs: tuple[tuple[int, int], ...]  #: the ranges of each row, each from its first byte to before its last.
+
+    @property
+    def length(self) -> int:
+        """How many bytes these are."""
+        return self.source.length // self.row_bytes * sum(end - begin for begin, end in self.runs)
 
 
 def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
@@ -111,32 +131,42 @@ class FileLayout:
 
     copies: tuple[tuple[ByteRange, int], ...]  #: the ranges and their offsets in the new file, both ascending.
     file_bytes: int  #: size of the new file.
+    columns: Mapping[Columns, int] = field(default_factory=dict)  #: what follows the ranges, with its offsets.
 
-    def offset_of(self, span: ByteRange) -> int:
+    def offset_of(self, span: ByteRange | Columns) -> int:
         """The offset of `span` in the new file."""
+        if isinstance(span, Columns):
+            return self.columns[span]
         last_of_start = ByteRange(span.file, span.offset, 1 << 63)
         source, offset = self.copies[bisect_right(self.copies, last_of_start, key=itemgetter(0)) - 1]
         return offset + span.offset - source.offset
 
 
-def lay_out(spans: Iterable[ByteRange]) -> FileLayout:
+def lay_out(spans: Iterable[ByteRange | Columns]) -> FileLayout:
     """The data file with all bytes of `spans`, each byte once even if several ranges have it.
 
     A range of 1 MiB or more keeps its offset modulo the page size, so that file systems with reflinks can share its
     whole pages with the source.
     """
+    found = list(dict.fromkeys(spans))
     copies: list[tuple[ByteRange, int]] = []
     end = 0
-    for span in merge_ranges(spans):
+    for span in merge_ranges(span for span in found if isinstance(span, ByteRange)):
         if span.length >= ALIGNED_BYTES:
             end += (span.offset - end) % _PAGE
         copies.append((span, end))
         end += span.length
-    return FileLayout(tuple(copies), end)
+    columns: dict[Columns, int] = {}
+    for cut in (span for span in found if isinstance(span, Columns)):
+        columns[cut] = end + (-end % _PAGE if cut.length >= ALIGNED_BYTES else 0)
+        end = columns[cut] + cut.length
+    return FileLayout(tuple(copies), end, columns)
 
 
-def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = None) -> Digest:
-    """Write the data file that `layout` describes, and return its digest.
+def write_data(
+    layout: FileLayout, target: Path, *, progress: Progress | None = None, has_digest: bool = True
+) -> Digest:
+    """Write the data file that `layout` describes, and return its digest, which is empty without `has_digest`.
 
     One thread copies, in the kernel where it can: it writes whole blocks faster than several threads that take turns.
     Others hash the blocks that it has written while the system still has them in memory.
@@ -144,21 +174,39 @@ def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = 
     Raises:
         OSError: reading or writing failed (no space left, a file that can't be read).
     """
-    ranges, hashing = [(0, layout.file_bytes)], list[Future[str]]()
+    ranges, hashing = [(0, layout.file_bytes)] if has_digest else [], list[Future[str]]()
     blocks = ranges_of_blocks(ranges)
     with target.open("x+b", buffering=0) as output, hashing_threads() as threads:
         output.truncate(layout.file_bytes)
         for span, offset in layout.copies:
             with span.file.open("rb", buffering=0) as source:
                 for done, length in _steps(offset, span.length):
-                    while (len(hashing) + 1) * BLOCK_BYTES <= offset + done:
+                    while len(hashing) < len(blocks) and (len(hashing) + 1) * BLOCK_BYTES <= offset + done:
                         hashing.append(threads.submit(block_digest, output.fileno(), blocks[len(hashing)]))
                         hashing[-min(len(hashing), _BLOCKS_AHEAD)].result()
                     _copy(source, span.offset + done, output, offset + done, length)
                     if progress is not None:
                         progress(length)
+        for length in _write_columns(layout.columns, output):
+            if progress is not None:
+                progress(length)
         hashing += [threads.submit(block_digest, output.fileno(), block) for block in blocks[len(hashing) :]]
         return Digest(ranges=tuple(ranges), blocks=tuple(block.result() for block in hashing))
+
+
+def _write_columns(columns: Mapping[Columns, int], output: FileIO) -> Iterator[int]:
+    """Write columns to their offsets; the number of bytes after each step."""
+    groups = defaultdict[tuple[ByteRange, int], list[Columns]](list)
+    for cut in columns:
+        groups[cut.source, cut.row_bytes].append(cut)
+    for group in groups.values():
+        ends = [columns[cut] for cut in group]
+        for i, piece in read_columns(group):
+            done = 0
+            while done < piece.size:
+                done += os.pwrite(output.fileno(), piece[done:].data, ends[i] + done)
+            ends[i] += done
+            yield done
 
 
 def _steps(offset: int, length: int) -> Iterator[tuple[int, int]]:
@@ -184,6 +232,41 @@ def _copy(source: FileIO, start: int, output: FileIO, offset: int, length: int) 
                 raise OSError(errno.EIO, "the file ended early", str(source.name))
             copied = os.pwrite(output.fileno(), piece, offset)
         start, offset, length = start + copied, offset + copied, length - copied
+
+
+def read_columns(group: Sequence[Columns]) -> Iterator[tuple[int, Bytes]]:
+    """The bytes of each of `group`, all of the same matrix, in order; each with the index in `group`.
+
+    A matrix with small rows is read once. The memory of a piece is that of the next one, too.
+    """
+    source, row_bytes = group[0].source, group[0].row_bytes
+    buffer, cut = np.empty(COLUMNS_BYTES, np.uint8), np.empty(COLUMNS_BYTES, np.uint8)
+    with source.file.open("rb", buffering=0) as stream:
+        for start, size in _pieces(source.length, max(1, COLUMNS_BYTES // row_bytes) * row_bytes):
+            if row_bytes <= COLUMNS_BYTES:
+                rows = read_at(stream.fileno(), source, start, buffer[:size]).reshape(-1, row_bytes)
+                for i, columns in enumerate(group):
+                    piece = cut[: columns.length // (source.length // row_bytes) * len(rows)]
+                    runs = [rows[:, a:b] for a, b in columns.runs]
+                    np.concatenate(runs, axis=1, out=piece.reshape(len(rows), -1))
+                    yield i, piece
+                continue
+            for i, columns in enumerate(group):
+                for a, b in columns.runs:
+                    for offset, length in _pieces(b - a, COLUMNS_BYTES):
+                        yield i, read_at(stream.fileno(), source, start + a + offset, buffer[:length])
+
+
+def _pieces(size: int, step: int) -> Iterator[tuple[int, int]]:
+    """Where each step of a range begins, and its size."""
+    return ((start, min(step, size - start)) for start in range(0, size, step))
+
+
+def read_at(handle: int, span: ByteRange, start: int, target: Bytes) -> Bytes:
+    """An array, filled with the bytes of a range from `start` in it."""
+    if os.preadv(handle, [target.data], span.offset + start) < target.size:
+        raise OSError(errno.EIO, "the file ended early", str(span.file))
+    return target
 
 
 def same_bytes(a: ByteRange, b: ByteRange) -> bool:

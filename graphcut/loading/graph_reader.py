@@ -19,6 +19,7 @@ from ..core.units import count
 from .derived_tensors import BIAS, FIRST_OPSET, with_rewrite
 from .node_rules import check_calls, check_nodes
 from .repeated_definitions import is_constant
+from .slices import SHARDED
 from .subgraphs import (
     FIRST_IR_WITH_DEFAULTS,
     FunctionKey,
@@ -282,9 +283,10 @@ def _nodes(
 
 
 def _with_rewrites(proto: ModelProto, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes with the rewrites of those that have one."""
+    """The nodes with the rewrites of those that have one; in a sharded model ranks repeat nodes as they are."""
     opset = max((opset.version for opset in proto.opset_import if not domain(opset.domain)), default=0)
-    if opset < FIRST_OPSET or BIAS.keys().isdisjoint(node.op for node in nodes):
+    is_sharded = any(entry.key == SHARDED for entry in proto.metadata_props)
+    if is_sharded or opset < FIRST_OPSET or BIAS.keys().isdisjoint(node.op for node in nodes):
         return nodes
     types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     taken = {*types, *(value.name for value in proto.graph.input), *(name for node in nodes for name in node.writes)}

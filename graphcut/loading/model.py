@@ -213,7 +213,7 @@ def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Ma
     if isinstance(source, Model):
         model = source
     elif isinstance(source, str | Path):
-        model = _open(Path(source))
+        model = read_model(Path(source), _parse(Path(source)))
     else:
         model = _open_in_memory(source)
     if dims is not None:
@@ -230,7 +230,8 @@ def _open_in_memory(source: object) -> Model:
         expected = "a Model, a path, an onnx.ModelProto or an onnx_graphsurgeon.Graph"
         raise wrong_type(source, expected, hint="pass the path of an .onnx file, or what load() returns")
     folder = TemporaryFolder()
-    model = replace(_open(write_model(source, folder.path)), temporary_folder=folder)
+    path = write_model(source, folder.path)
+    model = replace(read_model(path, _parse(path)), temporary_folder=folder)
     if is_graph(source):
         from .graphsurgeon_bridge import refuse_shifted_outputs  # imports onnx_graphsurgeon
 
@@ -238,8 +239,8 @@ def _open_in_memory(source: object) -> Model:
     return model
 
 
-def _open(path: Path) -> Model:
-    proto = _parse(path)
+def read_model(path: Path, proto: ModelProto) -> Model:
+    """The model of a message that is in the file `path`, or could be; the message is changed."""
     _check_text(proto)
     data = _find_all_data(path, proto)
     repeated = drop_equal_definitions(proto, partial(range_in, data))

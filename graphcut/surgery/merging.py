@@ -60,7 +60,7 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
             new = scratch / "new"
             new.mkdir()
             if not is_inline:
-                write_data(layout, new / data_file.name)
+                write_data(layout, new / data_file.name, has_digest=False)
             (new / output.name).write_bytes(merged.SerializeToString(deterministic=True))
             old = [target.absolute() for target in targets] if force else []
             replace_files(scratch, output.absolute().parent, last=output.name, old=old)

@@ -17,6 +17,7 @@ from ..core.graph import Block
 from ..core.manifest import (
     FORMAT,
     MANIFEST,
+    SHARDED_FILE,
     Cascade,
     Host,
     Manifest,
@@ -56,6 +57,7 @@ class PartFile(Product):
     layout: FileLayout | None  #: its own data file; None if it has none.
     data: Mapping[str, int]  #: the files with its weights and their sizes in bytes, once all files are written.
     shared: tuple[ByteRange, ...]  #: the ranges that it reads of the model's files; empty if its weights are copied.
+    rank: int | None = None  #: the rank that runs it; None if the model is not divided among ranks.
 
     @cached_property
     def raw(self) -> bytes:
@@ -80,11 +82,12 @@ class PreparedFiles(Product):
     folder: Path  #: the output folder.
     manifest_name: str  #: the file name of the manifest.
     parts: tuple[PartFile, ...]  #: the parts.
+    whole: ModelProto | None = None  #: the sharded model, which is to be in the folder, too.
 
     @property
     def bytes_to_write(self) -> int:
         """Size of all files together, without the manifest."""
-        return sum(part.bytes for part in self.parts)
+        return sum(part.bytes for part in self.parts) + (self.whole.ByteSize() if self.whole else 0)
 
 
 def split(
@@ -281,7 +284,7 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
             hint=f"{other}add --force to replace it",
         )
     found = read_manifest(manifest)
-    names = [part.file for part in found.parts]
+    names = [part.file for part in found.parts] + [SHARDED_FILE] * (found.parts[0].rank is not None)
     if found.weights == "copy":
         names += [name for part in found.parts for name in part.data]
     paths = [manifest.parent / name for name in names]
@@ -313,6 +316,8 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
         (folder / part.name).write_bytes(part.raw)
         if progress is not None:
             progress(part.name, len(part.raw), total)
+    if files.whole is not None:
+        (folder / SHARDED_FILE).write_bytes(files.whole.SerializeToString(deterministic=True))
     save_manifest(_manifest(files, digests), folder / files.manifest_name)
 
 
@@ -327,7 +332,7 @@ def _shared_digests(files: PreparedFiles, part: PartFile) -> dict[str, Digest]:
 
 
 def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> Manifest:
-    model, plan = files.source, files.plan
+    model = files.source
     blocks = [part.block for part in files.parts]
     parts, earlier = [], set[int]()
     for i, (part, found) in enumerate(zip(files.parts, digests, strict=True)):
@@ -336,7 +341,8 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
                 file=part.name,
                 reads=part.block.reads,
                 writes=part.block.writes,
-                device=_devices(plan)[i].name if _devices(plan) else None,
+                device=_devices(files)[i].name if _devices(files) else None,
+                rank=part.rank,
                 graph=graph_digest(part.model),
                 sha256=digest_of(part.raw),
                 data={name: DataFile(bytes=number, digest=found.get(name)) for name, number in part.data.items()},
@@ -346,26 +352,34 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
         earlier.update(part.block.nodes)
     return Manifest(
         format=FORMAT,
-        source=Source(
-            file=model.path_from(files.folder),
-            graph=graph_digest(model.proto),
-            data={location: file_bytes for location, (_, file_bytes) in model.data.items()},
-        ),
+        source=_source(files),
         weights=files.weights,
         dims=dict(model.dims),
         assumed=files.assumed,
         devices=tuple(
             Host(**{field: getattr(device, field) for field in Host.__struct_fields__})
-            for device in dict.fromkeys(_devices(plan))
+            for device in dict.fromkeys(_devices(files))
         ),
         parts=tuple(parts),
         **model_facts(model, wire(blocks, reads=model.graph.reads, writes=model.graph.writes).boundary_tensors),
     )
 
 
-def _devices(plan: Plan) -> Sequence[Device]:
-    """The device of each part; empty if no cluster was given."""
-    return plan.devices if isinstance(plan.goal, Across) else ()
+def _source(files: PreparedFiles) -> Source:
+    """What the parts were cut from: the model, or the sharded model in their folder."""
+    model, digest = files.source, graph_digest(files.source.proto)
+    if files.whole is None:
+        data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
+        return Source(file=model.path_from(files.folder), graph=digest, data=data)
+    entries = (entry for tensor in tensors_in(files.whole) for entry in tensor.external_data)
+    used = {entry.value for entry in entries if entry.key == "location"}
+    sizes = {name: number for part in files.parts for name, number in part.data.items()}
+    return Source(file=SHARDED_FILE, graph=digest, data={name: sizes[name] for name in sizes if name in used})
+
+
+def _devices(files: PreparedFiles) -> Sequence[Device]:
+    """The device of each part; empty if no cluster was given, and there are no ranks."""
+    return files.plan.devices if isinstance(files.plan.goal, Across) or files.whole is not None else ()
 
 
 def describe(files: PreparedFiles) -> list[str]:

@@ -7,13 +7,14 @@ Not derived: which `dims` were assumed, where the model was (`source.file`), the
 part was planned for which device, and states that the user named, of which only the types are compared.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from ..core.digests import ranges_of_blocks, unchanged_version, wrong_blocks
-from ..core.manifest import Cascade, Manifest, Part
+from ..core.manifest import SHARDED_FILE, Cascade, Manifest, Part
 from ..core.units import count
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
@@ -32,7 +33,8 @@ def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
     if cascade.source.exists() and cascade.source.samefile(model.path):
         data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
         yield from wrong_facts({"data": data}, manifest.source, "source.")
-    yield from wrong_facts({"weights": "copy" if "/" in manifest.source.file else "share"}, manifest)
+    is_copy = "/" in manifest.source.file or manifest.source.file == SHARDED_FILE
+    yield from wrong_facts({"weights": "copy" if is_copy else "share"}, manifest)
     yield from _wrong_devices(manifest)
 
 
@@ -48,7 +50,8 @@ def _wrong_devices(manifest: Manifest) -> Iterator[str]:
 
 def wrong_in_part(cascade: Cascade, part: Part, loaded: Model, facts: Mapping[str, object]) -> Iterator[str]:
     """What the manifest says wrongly of the part that was loaded, which `facts` are to be about, one sentence each."""
-    yield from wrong_facts(facts, part)
+    named = re.fullmatch(r"part-\d+\.rank-(\d+)\.onnx", part.file)
+    yield from wrong_facts({**facts, "rank": int(named[1]) if named else None}, part)
     yield from _wrong_types(cascade, part, loaded)
     yield from _wrong_data(cascade, part, loaded)
 

@@ -23,18 +23,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..analysis.axes.factors import Factor
 from ..analysis.axes.rules import PRODUCTS
 from ..core.wiring import Tensor
 from ..costs.caches import find_caches
-from ..loading.external_data import ByteRange, read_bytes, same_bytes
+from ..loading.external_data import COLUMNS_BYTES, ByteRange, Columns, read_at, read_bytes, read_columns, same_bytes
 from ..loading.fingerprint import canonical, head_of, without_values
 from ..loading.model import Model
 from ..loading.operations import Operation, Shape, constants_in, integers_of, operations_of
 from ..loading.shape_inference import tensor_of_type
-from ..loading.slices import Columns, SliceNote, bytes_of_slice, inline_slice, note_of, read_at, read_columns
+from ..loading.slices import SHARDED, SliceNote, bytes_of_slice, inline_slice, note_of
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external
 from ..loading.tensor_values import values_bytes
 from .facts import contradicts
@@ -106,6 +107,9 @@ class _Comparison:
         for proto in (self.model.proto, self.sharded.proto):
             head = head_of(proto)
             head.ir_version = max(head.ir_version, FIRST_IR_WITH_DEFAULTS)
+            notes = [entry for entry in head.metadata_props if entry.key == SHARDED]
+            for entry in notes:
+                head.metadata_props.remove(entry)
             heads.append([canonical(head), sorted(map(canonical, proto.functions))])
         if heads[0] != heads[1]:
             yield "its IR version, opsets, functions or metadata differ from the model's"
@@ -311,16 +315,16 @@ def _fits(note: SliceNote, dims: Sequence[object]) -> bool:
 
 
 def _same_columns(where: Columns, span: ByteRange | None, inline: bytes) -> bool:
-    if where.length != (span.length if span else len(inline)):
-        return False
-    done = 0
     if span is None:
-        return b"".join(piece for _, piece in read_columns([where])) == inline
+        return b"".join(piece.tobytes() for _, piece in read_columns([where])) == inline
+    done, own = 0, np.empty(COLUMNS_BYTES, np.uint8)
+    if where.length != span.length:
+        return False
     with span.file.open("rb", buffering=0) as stream:
         for _, piece in read_columns([where]):
-            if read_at(stream.fileno(), span, done, len(piece)) != piece:
+            if not np.array_equal(read_at(stream.fileno(), span, done, own[: piece.size]), piece):
                 return False
-            done += len(piece)
+            done += piece.size
     return True
 
 

@@ -1,18 +1,20 @@
 """`verify`: the structural proof and the numerical check, and their result."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ..core.errors import CascadeError, RunError
+from ..core.errors import CascadeError, RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.product import Product
 from ..core.units import count, size
 from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
+from ..loading.slices import sharding_note
 from .numerical import EXACT, TensorComparison, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
@@ -101,7 +103,7 @@ def verify(
     """Verify that `cascade` computes what `model` computes: by structure, and by running both.
 
     Args:
-        model: the model that was split or sharded, or its path.
+        model: the model that was split or sharded, or its path. For a cascade of ranks the model that was sharded.
         cascade: the cascade or its path; or a sharded model or the path of its .onnx file.
         inputs: sets of inputs to run both on; by default two sets of different sizes are generated.
         seed: seed of the generated inputs.
@@ -116,6 +118,11 @@ def verify(
     if isinstance(cascade, Model) or (isinstance(cascade, str | Path) and Path(cascade).suffix == ".onnx"):
         return _verify_sharded(model, load(cascade), inputs, seed, optimized=optimized, structural_only=structural_only)
     cascade = open_cascade(cascade)
+    if cascade.parts[0].rank is not None and graph_digest(model.proto) != cascade.manifest.source.graph:
+        sharded = load(cascade.source)
+        whole = _verify_sharded(model, sharded, inputs, seed, optimized=optimized, structural_only=structural_only)
+        parts = verify(sharded, cascade, seed=seed, optimized=optimized, structural_only=structural_only)
+        return _together(whole, parts)
     if graph_digest(model.proto) != cascade.manifest.source.graph:
         raise CascadeError(
             f"{cascade.path.parent} was not cut from {model.path}: the graphs differ",
@@ -176,6 +183,30 @@ def _ran(
             run_whole(model, feeds, model.graph.writes, config=EXACT)  # raises if it is the model that refuses
             failure = str(error)
     return tuple(runs), failure, "" if sets else refusal
+
+
+def _together(whole: Verification, parts: Verification) -> Verification:
+    """The verification of a sharded model, and of its parts."""
+    objections = (*whole.proof.objections, *parts.proof.objections)
+    weight_bytes = whole.proof.weight_bytes + parts.proof.weight_bytes
+    proof = replace(parts.proof, objections=objections, nodes=whole.proof.nodes, weight_bytes=weight_bytes)
+    texts = ((getattr(one, name) for one in (whole, parts)) for name in ("failure", "refusal", "reason"))
+    return Verification(proof, (*whole.runs, *parts.runs), *(next(filter(None, pair), "") for pair in texts))
+
+
+def original_of(sharded: Model) -> Path:
+    """The path of the model that was sharded, as the metadata of the sharded one have it.
+
+    Raises:
+        UsageError: they don't say it, or there is no such file.
+    """
+    note = sharding_note(sharded.proto)
+    if note is None:
+        raise UsageError(f"{sharded.path} does not say which model was sharded", hint="name it with --model FILE")
+    path = Path(os.path.normpath(sharded.path.parent.resolve() / note.model))
+    if not path.exists():
+        raise UsageError(f"the model that was sharded is not at {path}", hint="name it with --model FILE")
+    return path
 
 
 def find_source(cascade: Cascade) -> Path:

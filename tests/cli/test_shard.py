@@ -48,3 +48,27 @@ def test_quiet_prints_the_path_and_the_sharded_model_is_like_any_other(run: Run,
 def test_a_request_that_makes_no_sense_is_refused(run: Run, llm: Path, words: str, message: str) -> None:
     result = run("shard", llm, *words.split())
     assert (result.code, result.err.splitlines()[0]) == (2, f"error: {message}")
+
+
+def test_split_with_ranks_shows_them_as_rows_and_verify_finds_the_model(run: Run, llm: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    result = run("split", llm, "--ranks", 2, "--num-splits", 2, "-o", folder)
+    assert result.code == 0, result.err
+    rows = [line.split()[0] for line in result.out.splitlines() if line.startswith("stage-")]
+    assert rows == ["stage-0.rank-0", "stage-0.rank-1", "stage-1.rank-0", "stage-1.rank-1"]
+    assert run("verify", folder).out.startswith("✓ the cascade matches the model")
+    assert run("verify", folder / "sharded.onnx", "--structural").code == 0
+    assert "exchanges" in run("show", folder).out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--ranks 2 --weights share", "ranks have slices of weights, which can't be shared"),
+        ("--num-splits 2 --sum", "--exact applies to --ranks"),
+        ("--ranks 2 --memory 1MB", "a plan for a cluster or a budget counts no ranks"),
+    ],
+)
+def test_a_split_with_ranks_that_makes_no_sense_is_refused(run: Run, llm: Path, words: str, message: str) -> None:
+    result = run("split", llm, *words.split())
+    assert (result.code, result.err.splitlines()[0]) == (2, f"error: {message}")

@@ -169,6 +169,22 @@ def convolutions() -> ModelProto:
     return at.model(opset=20)
 
 
+def moe_like() -> ModelProto:
+    """Mixtures of experts, which choose the experts of a row inside the operator."""
+    at, experts = Drawing(), 4
+    x = at.reads("x", TensorProto.FLOAT, 5, WIDTH)
+    for i in range(2):
+        up, down = at.weight(f"e{i}", experts, INNER, WIDTH, scale=0.2), at.weight(f"f{i}", experts, WIDTH, INNER)
+        biases = at.weight(f"eb{i}", experts, INNER), at.weight(f"fb{i}", experts, WIDTH)
+        normed = norm(at, x, f"n{i}")
+        routes = linear(at, normed, f"r{i}", WIDTH, experts)
+        made = at.node("MoE", normed, routes, up, biases[0], down, biases[1], domain="com.microsoft", k=2)
+        x = at.node("Add", x, linear(at, made, f"o{i}", WIDTH, WIDTH))
+    at.node("Identity", x, writes="y")
+    at.returns("y", 5, WIDTH)
+    return at.model(opset=20)
+
+
 STYLES = {
     "phi": phi_like,
     "qwen": qwen_like,

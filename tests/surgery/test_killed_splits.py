@@ -168,6 +168,35 @@ def test_a_killed_merge_is_undone_or_complete(net: Path, tmp_path: Path, monkeyp
         assert held(whole) == new
 
 
+def shard_into(net: Path, folder: Path, ranks: int, *, force: bool = True) -> None:
+    graphcut.shard(net, folder / "sharded.onnx", ranks=ranks, force=force)
+
+
+def split_ranks_into(net: Path, folder: Path, ranks: int, *, force: bool = True) -> None:
+    graphcut.split_by_rank(net, folder / "parts", ranks=ranks, force=force)
+
+
+@pytest.mark.parametrize("write", [shard_into, split_ranks_into])
+def test_a_killed_sharding_is_undone_or_complete(
+    net: Path, tmp_path: Path, write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphcut.surgery.sharding.sharding.INLINE_BYTES", 0)
+    folder, states = tmp_path / "here", []
+    for ranks in (2, 3):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        write(net, folder, ranks)
+        states.append(held(folder))
+    for number, at in zip((signal.SIGKILL, signal.SIGTERM) * 4, random.sample(range(1, 24), 8), strict=True):
+        write(net, folder, 2)
+        assert signalled(lambda: write(net, folder, 3), number, at=at) in {-number, 128 + number, 0}
+        with suppress(UsageError), warnings.catch_warnings(action="ignore"):
+            write(net, folder, 3, force=False)
+        assert held(folder) in states
+        write(net, folder, 3)
+        assert held(folder) == states[1]
+
+
 # Others at the same place
 
 

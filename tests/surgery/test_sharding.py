@@ -163,7 +163,7 @@ def test_a_rank_without_a_whole_unit_has_no_copy_and_no_state(tmp_path: Path) ->
 @pytest.fixture
 def external(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A decoder with its weights in a file, which a sharded model has too."""
-    monkeypatch.setattr("graphcut.surgery.sharding.weight_files.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.sharding.sharding.INLINE_BYTES", 0)
     demos.write("llm", tmp_path / "model.onnx", layers=2, external=True)
     return tmp_path / "model.onnx"
 
@@ -172,7 +172,7 @@ def external(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_slices_are_streamed_through_a_buffer_of_any_size(
     buffer_bytes: int, external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphcut.loading.slices.BUFFER_BYTES", buffer_bytes)
+    monkeypatch.setattr("graphcut.loading.external_data.COLUMNS_BYTES", buffer_bytes)
     feeds = feeds_for(external)
     sharding = shard(external, tmp_path / "sharded.onnx", shares=(2, 1))
     whole, sharded = run(external, feeds), run_sharded(sharding, feeds)

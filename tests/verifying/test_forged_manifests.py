@@ -123,6 +123,7 @@ FORGED = [
     ("parts/looked_up_bytes", put("parts/0/looked_up_bytes", 1), "gives looked_up_bytes as 1, but it"),
     ("parts/largest_weight_bytes", put("parts/0/largest_weight_bytes", 1), "gives largest_weight_bytes as 1, but it"),
     ("parts/activation_bytes", put("parts/0/activation_bytes", 1), "part-0.onnx: the manifest gives activation_bytes"),
+    ("parts/rank", put("parts/3/rank", 1), "gives rank as 1, but it is None"),
     ("parts/device", put("parts/3/device", "right"), ""),  # another plan: nothing in the files says which one was made
     ("parts/device", put("parts/0/device", "right"), "['left', 'middle', 'right'], but its parts are for ['right'"),
     ("parts/device", put("parts/3/device", None), "the manifest gives part-3.onnx no device, and other parts one"),

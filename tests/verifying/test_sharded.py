@@ -20,7 +20,7 @@ from graphcut.verifying.sharded import prove_sharded
 from conftest import FIXTURES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "surgery"))
-from sharded_models import STYLES
+from sharded_models import STYLES, moe_like
 
 Edit = Callable[[ModelProto], None]
 Sharded = Callable[[str, Mode], tuple[Path, Path]]
@@ -223,7 +223,7 @@ def test_a_state_must_stay_in_its_rank(tmp_path: Path) -> None:
 def test_slices_in_files_are_compared_with_the_bytes_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphcut.surgery.sharding.weight_files.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.sharding.sharding.INLINE_BYTES", 0)
     demos.write("llm", tmp_path / "model.onnx", layers=2, external=True)
     made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
     report = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True)
@@ -239,5 +239,22 @@ def test_slices_in_files_are_compared_with_the_bytes_of_the_model(
 
 
 def test_the_model_that_was_sharded_must_be_named() -> None:
-    with pytest.raises(UsageError, match="it is not known which model was sharded"):
-        OriginalOptions().load_sharded()
+    with pytest.raises(UsageError, match="does not say which model was sharded"):
+        OriginalOptions().load_unsharded(FIXTURES / "unet.onnx")
+
+
+def test_experts_are_divided_inside_where_sums_may_be(tmp_path: Path) -> None:
+    onnx.save(moe_like(), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=3, mode="sum")
+    assert made.divided_share > 0.95
+    assert graphcut.verify(tmp_path / "model.onnx", made.path, structural_only=True)
+
+
+@pytest.mark.parametrize("mode", ["exact", "sum"])
+def test_half_precision_is_divided_alike_and_compared_with_its_tolerance(mode: Mode, tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "model.onnx", layers=2, external=None, dtype="float16")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", shares=(2, 1), mode=mode)
+    assert made.divided_share > 0.95
+    report = graphcut.verify(tmp_path / "model.onnx", made.path)
+    assert report.same
+    assert "half precision" in report.reason

@@ -190,7 +190,7 @@ def is_product(op: str) -> bool:
     return op in PRODUCTS or op in _WITHOUT_RULE
 
 
-_WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN", "com.microsoft.MoE", "com.microsoft.QMoE"})
+_WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})
 """Operators that multiply by weights, but have no rule."""
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ...core.units import duration, size
 from ..profile_builder import best_options
-from ..scene import BoundaryTotals, Card, Scene
+from ..scene import BoundaryTotals, Card, Scene, totals_of
 from ..sentences import flop, need_text, size_text
 from .lanes import lanes
 from .profile_strip import profile_strip
@@ -18,11 +18,12 @@ from .tables import Column, table
 
 def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
     """A scene on one screen; with `explain`, why each cut is where it is. The next command is not drawn."""
-    screen = screen_on(console)
+    screen, is_ranked = screen_on(console), any(card.rank is not None for card in scene.cards)
     return picture(
         [_title(scene, screen), screen.text(scene.sentence)],
         _details(scene, screen),
-        [table(screen, _part_columns(scene, screen))] if scene.cards else [],
+        [table(screen, _part_columns(scene, screen))] if scene.cards and not is_ranked else [],
+        [table(screen, _rank_columns(scene))] if is_ranked else [],
         [*lanes(scene, screen), *map(screen.text, scene.recomputed)] if scene.cards else [],
         _profile(scene, screen),
         _cut_points(scene, screen),
@@ -77,6 +78,24 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
     if any(card.last_node for card in cards):
         lasts = [Text(card.last_node, style="dim") for card in cards]
         yield Column("up to", lasts, min_width=10, drop_order=9 if all(card.content for card in cards) else 0)
+
+
+def _rank_columns(scene: Scene) -> Iterable[Column]:
+    """What is known of each rank, with all its parts, and what it exchanges with others."""
+    cards, devices = scene.cards, list(dict.fromkeys(card.device for card in scene.cards))
+    rows = [[i for i, card in enumerate(cards) if card.device == device] for device in devices]
+    met = [(tensor, cards[tensor.source].device, {cards[i].device for i in tensor.readers}) for tensor in scene.tensors]
+    received = [[t for t, source, readers in met if device in readers - {source}] for device in devices]
+    sent = [[t for t, source, readers in met if device == source and readers - {source}] for device in devices]
+    phases = [{i for t in found for i in t.readers if i in row} for found, row in zip(received, rows, strict=True)]
+    yield Column("rank", [Text(device, style="bold") for device in devices], min_width=12)
+    yield Column("parts", [str(len(row)) for row in rows])
+    yield Column("nodes", [f"{sum(cards[i].nodes for i in row):,}" for row in rows])
+    yield Column("weights", [size(sum(cards[i].weight_bytes for i in row)) for row in rows])
+    yield Column(cards[0].measure, [size(sum(cards[i].need_bytes for i in row)) for row in rows])
+    yield Column("sends to others", [_moved(totals_of(found)) for found in sent])
+    yield Column("receives", [_moved(totals_of(found)) for found in received])
+    yield Column("exchanges", [str(len(found)) for found in phases])
 
 
 def _predicted_columns(scene: Scene, screen: Screen) -> Iterable[Column]:

@@ -42,6 +42,8 @@ class ShardedGraph:
     proto: ModelProto
     slices: tuple[WeightSlice, ...]
     whole: frozenset[str]  #: the initializers of the model that are still in it.
+    rank_of: Mapping[str, int]  #: the rank of each copy of a node, by its first output.
+    origin_of: Mapping[str, int]  #: the node of the model that each node was made for, by its first output.
 
 
 def rank_name(name: str, rank: int) -> str:
@@ -64,6 +66,7 @@ class _Rewriting:
         self.pieces: dict[tuple[str, int], dict[int, str]] = {}
         self.slices: dict[tuple[str, int, Runs], WeightSlice] = {}
         self.values: dict[str, ValueInfoProto] = {}
+        self.rank_of: dict[str, int] = {}
         graph = self.proto.graph
         self.declared = {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}
         self.rank_inputs = dict(self._rank_inputs())
@@ -96,20 +99,23 @@ class _Rewriting:
         return [piece_of(value, name, layout.axis, divided.size_of(layout, rank)) for rank, name in names.items()]
 
     def result(self) -> ShardedGraph:
+        origin_of: dict[str, int] = {}
         for index, node in enumerate(self.proto.graph.node):
+            done = len(self.drawing.nodes)
             if index in self.division.class_of:
                 self._divide(index, node)
             elif node.op_type == "Shape" and node.input[0] in self.only_in_pieces:
                 self._shape_of_piece(node, *self.only_in_pieces[node.input[0]])
             else:
                 self.drawing.nodes.append(node)
+            origin_of.update((next(filter(None, made.output)), index) for made in self.drawing.nodes[done:])
         made = self._model()
         whole = frozenset(tensor.name for tensor in made.graph.initializer)
         made.graph.initializer.extend(one.tensor for one in self.slices.values())
         made.graph.initializer.extend(self.drawing.constants)
         filled = {tensor.name: tensor for tensor in made.graph.initializer}
         slices = tuple(replace(one, tensor=filled[one.tensor.name]) for one in self.slices.values())
-        return ShardedGraph(made, slices, whole)
+        return ShardedGraph(made, slices, whole, self.rank_of, origin_of)
 
     def _divide(self, index: int, node: NodeProto) -> None:
         division, number = self.division, self.division.class_of[index]
@@ -124,6 +130,7 @@ class _Rewriting:
             for slot, names in reads.items():
                 copy.input[slot] = names[rank]
             copy.output[:] = [writes[tensor][rank] if tensor else "" for tensor in operation.outputs]
+            self.rank_of[next(filter(None, copy.output))] = rank
             self._change(copy, index, rank)
             if rank != divided.ranks[0]:
                 _drop(copy, factor.once)

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+from onnx import ModelProto
+
 from ...analysis.axes.division import Division, Mode, divide, products_of
 from ...core.atomic_files import mend, replace_files, scratch_folder
 from ...core.errors import GraphcutError, UsageError
 from ...core.product import Product
 from ...costs.caches import find_caches
+from ...loading.external_data import write_data
+from ...loading.fingerprint import graph_digest
 from ...loading.model import Model, ModelLike, load
-from ..merging import check_targets
+from ...loading.slices import SHARDED, ShardingNote
+from ..merging import INLINE_BYTES, check_targets
 from .rewriting import ShardedGraph, sharded_graph
-from .weight_files import Storage, place_weights
+from .weight_files import Storage, fill_slices, place_weights
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,23 +83,20 @@ def shard(
     model = load(model)
     output = _output_path(model, output, weights)
     mend(output.absolute().parent, output.name)
-    division = divide_model(model, _shares(ranks, shares), mode)
-    if not division.classes:
-        raise UsageError(
-            f"no layer of {model.path.name} can be divided",
-            hint="its weights are multiplied by operators without a rule, or have too few units for these shares",
-        )
+    division = division_of(model, ranks, shares, mode)
     data = output.with_name(f"{output.name}.data")
     check_targets([output, data], [model.path, *(file for file, _ in model.data.values())], force=force)
     graph = sharded_graph(division)
+    write_note_of(division, graph.proto, output.absolute().parent)
     sharding = _summary(division, graph, output)
-    files = place_weights(model, graph, data.name, weights)
+    fill_slices(model, graph.slices)
+    layout = place_weights(model, graph.proto, graph.slices, data.name, storage=weights, inline_bytes=INLINE_BYTES)
     try:
         with scratch_folder(output.absolute().parent, output.name) as scratch:
             new = scratch / "new"
             new.mkdir()
-            if files.bytes:
-                files.write(new / data.name)
+            if layout.file_bytes:
+                write_data(layout, new / data.name, has_digest=False)
             (new / output.name).write_bytes(graph.proto.SerializeToString(deterministic=True))
             old = [data.absolute(), output.absolute()] if force else []
             replace_files(scratch, output.absolute().parent, last=output.name, old=old)
@@ -102,6 +105,28 @@ def shard(
             f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"
         ) from error
     return sharding
+
+
+def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, mode: Mode) -> Division:
+    """How a model is divided among ranks.
+
+    Raises:
+        UsageError: the ranks or shares make no sense, or nothing can be divided.
+    """
+    division = divide_model(model, _shares(ranks, shares), mode)
+    if not division.classes:
+        raise UsageError(
+            f"no layer of {model.path.name} can be divided",
+            hint="its weights are multiplied by operators without a rule, or have too few units for these shares",
+        )
+    return division
+
+
+def write_note_of(division: Division, proto: ModelProto, folder: Path) -> None:
+    """Say in the metadata of a sharded model, which is to be in `folder`, what it is a sharded form of."""
+    model = division.model
+    note = ShardingNote(model.path_from(folder), graph_digest(model.proto), division.shares, division.mode)
+    proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())
 
 
 def divide_model(model: Model, shares: Sequence[int], mode: Mode = "exact") -> Division:

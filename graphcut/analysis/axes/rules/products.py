@@ -158,6 +158,28 @@ def einsum(o: Operation) -> Iterator[Factor]:
                 yield Factor(size, places, writes)
 
 
+def mixture_of_experts(o: Operation, scales: int) -> Iterator[Factor]:
+    """The rows; the inner width of all experts is contracted. Experts are chosen inside, so they stay together.
+
+    Args:
+        o: the operation: rows, routing, then for each of up to three products the weight, `scales` inputs, the bias.
+        scales: 0 or 1.
+    """
+    x, first, second = o.read(0), o.read(2), o.read(4 + scales)
+    if not x or not first or not second or o.given("swiglu_fusion", 0) or len(o.inputs) > 2 + 3 * (2 + scales):
+        return
+    if len(x) == 2 and fixed(x[0]):
+        yield Factor(fixed(x[0]), (Place(0, 0), Place(1, 0)), (Place(0, 0),))
+    inner = {2: 1, 4 + scales: 2, 6 + 2 * scales: 1}  # the weights: [experts, inner, x], [experts, x, inner]
+    places = [Place(slot, axis) for slot, axis in inner.items() if o.has(slot)]
+    for slot in (2, 6 + 2 * scales):  # what belongs to an inner element
+        places += [Place(i, 1) for i in range(slot + 1, slot + 2 + scales) if o.has(i)]
+    if scales and (second_scales := o.read(5 + scales)) and len(second_scales) == 3:
+        places.append(Place(5 + scales, 2))
+    sizes = [fixed((o.read(place.slot) or (None,) * 3)[place.axis]) for place in places]
+    yield Factor(gcd(*sizes), tuple(places), once=(5 + 2 * scales,))
+
+
 PRODUCTS: Final[Mapping[str, Rule]] = {
     "MatMul": matmul,
     "com.microsoft.FusedMatMul": matmul,
@@ -173,5 +195,7 @@ PRODUCTS: Final[Mapping[str, Rule]] = {
     "ConvInteger": partial(quantized_convolution, others=(3,)),
     "QLinearConv": partial(quantized_convolution, others=(4, 5, 8)),
     "Einsum": einsum,
+    "com.microsoft.MoE": partial(mixture_of_experts, scales=0),
+    "com.microsoft.QMoE": partial(mixture_of_experts, scales=1),
 }
 """Operators that multiply by a weight: their weights are what sharding divides."""

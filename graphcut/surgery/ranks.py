@@ -1,0 +1,129 @@
+"""`split_by_rank`: shard a model, and write a part for each phase and rank."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from onnx import ModelProto
+
+from ..core.errors import UsageError
+from ..core.manifest import Cascade
+from ..costs.caches import sized_dims
+from ..costs.device import Device
+from ..loading.model import Model, ModelLike, load, read_model
+from ..loading.subgraphs import is_external, tensors_in
+from ..planning import planner
+from ..planning.goals import Across, At, Goal, Within
+from ..planning.plans import Plan
+from .part_models import part_model
+from .sharding.phases import RankPart, rank_parts
+from .sharding.rewriting import ShardedGraph, sharded_graph
+from .sharding.sharding import division_of, write_note_of
+from .sharding.weight_files import fill_slices, place_weights
+from .splitting import PartFile, PreparedFiles, Progress, output_folder, write
+
+
+def split_by_rank(  # noqa: PLR0913 - independent settings
+    model: ModelLike,
+    output: str | Path | None = None,
+    *,
+    ranks: int | None = None,
+    shares: Sequence[int] | None = None,
+    mode: Literal["exact", "sum"] = "exact",
+    stages: Plan | Goal | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Cascade:
+    """Shard a model, and split it into a part for each phase and rank, `part-2.rank-1.onnx`.
+
+    In a phase ranks need nothing of each other; between phases they exchange pieces. A state stays inside its rank. The
+    folder also has `sharded.onnx`, the whole sharded model, whose weights are in the files of the parts.
+
+    Args:
+        model: the model or its path.
+        output: the folder to make; by default `STEM.parts` beside the model.
+        ranks: as for `shard`.
+        shares: as for `shard`.
+        mode: as for `shard`.
+        stages: a plan for the model, or a goal to plan for: each of its parts becomes a stage with ranks of its own, so
+            that there is a device for each stage and rank.
+        force: replace an existing cascade.
+        progress: called for the bytes written.
+
+    Raises:
+        UsageError: the ranks or shares make no sense, nothing can be divided, or another file is in the way.
+        PlanError: no plan meets the goal.
+        GraphcutError: there is too little disk space, or writing failed.
+    """
+    prepared = prepare_ranks(model, output, ranks=ranks, shares=shares, mode=mode, stages=stages)
+    return write(prepared, force=force, progress=progress)
+
+
+def prepare_ranks(
+    model: ModelLike,
+    output: str | Path | None,
+    *,
+    ranks: int | None,
+    shares: Sequence[int] | None,
+    mode: Literal["exact", "sum"],
+    stages: Plan | Goal | None,
+) -> PreparedFiles:
+    """The files that `split_by_rank` would write."""
+    model = load(model)
+    if model.temporary_folder is not None and output is None:
+        raise UsageError("the model was given in memory, so there is no folder beside it", hint="name a folder")
+    division = division_of(model, ranks, shares, mode)
+    graph, folder = sharded_graph(division), output_folder(model.path, output, "copy")
+    fill_slices(model, graph.slices)
+    write_note_of(division, graph.proto, folder)
+    sharded = read_model(model.path, graph.proto)
+    sharded = sharded.with_dims({name: size for name, size in model.dims.items() if name in sharded.symbols})
+    parts = _parts(model, sharded, graph, stages)
+    last = max(part.stage for part in parts)
+    names = [f"rank-{part.rank}" if not last else f"stage-{part.stage}.rank-{part.rank}" for part in parts]
+    devices = {name: Device(name=name) for name in names}
+    plan = Plan(
+        At(()),
+        sharded.graph,
+        tuple(part.nodes for part in parts),
+        devices=tuple(devices[name] for name in names),
+        dims=sized_dims(sharded, default="decode"),
+        model=sharded,
+    )
+    files = []
+    for part, block in zip(parts, plan.partition.blocks, strict=True):
+        name, proto = f"part-{part.phase}.rank-{part.rank}.onnx", part_model(sharded, block)
+        layout = place_weights(model, proto, graph.slices, f"{name}.data")
+        data = {f"{name}.data": layout.file_bytes} if layout.file_bytes else {}
+        files.append(PartFile(name, proto, block, layout if data else None, data, (), part.rank))
+    assumed = tuple(name for name in plan.dims if name not in sharded.dims)
+    whole = _whole(graph.proto, [file.model for file in files])
+    sized = sharded.with_dims(plan.dims)
+    return PreparedFiles(sized, plan, "copy", False, assumed, folder, "cascade.json", tuple(files), whole)
+
+
+def _parts(model: Model, sharded: Model, graph: ShardedGraph, stages: Plan | Goal | None) -> list[RankPart]:
+    """The parts, in stages as a plan for the model has them."""
+    plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(model, stages)
+    if plan is not None and isinstance(plan.goal, Across | Within):
+        raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use --num-splits or --at-nodes")
+    home = {node: i for i, block in enumerate(plan.partition.blocks if plan else ()) for node in block.nodes}
+    producer = sharded.graph.producer
+    rank_of = {producer[name]: rank for name, rank in graph.rank_of.items() if name in producer}
+    stage_of = {producer[name]: home.get(node, 0) for name, node in graph.origin_of.items() if name in producer}
+    return rank_parts(sharded.graph, rank_of, stage_of)
+
+
+def _whole(proto: ModelProto, parts: Sequence[ModelProto]) -> ModelProto:
+    """The sharded model, whose weights are in the data files of the parts."""
+    weights = {tensor.name: tensor for part in parts for tensor in part.graph.initializer}
+    nodes = {output: node for part in parts for node in part.graph.node for output in node.output}
+    whole = ModelProto()
+    whole.CopyFrom(proto)
+    for tensor in whole.graph.initializer:
+        if is_external(tensor):
+            tensor.CopyFrom(weights[tensor.name])
+    for node in whole.graph.node:
+        if any(map(is_external, tensors_in(node))):
+            node.CopyFrom(nodes[node.output[0]])
+    return whole

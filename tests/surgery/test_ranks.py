@@ -1,0 +1,138 @@
+"""Cascades of ranks: one part for each phase and rank, whatever the model and with stages or without."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from sharded_models import STYLES
+from test_sharding import MODELS, feeds_for
+
+import graphcut
+from graphcut import Across, Cascade, Cluster, Device, Into, UsageError, split_by_rank
+from graphcut.analysis.axes.division import Mode
+from graphcut.core.states import kept_states
+
+NAME = re.compile(r"part-(\d+)\.rank-(\d+)\.onnx")
+
+
+def phase_of(file: str) -> int:
+    found = NAME.fullmatch(file)
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize(("mode", "stages"), [("exact", None), ("sum", Into(2))], ids=["exact", "sum, 2 stages"])
+@pytest.mark.parametrize("name", ["llm", "llm, tied", "resnet", "clip", "lstm", "unet", *STYLES, "tiny-llama-int4"])
+def test_parts_of_a_phase_need_nothing_of_each_other_and_compute_the_model(
+    name: str, mode: Mode, stages: Into | None, tmp_path: Path
+) -> None:
+    path = MODELS[name](tmp_path)
+    cascade = split_by_rank(path, tmp_path / "parts", shares=(2, 1, 1), mode=mode, stages=stages)
+    files = [part.file for part in cascade.parts]
+    assert [phase_of(file) for file in files] == sorted(phase_of(file) for file in files)
+    assert {part.rank for part in cascade.parts} >= {0, 1}
+    for edge in cascade.wiring.edges:
+        if edge.source is not None and edge.target is not None:
+            assert phase_of(files[edge.source]) < phase_of(files[edge.target])
+    report = graphcut.verify(path, cascade, structural_only=stages is not None)
+    assert (report.same, report.proof.objections) == (True, ())
+    assert report.proof.nodes == len(graphcut.load(path).graph.flow)
+
+
+@pytest.fixture
+def ranked(tmp_path: Path) -> Cascade:
+    """A decoder with two heads of keys on two ranks."""
+    return split_by_rank(MODELS["llm"](tmp_path), tmp_path / "parts", ranks=2)
+
+
+def test_each_rank_is_a_device_and_keeps_its_states_and_its_share_of_weights(ranked: Cascade, tmp_path: Path) -> None:
+    assert [host.name for host in ranked.manifest.devices] == ["rank-0", "rank-1"]
+    assert all(part.device == f"rank-{part.rank}" for part in ranked.parts)
+    kept = kept_states(ranked.parts, ranked.manifest.states)
+    assert sum(map(len, kept.values())) == len(ranked.manifest.states) == 2 * 2 * 2
+    for part, states in kept.items():
+        assert all(state.past.endswith(f"rank-{ranked.parts[part].rank}") for state in states)
+    held = [sum(part.weight_bytes for part in ranked.parts if part.rank == rank) for rank in (0, 1)]
+    whole = graphcut.load(tmp_path / "model.onnx").weight_bytes
+    assert max(held) < 0.6 * whole
+
+
+@pytest.mark.parametrize("via", ["threads", "processes"])
+def test_ranks_decode_the_tokens_of_the_model(via: str, ranked: Cascade, tmp_path: Path) -> None:
+    whole = graphcut.split(tmp_path / "model.onnx", Into(1), tmp_path / "whole")
+    expected = graphcut.generate(whole, [[1, 15, 27]], max_tokens=16).all()
+    assert graphcut.generate(ranked, [[1, 15, 27]], max_tokens=16, via=via).all() == expected  # type: ignore[arg-type]
+
+
+def test_the_whole_sharded_model_is_in_the_folder_and_runs_from_the_weights_of_the_parts(
+    ranked: Cascade, tmp_path: Path
+) -> None:
+    sharded = ranked.root / "sharded.onnx"
+    assert ranked.source == sharded
+    assert sharded.stat().st_size < 0.5 * graphcut.load(tmp_path / "model.onnx").weight_bytes
+    assert graphcut.verify(tmp_path / "model.onnx", sharded)
+
+
+def test_ranks_without_a_cache_run_the_inputs_of_the_model(tmp_path: Path) -> None:
+    path = MODELS["resnet"](tmp_path)
+    ranked = split_by_rank(path, tmp_path / "parts", ranks=2)
+    feeds = feeds_for(path)
+    outputs = graphcut.run(ranked, feeds)
+    whole = graphcut.run(graphcut.split(path, Into(1), tmp_path / "whole"), feeds)
+    for name, value in whole.items():
+        np.testing.assert_allclose(outputs[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_of_another_rank_and_a_changed_weight_are_found(ranked: Cascade, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    a, b = (ranked.root / f"part-1.rank-{rank}.onnx" for rank in (0, 1))
+    kept = a.read_bytes(), b.read_bytes()
+    a.write_bytes(kept[1])
+    b.write_bytes(kept[0])
+    assert not graphcut.verify(model, ranked, structural_only=True)
+    a.write_bytes(kept[0])
+    b.write_bytes(kept[1])
+    assert graphcut.verify(model, ranked, structural_only=True)
+    data = ranked.root / "part-1.rank-1.onnx.data"
+    data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
+    report = graphcut.verify(model, ranked, structural_only=True)
+    assert any("the values of" in sentence for sentence in report.proof.objections)
+
+
+def test_another_split_replaces_all_files_and_only_with_force(ranked: Cascade, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    with pytest.raises(UsageError, match="already exists"):
+        split_by_rank(model, ranked.root, ranks=2)
+    before = {file.name: file.read_bytes() for file in ranked.root.iterdir()}
+    split_by_rank(model, ranked.root, ranks=2, force=True)
+    assert {file.name: file.read_bytes() for file in ranked.root.iterdir()} == before
+    graphcut.split(model, Into(2), ranked.root, force=True)
+    assert {file.suffix for file in ranked.root.iterdir()} == {".onnx", ".data", ".json"}
+    assert not (ranked.root / "sharded.onnx").exists()
+
+
+def test_a_norm_with_a_skip_is_repeated_as_it_is(tmp_path: Path) -> None:
+    """Its rewritten form would read the sum of the first rank, which the others would wait for."""
+    ranked = split_by_rank(MODELS["tiny-llama-fp32"](tmp_path), tmp_path / "parts", ranks=2)
+    norms = [
+        node
+        for part in ranked.parts
+        for node in onnx.load(ranked.file(part), load_external_data=False).graph.node
+        if node.op_type == "SkipSimplifiedLayerNormalization"
+    ]
+    assert len(norms) > 8
+    assert not any(part.derived for part in ranked.parts)
+
+
+def test_what_ranks_can_not_be_combined_with_is_refused(tmp_path: Path) -> None:
+    path = MODELS["llm"](tmp_path)
+    cluster = Cluster(devices=(Device(name="a"), Device(name="b")))
+    with pytest.raises(UsageError, match="counts no ranks"):
+        split_by_rank(path, tmp_path / "parts", ranks=2, stages=Across(cluster))
+    with pytest.raises(UsageError, match="neither ranks nor shares"):
+        split_by_rank(path, tmp_path / "parts")
+    assert not (tmp_path / "parts").exists()
