@@ -12,6 +12,7 @@ import time
 import venv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -291,9 +292,39 @@ NAMES = [f"part-{i}.onnx" for i in range(4)]
 def test_parts_that_fit_are_loaded_once_for_many_runs(cascade: Cascade, counting: Counting) -> None:
     with Runner(cascade) as made:
         found = [made.run(feeds_of(i)) for i in range(3)]
-        assert (counting.loads, counting.alive) == (NAMES, 4)
+        assert (sorted(counting.loads), counting.alive) == (NAMES, 4)
     assert counting.alive == 0
     assert all(same(outputs, graphcut.run(cascade, feeds_of(i))) for i, outputs in enumerate(found))
+
+
+@pytest.mark.parametrize("spare_bytes", [0, 1 << 20])
+def test_parts_that_stay_are_loaded_at_the_same_time_if_memory_suffices_for_it(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
+) -> None:
+    """On four cores, and with memory for four copies of the largest weight or for none."""
+    monkeypatch.setattr(runner, "resident_bytes", lambda: 50 * MIB)
+    with Runner(cascade) as made:
+        made.run(feeds_of(0))
+        assert made.forecast is not None
+        peak_bytes = made.forecast.plan.peak_bytes
+    loading, most = [0], [0]
+    meeting = Barrier(4, timeout=20)
+
+    class WaitingStage(Stage):
+        def __init__(self, cascade: Cascade, part: graphcut.Part, *, config: SessionConfig) -> None:
+            loading[0] += 1
+            most[0] = max(most[0], loading[0])
+            if spare_bytes:
+                meeting.wait()
+            super().__init__(cascade, part, config=config)
+            loading[0] -= 1
+
+    monkeypatch.setattr(loaded_parts, "Stage", WaitingStage)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(runner, "available_bytes", lambda: peak_bytes + spare_bytes)
+    with Runner(cascade) as made:
+        assert same(made.run(feeds_of(1)), graphcut.run(cascade, feeds_of(1)))
+    assert most[0] == (4 if spare_bytes else 1)
 
 
 def test_memory_is_predicted_once_for_runs_with_inputs_of_the_same_sizes(

@@ -29,6 +29,12 @@ class LoadedParts:
         self._drop([index for index in self._loaded if index not in wanted])
         self.plan, self._config = plan, config
 
+    def load_all(self, threads: int) -> None:
+        """Load all parts, so many at a time."""
+        missing = [index for index in range(len(self._cascade.parts)) if index not in self._loaded]
+        with ThreadPoolExecutor(threads) as pool:
+            self._loaded.update(zip(missing, pool.map(self._load, missing), strict=True))
+
     def stop_ahead(self) -> None:
         """Load nothing ahead for the rest of this pass, and drop what was."""
         self.plan = replace(self.plan, is_ahead=False)

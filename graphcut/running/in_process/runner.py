@@ -1,5 +1,6 @@
 """Running a cascade in this process, once or many times, within a memory limit."""
 
+import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
 from functools import cached_property
@@ -72,7 +73,8 @@ class Runner:
 
     A context manager; or call `close`.
 
-    Without a memory limit all parts stay loaded if the available memory suffices, else as many as fit.
+    Without a memory limit all parts stay loaded if the available memory suffices, else as many as fit. They are loaded
+    at the same time if it also suffices for a copy of the largest weight on each core.
 
     A memory limit is for the whole process, including what it has already. The need is predicted from the manifest, and
     a limit that is too small is refused before anything runs. If not all parts fit, weights are mapped from disk and
@@ -266,6 +268,10 @@ class Runner:
         if forecast.memory_bytes is not None and self.peak is None:
             self.peak = PeakMemory()
         self._parts.follow(forecast.plan, config)
+        cores = os.cpu_count() or 1
+        copies = cores * max(part.largest_weight_bytes for part in self._cascade.parts)
+        if not is_tight and forecast.plan.peak_bytes + copies <= forecast.budget_bytes:
+            self._parts.load_all(cores)
         self._followed = forecast
 
     def _pass(
