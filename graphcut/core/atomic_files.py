@@ -136,16 +136,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def replace_files(
     scratch: Path, folder: Path, *, last: str, old: Iterable[Path] = (), check: Callable[[], None] | None = None
 ) -> None:
-    """Move the files `old` away, then all files of `scratch / "new"` into `folder`, `last` at the end.
+    """Move the files `old` away, if they are there, then those of `scratch / "new"` into `folder`, `last` at the end.
 
-    `scratch` is a scratch folder in `folder` or beside it. Leaving it undoes all moves unless `last` was moved.
-
-    Args:
-        scratch: the scratch folder.
-        folder: where the files are to be.
-        last: the name of the new file that is moved last.
-        old: files of `folder`; one that is not there is left out.
-        check: called when the old files are in `scratch / "old"`, to look at them once more. May raise an error.
+    `scratch` is a scratch folder in `folder` or beside it. Leaving it undoes all moves unless `last` was moved. `check`
+    is called when the old files are in `scratch / "old"`, to look at them once more, and may raise an error.
 
     Raises:
         UsageError: there is another file with the name of a new one. It is not replaced.

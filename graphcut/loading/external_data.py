@@ -59,16 +59,11 @@ class Columns:
 
 
 def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
-    """The file that a model gives as the location of external data.
+    """The file that a model gives as the location of external data of a tensor.
 
     It must be a regular file in the folder of the model, or below. An absolute path is refused, and a path that leaves
     the folder by `..` or a symbolic link (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). If the model
     itself is a symbolic link, the data may also be in the folder of the real file, as in the Hugging Face cache.
-
-    Args:
-        model: the path of the model.
-        location: as the model gives it.
-        tensor: the tensor with this location, for messages.
 
     Raises:
         ModelError: `location` is refused, or there is no such file.

@@ -94,13 +94,24 @@ class Model(Product):
         """`tensors` as parts declare them: with symbols for more of the unknown dimensions. Expensive."""
         return name_unknown_dims(self.proto, self.tensors)
 
-    @cached_property
+    @property
     def sizes(self) -> Sizes:
         """Sizes of `tensors` for `dims`; symbols of inputs without a number count as 1.
 
         Raises:
             ModelError: together they are above `MAX_BYTES`; a UsageError if that is for `dims`.
         """
+        numbers = frozenset(self.dims.items())
+        if numbers not in self._sizes:
+            self._sizes[numbers] = self._computed_sizes()
+        return self._sizes[numbers]
+
+    @cached_property
+    def _sizes(self) -> dict[frozenset[tuple[str, int]], Sizes]:
+        """`sizes` by `dims`, of this model and of those that have other dims alone."""
+        return {}
+
+    def _computed_sizes(self) -> Sizes:
         counted = {**dict.fromkeys(self.symbols, 1), **self.dims}
         sizes = {name: tensor.bytes_for(self.dims) for name, tensor in self.tensors.items()}
         unknown = {name for name, tensor in self.tensors.items() if not tensor.bytes_for(counted)[1]}
@@ -156,6 +167,7 @@ class Model(Product):
             return self
         made = replace(self, dims=MappingProxyType(dict(dims)))
         made.__dict__.update((n, self.__dict__[n]) for n in _WITHOUT_DIMS if n in self.__dict__)
+        made.__dict__["_sizes"] = self._sizes
         return made
 
     @cached_property

@@ -119,12 +119,7 @@ def is_stateful(node: NodeProto, functions: Mapping[FunctionKey, FunctionProto],
     """Whether two runs of `node` on the same values may differ.
 
     True for random operators, Dropout in training mode, and operators of unknown domains; also if they are in a
-    subgraph or in a function that the node calls.
-
-    Args:
-        node: the node.
-        functions: the model-local functions.
-        off: tensors known to be False: a Dropout whose training mode is one of them is not in training.
+    subgraph or in a function that the node calls. A Dropout whose training mode is in `off` is not in training.
     """
     called = functions_called([node], functions)
     inside = [node, *(inner for key in called for inner in functions[key].node)]

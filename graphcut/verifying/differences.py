@@ -86,12 +86,12 @@ def _widened(array: Array) -> Array:
 
 def largest(items: Sequence[Any]) -> float:
     """The largest finite absolute value in a flattened value; 0 if there is none."""
-    return max((_largest(item) for item in items if isinstance(item, np.ndarray)), default=0.0)
-
-
-def _largest(array: Array) -> float:
-    numbers = np.abs(_widened(array)) if array.dtype.kind in _NUMERIC_KINDS else np.zeros(0)
-    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
+    top = 0.0
+    for item in items:
+        if isinstance(item, np.ndarray) and item.dtype.kind in _NUMERIC_KINDS:
+            numbers = np.abs(_widened(item))
+            top = max(top, float(numbers[np.isfinite(numbers)].max(initial=0.0)))
+    return top
 
 
 def difference(a: Sequence[Any], b: Sequence[Any]) -> tuple[float, float, int]:

@@ -59,12 +59,9 @@ def _states(model: Model) -> Iterator[State]:
 
 
 def part_facts(model: Model, part: ModelProto, earlier: AbstractSet[int]) -> dict[str, Any]:
-    """The numbers of nodes and bytes of `part`, and its replicas.
+    """The numbers of nodes and bytes of `part`, and its replicas. `earlier` are the nodes of the parts before it.
 
-    Args:
-        model: the model; its `dims` give the sizes of activations.
-        part: the message of a part, whose nodes and initializers are all in the model, or derive tensors.
-        earlier: the nodes of the parts before it.
+    All its nodes and initializers are in the model, or derive tensors.
     """
     graph = model.graph
     nodes = nodes_of(model, part)

@@ -70,7 +70,9 @@ def run_whole(
     options.add_session_config_entry(*external_weights_entry(model.path.parent))
     tensors = model.tensors
     try:
-        session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
         values = {name: to_value(value, tensors[name]) for name, value in feeds.items()}
         if all(is_numeric_tensor(tensors[name]) for name in (*values, *wanted)):
             return dict(zip(wanted, session.run_with_ort_values(list(wanted), values), strict=True))

@@ -125,14 +125,10 @@ def _facts(
 
 
 class _PartComparison:
-    """Compares a part with the model.
-
-    Attributes:
-        weight_bytes: size of the weights that were compared in files so far.
-    """
+    """Compares a part with the model."""
 
     def __init__(self, model: Model, part: Part, loaded: Model) -> None:
-        self.weight_bytes = 0
+        self.weight_bytes = 0  # of the weights that were compared in files so far
         self._model, self._proto = model, model.proto
         self._part = part
         self._loaded, self._part_proto = loaded, loaded.proto

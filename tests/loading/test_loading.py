@@ -802,3 +802,15 @@ def test_a_named_state_must_be_able_to_become_its_input(
             load(tmp_path / "m.onnx", states={"x": "z"})
     else:
         assert load(tmp_path / "m.onnx", states={"x": "z"}).states == {"x": "z"}
+
+
+def test_models_that_differ_in_dims_alone_are_sized_once_for_the_same_numbers(opened: Draw) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    model = opened(model_of(nodes, [floats("x", "n")], [floats("y", "n")]))
+    first, again, other = (model.with_dims({"n": n}) for n in (2, 2, 3))
+    assert first.sizes is again.sizes
+    assert (first.tensor_bytes["y"], other.tensor_bytes["y"], model.tensor_bytes["y"]) == (
+        (8, True),
+        (12, True),
+        (4, False),
+    )

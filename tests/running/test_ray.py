@@ -21,14 +21,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import Cascade, RunError, SessionConfig, demos, stream
+from graphcut import At, Cascade, RunError, SessionConfig, demos, stream
 from graphcut.core.manifest import Host, save_manifest
 from graphcut.inputs.generating import generate
 from graphcut.running.executors.protocol import Died, Done, Event, Lost, Ready, Step
 from graphcut.running.run_log import RunLog
 from graphcut.running.values import to_array, to_value
 
-from conftest import floats, model_of
+from conftest import LAYER_ENDS, floats, model_of
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphcut[ray]'")
 
@@ -460,7 +460,7 @@ def test_a_part_whose_weights_were_changed_after_the_split_is_refused(
     tmp_path: Path, disk: str, request: pytest.FixtureRequest
 ) -> None:
     demos.write("llm", tmp_path / "llm.onnx", layers=2)
-    cascade = planned(graphcut.split(tmp_path / "llm.onnx", graphcut.Into(3)))
+    cascade = planned(graphcut.split(tmp_path / "llm.onnx", At(LAYER_ENDS)))
     if disk == "no_shared_disk":
         request.getfixturevalue("no_shared_disk")
     file = cascade.root / "part-1.onnx.data"
@@ -477,7 +477,7 @@ def test_a_machine_that_has_other_weights_of_the_same_size_and_time_does_not_use
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demos.write("llm", tmp_path / "llm.onnx", layers=2)
-    cascade = planned(graphcut.split(tmp_path / "llm.onnx", graphcut.Into(3)))
+    cascade = planned(graphcut.split(tmp_path / "llm.onnx", At(LAYER_ENDS)))
     there = tmp_path / "there"
     shutil.copytree(cascade.root, there)
     stale, own = there / "part-1.onnx.data", cascade.root / "part-1.onnx.data"
