@@ -14,8 +14,10 @@ from typer import Option
 
 from ..core.errors import UsageError
 from ..core.units import count, duration
+from .application import check_applicable, given_options
 from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, SessionOptions, States, Via, Workers, open_
 from .input_files import is_random, say_generated
+from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
 from .output import complain, print_, print_json, say
 
 if TYPE_CHECKING:
@@ -27,10 +29,12 @@ _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 
 
 def generate(
+    ctx: typer.Context,
     cascade_path: CascadePath,
     prompt_ids: Annotated[list[str], Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")],
     session: SessionOptions,
     original: OriginalOptions,
+    memory: MemoryOptions,
     max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate at most.")] = 64,
     stop_ids: Annotated[list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence.")] = None,
     max_context: Annotated[int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most.")] = None,
@@ -49,6 +53,10 @@ def generate(
     from ..core.states import parse_state_pairs
     from ..running.decoding.generation import generate as decode
 
+    given = given_options(ctx)
+    check_applicable(given, NEEDS_MEMORY, given)
+    if memory.memory is not None and {"--via", "--workers"}.intersection(given):
+        raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
     stop = [number for text in stop_ids or () for number in _ids("--stop-ids", text)]
     states = parse_state_pairs(state or ())
     cascade = open_(cascade_path)
@@ -66,8 +74,13 @@ def generate(
         on_error="skip" if len(prompts) > 1 else "raise",
         via=via,
         workers=workers,
+        memory_bytes=memory.memory_bytes,
+        exact=memory.exact,
+        forced=memory.force_memory,
         config=session.session_config(),
     )
+    if tokens.limited is not None:
+        say_before(tokens.limited, exact=memory.exact)
     made, times = _printed(tokens, len(prompts), is_silent=as_json)
     if as_json:
         from ..drawing.run_records import generation_record
@@ -76,6 +89,8 @@ def generate(
         print_json(generation_record(cascade, tokens, list(zip(prompts, made, strict=True)), began, _rate(times)))
     elif times:
         _summarize(cascade, tokens, made, times)
+    if tokens.limited is not None:
+        say_after(tokens.limited, cascade.parts)
     for _, error in sorted(tokens.errors.items()):
         complain(str(error))
     if tokens.errors:

@@ -12,7 +12,6 @@ import typer
 from typer import Option
 
 from ..core.errors import RunError, UsageError
-from ..core.units import parse_bytes, size
 from .application import check_applicable, given_options
 from .common_options import (
     CascadePath,
@@ -27,16 +26,15 @@ from .common_options import (
     output_names,
 )
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of
+from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
 from .output import check_output, complain, counting, print_, say
 
 if TYPE_CHECKING:
-    from ..core.manifest import Part
-    from ..running.in_process.runner import Runner
     from ..running.stage import SessionConfig
 
 _SOME_FAILED: Final = 3
 _APPLIES_TO: Final = {
-    **dict.fromkeys(("--exact", "--force-memory"), "--memory"),
+    **NEEDS_MEMORY,
     **dict.fromkeys(("--workers", "--micro-batch", "--deadline", "--trace"), "--via"),
     **dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random"),
 }
@@ -83,12 +81,8 @@ def run(
     pipeline: PipelineOptions,
     session: SessionOptions,
     original: OriginalOptions,
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")] = None,
+    memory: MemoryOptions,
     outputs: Outputs = None,
-    exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False,
-    force_memory: Annotated[
-        bool, Option("--force-memory", help="With --memory: run even if more is predicted to be needed.")
-    ] = False,
     on_error: Annotated[OnError, Option(help="Stop at an input that fails, or skip it.")] = "raise",
     force: Force = False,
 ) -> None:
@@ -100,11 +94,11 @@ def run(
 
     given, is_generated = given_options(ctx), any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])
-    if memory is not None and pipeline.via is not None:
+    if memory.memory is not None and pipeline.via is not None:
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
     check_output(pipeline.trace, force=force, option="--trace")
     config = session.session_config()
-    limit = None if memory is None else parse_bytes(memory)
+    limit = memory.memory_bytes
     cascade = open_(cascade_path)
     feeds = feed_reader(cascade, inputs, output, on_error, force=force)
     if is_generated:
@@ -113,7 +107,7 @@ def run(
     run_all = (
         _on_workers(feeds, pipeline, config, names)
         if pipeline.via is not None
-        else _in_this_process(feeds, memory_bytes=limit, config=config, exact=exact, forced=force_memory)
+        else _in_this_process(feeds, memory_bytes=limit, config=config, exact=memory.exact, forced=memory.force_memory)
     )
     with run_all as answers:
         failed = _save_all(feeds, answers, names)
@@ -157,37 +151,9 @@ def _in_this_process(feeds: FeedReader, **options: Any) -> Iterator[_Answers]:  
 
     with Runner(feeds.cascade, **options) as runner:
         with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
-            _say_before(runner, exact=options["exact"])
+            say_before(runner, exact=options["exact"])
             yield answers
-        _say_after(runner, feeds.cascade.parts)
-
-
-def _say_before(runner: Runner, *, exact: bool) -> None:
-    forecast = runner.forecast
-    if forecast is None or forecast.memory_bytes is None:
-        return
-    about = "about " if forecast.is_estimated else ""
-    say(f"predicted peak {about}{size(forecast.peak_bytes)} of {size(forecast.memory_bytes)}: {forecast.residency}")
-    if forecast.is_mapped and not exact:
-        say("weights are mapped, not prepacked: results may differ from those without --memory; --exact avoids this")
-    if forecast.spills:
-        say("tensors between parts that do not fit into memory go to a temporary folder")
-
-
-def _say_after(runner: Runner, parts: Sequence[Part]) -> None:
-    from ..running.providers import placement_text
-
-    for index, nodes in sorted(runner.placements.items()):
-        complain(placement_text(parts[index].file, nodes))
-    peak, forecast = runner.peak, runner.forecast
-    if peak is None or forecast is None or forecast.memory_bytes is None:
-        return
-    since = ", since the process started" if peak.is_since_start else ""
-    say(f"measured peak {size(peak.bytes)} (resident pages{since})")
-    if forecast.peak_bytes > forecast.memory_bytes:
-        say(f"that is more than {size(forecast.memory_bytes)}, as predicted")
-    elif peak.bytes > forecast.memory_bytes:
-        say(f"that is more than {size(forecast.memory_bytes)}: sizes are estimates; split with --dim for exact ones")
+        say_after(runner, feeds.cascade.parts)
 
 
 def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int:

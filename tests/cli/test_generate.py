@@ -171,6 +171,23 @@ def test_of_several_sequences_one_that_fails_ends_alone(run: Run, parts: Path, e
     ]
 
 
+def test_memory_is_limited_as_in_a_run(run: Run, parts: Path, expected: list[list[int]]) -> None:
+    words = ("generate", parts, "--prompt-ids", "1,15,27", "--max-tokens", 9)
+    refused = run(*words, "--memory", "1MiB")
+    assert refused.code == 3
+    assert re.fullmatch(
+        r"this run is predicted to need [\d,]+ bytes, and the memory limit is 1,048,576", refused.error[0]
+    )
+    result = run(*words, "--memory", "100GB")
+    assert (result.code, result.out) == (0, spaced(expected[0]))
+    lines = result.err.splitlines()
+    assert re.fullmatch(r"predicted peak about [\d.]+ MiB of 93.1 GiB: 2 parts, all stay loaded", lines[0])
+    assert re.fullmatch(r"measured peak [\d.]+ MiB \(resident pages\)", lines[-1])
+    message = "--memory limits one process, and --via starts workers"
+    assert run(*words, "--memory", "1GB", "--via", "processes").error[0] == message
+    assert run(*words, "--exact").code == 2
+
+
 def test_all_sequences_may_fail(run: Run, parts: Path) -> None:
     words = ("--prompt-ids", "4294967297", "--prompt-ids", "99999", "--max-tokens", 9)
     result = run("generate", parts, *words)

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 
 import graphcut
 from graphcut import At, Cascade, MemoryCapError, RunError, Runner, SessionConfig, demos
-from graphcut.running.in_process import loaded_parts, runner
+from graphcut.running.in_process import loaded_parts, memory_plan
 from graphcut.running.in_process.memory_plan import (
     AvailableMemory,
     MemoryForecast,
@@ -279,8 +279,8 @@ def spill_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tight(cascade: Cascade, monkeypatch: pytest.MonkeyPatch, spare_bytes: int = 0, **options: Any) -> Runner:  # noqa: ANN401
     """A runner with the smallest limit for so many inputs of so many rows, and some bytes more."""
     times, rows = options.pop("times", 2), options.pop("rows", 8)
-    monkeypatch.setattr(runner, "resident_bytes", lambda: 50 * MIB)
-    monkeypatch.setattr(runner, "unloaded_library_bytes", lambda: 0)
+    monkeypatch.setattr(memory_plan, "resident_bytes", lambda: 50 * MIB)
+    monkeypatch.setattr(memory_plan, "unloaded_library_bytes", lambda: 0)
     with pytest.raises(MemoryCapError) as caught:
         Runner(cascade, memory_bytes=1, **options).run_all([feeds_of(i, rows) for i in range(times)])
     return Runner(cascade, memory_bytes=caught.value.smallest_bytes - MIB + spare_bytes, **options)
@@ -302,7 +302,7 @@ def test_parts_that_stay_are_loaded_at_the_same_time_if_memory_suffices_for_it(
     cascade: Cascade, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
 ) -> None:
     """On four cores, and with memory for four copies of the largest weight or for none."""
-    monkeypatch.setattr(runner, "resident_bytes", lambda: 50 * MIB)
+    monkeypatch.setattr(memory_plan, "resident_bytes", lambda: 50 * MIB)
     with Runner(cascade) as made:
         made.run(feeds_of(0))
         assert made.forecast is not None
@@ -321,7 +321,7 @@ def test_parts_that_stay_are_loaded_at_the_same_time_if_memory_suffices_for_it(
 
     monkeypatch.setattr(loaded_parts, "Stage", WaitingStage)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(runner, "available_bytes", lambda: peak_bytes + spare_bytes)
+    monkeypatch.setattr(memory_plan, "available_bytes", lambda: peak_bytes + spare_bytes)
     with Runner(cascade) as made:
         assert same(made.run(feeds_of(1)), graphcut.run(cascade, feeds_of(1)))
     assert most[0] == (4 if spare_bytes else 1)

@@ -51,6 +51,11 @@ class Decoder:
         return (self.logits, *self.next_sent.values())
 
     @property
+    def presents(self) -> dict[str, str]:
+        """For each state, the output that becomes it in the next step."""
+        return {**self.next_sent, **{state.past: state.present for row in self.kept.values() for state in row}}
+
+    @property
     def vocabulary(self) -> int | None:
         """The number of different tokens that the logits score; None if it is not fixed."""
         size = (self.cascade.tensors[self.logits].shape or (None,))[-1]

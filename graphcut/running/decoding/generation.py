@@ -12,6 +12,8 @@ from ...core.errors import GraphcutError, RunError, UsageError
 from ...core.manifest import CascadeLike, open_cascade
 from ...core.units import count as count_of
 from ..executors.worker import Worker
+from ..in_process.limited_worker import LimitedWorker
+from ..in_process.memory_plan import available_memory
 from ..run_log import RunLog
 from ..scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
 from ..scheduling.one_worker import OneWorker
@@ -20,6 +22,7 @@ from ..scheduling.scheduler import Answer, Scheduler
 from ..stage import SessionConfig, Stage
 from ..values import OnError, Value
 from .decoder import Decoder, decoder_of
+from .decoding_memory import predict_decoding
 from .token_sequences import SequenceBatch, TokenSequence
 
 FinishReason = Literal["stop", "max_tokens", "full", "failed"]
@@ -45,6 +48,7 @@ class Generation:
         workers: the names of the workers in the log.
         ends: by index of the prompt, why a sequence ended.
         errors: by index of the prompt, the error of a sequence that failed.
+        limited: with a memory limit, the worker, which knows the predicted and the measured memory; else None.
     """
 
     def __init__(  # noqa: PLR0913 - independent settings
@@ -58,6 +62,7 @@ class Generation:
         stop: frozenset[int],
         on_error: OnError,
         errors: Mapping[int, GraphcutError],
+        limited: LimitedWorker | None,
     ) -> None:
         """Nothing runs before the first token is asked for. See `generate`.
 
@@ -70,11 +75,13 @@ class Generation:
             stop: see `generate`.
             on_error: see `generate`.
             errors: the errors of the prompts that can't be decoded.
+            limited: the worker, with a memory limit.
         """
         self.log = scheduler.log
         self.workers = scheduler.worker_names
         self.errors: dict[int, GraphcutError] = dict(errors)
         self.ends: dict[int, FinishReason] = dict.fromkeys(errors, "failed")
+        self.limited = limited
         self._decoder = decoder
         self._scheduler = scheduler
         self._prompts = prompts
@@ -181,6 +188,9 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     window: int | None = None,
     batch: int = BATCH,
     on_error: OnError = "raise",
+    memory_bytes: int | None = None,
+    exact: bool = False,
+    forced: bool = False,
     config: SessionConfig | None = None,
     log: RunLog | None = None,
 ) -> Generation:
@@ -208,6 +218,10 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
         batch: the maximum number of sequences in a batch. Each worker gets one if there are enough prompts. Given
             `inputs` or `dims` are those of one sequence, so there are no batches then.
         on_error: what to do if a sequence fails: `raise` the error, or go on with the others (`skip`).
+        memory_bytes: memory limit of this process, for one worker in it. Parts that don't stay loaded are loaded in
+            each step. The need is predicted for prompts and `max_tokens` tokens; see `Runner`.
+        exact: see `Runner`.
+        forced: see `Runner`.
         config: how sessions are built.
         log: the log to write to.
 
@@ -219,12 +233,14 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     cascade = open_cascade(cascade)
     decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context)
     _check(max_tokens, batch, workers, len(cascade.parts))
+    if memory_bytes is not None and (via != "threads" or (workers or 1) > 1):
+        raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
     problems = ((i, _problem(i, prompt, decoder.capacity)) for i, prompt in enumerate(prompt_ids))
     errors = {index: problem for index, problem in problems if problem is not None}
     if on_error == "raise" and errors:
         raise errors[min(errors)]
     batch = batch if decoder.batch_axes is not None else 1
-    pool = assign_parts(cascade, workers)
+    pool = assign_parts(cascade, workers if memory_bytes is None else 1)
     if workers is None and not cascade.manifest.devices:
         pool = assign_parts(cascade, max(1, min(len(pool), ceil(len(prompt_ids) / batch))))
     batch = max(1, min(batch, ceil(len(prompt_ids) / len(pool))))
@@ -232,9 +248,16 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(prompt_ids))), via)
     routing = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
     scheduler: Scheduler | OneWorker
-    if via == "threads" and len(pool) == 1:
+    limited = None
+    if memory_bytes is not None:
+        lengths = [len(prompt) for index, prompt in enumerate(prompt_ids) if index not in errors] or [1]
+        longest = max(lengths), min(max(lengths) + max_tokens - 1, decoder.capacity or max(lengths) + max_tokens)
+        memory = available_memory(memory_bytes, is_forced=forced)
+        forecast = predict_decoding(decoder, memory, longest, batch, prepacked=config.prepacked, exact=exact)
+        limited = LimitedWorker(cascade, decoder.kept, config, forecast)
+    if limited is not None or (via == "threads" and len(pool) == 1):
         load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
-        scheduler = OneWorker(routing, Worker(cascade, decoder.kept, load), log)
+        scheduler = OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
     else:
         executor = make_executor(cascade, via, config, decoder.kept, pool)
         scheduler = Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)
@@ -247,6 +270,7 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
         stop=frozenset(stop),
         on_error=on_error,
         errors=errors,
+        limited=limited,
     )
 
 

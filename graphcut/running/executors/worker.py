@@ -19,7 +19,7 @@ class Worker:
 
     def __init__(self, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
         """A worker without parts; `load` returns the stage of the part with an index."""
-        self.stages: dict[int, Stage] = {}  #: the loaded parts, by index.
+        self.stages: Mapping[int, Stage] = {}  #: the loaded parts, by index.
         #: the values of the states of each sequence, by the name of the input that reads them.
         self.sequences: dict[int, dict[str, Value]] = {}
         self._cascade = cascade

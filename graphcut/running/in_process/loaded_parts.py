@@ -4,10 +4,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from ...core.manifest import Cascade
-from ..process_memory import return_freed_memory
+from ..process_memory import return_freed_memory, return_large_blocks
 from ..providers import NodesByProvider
 from ..stage import SessionConfig, Stage
-from .memory_plan import ResidencyPlan
+from .memory_plan import MemoryForecast, ResidencyPlan
 
 
 class LoadedParts:
@@ -23,11 +23,18 @@ class LoadedParts:
         self._prefetched: dict[int, Future[Stage]] = {}
         self._thread: ThreadPoolExecutor | None = None
 
-    def follow(self, plan: ResidencyPlan, config: SessionConfig) -> None:
-        """Follow another plan from now on. Drops the parts that it does not keep or that were loaded differently."""
-        wanted = plan.pinned if config == self._config else frozenset[int]()
+    def follow(self, forecast: MemoryForecast, config: SessionConfig) -> None:
+        """Follow the plan of `forecast` from now on; if memory is short, sessions get no arena.
+
+        Drops the parts that it does not keep or that were loaded differently.
+        """
+        is_prepacked = config.prepacked and not forecast.is_mapped
+        config = replace(config, arena=config.arena and not forecast.is_tight, prepacked=is_prepacked)
+        if forecast.is_tight:
+            return_large_blocks()
+        wanted = forecast.plan.pinned if config == self._config else frozenset[int]()
         self._drop([index for index in self._loaded if index not in wanted])
-        self.plan, self._config = plan, config
+        self.plan, self._config = forecast.plan, config
 
     def load_all(self, threads: int) -> None:
         """Load all parts, so many at a time."""

@@ -7,7 +7,7 @@ from typing import Final
 from ...core.errors import MemoryCapError
 from ...core.manifest import Cascade, Part
 from ...core.units import count
-from ..process_memory import IS_MEASURED
+from ..process_memory import IS_MEASURED, available_bytes, resident_bytes, unloaded_library_bytes
 from ..values import symbol_sizes
 
 #: memory of a session without weights and nodes: its threads, the message of its part. Measured: 1 to 1.8 MiB.
@@ -18,6 +18,7 @@ _HALF_TYPES: Final = ("float16", "bfloat16")
 _SLACK_BYTES: Final = 1 << 20  #: by so much the memory of a process differs from start to start.
 _INDEX_BYTES: Final = {"int64": 8, "int32": 4}
 _MAPPED_AROUND_BYTES: Final = 64 << 10  #: what a page fault maps of a file around a row.
+_UNLIMITED: Final = 1 << 62  #: the available memory where the system does not report it.
 _STEPS: Final = 1 << 16  #: into so many steps the budget is divided for the subset-sum problem.
 
 
@@ -222,6 +223,11 @@ class MemoryForecast:
         return len(self.plan.pinned) == self.parts
 
     @property
+    def is_tight(self) -> bool:
+        """Is there a limit, or don't all parts fit?"""
+        return self.memory_bytes is not None or not self.is_resident
+
+    @property
     def waiting_bytes(self) -> int:
         """The memory for tensors that wait for a later part."""
         return max(0, self.budget_bytes - self.plan.peak_bytes)
@@ -246,6 +252,13 @@ class AvailableMemory:
     is_forced: bool = False  #: the run is tried even if the limit is predicted to be too small.
 
 
+def available_memory(memory_bytes: int | None, *, is_forced: bool) -> AvailableMemory:
+    """What there is now, for a process with a memory limit or without one."""
+    free = available_bytes()
+    base = resident_bytes() + unloaded_library_bytes()
+    return AvailableMemory(base, memory_bytes, _UNLIMITED if free is None else free, is_forced)
+
+
 def predict_memory(
     cascade: Cascade,
     shapes: Mapping[str, Sequence[int]],
@@ -258,10 +271,27 @@ def predict_memory(
 ) -> MemoryForecast:
     """The best plan for `times` inputs (None: unknown) of these shapes in `memory`, and what it is predicted to need.
 
+    See `predict_for_sizes` for the other arguments.
+    """
+    sizes = tensor_sizes(cascade, shapes)
+    return predict_for_sizes(cascade, sizes, memory, times=times, is_once=is_once, prepacked=prepacked, exact=exact)
+
+
+def predict_for_sizes(
+    cascade: Cascade,
+    sizes: TensorSizes,
+    memory: AvailableMemory,
+    *,
+    times: int | None,
+    is_once: bool,
+    prepacked: bool,
+    exact: bool,
+) -> MemoryForecast:
+    """The best plan for `times` inputs of these sizes in `memory`, and what it is predicted to need.
+
     Each part is used once for all inputs if `is_once`, else once for each. Weights are `prepacked` if all parts fit,
     with `exact` also if they don't. Raises MemoryCapError if the memory limit is too small.
     """
-    sizes = tensor_sizes(cascade, shapes)
     is_mapped, is_single = not prepacked, times == 1 and is_once
     budget = memory.free_bytes if memory.memory_bytes is None else memory.memory_bytes - memory.base_bytes
     needs = part_memory(cascade, sizes, prepacked=prepacked, is_single=is_single)

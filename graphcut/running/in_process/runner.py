@@ -2,16 +2,15 @@
 
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import Final, Self
+from typing import Self
 
 import onnxruntime as ort
 
 from ...core.errors import RunError
 from ...core.manifest import CascadeLike, open_cascade
-from ..process_memory import PeakMemory, available_bytes, resident_bytes, return_large_blocks, unloaded_library_bytes
+from ..process_memory import PeakMemory
 from ..stage import SessionConfig
 from ..values import Feeds, OnError, Outputs, Source, Value, outputs_of, shape_of
 from .layerwise import LayerwisePass
@@ -19,6 +18,7 @@ from .loaded_parts import LoadedParts
 from .memory_plan import (
     AvailableMemory,
     MemoryForecast,
+    available_memory,
     limit_error,
     part_memory,
     peak_memory,
@@ -27,8 +27,6 @@ from .memory_plan import (
 )
 from .sequential import input_values, run_sequentially, run_stages
 from .spilling import SpillStore
-
-_UNLIMITED: Final = 1 << 62  #: the available memory where the system does not report it.
 
 
 def run(
@@ -132,13 +130,7 @@ class Runner:
     @cached_property
     def _memory(self) -> AvailableMemory:
         """What there was when the first input had been read: reading it may load modules."""
-        free = available_bytes()
-        return AvailableMemory(
-            resident_bytes() + unloaded_library_bytes(),
-            self._memory_bytes,
-            _UNLIMITED if free is None else free,
-            is_forced=self._forced,
-        )
+        return available_memory(self._memory_bytes, is_forced=self._forced)
 
     def close(self) -> None:
         """Drop all parts."""
@@ -257,20 +249,12 @@ class Runner:
         """Load and drop parts as `forecast` says from now on."""
         if forecast is self._followed:
             return
-        is_tight = forecast.memory_bytes is not None or not forecast.is_resident
-        config = replace(
-            self._config,
-            arena=self._config.arena and not is_tight,
-            prepacked=self._config.prepacked and not forecast.is_mapped,
-        )
-        if is_tight:
-            return_large_blocks()
         if forecast.memory_bytes is not None and self.peak is None:
             self.peak = PeakMemory()
-        self._parts.follow(forecast.plan, config)
+        self._parts.follow(forecast, self._config)
         cores = os.cpu_count() or 1
         copies = cores * max(part.largest_weight_bytes for part in self._cascade.parts)
-        if not is_tight and forecast.plan.peak_bytes + copies <= forecast.budget_bytes:
+        if not forecast.is_tight and forecast.plan.peak_bytes + copies <= forecast.budget_bytes:
             self._parts.load_all(cores)
         self._followed = forecast
 

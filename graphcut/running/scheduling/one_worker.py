@@ -48,6 +48,7 @@ class OneWorker:
                     yield answer
                     del answer  # its memory is free in the next step
         finally:
+            log.placements.update(worker.placements)
             worker.hold(frozenset())
 
     def forget(self, sequence: int) -> None:

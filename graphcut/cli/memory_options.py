@@ -1,0 +1,81 @@
+"""Options of a run in a memory limit, and what is said of the memory that is predicted and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
+
+from typer import Option
+
+from ..core.units import parse_bytes, size
+from .output import complain, say
+
+if TYPE_CHECKING:
+    from ..core.manifest import Part
+    from ..running.in_process.memory_plan import MemoryForecast
+    from ..running.process_memory import PeakMemory
+
+NEEDS_MEMORY: Final = dict.fromkeys(("--exact", "--force-memory"), "--memory")  #: the options that apply with it.
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """A memory limit, and how it is kept."""
+
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")] = None
+    exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False
+    force_memory: Annotated[
+        bool, Option("--force-memory", help="With --memory: run even if more is predicted to be needed.")
+    ] = False
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The limit."""
+        return None if self.memory is None else parse_bytes(self.memory)
+
+
+class LimitedRun(Protocol):
+    """A run whose memory is predicted and measured."""
+
+    @property
+    def forecast(self) -> MemoryForecast | None:
+        """What is predicted."""
+
+    @property
+    def peak(self) -> PeakMemory | None:
+        """What was measured."""
+
+    @property
+    def placements(self) -> Mapping[int, Mapping[str, int]]:
+        """How many nodes each provider took, by index of the part."""
+
+
+def say_before(run: LimitedRun, *, exact: bool) -> None:
+    """Say what is predicted, if there is a limit."""
+    forecast = run.forecast
+    if forecast is None or forecast.memory_bytes is None:
+        return
+    about = "about " if forecast.is_estimated else ""
+    say(f"predicted peak {about}{size(forecast.peak_bytes)} of {size(forecast.memory_bytes)}: {forecast.residency}")
+    if forecast.is_mapped and not exact:
+        say("weights are mapped, not prepacked: results may differ from those without --memory; --exact avoids this")
+    if forecast.spills:
+        say("tensors between parts that do not fit into memory go to a temporary folder")
+
+
+def say_after(run: LimitedRun, parts: Sequence[Part]) -> None:
+    """Say what other providers took, and what was measured, if there is a limit."""
+    from ..running.providers import placement_text
+
+    for index, nodes in sorted(run.placements.items()):
+        complain(placement_text(parts[index].file, nodes))
+    peak, forecast = run.peak, run.forecast
+    if peak is None or forecast is None or forecast.memory_bytes is None:
+        return
+    since = ", since the process started" if peak.is_since_start else ""
+    say(f"measured peak {size(peak.bytes)} (resident pages{since})")
+    if forecast.peak_bytes > forecast.memory_bytes:
+        say(f"that is more than {size(forecast.memory_bytes)}, as predicted")
+    elif peak.bytes > forecast.memory_bytes:
+        say(f"that is more than {size(forecast.memory_bytes)}: sizes are estimates; split with --dim for exact ones")

@@ -1,0 +1,64 @@
+"""A worker in a memory limit: parts are loaded for each step, as far as they don't stay loaded."""
+
+from collections.abc import Iterator, Mapping
+
+from ...core.manifest import Cascade
+from ..executors.worker import StatesByPart, Worker
+from ..process_memory import PeakMemory
+from ..providers import NodesByProvider
+from ..stage import SessionConfig, Stage
+from .loaded_parts import LoadedParts
+from .memory_plan import MemoryForecast
+
+
+class LimitedWorker(Worker):
+    """A worker that has all parts of a cascade, and follows a memory forecast.
+
+    Attributes:
+        forecast: what is predicted.
+        peak: the maximum memory of this process since parts were first held; None before.
+    """
+
+    def __init__(self, cascade: Cascade, states: StatesByPart, config: SessionConfig, forecast: MemoryForecast) -> None:
+        """Loads nothing yet."""
+        self._parts = LoadedParts(cascade)
+        super().__init__(cascade, states, self._parts.take)
+        self.stages = _StagesInTurn(self._parts, len(cascade.parts))
+        self.forecast = forecast
+        self.peak: PeakMemory | None = None
+        self._config = config
+
+    def hold(self, parts: frozenset[int]) -> None:
+        """Begin, or drop everything if there are no `parts`. They are loaded when they are used."""
+        if parts:
+            self.peak = PeakMemory()
+            self._parts.follow(self.forecast, self._config)
+        else:
+            self._parts.end_pass()
+            self._parts.close()
+
+    @property
+    def placements(self) -> dict[int, NodesByProvider]:
+        """As those of a worker, of all parts that were loaded so far."""
+        return self._parts.placements
+
+
+class _StagesInTurn(Mapping[int, Stage]):
+    """The stages of all parts. A stage that does not stay loaded is dropped when another one is asked for."""
+
+    def __init__(self, parts: LoadedParts, number: int) -> None:
+        self._parts = parts
+        self._number = number
+        self._last: int | None = None
+
+    def __getitem__(self, part: int) -> Stage:
+        if self._last is not None:
+            self._parts.leave(self._last)
+        self._last = part
+        return self._parts.take(part)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._number))
+
+    def __len__(self) -> int:
+        return self._number
