@@ -16,7 +16,7 @@ import typer
 from ..benchmarking.ways import way_descriptions
 from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, UsageError
 from ..demos import DEMOS
-from . import analyze, bench, cost_model, demo, generate, merge, plan, run, shard, show, simulate, split, verify
+from . import analyze, bench, cost_model, demo, export, generate, merge, plan, run, shard, show, simulate, split, verify
 from .application import add_command, app
 from .output import complain, say, settings
 
@@ -37,7 +37,16 @@ _LEGENDS: Final[Mapping[Callable[..., None], Mapping[str, Mapping[str, str]]]] =
 
 for _function in (
     *(demo.demo, analyze.analyze, plan.plan, split.split, verify.verify, show.show),
-    *(run.run, generate.generate, bench.bench, simulate.simulate, shard.shard, merge.merge, cost_model.cost_model),
+    *(
+        run.run,
+        generate.generate,
+        bench.bench,
+        simulate.simulate,
+        shard.shard,
+        merge.merge,
+        export.export,
+        cost_model.cost_model,
+    ),
 ):
     add_command(_function, _LEGENDS.get(_function))
 

@@ -10,9 +10,9 @@ from typer import Argument, Option
 from ..core.errors import UsageError
 from .application import given_options
 from .common_options import AsJson, Dims, Force, OriginalModel, Output, open_, parsed_dims
-from .output import check_output, put_drawing, put_text, say, say_next
+from .output import check_output, put_drawing, put_text, say_next
 
-Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]
+Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json"]
 
 _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names by format.
     "html": (".html", ".htm"),
@@ -39,13 +39,10 @@ def show(
     """Draw a model, a plan or a cascade; or compare two of them."""
     to = _format("json" if as_json else to, output, is_given=as_json or "--to" in given_options(ctx))
     _check(thing, other, to, part, model, sized=dim is not None)
-    if to != "lingualinked":
-        check_output(output, force=force)
+    check_output(output, force=force)
     sizes = parsed_dims(dim)
     if other is not None:
         _compare(thing, other, to, output, model, sizes)
-    elif to == "lingualinked":
-        _export(thing, output, model, sizes, force=force)
     elif to == "terminal":
         from ..drawing.opening import scene_at
         from ..drawing.terminal.scene import draw_scene
@@ -71,7 +68,7 @@ def show(
 
 def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:
     """The format that --to names, or else the name of the file."""
-    if output is None or to == "lingualinked":
+    if output is None:
         return to
     named = next((name for name, suffixes in _SUFFIXES.items() if output.suffix.lower() in suffixes), None)
     if is_given and output.suffix and named != to:
@@ -117,16 +114,3 @@ def _compare(
         put_text(dumps(changes) + "\n", output)
     else:
         put_drawing(lambda console: draw_changes(changes, console), output)
-
-
-def _export(thing: Path, folder: Path | None, model: Path | None, sizes: Mapping[str, int], *, force: bool) -> None:
-    from ..drawing.opening import source_of, with_dims
-    from ..exporting.lingualinked import export_lingualinked
-
-    if folder is None:
-        raise UsageError("LinguaLinked's maps are a folder of files", hint="name it with -o DIR")
-    cascade = with_dims(open_(thing), sizes)
-    source = None if model is None else source_of(cascade, model)
-    tensor_bytes = None if source is None else source.tensor_bytes
-    for file in export_lingualinked(cascade, folder, sizes=tensor_bytes, force=force):
-        say(f"wrote {file}")

@@ -27,7 +27,7 @@ def verify(
     files_only: Annotated[bool, Option("--files", help="Compare files with the manifest, without the model.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify that a cascade, or a sharded model, computes what its model computes.
+    """Verify that a cascade or a sharded model equals its model.
 
     Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed. --files needs no
     model: it compares parts and weights with the digests in the manifest.

@@ -18,16 +18,14 @@ Indices are those of the outputs in the ONNX file; inputs must be fed by name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from re import fullmatch
 from typing import Final
 
 import msgspec
 
-from ..core.atomic_files import mend, replace_files, scratch_folder
-from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
+from .folders import write_folder
 
 Map = dict[str, dict[str, list[int]]]
 """`map[source][target]` is the indices, among the outputs of module `source`, of the tensors that `target` reads."""
@@ -62,38 +60,15 @@ def export_lingualinked(
         UsageError: `folder` exists, or contains other files.
         GraphcutError: writing failed.
     """
-    folder = Path(folder)
-    place = (folder.absolute().parent, folder.name)
-    mend(*place)
-    _check_target(folder, folder, force=force)
-    files = dict(_files(open_cascade(cascade), sizes))
-    try:
-        with scratch_folder(*place) as scratch:
-            new = scratch / "new" / folder.name
-            for name, content in files.items():
-                (new / name).parent.mkdir(parents=True, exist_ok=True)
-                (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-            check = partial(_check_target, folder, scratch / "old" / folder.name, force=force)
-            replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=check)
-    except OSError as error:
-        raise GraphcutError(
-            f"writing {folder} failed: {error.strerror or error}", hint="nothing was changed"
-        ) from error
-    return [folder / name for name in sorted(files)]
+    content = {
+        name: msgspec.json.format(msgspec.json.encode(one), indent=1) + b"\n"
+        for name, one in _files(open_cascade(cascade), sizes)
+    }
+    return write_folder(folder, content, is_own=_is_own, what="a map of LinguaLinked", force=force)
 
 
-def _check_target(folder: Path, place: Path, *, force: bool) -> None:
-    """Check what is in `folder`, which may have been moved to `place`."""
-    if place.exists() and not place.is_dir():
-        raise UsageError(f"{folder} is a file", hint="name a folder with -o")
-    existing = sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) if place.is_dir() else []
-    for name in existing:
-        if fullmatch(_OWN_FILES, name) is None:
-            raise UsageError(
-                f"{folder} contains {name!r}, which is not a map of LinguaLinked", hint="choose a new folder with -o"
-            )
-    if existing and not force:
-        raise UsageError(f"{folder} already exists", hint="choose another folder with -o, or add --force")
+def _is_own(name: str) -> bool:
+    return fullmatch(_OWN_FILES, name) is not None
 
 
 def _files(cascade: Cascade, sizes: Mapping[str, tuple[int, bool]] | None) -> Iterator[tuple[str, object]]:

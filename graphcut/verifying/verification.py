@@ -202,7 +202,10 @@ def original_of(sharded: Model) -> Path:
     """
     note = sharding_note(sharded.proto)
     if note is None:
-        raise UsageError(f"{sharded.path} does not say which model was sharded", hint="name it with --model FILE")
+        raise UsageError(
+            f"{sharded.path} is a model, not a cascade, and does not say which model it was sharded from",
+            hint="name that model with --model FILE",
+        )
     path = Path(os.path.normpath(sharded.path.parent.resolve() / note.model))
     if not path.exists():
         raise UsageError(f"the model that was sharded is not at {path}", hint="name it with --model FILE")

@@ -146,7 +146,7 @@ def test_a_read_only_folder_is_an_error(run: Run, llm: Path, open_folder: Path, 
 
 
 # Files that are not cascades
-@pytest.mark.parametrize("name", ["verify", "merge", "run"])
+@pytest.mark.parametrize("name", ["merge", "run"])
 def test_a_model_instead_of_a_cascade_is_misuse(run: Run, llm: Path, tmp_path: Path, name: str) -> None:
     np.savez(tmp_path / "in.npz", x=np.ones(1))
     more = {"merge": ("-o", tmp_path / "o.onnx"), "run": ("--inputs", tmp_path / "in.npz", "-o", tmp_path / "o.npz")}
@@ -155,6 +155,15 @@ def test_a_model_instead_of_a_cascade_is_misuse(run: Run, llm: Path, tmp_path: P
     assert result.error == (
         f"{llm} is a model, not a cascade",
         f"`graphcut analyze {llm}` shows where it can be cut",
+    )
+
+
+def test_verify_of_a_model_that_was_not_sharded_is_misuse(run: Run, llm: Path) -> None:
+    result = run("verify", llm)
+    assert (result.code, *result.error) == (
+        2,
+        f"{llm} is a model, not a cascade, and does not say which model it was sharded from",
+        "name that model with --model FILE",
     )
 
 

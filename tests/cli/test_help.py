@@ -44,7 +44,7 @@ def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: p
 def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
     usages = [run(name, "--help").out.splitlines()[0] for name in COMMANDS]
     arguments = ["NAME", "MODEL", "MODEL", "MODEL", "DIR", "THING [THING]", *["DIR"] * 3, "PLAN"]
-    arguments += ["MODEL", "DIR", "[MODEL]"]
+    arguments += ["MODEL", "DIR", "DIR", "[MODEL]"]
     assert usages == [
         f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
     ]
@@ -100,7 +100,7 @@ def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
     [
         ("graphcut d", ["demo"]),
         ("graphcut demo ", list(DEMOS)),
-        ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json", "lingualinked"]),
+        ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json"]),
         ("graphcut plan x --profile ", ["prefill", "decode"]),
         ("graphcut plan x --cost-model Phi", ["Phi-3.5-mini"]),
         ("graphcut bench x --way whole-", [way for way in way_descriptions() if way.startswith("whole-")]),

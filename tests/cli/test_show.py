@@ -9,11 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 from msgspec.structs import replace as changed
-from onnx import helper, numpy_helper
 from rich.console import Console
 
 import graphcut
@@ -26,10 +23,8 @@ from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.svg.document import svg_of
 from graphcut.drawing.terminal.scene import draw_scene
-from graphcut.exporting.lingualinked import SIZES, export_lingualinked
 
 from command_line import Result, Run, holdings, run
-from conftest import floats, model_of
 
 __all__ = ["CUTS", "RENDERERS", "house", "orphan", "printed", "run"]
 
@@ -233,66 +228,6 @@ def test_the_json_of_a_plan_asks_for_no_model(run: Run, house: House, tmp_path: 
     assert json.loads(run("show", alone, "--json").out)["model"] == "llm.onnx"
 
 
-# LinguaLinked's maps
-
-
-def test_the_maps_of_lingualinked_are_the_files_that_the_function_writes(
-    run: Run, house: House, tmp_path: Path
-) -> None:
-    result = run("show", house.cascade, "--to", "lingualinked", "-o", tmp_path / "told")
-    files = export_lingualinked(house.opened(), tmp_path / "given")
-    names = [file.relative_to(tmp_path / "given") for file in files]
-    assert result == Result(0, "", "".join(f"wrote {tmp_path / 'told' / name}\n" for name in names))
-    assert holdings(tmp_path / "told") == holdings(tmp_path / "given")
-    for name in names:
-        assert (tmp_path / "told" / name).read_bytes() == (tmp_path / "given" / name).read_bytes()
-
-
-def test_maps_are_sized_by_dims_and_by_the_model(run: Run, tmp_path: Path) -> None:
-    """The first half of `n` rows crosses. How many these are stands in no shape: the model has to compute it."""
-    weights = [numpy_helper.from_array(np.array([i], np.int64), name) for i, name in ((2, "two"), (0, "zero"))]
-    nodes = [
-        helper.make_node("Shape", ["x"], ["rows"], name="shape", start=0, end=1),
-        helper.make_node("Div", ["rows", "two"], ["middle"], name="div"),
-        helper.make_node("Slice", ["x", "zero", "middle"], ["half"], name="slice"),
-        helper.make_node("Relu", ["half"], ["y"], name="relu"),
-    ]
-    path = tmp_path / "half.onnx"
-    onnx.save(model_of(nodes, [floats("x", "n", 4)], [floats("y", None, 4)], weights), path)
-    model = graphcut.load(path)
-    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.At(("slice",))))
-    words = ("show", cascade.root, "--to", "lingualinked", "--dim", "n=8", "-o")
-    assert run(*words, tmp_path / "bare").code == 0
-    assert not (tmp_path / "bare" / SIZES).exists()
-    assert run(*words, tmp_path / "maps", "--model", path).code == 0
-    half = 8 // 2 * 4 * 4
-    assert json.loads((tmp_path / "maps" / SIZES).read_text(encoding="utf-8")) == {
-        "0": {"seq": {"1": [half]}, "res": {}},
-        "1": {"seq": {"0": [half]}, "res": {}},
-    }
-
-
-def test_existing_maps_are_replaced_only_with_force(run: Run, house: House, tmp_path: Path) -> None:
-    words = ("show", house.cascade, "--to", "lingualinked", "-o", tmp_path / "maps")
-    assert run(*words).code == 0
-    result = run(*words)
-    assert (result.code, result.error[0]) == (2, f"{tmp_path / 'maps'} already exists")
-    assert run(*words, "--force").code == 0
-
-
-def test_the_maps_of_lingualinked_need_a_folder(run: Run, house: House) -> None:
-    result = run("show", house.cascade, "--to", "lingualinked")
-    assert (result.code, *result.error) == (2, "LinguaLinked's maps are a folder of files", "name it with -o DIR")
-
-
-@pytest.mark.parametrize("thing", ["model", "plan"])
-def test_the_maps_of_lingualinked_are_of_a_cascade_alone(run: Run, house: House, tmp_path: Path, thing: str) -> None:
-    result = run("show", house.place(thing), "--to", "lingualinked", "-o", tmp_path / "maps")
-    assert result.code in {2, 3}
-    assert result.error[0].startswith(str(house.place(thing)))
-    assert holdings(tmp_path) == set()
-
-
 # Into a file
 
 
@@ -426,7 +361,7 @@ def test_a_part_before_the_first_is_refused(run: Run, house: House) -> None:
     assert "--part" in result.error[0]
 
 
-@pytest.mark.parametrize("renderer", ["terminal", "html", "svg", "mermaid", "json", "lingualinked"])
+@pytest.mark.parametrize("renderer", ["terminal", "html", "svg", "mermaid", "json"])
 def test_only_dot_shows_the_nodes_of_a_part(run: Run, house: House, renderer: str) -> None:
     result = run("show", house.cascade, "--to", renderer, "--part", 0)
     assert (result.code, *result.error) == (

@@ -239,7 +239,7 @@ def test_slices_in_files_are_compared_with_the_bytes_of_the_model(
 
 
 def test_the_model_that_was_sharded_must_be_named() -> None:
-    with pytest.raises(UsageError, match="does not say which model was sharded"):
+    with pytest.raises(UsageError, match="does not say which model it was sharded from"):
         OriginalOptions().load_unsharded(FIXTURES / "unet.onnx")
 
 

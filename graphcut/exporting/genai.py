@@ -1,0 +1,186 @@
+"""Export a cascade of a language model as a pipeline of ONNX Runtime GenAI.
+
+GenAI (github.com/microsoft/onnxruntime-genai, 0.18) runs a model of the type `decoder-pipeline` as stages:
+
+    genai_config.json   that of the model, with a stage for each part: {"part-0": {"filename", "inputs", "outputs"}}
+    part-0.onnx, ...    the parts, with their data files
+    tokenizer.json ...  the tokenizer, as the folder of the model has it
+
+A stage may have session options of its own: those of the device that the part was planned for. GenAI itself feeds some
+inputs, such as `position_ids`, which no stage may write. A boundary tensor with such a name gets another one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import onnx
+
+from ..core.errors import CascadeError, UsageError
+from ..core.manifest import Cascade, CascadeLike, Host, Part, open_cascade
+from .folders import write_folder
+
+CONFIG: Final = "genai_config.json"
+_COPIED: Final = ("*token*.json", "*.model", "vocab.*", "merges.txt", "chat_template.*", "generation_config.json")
+"""Files of the model's folder that belong to its tokenizer."""
+
+_FED: Final = frozenset(
+    {
+        *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_sequence_length", "block_table"),
+        *("current_sequence_length", "total_sequence_length", "past_key_values_length", "cumulative_sequence_lengths"),
+    }
+)
+"""Inputs that GenAI feeds by default."""
+
+_PROVIDERS: Final = {
+    "CUDAExecutionProvider": "cuda",
+    "DmlExecutionProvider": "dml",
+    "WebGpuExecutionProvider": "webgpu",
+    "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
+}
+"""GenAI's names of providers; the others are called as in ONNX Runtime, without `ExecutionProvider`."""
+
+
+def export_genai(
+    cascade: CascadeLike, folder: str | Path, *, model: str | Path | None = None, force: bool = False
+) -> list[Path]:
+    """Write a pipeline of ONNX Runtime GenAI.
+
+    Args:
+        cascade: the cascade of a language model, or its path.
+        folder: a new folder, or with `force` one with such a pipeline, which is replaced as a whole.
+        model: the model that was cut, beside `genai_config.json` and its tokenizer; by default as the manifest says.
+        force: replace an existing pipeline.
+
+    Returns:
+        The files, sorted by name.
+
+    Raises:
+        UsageError: the model has no `genai_config.json`, or one that does not fit it; `folder` exists, or contains
+            other files.
+        CascadeError: a file of the cascade is missing.
+        GraphcutError: writing failed.
+    """
+    cascade = open_cascade(cascade)
+    home = Path(model or cascade.source).parent
+    config = _config_at(home)
+    renamed = _new_names(cascade, config)
+    files: dict[str, bytes | Path] = {
+        path.name: path for path in home.iterdir() if any(fnmatch(path.name, pattern) for pattern in _COPIED)
+    }
+    for part in cascade.parts:
+        for name in (part.file, *part.data):
+            files[name] = _existing(cascade, name)
+        if own := {old: new for old, new in renamed.items() if old in {*part.reads, *part.writes}}:
+            files[part.file] = _with_names(cascade.root / part.file, own)
+    files[CONFIG] = msgspec.json.format(msgspec.json.encode(_pipeline(config, cascade, renamed)), indent=4) + b"\n"
+    owned = {*files, CONFIG}
+    return write_folder(
+        folder, files, is_own=lambda name: _is_own(name, owned), what="a file of such a pipeline", force=force
+    )
+
+
+def _is_own(name: str, files: Iterable[str]) -> bool:
+    return name in files or fnmatch(name, "part-*.onnx*") or any(fnmatch(name, pattern) for pattern in _COPIED)
+
+
+def _existing(cascade: Cascade, name: str) -> Path:
+    path = cascade.root / name
+    if not path.is_file():
+        raise CascadeError(f"{path} is missing", hint="split the model again")
+    return path
+
+
+def _config_at(home: Path) -> dict[str, Any]:
+    """The configuration of a model with one decoder."""
+    path = home / CONFIG
+    try:
+        config = msgspec.json.decode(path.read_bytes())
+        decoder = config["model"]["decoder"]
+        list(_names_of(config))
+    except OSError as error:
+        raise UsageError(
+            f"{path} can't be read: {error.strerror}", hint="name the model beside such a file with --model FILE"
+        ) from error
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} describes no decoder of ONNX Runtime GenAI", hint="export the model with its model builder"
+        ) from error
+    if "pipeline" in decoder:
+        raise UsageError(f"{path} describes a pipeline already", hint="name the whole model with --model FILE")
+    return dict(config)
+
+
+def _names_of(config: Mapping[str, Any]) -> Iterator[str]:
+    """The inputs and outputs of the model, as the configuration names them."""
+    decoder = config["model"]["decoder"]
+    for name in (*decoder["inputs"].values(), *decoder["outputs"].values()):
+        layers = range(int(decoder.get("num_hidden_layers", 0))) if "%d" in str(name) else ()
+        yield from (str(name).replace("%d", str(layer)) for layer in layers) if layers else (str(name),)
+
+
+def _new_names(cascade: Cascade, config: Mapping[str, Any]) -> dict[str, str]:
+    """New names for boundary tensors that are called like something that GenAI feeds."""
+    manifest, known = cascade.manifest, set(_names_of(config))
+    if unknown := [name for name in manifest.reads if name not in known and name not in manifest.optional]:
+        raise UsageError(
+            f"{CONFIG} does not say what the input {unknown[0]!r} of the model is",
+            hint="name the model that belongs to it with --model FILE",
+        )
+    taken = {*manifest.reads, *manifest.writes}
+    inner = {name for part in cascade.parts for name in part.writes} - taken
+    return {name: f"{name}_of_the_cascade" for name in sorted(inner & (_FED | known))}
+
+
+def _with_names(path: Path, names: Mapping[str, str]) -> bytes:
+    """The model at `path` with other names for some inputs and outputs."""
+    proto = onnx.load(path, load_external_data=False)
+    for is_input, infos in ((True, proto.graph.input), (False, proto.graph.output)):
+        for info in infos:
+            if info.name in names:
+                old, new = info.name, names[info.name]
+                info.name = new
+                copy = onnx.helper.make_node("Identity", [new] if is_input else [old], [old] if is_input else [new])
+                proto.graph.node.insert(0 if is_input else len(proto.graph.node), copy)
+    return proto.SerializeToString()
+
+
+def _pipeline(config: dict[str, Any], cascade: Cascade, renamed: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration with a stage for each part."""
+    decoder = {key: value for key, value in config["model"]["decoder"].items() if key != "filename"}
+    options = decoder.pop("session_options", {})
+    hosts = {host.name: host for host in cascade.manifest.devices}
+    caches = {name for state in cascade.manifest.states for name in (state.past, state.present)}
+    stages = []
+    for part in cascade.parts:
+        stage: dict[str, Any] = {"filename": part.file}
+        stage["inputs"], stage["outputs"] = (
+            [renamed.get(name, name) for name in names] for names in (part.reads, part.writes)
+        )
+        stage["session_options"] = _session_options(options, hosts.get(part.device or ""))
+        if _is_head(part, decoder, caches):
+            stage["is_lm_head"] = True
+        stages.append({part.file.removesuffix(".onnx"): stage})
+    model = {**config["model"], "type": "decoder-pipeline", "decoder": {**decoder, "pipeline": stages}}
+    return {**config, "model": model}
+
+
+def _is_head(part: Part, decoder: Mapping[str, Any], caches: set[str]) -> bool:
+    """Whether a part makes the logits and touches no cache: GenAI may run it for the last token of a prompt only."""
+    return decoder["outputs"].get("logits", "logits") in part.writes and caches.isdisjoint((*part.reads, *part.writes))
+
+
+def _session_options(options: Mapping[str, Any], host: Host | None) -> dict[str, Any]:
+    """Those of the model; of a device its own provider, threads and session configuration."""
+    if host is None:
+        return dict(options)
+    provider = _PROVIDERS.get(host.provider, host.provider.removesuffix("ExecutionProvider"))
+    settings = dict(text.split("=", 1) for text in host.provider_options)
+    return {
+        **options,
+        **({"intra_op_num_threads": host.threads} if host.threads else {}),
+        **dict(text.split("=", 1) for text in host.session_config),
+        "provider_options": [] if provider == "CPU" else [{provider: settings}],
+    }
