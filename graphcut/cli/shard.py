@@ -8,8 +8,8 @@ from typer import Option
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
-from .common_options import Dims, Force, ModelPath, Output, load
-from .output import say, say_next, settings
+from .common_options import AsJson, Dims, Force, ModelPath, Output, load
+from .output import print_json, say, say_next, settings
 
 Ranks = Annotated[int | None, Option(metavar="N", min=2, help="The number of ranks that layers are divided among.")]
 Shares = Annotated[str | None, Option(metavar="N:N...", help="The share of each rank.", show_default="equal shares")]
@@ -27,11 +27,13 @@ def shard(
     ] = "copy",
     dim: Dims = None,
     force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Divide the layers of a model among ranks (tensor parallelism).
 
     The result is one ordinary model, in which every layer that can be divided stands once for each rank.
     """
+    from ..drawing.json_records import sharding_record
     from ..surgery.sharding.sharding import shard as sharded
     from ..surgery.sharding.summary import describe
 
@@ -41,12 +43,15 @@ def shard(
     parts = parsed_shares(shares)
     opened = load(model, dim)
     sharding = sharded(opened, output, ranks=ranks, shares=parts, mode=mode, weights=weights, force=force)
+    if as_json:
+        print_json(sharding_record(sharding))
+        return
     if settings.is_quiet:
         sys.stdout.write(f"{sharding.path}\n")
         return
     sys.stdout.write("".join(f"{line}\n" for line in describe(sharding)))
     say(f"wrote {sharding.path}")
-    say_next(f"graphcut split {shell_word(str(sharding.path))} --num-splits {len(sharding.division.shares)}")
+    say_next(f"graphcut verify {shell_word(str(sharding.path))}")
 
 
 def parsed_shares(text: str | None) -> tuple[int, ...] | None:

@@ -51,6 +51,7 @@ def split(
     from ..drawing.json_records import cascade_record
     from ..drawing.terminal.scene import draw_scene
     from ..surgery.ranks import prepare_ranks
+    from ..surgery.sharding.sharding import division_of
     from ..surgery.splitting import output_folder, prepare, write
 
     is_ranked = ranks is not None or shares is not None
@@ -64,9 +65,8 @@ def split(
     opened = load(model, dim, state)
     plan = None if planner is None else planner(opened)
     if is_ranked or plan is None:
-        cut = prepare_ranks(
-            opened, output, ranks=ranks, shares=parsed_shares(shares), mode="exact" if exact else "sum", stages=plan
-        )
+        mode: Literal["exact", "sum"] = "exact" if exact else "sum"
+        cut = prepare_ranks(division_of(opened, ranks, parsed_shares(shares), mode), output, plan)
     else:
         cut = prepare(opened, plan, output, weights=weights, digest=digest)
     if dry_run:

@@ -28,6 +28,7 @@ from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
+    from ..surgery.sharding.sharding import Sharding
     from ..verifying.files import FileVerification
     from ..verifying.verification import Verification
 
@@ -49,7 +50,16 @@ def schema_types() -> dict[str, type[msgspec.Struct]]:
     from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
 
     verified = (VerificationRecord, FileVerificationRecord)
-    types = (AnalysisRecord, PlanRecord, CascadeRecord, DryRunRecord, *verified, Changes, SimulationRecord)
+    types = (
+        AnalysisRecord,
+        PlanRecord,
+        CascadeRecord,
+        DryRunRecord,
+        *verified,
+        Changes,
+        SimulationRecord,
+        ShardingRecord,
+    )
     return {str(record.__struct_config__.tag): record for record in (*types, BenchmarkRecord, GenerationRecord)}
 
 
@@ -310,6 +320,41 @@ class FileVerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_fiel
 def file_verification_record(verification: FileVerification) -> FileVerificationRecord:
     """The document of a verification of files."""
     return msgspec.convert(verification, FileVerificationRecord, from_attributes=True)
+
+
+class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.sharding/1"):
+    """A sharded model."""
+
+    path: str  #: the .onnx file.
+    mode: str  #: `exact` or `sum`.
+    shares: tuple[int, ...]  #: the share of each rank.
+    units: tuple[tuple[int, ...], ...]  #: for each class of axes the units that each rank has.
+    weights: tuple[tuple[str, ...], ...]  #: for each class the weights that are divided in it.
+    not_divided: dict[str, str]  #: the nodes that multiply by a weight and are not divided, each with the reason.
+    rank_bytes: tuple[int, ...]  #: bytes of weights that each rank has for itself.
+    replicated_bytes: int  #: bytes of weights that are not divided.
+    product_bytes: int  #: bytes of the weights of nodes that multiply by weights.
+    divided_product_bytes: int  #: how many of these are divided.
+    exchanges: dict[str, int]  #: for each mode how many tensors are put together from pieces in a run.
+    received_bytes: dict[str, int]  #: for each mode the bytes that a rank receives in a run, on average.
+
+
+def sharding_record(sharding: Sharding) -> ShardingRecord:
+    """The document of a sharded model."""
+    division = sharding.division
+    whole = {node: why.reason for node, why in division.alone.items() if node not in division.class_of}
+    sizes = ("rank_bytes", "replicated_bytes", "product_bytes", "divided_product_bytes")
+    return ShardingRecord(
+        path=str(sharding.path),
+        mode=division.mode,
+        shares=division.shares,
+        units=tuple(divided.units for divided in division.classes),
+        weights=tuple(divided.axes.weights for divided in division.classes),
+        not_divided={division.model.graph.nodes[node].name: reason for node, reason in whole.items()},
+        exchanges={one.mode: len(one.joins) for one in sharding.modes},
+        received_bytes={one.mode: one.received_bytes[0] for one in sharding.modes},
+        **{name: getattr(sharding, name) for name in sizes},
+    )
 
 
 class SimulationRecord(SimulationResult, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.simulated/1"):

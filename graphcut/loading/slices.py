@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from math import prod
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,6 +13,7 @@ from ..core.wiring import BITS
 from .external_data import ByteRange, Columns
 from .shape_inference import tensor_of_initializer
 
+_Note = TypeVar("_Note", bound=msgspec.Struct)
 SHARDED: Final = "graphcut.sharded"  #: the key of a model's metadata that says what it is a sharded form of.
 Runs = tuple[tuple[int, int], ...]
 """Ranges of an axis, each from its first index to before its last."""
@@ -38,10 +39,7 @@ class ShardingNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def sharding_note(proto: ModelProto) -> ShardingNote | None:
     """The note of a sharded model; None if it has none."""
     texts = [entry.value for entry in proto.metadata_props if entry.key == SHARDED]
-    try:
-        return msgspec.json.decode(texts[0], type=ShardingNote) if texts else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return _decoded(texts[0], ShardingNote) if texts else None
 
 
 def write_note(message: TensorProto | ValueInfoProto, note: SliceNote) -> None:
@@ -51,8 +49,12 @@ def write_note(message: TensorProto | ValueInfoProto, note: SliceNote) -> None:
 
 def note_of(message: TensorProto | ValueInfoProto) -> SliceNote | None:
     """The note of an initializer or an input; None if it has none."""
+    return _decoded(message.doc_string, SliceNote)
+
+
+def _decoded(text: str, kind: type[_Note]) -> _Note | None:
     try:
-        return msgspec.json.decode(message.doc_string, type=SliceNote)
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

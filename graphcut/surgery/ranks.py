@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from onnx import ModelProto
 
+from ..analysis.axes.division import Division, Mode
 from ..core.errors import UsageError
 from ..core.manifest import Cascade
 from ..costs.caches import sized_dims
@@ -29,7 +29,7 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
     *,
     ranks: int | None = None,
     shares: Sequence[int] | None = None,
-    mode: Literal["exact", "sum"] = "exact",
+    mode: Mode = "exact",
     stages: Plan | Goal | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -55,24 +55,16 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
         PlanError: no plan meets the goal.
         GraphcutError: there is too little disk space, or writing failed.
     """
-    prepared = prepare_ranks(model, output, ranks=ranks, shares=shares, mode=mode, stages=stages)
+    model = load(model)
+    prepared = prepare_ranks(division_of(model, ranks, shares, mode), output, stages)
     return write(prepared, force=force, progress=progress)
 
 
-def prepare_ranks(
-    model: ModelLike,
-    output: str | Path | None,
-    *,
-    ranks: int | None,
-    shares: Sequence[int] | None,
-    mode: Literal["exact", "sum"],
-    stages: Plan | Goal | None,
-) -> PreparedFiles:
+def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | Goal | None) -> PreparedFiles:
     """The files that `split_by_rank` would write."""
-    model = load(model)
+    model = division.model
     if model.temporary_folder is not None and output is None:
         raise UsageError("the model was given in memory, so there is no folder beside it", hint="name a folder")
-    division = division_of(model, ranks, shares, mode)
     graph, folder = sharded_graph(division), output_folder(model.path, output, "copy")
     fill_slices(model, graph.slices)
     write_note_of(division, graph.proto, folder)

@@ -390,4 +390,5 @@ def describe(files: PreparedFiles) -> list[str]:
         lines.append(f"{files.folder / part.name}  {size(part.model.ByteSize())}, {nodes}")
         if part.layout is not None:
             lines += [f"{files.folder / name}  {size(number)}" for name, number in part.data.items()]
-    return [*lines, f"{files.folder / files.manifest_name}"]
+    whole = [] if files.whole is None else [f"{files.folder / SHARDED_FILE}  {size(files.whole.ByteSize())}"]
+    return [*lines, *whole, f"{files.folder / files.manifest_name}"]

@@ -108,7 +108,7 @@ class RankCopy:
                 scale(attribute, *share)
             if isinstance(factor.change, Parts) and attribute.name == factor.change.attribute:
                 attribute.ints[:] = [piece.size for _, piece in sorted(written.items())]
-        return without_names(expected) == without_names(self.node)
+        return canonical(nameless(expected)) == canonical(nameless(self.node))
 
     def _has_constants(self, factor: Factor, units: Mapping[int, Runs], written: Mapping[int, Piece]) -> bool:
         """Whether its constant inputs are those of the node, changed as the number of units demands."""
@@ -168,10 +168,10 @@ def scale(attribute: AttributeProto, units: int, all_units: int) -> None:
         attribute.i = attribute.i * units // all_units
 
 
-def without_names(node: NodeProto) -> bytes:
-    """The canonical bytes of a node without its name and those of its tensors."""
+def nameless(node: NodeProto) -> NodeProto:
+    """A node without its name and those of its tensors."""
     copy = NodeProto()
     copy.CopyFrom(node)
     for field in ("name", "input", "output"):
         copy.ClearField(field)
-    return canonical(copy)
+    return copy

@@ -28,7 +28,6 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..analysis.axes.factors import Factor
 from ..analysis.axes.rules import PRODUCTS
-from ..core.wiring import Tensor
 from ..costs.caches import find_caches
 from ..loading.external_data import COLUMNS_BYTES, ByteRange, Columns, read_at, read_bytes, read_columns, same_bytes
 from ..loading.fingerprint import canonical, head_of, without_values
@@ -36,11 +35,10 @@ from ..loading.model import Model
 from ..loading.operations import Operation, Shape, constants_in, integers_of, operations_of
 from ..loading.shape_inference import tensor_of_type
 from ..loading.slices import SHARDED, SliceNote, bytes_of_slice, inline_slice, note_of
-from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external
+from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
-from .facts import contradicts
 from .meanings import Meaning, Numbers, PartialSum, Patched, Piece, patched, piece_of, sequence, sum_of
-from .rank_copies import RankCopy, without_names
+from .rank_copies import RankCopy, nameless
 from .structural import Proof, has_same_values, inline_bytes
 
 _PIECE: Final = re.compile(r"(.*)\.(rank-\d+|of-a-piece)\b", re.DOTALL)
@@ -113,8 +111,6 @@ class _Comparison:
             heads.append([canonical(head), sorted(map(canonical, proto.functions))])
         if heads[0] != heads[1]:
             yield "its IR version, opsets, functions or metadata differ from the model's"
-        if self.sharded.dropped:
-            yield f"no output depends on its node {self.sharded.dropped[0]!r}"
 
     def _initializer(self, tensor: TensorProto) -> None:
         source, note = self.weights.get(tensor.name), note_of(tensor)
@@ -132,19 +128,17 @@ class _Comparison:
 
     def _slice(self, tensor: TensorProto, note: SliceNote) -> None:
         """A slice of a constant: it has the type, the shape, and the bytes that its note says."""
-        source, what = self.constants.get(note.slice_of), f"the slice {tensor.name!r}"
+        source = self.constants.get(note.slice_of)
         if source is None or not _fits(note, list(source.dims)):
-            self.objections.append(f"{what} is of {note.slice_of!r}, which the model has not, or not that large")
+            self.objections.append(f"{tensor.name!r} is noted as a slice of {note.slice_of!r} that the model has not")
             return
         piece = Piece(note.slice_of, note.axis, note.runs)
-        dims = list(source.dims)
-        dims[note.axis] = piece.size
-        if dims != list(tensor.dims) or source.data_type != tensor.data_type:
-            self.objections.append(f"{what} has another shape or type than its note says")
-        elif not self._has_slice(tensor, source, note):
-            self.objections.append(f"the values of {tensor.name!r} are not those of its slice of {note.slice_of!r}")
-        else:
+        dims = [*source.dims[: note.axis], piece.size, *source.dims[note.axis + 1 :]]
+        is_alike = dims == list(tensor.dims) and source.data_type == tensor.data_type
+        if is_alike and self._has_slice(tensor, source, note):
             self.meanings[tensor.name] = piece
+        else:
+            self.objections.append(f"the values of {tensor.name!r} are not those of its slice of {note.slice_of!r}")
 
     def _has_slice(self, tensor: TensorProto, source: TensorProto, note: SliceNote) -> bool:
         span = self.sharded.range_of(tensor) if is_external(tensor) else None
@@ -167,19 +161,9 @@ class _Comparison:
                 self.objections.append(f"the input {name!r} is declared otherwise than in the model")
             self.meanings.setdefault(name, Piece(name))
         elif note and note.slice_of in self.model.graph.reads and _fits(note, self.shapes.get(note.slice_of, ())):
-            piece = self.meanings[name] = Piece(note.slice_of, note.axis, note.runs)
-            if contradicts(tensor_of_type(name, value.type), self._type_of(name, piece)):
-                self.objections.append(f"the input {name!r} has another type than its note says")
+            self.meanings[name] = Piece(note.slice_of, note.axis, note.runs)
         else:
             self.objections.append(f"its input {name!r} is none of the model")
-
-    def _type_of(self, name: str, piece: Piece) -> Tensor:
-        """The type that a piece has."""
-        whole = self.model.tensors[piece.tensor]
-        shape = whole.shape
-        if piece.runs and shape is not None:
-            shape = (*shape[: piece.axis], piece.size, *shape[piece.axis + 1 :])
-        return Tensor(name=name, dtype=whole.dtype, shape=shape)
 
     # Nodes
 
@@ -238,7 +222,7 @@ class _Comparison:
             written = self._shape_of_piece(node, index, pieces[0])
         elif not (pieces or changed or dropped):
             inner = all(self.meanings.get(name) == Piece(name) for name in captures(node))
-            is_same = inner and without_names(node) == without_names(original)
+            is_same = inner and self._is_same(node, original)
             written = [Piece(name) for name in original.output if name] if is_same else None
         else:
             copy = RankCopy(operation, node, original, pieces, changed, frozenset(dropped))
@@ -247,6 +231,13 @@ class _Comparison:
         is_again = self.model.graph.nodes[index].is_stateful and (self.found[index] or bool(pieces))
         self.found[index] += bool(written)
         return None if is_again else written
+
+    def _is_same(self, node: NodeProto, original: NodeProto) -> bool:
+        """Whether two nodes differ in names at most; values of their tensors may be in files."""
+        pairs = zip(tensors_in(node), tensors_in(original), strict=False)
+        return without_values(nameless(node)) == without_values(nameless(original)) and all(
+            has_same_values(self.sharded, ours, self.model, own) for ours, own in pairs
+        )
 
     def _note_rounding(self, operation: Operation, factor: Factor | None) -> None:
         """Note an operator that multiplies activations, if columns of its second one are divided."""
@@ -259,7 +250,7 @@ class _Comparison:
         operation = self.operations[index]
         axes = range(len(operation.read(0) or ()))[operation.given("start", 0) : operation.attributes.get("end")]
         size = (operation.read(0) or ())[piece.axis]
-        if without_names(node) != without_names(self.model.proto.graph.node[index]):
+        if not self._is_same(node, self.model.proto.graph.node[index]):
             return None
         output = operation.outputs[0]
         if piece.axis not in axes:
@@ -271,7 +262,7 @@ class _Comparison:
     # The end
 
     def _ends(self) -> Iterator[str]:
-        """Check that inputs and outputs are complete, states in equal pieces, and declared types those of meanings."""
+        """Check that inputs and outputs are complete, and states in equal pieces."""
         graph, sharded = self.model.graph, self.sharded.proto.graph
         inputs, outputs = self._pieces(sharded.input), self._pieces(sharded.output)
         for kind, names, found in (("input", graph.reads, inputs), ("output", graph.writes, outputs)):
@@ -281,12 +272,6 @@ class _Comparison:
             past, present = inputs.get(cache.past, ()), outputs.get(cache.present, ())
             if {(p.axis, p.runs) for p in past} != {(p.axis, p.runs) for p in present}:
                 yield f"the state {cache.past!r} is divided otherwise than {cache.present!r}, which becomes it"
-        for value in (*sharded.value_info, *sharded.output):
-            piece = self.meanings.get(value.name)
-            if not isinstance(piece, Piece) or piece.tensor not in self.model.tensors:
-                continue
-            if contradicts(tensor_of_type(value.name, value.type), self._type_of(value.name, piece)):
-                yield f"{value.name!r} is declared with another type than it has"
 
     def _pieces(self, values: Iterable[ValueInfoProto]) -> dict[str, list[Piece]]:
         """The pieces that inputs or outputs are, by their tensor; what is whole must have its name."""

@@ -130,4 +130,4 @@ def test_what_is_not_divided_is_named_with_what_blocks_it(opened: Open) -> None:
     nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["", "y"], hidden_size=4, name="cell")]
     weights = [weight("w", 1, 16, 6), weight("r", 1, 16, 4)]
     model = opened(model_of(nodes, [floats("x", 5, 1, 6)], [floats("y", 1, 1, 4)], weights))
-    assert divide(model, (1, 1)).replicated == ((0, Blocker(0, "no rule for its weights, or too few columns")),)
+    assert divide(model, (1, 1)).alone == {0: Blocker(0, "no rule for its weights, or too few columns")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_a_request_that_makes_no_sense_is_refused(run: Run, llm: Path, words: st
 
 def test_split_with_ranks_shows_them_as_rows_and_verify_finds_the_model(run: Run, llm: Path, tmp_path: Path) -> None:
     folder = tmp_path / "parts"
+    assert f"{folder / 'sharded.onnx'}  " in run("split", llm, "--ranks", 2, "-o", folder, "--dry-run").out
     result = run("split", llm, "--ranks", 2, "--num-splits", 2, "-o", folder)
     assert result.code == 0, result.err
     rows = [line.split()[0] for line in result.out.splitlines() if line.startswith("stage-")]
@@ -72,3 +74,13 @@ def test_split_with_ranks_shows_them_as_rows_and_verify_finds_the_model(run: Run
 def test_a_split_with_ranks_that_makes_no_sense_is_refused(run: Run, llm: Path, words: str, message: str) -> None:
     result = run("split", llm, *words.split())
     assert (result.code, result.err.splitlines()[0]) == (2, f"error: {message}")
+
+
+def test_the_document_has_units_weights_and_the_exchanges_of_both_modes(run: Run, llm: Path, tmp_path: Path) -> None:
+    result = run("shard", llm, "--shares", "2:1", "-o", tmp_path / "sharded.onnx", "--json")
+    record = json.loads(result.out)
+    assert (record["schema"], record["shares"], record["mode"]) == ("graphcut.sharding/1", [2, 1], "exact")
+    assert all(len(units) == 2 for units in record["units"])
+    assert len(record["weights"]) == len(record["units"])
+    assert record["exchanges"]["exact"] > record["exchanges"]["sum"]
+    assert record["divided_product_bytes"] <= record["product_bytes"]

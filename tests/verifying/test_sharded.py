@@ -18,6 +18,7 @@ from graphcut.cli.common_options import OriginalOptions
 from graphcut.verifying.sharded import prove_sharded
 
 from conftest import FIXTURES
+from hazards import HAZARDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "surgery"))
 from sharded_models import STYLES, moe_like
@@ -258,3 +259,14 @@ def test_half_precision_is_divided_alike_and_compared_with_its_tolerance(mode: M
     report = graphcut.verify(tmp_path / "model.onnx", made.path)
     assert report.same
     assert "half precision" in report.reason
+
+
+def test_a_constant_node_with_its_values_in_a_file_is_compared_too(tmp_path: Path) -> None:
+    path = HAZARDS["external_data"]().write(tmp_path)
+    made = shard(path, tmp_path / "sharded.onnx", ranks=2, mode="sum").path
+    assert graphcut.verify(path, made)
+    proto = onnx.load(made)
+    constant = next(one for one in proto.graph.node if one.op_type == "Constant").attribute[0].t
+    constant.raw_data = bytes(len(constant.raw_data))
+    onnx.save(proto, made)
+    assert not graphcut.verify(path, made, structural_only=True)

@@ -159,11 +159,6 @@ class Division(Product):
         return tuple(found)
 
     @cached_property
-    def replicated(self) -> tuple[tuple[int, Blocker], ...]:
-        """The nodes that multiply by a weight and are not divided, each with what blocks it."""
-        return tuple((node, reason) for node, reason in self.alone.items() if node not in self.class_of)
-
-    @cached_property
     def received_bytes(self) -> tuple[int, bool]:
         """The bytes that a rank receives in a run, on average, if each rank holds all that it reads.
 

@@ -41,6 +41,12 @@ class Sharding(Product):
         """The sharded model."""
         return load(self.path, dims=self.division.model.dims or None)
 
+    @cached_property
+    def modes(self) -> tuple[Division, Division]:
+        """The division, and the one in the other mode, to compare what they exchange."""
+        own = self.division
+        return own, divide_model(own.model, own.shares, "sum" if own.mode == "exact" else "exact")
+
     @property
     def divided_share(self) -> float:
         """The share of `product_bytes` that is divided; 0 if there are none."""

@@ -10,7 +10,7 @@ from ...analysis.axes.division import DividedClass, Division
 from ...core.text import printable
 from ...core.units import count, size
 from ...loading.model import Model
-from .sharding import Sharding, divide_model
+from .sharding import Sharding
 
 _Row = tuple[str, ...]
 
@@ -24,7 +24,7 @@ def describe(sharding: Sharding) -> list[str]:
         f"divided: {sharding.divided_share:.1%} of the weights that nodes multiply by ({size(sharding.product_bytes)})",
         f"weights of the ranks: {by_rank}; replicated: {size(sharding.replicated_bytes)}",
         *_not_divided(division),
-        *_table([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(division)]),
+        *_table([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(sharding)]),
     ]
 
 
@@ -64,9 +64,8 @@ def _not_divided(division: Division) -> Iterator[str]:
         yield f"{what}: {count(number, 'node')} {printable(op)}, because of {printable(reason)}"
 
 
-def _exchanges(division: Division) -> Iterable[_Row]:
-    other = divide_model(division.model, division.shares, "sum" if division.mode == "exact" else "exact")
-    for one in (division, other):
+def _exchanges(sharding: Sharding) -> Iterable[_Row]:
+    for one in sharding.modes:
         received, is_exact = one.received_bytes
-        name = f"{one.mode} (as written)" if one is division else one.mode
+        name = f"{one.mode} (as written)" if one is sharding.division else one.mode
         yield name, str(len(one.joins)), size(received) if is_exact else f"at least {size(received)}"
