@@ -57,6 +57,13 @@ def whole(path: Path, feeds: dict[str, Array]) -> dict[str, Array]:
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
+def until(claim: Callable[[], bool]) -> bool:
+    end = monotonic() + 20
+    while not claim() and monotonic() < end:
+        sleep(0.01)
+    return claim()
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_outputs_come_in_the_order_of_the_feeds(cascade: Cascade, chain: Path, workers: int) -> None:
     feeds = [{"x": rows(1 + i % 3, seed=i)} for i in range(20)]
@@ -142,7 +149,8 @@ def test_submit_waits_while_twice_the_window_is_unanswered(stalled: tuple[Pipeli
     futures: list[Future[Outputs]] = []
     thread = Thread(target=lambda: futures.extend(pipeline.submit({"x": rows(1)}) for _ in range(10)))
     thread.start()
-    thread.join(0.2)
+    assert until(lambda: len(futures) == 4)
+    thread.join(0.1)
     assert len(futures) == 4
     go_on.set()
     thread.join()
@@ -178,10 +186,7 @@ def test_a_pipeline_that_is_dropped_answers_what_it_got_and_is_freed(cascade: Ca
     gc.collect()
     assert found() is None
     assert [future.result()["y"].shape for future in futures] == [(1, 4)] * 5
-    end = monotonic() + 20
-    while active_count() > before and monotonic() < end:
-        sleep(0.01)
-    assert active_count() == before
+    assert until(lambda: active_count() == before)
 
 
 @pytest.mark.parametrize("workers", [3, 8])

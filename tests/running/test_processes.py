@@ -388,7 +388,7 @@ import numpy as np
 import graphcut
 from graphcut.running.scheduling import scheduler
 
-scheduler.LEAST_PATIENCE_S = 0.5
+scheduler.LEAST_PATIENCE_S = 1.0
 log = graphcut.RunLog(3, 3)
 def feeds():
     while not pathlib.Path(sys.argv[2]).exists():
@@ -410,11 +410,11 @@ def test_no_worker_is_ended_because_the_program_was_stopped(
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     stopped = [process.pid, *(workers_of(folders_of(process.pid)) if with_workers else [])]
-    for _ in range(3):
+    for _ in range(2):
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for one in stopped:
                 os.kill(one, number)
-            time.sleep(0.8 if number == signal.SIGSTOP else 0.1)
+            time.sleep(1.5 if number == signal.SIGSTOP else 0.1)
     (tmp_path / "enough").touch()
     said = process.stdout.read()
     process.stdout = None
