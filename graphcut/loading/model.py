@@ -325,8 +325,7 @@ def _check_text(proto: ModelProto) -> None:
     graph = proto.graph
     check_text(value.name for value in (*graph.input, *graph.output, *graph.value_info))
     check_text(_symbols_in(proto))
-    check_text(tensor.name for tensor in graph.initializer)
-    check_text(sparse.values.name for sparse in graph.sparse_initializer)
+    check_text(t.name for t in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)))
     check_text(text for function in proto.functions for text in (function.name, function.domain, function.overload))
     check_inner_text(node for function in proto.functions for node in nodes_within(function.node))
     for place, message in ((" of the model", proto), (" of the graph", graph)):

@@ -42,7 +42,7 @@ def check_nodes(
         schema = _schema(node.op_type, space, versions.get(space, 0))
         if function := functions.get(callee_key(node)):
             schema = _Schema((0, len(function.input)), (0, len(function.output)), {})
-        for problem in _problems(node, schema) if schema else ():
+        if schema is not None and (problem := next(_problems(node, schema), "")):
             raise ModelError(problem, hint="the model is damaged; check it with onnx.checker.check_model")
 
 

@@ -129,23 +129,27 @@ class _PartComparison:
 
     def __init__(self, model: Model, part: Part, loaded: Model) -> None:
         self.weight_bytes = 0  # of the weights that were compared in files so far
-        self._model, self._proto = model, model.proto
-        self._part = part
-        self._loaded, self._part_proto = loaded, loaded.proto
+        self._model, self._part, self._loaded = model, part, loaded
+        self._ours, self._original = loaded.proto.graph, model.proto.graph
 
     def objections(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
         """How the part differs from the model, one sentence each; `inner` is the value_info of the model by name."""
-        if graph_digest(self._part_proto) != self._part.graph and not self._loaded.dropped:
+        if graph_digest(self._loaded.proto) != self._part.graph and not self._loaded.dropped:
             yield "its graph is not the one that was written: the digest differs"
         if dropped := self._loaded.dropped:
             yield f"it has {count(len(dropped), 'node')} that no output depends on, such as {dropped[0]!r}"
         if unused := self._loaded.unused:
             yield f"it has weights or functions that no node uses, such as {unused[0]!r}"
-        if head_of(self._part_proto) != head_of(self._proto):
+        if head_of(self._loaded.proto) != head_of(self._model.proto):
             yield "its IR version, opsets, metadata, configuration or the name of its graph differ from the model's"
-        for objections in (self._boundary(inner), self._nodes(), self._initializers(), self._functions()):
-            yield from objections
-        yield from self._annotations()
+        for found in (
+            self._boundary(inner),
+            self._nodes(),
+            self._initializers(),
+            self._functions(),
+            self._annotations(),
+        ):
+            yield from found
 
     def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
         """Check that inputs and outputs are those of the manifest, and are declared as in the model."""
@@ -154,8 +158,7 @@ class _PartComparison:
             yield f"it reads {shown(graph.reads)}, but the manifest lists {shown(part.reads)}"
         if graph.writes != part.writes:
             yield f"it writes {shown(graph.writes)}, but the manifest lists {shown(part.writes)}"
-        ours, original = self._part_proto.graph, self._proto.graph
-        for values, declared in ((ours.input, original.input), (ours.output, original.output)):
+        for values, declared in ((self._ours.input, self._original.input), (self._ours.output, self._original.output)):
             originals = {value.name: value for value in declared}
             for value in values:
                 name = value.name
@@ -171,14 +174,14 @@ class _PartComparison:
                     yield f"the declaration of {name!r} differs from the model's"
 
     def _nodes(self) -> Iterator[str]:
-        producer, originals = self._model.graph.producer, self._proto.graph.node
+        producer, originals = self._model.graph.producer, self._original.node
         derived: dict[str, NodeProto] = {}
         for tensor, source in self._part.derived.items():
             found = self._derivation(tensor, source)
             derived |= {proto.output[0]: proto for proto in found}
             if not found:
                 yield f"the manifest derives {tensor!r} from {source!r}, for which there is no rule"
-        for node, proto in zip(self._loaded.graph.nodes, self._part_proto.graph.node, strict=True):
+        for node, proto in zip(self._loaded.graph.nodes, self._ours.node, strict=True):
             index = producer.get(node.writes[0])
             original = derived.get(node.writes[0]) or (None if index is None else originals[index])
             yield from self._compare("node", [(node.name, proto, original)])
@@ -191,19 +194,18 @@ class _PartComparison:
         node = None if index is None else self._model.graph.nodes[index]
         if index is None or node is None or node.rewrite is None or node.rewrite.pair != (tensor, source):
             return ()
-        return copies(node, self._proto.graph.node[index])
+        return copies(node, self._original.node[index])
 
     def _initializers(self) -> Iterator[str]:
-        ours, original = self._part_proto.graph, self._proto.graph
-        weights = {tensor.name: tensor for tensor in original.initializer}
-        yield from self._compare("weight", ((t.name, t, weights.get(t.name)) for t in ours.initializer))
-        sparse = {s.values.name: s for s in original.sparse_initializer}
-        found = ((s.values.name, s, sparse.get(s.values.name)) for s in ours.sparse_initializer)
+        weights = {tensor.name: tensor for tensor in self._original.initializer}
+        yield from self._compare("weight", ((t.name, t, weights.get(t.name)) for t in self._ours.initializer))
+        sparse = {s.values.name: s for s in self._original.sparse_initializer}
+        found = ((s.values.name, s, sparse.get(s.values.name)) for s in self._ours.sparse_initializer)
         yield from self._compare("sparse weight", found)
 
     def _functions(self) -> Iterator[str]:
-        ours, originals = self._part_proto.functions, self._model.functions
-        for key in functions_called(self._part_proto.graph.node, originals):
+        ours, originals = self._loaded.proto.functions, self._model.functions
+        for key in functions_called(self._ours.node, originals):
             if key not in self._loaded.functions:
                 yield f"function {'.'.join(key[:2])!r} is called, but missing"
         keys = map(function_key, ours)  # a key may be there twice, and which function then counts is open
@@ -211,13 +213,12 @@ class _PartComparison:
         yield from self._compare("function", triples)
 
     def _annotations(self) -> Iterator[str]:
-        ours, original = self._part_proto.graph, self._proto.graph
-        values = {value.name: value for value in original.value_info}
-        for value in ours.value_info:
+        values = {value.name: value for value in self._original.value_info}
+        for value in self._ours.value_info:
             if values.get(value.name) != value:
                 yield f"the value_info of {value.name!r} is not the model's"
-        known = {note.SerializeToString(deterministic=True) for note in original.quantization_annotation}
-        for annotation in ours.quantization_annotation:
+        known = {note.SerializeToString(deterministic=True) for note in self._original.quantization_annotation}
+        for annotation in self._ours.quantization_annotation:
             if annotation.SerializeToString(deterministic=True) not in known:
                 yield f"the quantization annotation of {annotation.tensor_name!r} is not the model's"
 
