@@ -30,7 +30,8 @@ def plan(
     planner = options.planner()
     check_output(output, force=force)
     opened = load(model, dim, state)
-    made = planner(opened)
+    analysis = analyze(opened)
+    made = planner(analysis)
     if output is not None:
         save_plan(made, opened, output)
     if as_json:
@@ -38,7 +39,7 @@ def plan(
 
         print_json(plan_record(made, opened))
         return
-    scene = scene_of_plan(made, analyze(opened))
+    scene = scene_of_plan(made, analysis)
     print_(lambda console: draw_scene(scene, console, explain=explain))
     if explain and not made.reasons and len(made.parts) > 1:
         say(

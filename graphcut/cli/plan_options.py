@@ -18,7 +18,7 @@ from .application import given_options
 from .common_options import Outputs, Profile, Texts, Tokens, output_names
 
 if TYPE_CHECKING:
-    from ..loading.model import Model
+    from ..analysis.cut_points import AnalysisLike
     from ..planning.plans import Plan
 
 _BALANCED: Final = ("--num-splits", "--memory", "--cluster")
@@ -103,7 +103,7 @@ class PlanOptions:
         """Whether an option says where to cut."""
         return any(option in given_options(self.ctx) for option in _GOALS)
 
-    def planner(self) -> Callable[[Model], Plan]:
+    def planner(self) -> Callable[[AnalysisLike], Plan]:
         """The function that makes the plan of a model; the options are checked before any model is opened."""
         given = given_options(self.ctx)
         _check(given)
@@ -114,7 +114,7 @@ class PlanOptions:
         profile = self.profile if "--profile" in given else None
         tokens = self.tokens if "--tokens" in given else None
 
-        def plan_of(model: Model) -> Plan:
+        def plan_of(source: AnalysisLike) -> Plan:
             from ..analysis.cut_points import analyze
             from ..costs.tables import read_table, shipped_tables
             from ..costs.weighing import weigh
@@ -122,7 +122,7 @@ class PlanOptions:
             from ..planning.planner import default_dims, plan
             from ..planning.plans import check_budgets
 
-            analysis = analyze(model)
+            analysis = analyze(source)
             if goal is None:
                 replayed = replay(analysis, cast("Path", self.plan))
                 if replayed.metrics:
@@ -130,7 +130,7 @@ class PlanOptions:
                 return replayed
             if isinstance(goal, At):
                 return plan(analysis, goal, limits=limits)
-            costs = weigh(model, default_dims(analysis, goal, profile, tokens))
+            costs = weigh(analysis.model, default_dims(analysis, goal, profile, tokens))
             name = self.cost_model
             table = None if name is None else read_table(shipped_tables().get(name, Path(name)))
             return plan(analysis, goal, limits=limits, costs=costs, table=table, prove_s=self.prove or 0)

@@ -5,15 +5,17 @@ in the order in which they run.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from .errors import GraphcutError
 from .product import Product
+
+_Result = TypeVar("_Result")
 
 Dim = int | str | None
 """A dimension: a number (`3`), a symbol (`"batch"`), or unknown (`None`)."""
@@ -74,6 +76,25 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.shape is None:
             return f"{self.dtype}[…]"
         return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+def by_kind(compute: Callable[[Tensor], _Result], dims: Collection[str] = ()) -> Callable[[Tensor], _Result]:
+    """`compute`, called once for each type and shape: a model has many tensors of few kinds.
+
+    It may read the name of a tensor for its `dim_names` in `dims` alone.
+    """
+    found: dict[tuple[str, tuple[Dim, ...] | None], _Result] = {}
+    own = {dim.rpartition(".")[0] for dim in dims}
+
+    def computed(tensor: Tensor) -> _Result:
+        if tensor.name in own:
+            return compute(tensor)
+        kind = tensor.dtype, tensor.shape
+        if kind not in found:
+            found[kind] = compute(tensor)
+        return found[kind]
+
+    return computed
 
 
 class Unit(Protocol):

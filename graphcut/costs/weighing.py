@@ -91,7 +91,8 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
         model: the model.
         dims: numbers for its symbols, in addition to `model.dims`; a symbol without a number counts as 1.
     """
-    numbers = bound_dims(model, {**model.dims, **(dims or {})})
+    caches = find_caches(model)
+    numbers = bound_dims(model, {**model.dims, **(dims or {})}, caches)
     sized = model.with_dims(numbers).sizes
     sizes, known = sized.bytes, sized.found
     context = _context_of(model, numbers)
@@ -109,7 +110,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
         moved_bytes=tuple(_moved(model, i, sizes) for i in model.graph.flow),
         sizes=sized,
         uncounted=MappingProxyType(dict(sorted(uncounted.items()))),
-        caches=find_caches(model),
+        caches=caches,
     )
 
 

@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from itertools import takewhile
 from typing import Final
 
@@ -80,6 +81,7 @@ def _steps(words: tuple[str, ...], siblings: _Siblings) -> ModulePath:
     return tuple(steps)
 
 
+@lru_cache
 def _numbered(word: str) -> tuple[str, str, str]:
     """A module's name, the mark before its number, and its number."""
     match = _NUMBERED.fullmatch(word)

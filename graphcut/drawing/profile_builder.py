@@ -18,38 +18,40 @@ def build_profile(
     rows: Sequence[Sequence[int]],
     sizes: TensorBytes,
     keys: Iterable[int],
-    modules: Mapping[int, ModulePath],
+    modules: Mapping[int, ModulePath] | None = None,
     repeat: RepeatedBlock | None = None,
 ) -> CutProfile:
     """The profile of a graph; linear in its nodes and edges.
 
     `rows` are the flowing nodes of each part, in topological order; `modules` their `layer_modules`. A model that is
-    not cut has one row, and `repeat` is the block that it repeats.
+    not cut has one row and needs none of these, and `repeat` is the block that it repeats.
     """
     order = [node for row in rows for node in row]
     liveness = Liveness(graph, order, sizes)
     key_nodes = frozenset(keys)
     part = {node: index for index, row in enumerate(rows) for node in row}
     far = _skipping(liveness, part) if len(rows) > 1 else _long_lived(liveness, repeat)
+    tensors, unknown = liveness.total(lambda _: 1), liveness.unknown_alive()
     near = [name for name in liveness.lifetimes if name not in far]
     return CutProfile(
         nodes=tuple(graph.nodes[node].name for node in order),
         ops=tuple(graph.nodes[node].op for node in order),
-        modules=tuple(modules[node] for node in order),
+        modules=tuple(modules[node] for node in order) if modules else (),
         alive=tuple(liveness.profile),
         near=tuple(liveness.bytes_alive(near)),
-        exact=tuple(number == 0 for number in liveness.unknown_alive()),
+        exact=tuple(number == 0 for number in unknown),
         near_exact=tuple(number == 0 for number in liveness.unknown_alive(near)),
-        tensors=tuple(liveness.total(lambda _: 1)),
+        tensors=tuple(tensors),
         weights=tuple(liveness.weights_before),
         keys=tuple(sorted(liveness.index[node] for node in key_nodes)),
         parts=tuple(part[node] for node in order) if len(rows) > 1 else (),
-        cut_options=tuple(_cut_options(liveness, key_nodes)),
+        cut_options=tuple(_cut_options(liveness, key_nodes, tensors, unknown)),
     )
 
 
-def _cut_options(liveness: Liveness, keys: AbstractSet[int]) -> Iterable[CutOption]:
-    tensors, unknown = liveness.total(lambda _: 1), liveness.unknown_alive()
+def _cut_options(
+    liveness: Liveness, keys: AbstractSet[int], tensors: Sequence[int], unknown: Sequence[int]
+) -> Iterable[CutOption]:
     for index, node in liveness.cut_points:
         yield CutOption(
             node=liveness.graph.nodes[node].name,

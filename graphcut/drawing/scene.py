@@ -117,7 +117,7 @@ class CutProfile:
 
     nodes: tuple[str, ...]  #: names.
     ops: tuple[str, ...]  #: operators.
-    modules: tuple[ModulePath, ...]  #: their modules as labels show them; empty if unknown.
+    modules: tuple[ModulePath, ...]  #: their modules as labels show them; empty for a model that is not cut.
     alive: tuple[int, ...]  #: bytes alive after each node: what a cut there would send, without recomputation.
     #: the same without long-lived tensors. A tensor is long-lived if it is residual; in a model that is not cut, if it
     #: skips a repeated block, or without such a block more than an eighth of the nodes.

@@ -31,8 +31,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     """The scene of a model that is not cut: its cut profile and its cut points."""
     model = analysis.sized
     graph = model.graph
-    modules = layer_modules(graph, analysis.repeat)
-    profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, modules, analysis.repeat)
+    profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, repeat=analysis.repeat)
     best = most_balanced(best_options(profile))
     return Scene(
         title=model.path.name,

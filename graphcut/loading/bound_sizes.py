@@ -14,7 +14,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.inliner import inline_local_functions
 
-from ..core.wiring import Tensor
+from ..core.wiring import Tensor, by_kind
 from .shape_inference import (
     FEW_NODES,
     has_unknown_dims,
@@ -74,8 +74,8 @@ def infer_bound(
     for value in bound.graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    given = {name: tensor.with_numbers(dims) for name, tensor in (known or {}).items()} | inputs
-    given = {name: tensor for name, tensor in given.items() if not has_unknown_dims(tensor)}
+    is_open = by_kind(lambda tensor: has_unknown_dims(tensor.with_numbers(dims)), dims)
+    given = {n: tensor.with_numbers(dims) for n, tensor in {**(known or {}), **inputs}.items() if not is_open(tensor)}
     first = _first_nodes(bound)
     evaluation, unknown = _infer(first, dims, wanted, given)
     for is_whole in (first is bound, True):
@@ -106,9 +106,10 @@ def _infer(
     inferred = {value.name: value for value in infer_values(model)}
     found = tensors_of_values((value for name, value in inferred.items() if name in wanted), set())
     found = {**given, **found}
-    written = (name for node in model.graph.node for name in node.output if name in wanted)
-    unknown = [name for name in written if name not in found or has_unknown_dims(found[name])]
-    return SizeEvaluation(model, model.graph, dims, inferred, found), unknown
+    is_open = by_kind(has_unknown_dims)
+    unknown = {name for name in wanted if name not in found or is_open(found[name])}
+    ordered = [name for node in model.graph.node for name in node.output if name in unknown] if unknown else []
+    return SizeEvaluation(model, model.graph, dims, inferred, found), ordered
 
 
 def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import methodcaller
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -18,7 +19,7 @@ from ..core.graph import Graph
 from ..core.product import Product
 from ..core.states import check_state_pairs
 from ..core.units import count
-from ..core.wiring import Tensor
+from ..core.wiring import Tensor, by_kind
 from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, resolve_location
 from .foreign_formats import refuse_foreign
@@ -113,16 +114,18 @@ class Model(Product):
 
     def _computed_sizes(self) -> Sizes:
         counted = {**dict.fromkeys(self.symbols, 1), **self.dims}
-        sizes = {name: tensor.bytes_for(self.dims) for name, tensor in self.tensors.items()}
-        unknown = {name for name, tensor in self.tensors.items() if not tensor.bytes_for(counted)[1]}
+        given_bytes, counted_bytes = (by_kind(methodcaller("bytes_for", dims), dims) for dims in (self.dims, counted))
+        sizes = {name: given_bytes(tensor) for name, tensor in self.tensors.items()}
+        unknown = {name for name, tensor in self.tensors.items() if not counted_bytes(tensor)[1]}
         found: dict[str, Tensor] = {}
         for numbers in (self.dims, counted):  # what is known without counting as 1 is exact
             is_bound = numbers.keys() >= {*self.symbols}
             wanted = {name for name in unknown if self.tensors[name].is_plain}
             if wanted and (numbers or is_bound):
                 types = infer_bound(self.proto, numbers, wanted, self.tensors)
-                more = {name: tensor for name, tensor in types.items() if tensor.bytes_for(numbers)[1]}
-                sizes |= {name: (tensor.bytes_for(numbers)[0], numbers is not counted) for name, tensor in more.items()}
+                bytes_for = counted_bytes if numbers is counted else given_bytes
+                more = {name: number for name, tensor in types.items() if (number := bytes_for(tensor))[1]}
+                sizes |= {name: (number, numbers is not counted) for name, (number, _) in more.items()}
                 found |= types
                 unknown -= more.keys()
             if is_bound:

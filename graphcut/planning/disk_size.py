@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..core.graph import Graph
-from ..core.wiring import Tensor
+from ..core.wiring import Tensor, by_kind
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.fingerprint import head_of
@@ -62,8 +62,10 @@ def serialized_sizes(model: Model) -> SerializedSizes:
     }
     inputs = {value.name: _entry(value) for value in proto.graph.input}
     outputs = {value.name: _entry(value) for value in proto.graph.output}
-    types = model.boundary_types
-    declared = {name: _declaration_bytes(tensor, values.get(name)) for name, tensor in types.items()} | inputs | outputs
+    type_bytes = by_kind(_type_bytes)
+    types = {name: type_bytes(tensor) for name, tensor in model.boundary_types.items()}
+    declared = {name: _declaration_bytes(name, size, values.get(name)) for name, size in types.items()}
+    declared |= inputs | outputs
     declarations = {name: number + notes.get(name, 0) for name, number in declared.items()}
     shared = (*_weights(model, inputs, notes), *_constants(model, typed), *_functions(model))
     head_bytes = head_of(proto).ByteSize() + _LONGER_BYTES
@@ -162,11 +164,16 @@ def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
         yield _entry(function) + 1 + data, tuple(users.get(key, ()))  # the number of this field takes two bytes
 
 
-def _declaration_bytes(tensor: Tensor, listed: ValueInfoProto | None) -> int:
-    """At least what declaring a tensor takes: as the model lists it, or with a type that is known better."""
+def _type_bytes(tensor: Tensor) -> int:
+    """What the type of a tensor takes in its declaration."""
     sizes = [_field(len(dim.encode())) if isinstance(dim, str) else 1 + _digits(dim or 0) for dim in tensor.shape or ()]
     shape = 0 if tensor.shape is None else _field(sum(map(_field, sizes)))
-    name_and_type = _field(len(tensor.name.encode())) + _field(_field(_TYPE_BYTES + shape))
+    return _field(_field(_TYPE_BYTES + shape))
+
+
+def _declaration_bytes(name: str, type_bytes: int, listed: ValueInfoProto | None) -> int:
+    """At least what declaring a tensor takes: as the model lists it, or with a type that is known better."""
+    name_and_type = _field(len(name.encode())) + type_bytes
     if listed is None:
         return _field(name_and_type)
     more = listed.ByteSize() - _field(len(listed.name.encode())) - _entry(listed.type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 from math import inf
@@ -19,7 +19,7 @@ from ..costs.weighing import Costs
 from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, Goal, Into, Limits
 from .node_names import find_nodes
-from .plans import ANY_DEVICE, Plan
+from .plans import ANY_DEVICE, Plan, same_parts
 from .predictions import part_metrics
 from .problem import PlanningProblem
 from .replicable import inexact_copies
@@ -57,12 +57,17 @@ class Finisher:
             return cache(lambda device: run_s(self.costs, device))
         return cache(lambda device: apply_table(self.costs, table, device)[0])
 
+    @cached_property
+    def _made(self) -> dict[tuple[tuple[tuple[int, ...], ...], tuple[Device, ...]], Plan]:
+        """The plans by their parts and devices: several ways to finish parts often make the same ones."""
+        return {}
+
     def with_metrics(self, made: Plan) -> Plan:
         """The plan with the predicted metrics of its parts."""
         devices = made.devices or (ANY_DEVICE,) * len(made.parts)
         metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, self.goal)
         coverage = None if self.table is None else cover(self.table, self.costs)[1]
-        return replace(
+        return same_parts(
             made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=metrics
         )
 
@@ -89,8 +94,10 @@ class Finisher:
     def _planned(
         self, parts: tuple[tuple[int, ...], ...], devices: tuple[Device, ...], recomputed: tuple[Recomputed, ...]
     ) -> Plan:
-        made = Plan(self.goal, self.graph, parts, devices=devices, limits=self.limits, recomputed=recomputed)
-        return self.with_metrics(made)
+        if (parts, devices) not in self._made:
+            made = Plan(self.goal, self.graph, parts, devices=devices, limits=self.limits)
+            self._made[parts, devices] = self.with_metrics(made)
+        return same_parts(self._made[parts, devices], recomputed=recomputed)
 
     def with_replicas(
         self,

@@ -30,7 +30,7 @@ from .by_goal.part_count import plan_into
 from .finishing import Finisher
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .node_names import find_nodes
-from .plans import ANY_DEVICE, Plan, check_limits
+from .plans import ANY_DEVICE, Plan, check_limits, same_parts
 from .problem import PlanningProblem, problem_of
 from .replicable import replicable_nodes, rewritable_nodes
 from .results import Optimality, Solution, optimality_of, reasons
@@ -96,6 +96,8 @@ def default_dims(
 ) -> Mapping[str, int]:
     """`sized_dims`, as an analysis has them; for the objective `decode` those of one token with 512 in the cache."""
     is_decoding = isinstance(goal, Across) and goal.objective == "decode"
+    if profile is None and tokens is None and not is_decoding:
+        return analysis.sized.dims
     return sized_dims(analysis.model, profile, tokens, default="decode" if is_decoding else "prefill")
 
 
@@ -104,7 +106,7 @@ def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
     costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
     planner = _Planner(analysis, made.goal, made.limits, costs, None)
     prices = cache(planner.prices(made.parts, made.devices or (ANY_DEVICE,) * len(made.parts)))
-    return replace(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
+    return same_parts(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class _Planner(Finisher):
             first = first or made.outcome
             if max(made.budget_shares) <= 1 and made.outcome is not None and first is not None:
                 is_optimal = first.is_optimal and made.outcome.value == first.value
-                return replace(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
+                return same_parts(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
             excess = max(made.budget_shares)
             share, least = share * max(1 / excess, _STEP), min(least, excess)
         what = "a part" if isinstance(goal, Within) else "a device"
@@ -169,7 +171,7 @@ class _Planner(Finisher):
     def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
         """The best plan for a goal, as counted by the search, when there is only a share of its memory."""
         best = self.best(_with_memory(goal, share), prove_s)
-        return replace(
+        return same_parts(
             best.made,
             outcome=self._as_known(best.outcome, best.problem),
             inside_layers=best.inside_layers,
@@ -184,7 +186,7 @@ class _Planner(Finisher):
         made = Plan(goal, self.graph, parts, limits=self.limits, model=self.analysis.model)
         check_limits(made)
         devices = (ANY_DEVICE,) * len(parts)
-        return replace(self.with_replicas(parts, devices, (), inf), model=self.analysis.model)
+        return same_parts(self.with_replicas(parts, devices, (), inf), model=self.analysis.model)
 
     def best(self, goal: _Searched, prove_s: float) -> _Candidate:
         """The best candidate. Repeated layers are cut if that is needed or makes the plan much better.

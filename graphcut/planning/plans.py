@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from ..core.errors import PlanError
 from ..core.graph import Graph, Partition, partition
@@ -136,6 +136,13 @@ class Plan(Product):
                 return float(len(self.parts))
             case _:
                 return planned
+
+
+def same_parts(made: Plan, **changes: Any) -> Plan:  # noqa: ANN401 - fields of any type
+    """The plan with other fields and the same parts, which are not divided again."""
+    found = replace(made, **changes)
+    found.__dict__["partition"] = made.partition
+    return found
 
 
 def on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) -> list[float]:

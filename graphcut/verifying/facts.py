@@ -50,8 +50,9 @@ def boundary_type(model: Model, name: str) -> Tensor | None:
 
 
 def _states(model: Model) -> Iterator[State]:
-    sizes = head_sizes(model)
-    for cache in find_caches(model):
+    caches = find_caches(model)
+    sizes = head_sizes(model, caches)
+    for cache in caches:
         axis = token_axis(model, cache)
         start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, sizes)
         is_given = cache.past in model.states

@@ -85,7 +85,7 @@ def test_the_scene_of_a_model(chain: Path) -> None:
         sentence="1 cut point. The most balanced one is after relu: 1 tensor (32 B) crosses there, "
         "with 0 B of weights before it and 0 B after it.",
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
-        profile=CHAIN,
+        profile=replace(CHAIN, modules=()),
         next_command=f"graphcut split {chain} --at-nodes relu",
         details=(
             ("inputs", "x float32[n,4]"),
