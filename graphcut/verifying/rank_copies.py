@@ -77,8 +77,9 @@ class RankCopy:
         uniform = not factor.is_contracted and all(piece.is_uniform for piece in self.pieces.values())
         for place in factor.reads:
             runs = runs_of(place, self._size(place, operation.reads), factor.units, units)
-            if length(runs) != self.pieces[place.slot].size:
-                return None
+            piece = self.pieces[place.slot]
+            if length(runs) != piece.size or (runs != piece.runs and not piece.is_uniform):
+                return None  # its ranges are in another order
         written = {}
         for place in factor.writes:
             runs = runs_of(place, self._size(place, operation.writes), factor.units, units)

@@ -278,7 +278,7 @@ class _Comparison:
         found: dict[str, list[Piece]] = {}
         for name in (value.name for value in values):
             piece = self.meanings.get(name)
-            if not isinstance(piece, Piece) or not (piece.runs or piece.tensor == name):
+            if not isinstance(piece, Piece) or bool(piece.runs) == (piece.tensor == name):
                 piece = Piece(name, -1)  # nothing that is whole together with others
             found.setdefault(piece.tensor, []).append(piece)
         return found

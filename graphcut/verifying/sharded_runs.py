@@ -64,8 +64,8 @@ def compare_sharded(
             array = to_array(to_value(feeds[piece.tensor], tensor), tensor)
             given[name] = np.concatenate([array.take(range(*run), piece.axis) for run in piece.runs], piece.axis)
     values = run_whole(sharded, given, sharded.graph.writes, config=config)
-    compared = []
-    for name in (name for name in model.graph.writes if name not in random_tensors(model)):
+    compared, random = [], random_tensors(model)
+    for name in (name for name in model.graph.writes if name not in random):
         value = values[name] if name in values else _joined(name, values, sharded, found.pieces)
         compared.append(compare_tensor(model.tensors[name], whole[name], value, fraction, noisy and noisy[name]))
     return tuple(compared)

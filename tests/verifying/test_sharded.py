@@ -209,6 +209,19 @@ def test_reading_a_piece_of_another_rank_is_found_wherever_it_is(name: str, mode
     assert prove_sharded(model, graphcut.load(proto)).proof.holds
 
 
+@pytest.mark.parametrize("name", ["vit", "phi"])
+def test_pieces_are_joined_in_their_order_also_where_an_output_is_joined(name: str, sharded: Sharded) -> None:
+    path, made = sharded(name, "exact")
+    model, proto = graphcut.load(path), onnx.load(made)
+    joins = [one for one in proto.graph.node if one.op_type == "Concat" and ".rank-1" in "".join(one.input)]
+    assert any(one.output[0] in model.graph.writes for one in joins) == (name == "vit")
+    for one in joins:
+        own = list(one.input)
+        one.input[:] = own[::-1]
+        assert not prove_sharded(model, graphcut.load(proto)).proof.holds, one.name
+        one.input[:] = own
+
+
 def test_a_state_must_stay_in_its_rank(tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "model.onnx", layers=1, external=None, kv_heads=2)
     made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
