@@ -90,7 +90,7 @@ def run(
 
     `--inputs random` generates inputs from --seed; --dim sets their sizes, --model the model they are generated for.
     """
-    from ..running.scheduling.requests import asked_for
+    from ..core.wiring import asked_for
 
     given, is_generated = given_options(ctx), any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from .errors import GraphcutError
+from .errors import GraphcutError, UsageError
 from .product import Product
 
 _Result = TypeVar("_Result")
@@ -186,3 +186,14 @@ def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str], 
             raise GraphcutError(f"no {kind} writes {tensor!r}, an output of the model")
         edges[TensorEdge(tensor, writer[tensor], None)] = None
     return Wiring(tuple(edges))
+
+
+def asked_for(outputs: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
+    """The outputs of a model that are asked for: those called `names`, or all.
+
+    Raises:
+        UsageError: there is no such output.
+    """
+    if unknown := next((name for name in names or () if name not in outputs), None):
+        raise UsageError(f"the model has no output {unknown!r}", hint=f"its outputs are {', '.join(outputs)}")
+    return tuple(name for name in outputs if names is None or name in names)

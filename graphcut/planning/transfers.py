@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..core.graph import Graph
+from ..core.wiring import asked_for
 from ..costs.caches import Cache
 from ..costs.device import Device
-from ..running.scheduling.requests import asked_for
 from .cluster import Cluster, LinkEnds
 from .goals import Across
 from .instance import Workload

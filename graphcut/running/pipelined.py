@@ -12,11 +12,12 @@ from weakref import finalize
 
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
+from ..core.wiring import asked_for
 from .batches import BatchAxis, are_close, batch_axis
 from .in_process.sequential import input_values
 from .run_log import RunLog
 from .scheduling.assignment import Via, assign_parts, load_balance_of, make_executor, scheduled_parts, share_threads
-from .scheduling.requests import Request, Routing, asked_for
+from .scheduling.requests import Request, Routing
 from .scheduling.scheduler import DEADLINE_S, Scheduler
 from .stage import SessionConfig
 from .values import Feeds, OnError, Outputs, Source, Value, to_array

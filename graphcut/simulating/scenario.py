@@ -12,6 +12,7 @@ from ..analysis.cut_points import analyze
 from ..core.errors import UsageError
 from ..core.manifest import Cascade
 from ..core.product import Product
+from ..core.wiring import asked_for
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model, load
@@ -22,7 +23,7 @@ from ..planning.plans import Plan
 from ..planning.transfers import travelling
 from ..running.scheduling.assignment import scheduled_parts
 from ..running.scheduling.load_balancing import even_bounds, spans_of
-from ..running.scheduling.requests import ScheduledPart, asked_for
+from ..running.scheduling.requests import ScheduledPart
 
 _MAX_LISTED: Final = 8  #: how many names a message lists.
 

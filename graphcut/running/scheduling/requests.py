@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...core.errors import UsageError
 from ..executors.protocol import Handle, Step
 from ..values import Value
 
@@ -37,17 +36,6 @@ class Request:
     def step(self, number: int, parts: tuple[int, ...], writes: tuple[str, ...], attempt: int = 0) -> Step:
         """The step that runs `parts` for it; `number` is that of the request."""
         return Step(number, parts, writes, attempt, self.sequence, dict(self.zero_states), self.rows)
-
-
-def asked_for(outputs: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
-    """The outputs of a model that are asked for: those called `names`, or all.
-
-    Raises:
-        UsageError: there is no such output.
-    """
-    if unknown := next((name for name in names or () if name not in outputs), None):
-        raise UsageError(f"the model has no output {unknown!r}", hint=f"its outputs are {', '.join(outputs)}")
-    return tuple(name for name in outputs if names is None or name in names)
 
 
 class Routing:
