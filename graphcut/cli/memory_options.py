@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
@@ -13,8 +13,8 @@ from .output import complain, say
 
 if TYPE_CHECKING:
     from ..core.manifest import Part
-    from ..running.in_process.memory_plan import MemoryForecast
-    from ..running.process_memory import PeakMemory
+    from ..running.in_process.limited_worker import LimitedWorker
+    from ..running.in_process.runner import Runner
 
 NEEDS_MEMORY: Final = dict.fromkeys(("--exact", "--force-memory"), "--memory")  #: the options that apply with it.
 
@@ -35,23 +35,7 @@ class MemoryOptions:
         return None if self.memory is None else parse_bytes(self.memory)
 
 
-class LimitedRun(Protocol):
-    """A run whose memory is predicted and measured."""
-
-    @property
-    def forecast(self) -> MemoryForecast | None:
-        """What is predicted."""
-
-    @property
-    def peak(self) -> PeakMemory | None:
-        """What was measured."""
-
-    @property
-    def placements(self) -> Mapping[int, Mapping[str, int]]:
-        """How many nodes each provider took, by index of the part."""
-
-
-def say_before(run: LimitedRun, *, exact: bool) -> None:
+def say_before(run: Runner | LimitedWorker, *, exact: bool) -> None:
     """Say what is predicted, if there is a limit."""
     forecast = run.forecast
     if forecast is None or forecast.memory_bytes is None:
@@ -64,7 +48,7 @@ def say_before(run: LimitedRun, *, exact: bool) -> None:
         say("tensors between parts that do not fit into memory go to a temporary folder")
 
 
-def say_after(run: LimitedRun, parts: Sequence[Part]) -> None:
+def say_after(run: Runner | LimitedWorker, parts: Sequence[Part]) -> None:
     """Say what other providers took, and what was measured, if there is a limit."""
     from ..running.providers import placement_text
 

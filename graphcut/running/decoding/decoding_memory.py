@@ -9,7 +9,7 @@ from ..in_process.memory_plan import (
     MemoryForecast,
     TensorSizes,
     boundary_bytes,
-    predict_for_sizes,
+    predict_memory,
     tensor_sizes,
 )
 from ..values import bits_type, shape_of
@@ -22,7 +22,7 @@ def predict_decoding(
 ) -> MemoryForecast:
     """What decoding a batch of `sequences` needs, and which parts stay loaded meanwhile.
 
-    `longest` are the number of tokens of the longest prompt, and of the longest sequence. See `predict_for_sizes` for
+    `longest` are the number of tokens of the longest prompt, and of the longest sequence. See `predict_memory` for
     the other arguments and for errors.
     """
     prompt, total = longest
@@ -43,7 +43,7 @@ def predict_decoding(
         is_exact=False,
     )
     base_bytes = memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes)
-    return predict_for_sizes(
+    return predict_memory(
         cascade,
         sizes,
         replace(memory, base_bytes=base_bytes),

@@ -64,19 +64,7 @@ class Generation:
         errors: Mapping[int, GraphcutError],
         limited: LimitedWorker | None,
     ) -> None:
-        """Nothing runs before the first token is asked for. See `generate`.
-
-        Args:
-            decoder: how the cascade is decoded.
-            scheduler: runs the steps.
-            prompts: the token ids of all prompts.
-            batch: the maximum number of sequences in a batch.
-            max_tokens: see `generate`.
-            stop: see `generate`.
-            on_error: see `generate`.
-            errors: the errors of the prompts that can't be decoded.
-            limited: the worker, with a memory limit.
-        """
+        """Nothing runs before the first token is asked for. See `generate`; `errors` are those of prompts by index."""
         self.log = scheduler.log
         self.workers = scheduler.worker_names
         self.errors: dict[int, GraphcutError] = dict(errors)
@@ -250,8 +238,9 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     scheduler: Scheduler | OneWorker
     limited = None
     if memory_bytes is not None:
-        lengths = [len(prompt) for index, prompt in enumerate(prompt_ids) if index not in errors] or [1]
-        longest = max(lengths), min(max(lengths) + max_tokens - 1, decoder.capacity or max(lengths) + max_tokens)
+        prompt = max((len(prompt) for index, prompt in enumerate(prompt_ids) if index not in errors), default=1)
+        total = prompt + max_tokens - 1
+        longest = prompt, min(total, decoder.capacity or total)
         memory = available_memory(memory_bytes, is_forced=forced)
         forecast = predict_decoding(decoder, memory, longest, batch, prepacked=config.prepacked, exact=exact)
         limited = LimitedWorker(cascade, decoder.kept, config, forecast)

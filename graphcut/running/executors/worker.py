@@ -79,12 +79,12 @@ class Worker:
         if step.sequence is None or not states:
             return stage.step(values, buffers)
         kept, tensors = self.sequences.setdefault(step.sequence, {}), self._cascade.tensors
-        for past in (state.past for state in states):
+        for past in (state.past for state in states if step.zero_states or step.rows):
             if past in step.zero_states:
                 kept[past] = zeros(tensors[past], step.zero_states[past])
             if past in step.rows:
                 kept[past] = rows_of(kept[past], tensors[past], *step.rows[past])
-            values[past] = kept[past]
+        values.update((state.past, kept[state.past]) for state in states)
         if buffers:  # presents are kept for the next step, so never in a buffer that is reused
             presents = {state.present for state in states}
             buffers = {name: buffer for name, buffer in buffers.items() if name not in presents}

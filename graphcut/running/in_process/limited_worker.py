@@ -1,7 +1,5 @@
 """A worker in a memory limit: parts are loaded for each step, as far as they don't stay loaded."""
 
-from collections.abc import Iterator, Mapping
-
 from ...core.manifest import Cascade
 from ..executors.worker import StatesByPart, Worker
 from ..process_memory import PeakMemory
@@ -23,7 +21,7 @@ class LimitedWorker(Worker):
         """Loads nothing yet."""
         self._parts = LoadedParts(cascade)
         super().__init__(cascade, states, self._parts.take)
-        self.stages = _StagesInTurn(self._parts, len(cascade.parts))
+        self.stages = _StagesInTurn(self._parts)
         self.forecast = forecast
         self.peak: PeakMemory | None = None
         self._config = config
@@ -43,22 +41,15 @@ class LimitedWorker(Worker):
         return self._parts.placements
 
 
-class _StagesInTurn(Mapping[int, Stage]):
-    """The stages of all parts. A stage that does not stay loaded is dropped when another one is asked for."""
+class _StagesInTurn(dict[int, Stage]):
+    """Looks each stage up in `LoadedParts`. One that does not stay loaded is dropped when another one is looked up."""
 
-    def __init__(self, parts: LoadedParts, number: int) -> None:
+    def __init__(self, parts: LoadedParts) -> None:
+        super().__init__()
         self._parts = parts
-        self._number = number
-        self._last: int | None = None
+        self._last = 0
 
-    def __getitem__(self, part: int) -> Stage:
-        if self._last is not None:
-            self._parts.leave(self._last)
+    def __missing__(self, part: int) -> Stage:
+        self._parts.leave(self._last)
         self._last = part
         return self._parts.take(part)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self._number))
-
-    def __len__(self) -> int:
-        return self._number

@@ -61,7 +61,7 @@ class LoadedParts:
 
     def leave(self, index: int) -> None:
         """The part at `index` is not used any more in this pass."""
-        if index not in self.plan.pinned:
+        if index not in self.plan.pinned and index in self._loaded:
             self._drop([index])
 
     def end_pass(self) -> None:

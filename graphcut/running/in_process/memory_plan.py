@@ -261,7 +261,7 @@ def available_memory(memory_bytes: int | None, *, is_forced: bool) -> AvailableM
 
 def predict_memory(
     cascade: Cascade,
-    shapes: Mapping[str, Sequence[int]],
+    inputs: Mapping[str, Sequence[int]] | TensorSizes,
     memory: AvailableMemory,
     *,
     times: int | None = 1,
@@ -269,29 +269,13 @@ def predict_memory(
     prepacked: bool = True,
     exact: bool = False,
 ) -> MemoryForecast:
-    """The best plan for `times` inputs (None: unknown) of these shapes in `memory`, and what it is predicted to need.
+    """The best plan for `times` inputs (None: unknown) in `memory`, and what it is predicted to need.
 
-    See `predict_for_sizes` for the other arguments.
+    `inputs` are their shapes, or the sizes of all tensors. Each part is used once for all inputs if `is_once`, else
+    once for each. Weights are `prepacked` if all parts fit, with `exact` also if they don't. Raises MemoryCapError if
+    the memory limit is too small.
     """
-    sizes = tensor_sizes(cascade, shapes)
-    return predict_for_sizes(cascade, sizes, memory, times=times, is_once=is_once, prepacked=prepacked, exact=exact)
-
-
-def predict_for_sizes(
-    cascade: Cascade,
-    sizes: TensorSizes,
-    memory: AvailableMemory,
-    *,
-    times: int | None,
-    is_once: bool,
-    prepacked: bool,
-    exact: bool,
-) -> MemoryForecast:
-    """The best plan for `times` inputs of these sizes in `memory`, and what it is predicted to need.
-
-    Each part is used once for all inputs if `is_once`, else once for each. Weights are `prepacked` if all parts fit,
-    with `exact` also if they don't. Raises MemoryCapError if the memory limit is too small.
-    """
+    sizes = inputs if isinstance(inputs, TensorSizes) else tensor_sizes(cascade, inputs)
     is_mapped, is_single = not prepacked, times == 1 and is_once
     budget = memory.free_bytes if memory.memory_bytes is None else memory.memory_bytes - memory.base_bytes
     needs = part_memory(cascade, sizes, prepacked=prepacked, is_single=is_single)
