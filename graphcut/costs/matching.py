@@ -172,7 +172,6 @@ def _prefixes(modules: Iterable[Words], skipped: int) -> set[Words]:
 
 
 def _common_words(paths: Iterable[Words]) -> int:
-    """How many words all paths begin with."""
     columns = zip(*filter(None, paths), strict=False)  # up to the shortest path
     return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, columns))
 

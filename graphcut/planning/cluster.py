@@ -80,9 +80,9 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @cached_property
     def driver(self) -> Device | Host:
         """The machine of the driver."""
-        origin = self.origin or Host()
-        name = origin if isinstance(origin, str) else origin.name
-        return next((device for device in self.devices if device.name == name), origin)  # type: ignore[return-value]
+        if isinstance(self.origin, str):
+            return next(device for device in self.devices if device.name == self.origin)
+        return self.origin or Host()
 
     @cached_property
     def machines(self) -> dict[str, Device | Host]:
@@ -189,8 +189,7 @@ def read_cluster(path: str | Path) -> Cluster:
         UsageError: the file can't be read.
         RecordError: it is not TOML, or not a cluster.
     """
-    found = read_simulated_cluster(path)
-    return found.planned
+    return read_simulated_cluster(path).planned
 
 
 def read_simulated_cluster(path: str | Path) -> SimulatedCluster:

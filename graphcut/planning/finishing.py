@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
 from math import inf
 from typing import Final
 
@@ -171,11 +170,10 @@ def _most_planned(goal: Goal, solution: Solution) -> float:
     """What the most expensive part costs as planned; `inf` if the goal does not compare parts. See `Plan.expense`."""
     match goal:
         case Across(interleave=True):
-            return solution.outcome.value
+            return solution.value
         case Across(objective="throughput" | "latency" | "decode" | "devices"):
             return max(solution.busy_s)
         case Into():
-            boundaries = pairwise(solution.found.chain.boundaries)
-            return max(float(table[j, i]) for table, (i, j) in zip(solution.costs, boundaries, strict=True))
+            return max(solution.part_costs)
         case _:
             return inf

@@ -194,7 +194,6 @@ def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
 
 
 def _as_planned(made: Plan, record: PlanFile, path: str | Path) -> Plan:
-    """A plan with what its file says about it."""
     metrics = tuple(part.predicted for part in record.parts if part.predicted is not None)
     recomputed = (
         Recomputed(i, tuple(_indices(made.graph, one.nodes, path)), one.tensors, one.saved_bytes, one.cost_s)

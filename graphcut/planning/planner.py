@@ -116,19 +116,21 @@ class _Candidate:
     problem: PlanningProblem  #: what was searched.
     solution: Solution  #: the parts as searched.
     made: Plan  #: the parts with what they recompute, and their metrics.
-    outcome: Optimality  #: how good it is.
     value: float  #: what the goal minimizes; see `Plan.minimized`.
+    bound: float  #: a lower bound of the value of any plan.
+    keeps_layers: bool  #: the bound is one of plans that do not cut layers.
     inside_layers: Optimality | None = None  #: see `Plan.inside_layers`.
+
+    @property
+    def outcome(self) -> Optimality:
+        """How good it is."""
+        found = optimality_of(self.solution.objective, self.value, min(self.bound, self.value), self.solution.unit)
+        return changed(found, keeps_layers=self.keeps_layers)
 
     @property
     def received_bytes(self) -> int:
         """Bytes that all parts receive."""
         return sum(part.received_bytes for part in self.made.metrics)
-
-    def with_bound(self, bound: float) -> _Candidate:
-        """The same with a lower bound of the value of any plan that cuts layers only if this one may."""
-        outcome = _valued(self.outcome, self.value, bound)
-        return replace(self, outcome=changed(outcome, keeps_layers=self.problem.keeps_layers))
 
     def or_better(self, other: _Candidate) -> _Candidate:
         """The one with the smaller value; of equal ones the one with fewer bytes received; of such the first."""
@@ -203,15 +205,15 @@ class _Planner(Finisher):
                 return self._best_of_all(goal, inside, prove_s)
             raise
         if isinstance(goal, Within) and whole.value <= fewest_parts(self._problem(goal, inside), goal):
-            return replace(whole, outcome=_valued(whole.outcome, whole.value, whole.value))
+            return replace(whole, bound=whole.value, keeps_layers=False)
         if isinstance(goal, Into) and not _is_uneven(whole.made.expense):
             return whole
         cut = self._best_of_all(goal, inside, prove_s)
         if cut.value < whole.value * (1 if isinstance(goal, Within) else 1 - _LARGE_GAIN):
             return cut
-        is_proven = _bound_of(cut.outcome) >= whole.value
-        outcome = _valued(whole.outcome, whole.value, whole.value) if is_proven else whole.outcome
-        return replace(whole, outcome=outcome, inside_layers=cut.outcome if cut.value < whole.value else None)
+        if cut.value < whole.value:
+            whole = replace(whole, inside_layers=cut.outcome)
+        return replace(whole, bound=whole.value, keeps_layers=False) if cut.outcome.bound >= whole.value else whole
 
     def _best_of_all(self, goal: _Searched, limits: Limits, prove_s: float) -> _Candidate:
         """The best of several candidates, made until one is proven to be optimal.
@@ -228,7 +230,7 @@ class _Planner(Finisher):
                 raise
             plain = once_each()
             return self._best_without_replicas(goal, problem, self._solve(plain, goal, prove_s), plain)
-        best, bound = self._best_finished(problem, solution), _bound_of(solution.outcome)
+        best, bound = self._best_finished(problem, solution), solution.bound
         if solution.relaxed is not None and not best.outcome.is_optimal:
             best = best.or_better(self._best_finished(problem, solution.relaxed, is_relaxed=True))
         if problem.repeated and not best.outcome.is_optimal:
@@ -236,8 +238,8 @@ class _Planner(Finisher):
                 once = self._solve(plain := once_each(), goal, 0.0)
                 best = best.or_better(self._best_finished(plain, once))
                 if once.outcome.is_optimal:
-                    bound = max(bound, min(solution.bounds.of_own_nodes, _bound_of(once.outcome)))
-        return best.with_bound(bound)
+                    bound = max(bound, min(solution.bounds.of_own_nodes, once.bound))
+        return replace(best, bound=bound)
 
     def _best_without_replicas(
         self, goal: _Searched, problem: PlanningProblem, once: Solution, plain: PlanningProblem
@@ -251,9 +253,8 @@ class _Planner(Finisher):
             free = replace(problem, are_replicas_free=True)
             solution = self._solve(free, goal, 0.0)
             best = best.or_better(self._best_finished(free, solution, is_relaxed=True))
-            bound = _bound_of(solution.outcome)
-        bound = min(bound, _bound_of(once.outcome) if once.outcome.is_optimal else once.bounds.simple)
-        return best.with_bound(bound)
+            bound = solution.bound
+        return replace(best, bound=min(bound, once.bound if once.outcome.is_optimal else once.bounds.simple))
 
     def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
         replicable = rewritable = frozenset[int]()
@@ -304,19 +305,18 @@ class _Planner(Finisher):
 
     def _best_finished(self, problem: PlanningProblem, solution: Solution, *, is_relaxed: bool = False) -> _Candidate:
         """The parts with the replicas that serve the objective best, of several choices."""
-        planned, found = solution.outcome, list[_Candidate]()
+        found = list[_Candidate]()
         for made in self.finished(problem, solution):
             is_possible = not is_relaxed or max(made.budget_shares) <= 1
-            value, as_planned = made.minimized(_value_of(planned)) if is_possible else inf, _value_of(planned)
-            value = as_planned if isclose(value, as_planned, rel_tol=_TOLERANCE) else value
-            found.append(_Candidate(problem, solution, made, _valued(planned, value, _bound_of(planned)), value))
+            value = made.minimized(solution.value) if is_possible else inf
+            value = solution.value if isclose(value, solution.value, rel_tol=_TOLERANCE) else value
+            found.append(_Candidate(problem, solution, made, value, solution.bound, problem.keeps_layers))
             if found[-1].outcome.is_optimal:
                 break
         return reduce(_Candidate.or_better, found)
 
 
 def _with_memory(goal: _Searched, share: float) -> _Searched:
-    """The goal with a share of its memory."""
     match goal:
         case Within():
             return changed(goal, memory_bytes=int(share * goal.memory_bytes))
@@ -336,21 +336,6 @@ def _front_with(made: Plan, front: tuple[tuple[float, float], ...]) -> tuple[tup
     if any(p <= period * (1 + _TOLERANCE) and s <= latency * (1 + _TOLERANCE) for p, s in front):
         return front
     return tuple(sorted([(period, latency), *((p, s) for p, s in front if p < period or s < latency)]))
-
-
-def _valued(outcome: Optimality, value: float, bound: float) -> Optimality:
-    """The outcome with another value, and another lower bound, of what is minimized."""
-    return optimality_of(outcome.objective, value, min(bound, value), outcome.unit)
-
-
-def _value_of(outcome: Optimality) -> float:
-    """What is minimized: for tokens a second the seconds of a token."""
-    return 1 / outcome.value if outcome.unit == "tokens/s" else outcome.value
-
-
-def _bound_of(outcome: Optimality) -> float:
-    """The lower bound of what is minimized."""
-    return 1 / outcome.bound if outcome.unit == "tokens/s" else outcome.bound
 
 
 def _is_uneven(expense: Sequence[float]) -> bool:

@@ -1,6 +1,5 @@
 """Plans: which node goes into which part, on which device, at what predicted cost, and why."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
 from .replicable import inexact_copies
 from .results import Optimality, Reason
 from .solver.recompute import Recomputed
-from .transfers import RequestTimes
+from .transfers import RequestTimes, totals
 
 _MOST_IN_REPR: Final = 6
 
@@ -79,11 +78,9 @@ class Plan(Product):
     @property
     def budgets(self) -> tuple[int | None, ...]:
         """For each part the most bytes that it may need; None for no limit."""
-        if isinstance(self.goal, Within):
-            return (self.goal.memory_bytes,) * len(self.parts)
-        return (
-            tuple(d.memory_bytes for d in self.devices) if isinstance(self.goal, Across) else (None,) * len(self.parts)
-        )
+        if isinstance(self.goal, Across):
+            return tuple(device.memory_bytes for device in self.devices)
+        return (self.goal.memory_bytes if isinstance(self.goal, Within) else None,) * len(self.parts)
 
     @cached_property
     def budget_shares(self) -> tuple[float, ...]:
@@ -148,10 +145,8 @@ def same_parts(made: Plan, **changes: Any) -> Plan:  # noqa: ANN401 - fields of 
 def on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) -> list[float]:
     """For each part the sum of the numbers of all parts of its device; without a cluster each part has its own."""
     hosts = [device.name if isinstance(goal, Across) else str(part) for part, device in enumerate(devices)]
-    totals: defaultdict[str, float] = defaultdict(float)
-    for host, number in zip(hosts, numbers, strict=True):
-        totals[host] += number
-    return [totals[host] for host in hosts]
+    found = totals(hosts, numbers)
+    return [found[host] for host in hosts]
 
 
 def check_budgets(made: Plan, file_bytes: Sequence[int]) -> None:

@@ -71,8 +71,8 @@ class PlanningProblem:
         return {node: self._reading(copy.writes[0]).union((self.home[node],)) for node, copy in copies}
 
     def _reading(self, tensor: str) -> frozenset[int]:
-        """The groups that read a tensor."""
-        return frozenset(self.home[reader] for reader in self.graph.readers.get(tensor, ()))
+        """The groups of the nodes that read a tensor and are not replicable."""
+        return frozenset(self.home[reader] for reader in self.graph.readers.get(tensor, ()) if reader in self.home)
 
     def check_pins(self, parts: int) -> None:
         """Raise a UsageError if a group is pinned to a part beyond the number of parts."""
@@ -150,9 +150,7 @@ class PlanningProblem:
         `fixed` is what parts hold once, if nobody computes these values; see `_shared`.
         """
         graph, index, copied = self.graph, {node: i for i, node in enumerate(self.replicable)}, len(self.rewritable)
-        readers = [
-            frozenset(self.home[n] for n in successors(graph, node) if n in self.home) for node in self.replicable
-        ]
+        readers = [frozenset[int]().union(*map(self._reading, graph.nodes[node].writes)) for node in self.replicable]
         copies = [(self.home[node], graph.copy_of(node)) for node in self.rewritable]
         readers += [(self._reading(c.writes[0]) & self._reading(c.reads[0])) | {home} for home, c in copies]
         written = [*(graph.nodes[node].writes for node in index), *(copy.writes[:1] for _, copy in copies)]
@@ -242,11 +240,8 @@ class PlanningProblem:
     def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes
         declared = sum(self.sizes.as_output(name) for name in names if name in self.graph.writes)
-        alive = sum(self.costs.tensor_bytes[name][0] for name in names if self._is_read_by_group(name))
+        alive = sum(self.costs.tensor_bytes[name][0] for name in names if self._reading(name))
         return self.sizes.nodes[node] + declared + (alive if "activations" in counting else 0)
-
-    def _is_read_by_group(self, name: str) -> bool:
-        return any(reader in self.home for reader in self.graph.readers.get(name, ()))
 
     @cached_property
     def _own_inner_bytes(self) -> Ints:
@@ -257,7 +252,7 @@ class PlanningProblem:
     def _inner_bytes(self) -> Ints:
         # Replicable nodes of a part run before the groups that need them, and need no more than this meanwhile.
         written = {name for node in self.replicable for name in self.graph.nodes[node].writes}
-        least = self._peak_within(self.replicable, {name for name in written if self._is_read_by_group(name)})
+        least = self._peak_within(self.replicable, set(filter(self._reading, written)))
         users = list(_union(self.users, self.replicable))
         found = self._own_inner_bytes.copy()
         found[users] = np.maximum(found[users], least)

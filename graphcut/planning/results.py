@@ -12,7 +12,7 @@ import numpy as np
 from ..costs.device import Device
 from .instance import Floats
 from .problem import PlanningProblem
-from .solver.chain_dp import Aggregation
+from .solver.chain_dp import COMBINED, Aggregation
 from .solver.search import SearchResult
 
 _TOLERANCE: Final = 1e-6
@@ -55,9 +55,9 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LowerBounds:
     """Lower bounds of what is minimized, whatever parts replicate."""
 
-    simple: float = -np.inf  #: of all plans; it takes no search.
-    #: of plans whose parts each hold a node that is not replicable.
-    of_own_nodes: float = -np.inf
+    simple: float  #: of all plans; it takes no search.
+    of_own_nodes: float  #: of plans whose parts each hold a node that is not replicable.
+    of_all: float  #: of all plans.
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class Solution:
 
     found: SearchResult  #: the groups of each part.
     devices: tuple[Device, ...]  #: the device of each part.
-    outcome: Optimality  #: how good it is.
+    objective: str  #: what is minimized (or, for tokens a second, maximized), in words.
+    unit: MetricUnit  #: of the objective.
+    bounds: LowerBounds  #: what is known of all plans.
     #: for each part the table, over the boundaries it was found on, of what a part costs its device; empty if a device
     #: may have several parts.
     costs: tuple[Floats, ...]
@@ -77,17 +79,36 @@ class Solution:
     busy_s: tuple[float, ...] = ()  #: for a cluster, seconds that each part keeps its device busy.
     #: parts that may reach the lower bound, if each of them computes or receives the right replicable values.
     relaxed: Solution | None = None
-    bounds: LowerBounds = LowerBounds()  #: what is known of other plans.
+
+    @property
+    def value(self) -> float:
+        """What is minimized; for tokens a second the seconds of a token."""
+        return self.found.chain.values[0]
+
+    @property
+    def bound(self) -> float:
+        """A lower bound of the value of any plan."""
+        is_reached = self.found.is_optimal or self.value <= self.bounds.of_all * (1 + _TOLERANCE)
+        return self.value if is_reached else self.bounds.of_all
+
+    @property
+    def outcome(self) -> Optimality:
+        """How good it is."""
+        return optimality_of(self.objective, self.value, self.bound, self.unit)
+
+    @property
+    def part_costs(self) -> list[float]:
+        """What each part costs, by `costs`."""
+        boundaries = pairwise(self.found.chain.boundaries)
+        return [float(table[j, i]) for table, (i, j) in zip(self.costs, boundaries, strict=True)]
 
 
-def optimality_of(
-    objective: str, value: float, lower_bound: float, unit: MetricUnit, *, is_optimal: bool = False
-) -> Optimality:
-    """The optimality of a value that was minimized; for tokens a second the value is the time of a token.
+def optimality_of(objective: str, value: float, lower_bound: float, unit: MetricUnit) -> Optimality:
+    """The optimality of a value that was minimized, optimal if it equals the lower bound.
 
-    It is optimal if that is proven (`is_optimal`), or if it equals the lower bound.
+    For tokens a second the value is the time of a token.
     """
-    is_optimal = is_optimal or value <= lower_bound * (1 + _TOLERANCE)
+    is_optimal = value <= lower_bound * (1 + _TOLERANCE)
     bound = value if is_optimal else lower_bound
     if unit == "tokens/s":
         value, bound = (1 / number if number else float("inf") for number in (value, bound))
@@ -116,8 +137,7 @@ def reasons(solution: Solution, problem: PlanningProblem) -> tuple[Reason, ...]:
     """One reason for each cut, in order; none for an interleaved plan, where a cut changes more than two parts."""
     if not solution.costs:
         return ()
-    steps = zip(solution.costs, pairwise(solution.found.chain.boundaries), strict=True)
-    costs = np.array([float(table[j, i]) for table, (i, j) in steps])
+    costs = np.array(solution.part_costs)
     return tuple(_reason(solution, problem, costs, cut) for cut in range(len(costs) - 1))
 
 
@@ -125,11 +145,11 @@ def _reason(solution: Solution, problem: PlanningProblem, costs: Floats, cut: in
     """The cost of each boundary between those before and after the cut, from the tables of the parts on both sides."""
     tables = solution.found.tables
     before, here, after = solution.found.chain.boundaries[cut : cut + 3]
-    combine = np.add if solution.aggregation == "sum" else np.maximum
+    combine = COMBINED[solution.aggregation]
     total = combine(solution.costs[cut][:, before], solution.costs[cut + 1][after, :])
     rest = np.delete(costs, [cut, cut + 1])
     if len(rest):
-        total = combine(total, rest.sum() if solution.aggregation == "sum" else rest.max())
+        total = combine(total, combine.reduce(rest))
 
     def candidate(boundary: int) -> CandidateCut:
         node = problem.groups[tables.groups_between(0, boundary)[-1]][-1]

@@ -74,24 +74,24 @@ def request_times(
             used.add(first)
             for ends, bytes_per_s in rates.items():
                 load_s[ends] += number / bytes_per_s
-    own_s = (
-        [*run_s, 0.0] if in_turn else [*(a + 2 * cluster.message_s(b) for a, b in zip(run_s, names, strict=False)), 0.0]
-    )
+    messages = 0 if in_turn else 2
+    own_s = [*(a + messages * cluster.message_s(b) for a, b in zip(run_s, names, strict=False)), 0.0]
     step_s = [sum(seconds) for seconds in zip(own_s, received_s, late_s, strict=True)]
     if in_turn:
         step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]
-        return RequestTimes(tuple(step_s[:-1]), _longest(names, step_s), sum(step_s))
+        return RequestTimes(tuple(step_s[:-1]), max(totals(names, step_s).values()), sum(step_s))
     waiting_s = step_s if cluster.overlap == "sending" else own_s
     busy_s = tuple(map(max, waiting_s[:-1], received_s, sent_s))
-    return RequestTimes(busy_s, max(_longest(names[:-1], waiting_s), *load_s.values(), 0.0), sum(step_s))
+    longest_s = max(totals(names[:-1], waiting_s[:-1]).values())
+    return RequestTimes(busy_s, max(longest_s, *load_s.values(), 0.0), sum(step_s))
 
 
-def _longest(names: Sequence[str], seconds: Iterable[float]) -> float:
-    """The greatest sum of the seconds of equal names."""
-    totals: dict[str, float] = defaultdict(float)
-    for name, number in zip(names, seconds, strict=False):
-        totals[name] += number
-    return max(totals.values())
+def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:
+    """For each name the sum of its numbers."""
+    found: dict[str, float] = defaultdict(float)
+    for name, number in zip(names, numbers, strict=True):
+        found[name] += number
+    return found
 
 
 def travelling(goal: Across, graph: Graph, caches: Iterable[Cache]) -> frozenset[str]:

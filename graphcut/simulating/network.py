@@ -71,20 +71,13 @@ class Network:
         self._cluster = cluster
         self._clock = clock
         self._draw = draw
-        machines = cluster.machines.values()
-        up: dict[LinkEnds, float] = {(machine.name, None): machine.link_bytes_per_s for machine in machines}
-        down: dict[LinkEnds, float] = {(None, machine.name): machine.link_bytes_per_s for machine in machines}
-        direct: dict[LinkEnds, float] = {
-            ends: one.bytes_per_s for one in cluster.links for ends in (one.between, one.between[::-1])
-        }
-        rates = {**up, **down, **direct}
-        self._links = {(a, b): LinkDirection(a, b, bytes_per_s) for (a, b), bytes_per_s in rates.items()}
+        machines = {name: machine.link_bytes_per_s for name, machine in cluster.machines.items()}
+        rates: dict[LinkEnds, float] = {(name, None): bytes_per_s for name, bytes_per_s in machines.items()}
+        rates |= {(None, name): bytes_per_s for name, bytes_per_s in machines.items()}
+        rates |= {ends: one.bytes_per_s for one in cluster.links for ends in (one.between, one.between[::-1])}
+        #: all link directions: to the router, from the router, and direct ones.
+        self.links = {(a, b): LinkDirection(a, b, bytes_per_s) for (a, b), bytes_per_s in rates.items()}
         self._routes: dict[tuple[str, str], Route] = {}
-
-    @property
-    def links(self) -> list[LinkDirection]:
-        """All link directions: to the router, from the router, and direct ones."""
-        return [*self._links.values()]
 
     def send(self, source: str, target: str, size_bytes: int, on_arrival: _OnArrival) -> Transfer:
         """Send a message from one machine to another, by name."""
@@ -105,7 +98,7 @@ class Network:
         names = [frozenset((source, target))] if len(rates) == 1 else [frozenset((source,)), frozenset((target,))]
         found = [self._cluster.fault_of.get(name, _RELIABLE) for name in names]
         jitters_s = tuple(fault.jitter_s for fault in found)
-        links = tuple(self._links[ends] for ends in rates)
+        links = tuple(self.links[ends] for ends in rates)
         return Route(links, latency_s, jitters_s, 1 - prod(1 - fault.loss for fault in found))
 
     def _start(self, transfer: Transfer) -> None:

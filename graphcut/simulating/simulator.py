@@ -1,7 +1,7 @@
 """The simulation of a scenario: the scheduler that runs cascades, with a simulated executor."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from math import ceil, fsum
 from typing import Final
@@ -69,15 +69,11 @@ def _run(
     ]
     routing, balance = Routing(scenario.parts, scenario.outputs), load_balance_of(scenario.parts, workers)
     scheduler = Scheduler(routing, executor, workers, window=window or requests, on_error="skip", balance=balance)
-    request = Request(dict.fromkeys(scenario.inputs))
-    if rate_per_s is None:
-        arrivals: Iterator[Request | None] = repeat(request, requests)
-    else:
-        arrivals = _poisson_arrivals(executor, request, requests, rate_per_s, seed)
     answered, stopped = 0, ""
     arrived_s, delivered_s = list[float](), list[float]()
+    asked = repeat(Request(dict.fromkeys(scenario.inputs)), requests)
     try:
-        for answer in scheduler.run(_timed(arrivals, executor, arrived_s)):
+        for answer in scheduler.run(_arrivals(executor, asked, rate_per_s, seed, arrived_s)):
             answered += not isinstance(answer, RunError)
             delivered_s.append(executor.now())
     except RunError as error:
@@ -105,33 +101,28 @@ def _run(
                 bytes=round(link.carried_bytes),
                 used=link.carried_bytes / link.bytes_per_s / (total_s or 1.0),
             )
-            for link in executor.network.links
+            for link in executor.network.links.values()
         ),
     )
 
 
-def _timed(
-    arrivals: Iterator[Request | None], executor: SimulatedExecutor, arrived_s: list[float]
+def _arrivals(
+    executor: SimulatedExecutor, requests: Iterable[Request], rate_per_s: float | None, seed: int, times_s: list[float]
 ) -> Iterator[Request | None]:
-    """`arrivals`, whose times are appended to `arrived_s`."""
-    for request in arrivals:
-        if request is not None:
-            arrived_s.append(executor.now())
-        yield request
+    """Requests at random times, or at once without a rate; None while the next one has not arrived.
 
-
-def _poisson_arrivals(
-    executor: SimulatedExecutor, request: Request, requests: int, rate_per_s: float, seed: int
-) -> Iterator[Request | None]:
-    """Requests at random times; None while the next one has not arrived."""
+    Their times are appended to `times_s`.
+    """
     draw = random.Random(f"requests {seed}")  # noqa: S311 - not for security
     time_s = 0.0
-    for _ in range(requests):
-        time_s += draw.expovariate(rate_per_s)
+    for request in requests:
+        if rate_per_s is not None:
+            time_s += draw.expovariate(rate_per_s)
         if executor.now() < time_s:
             executor.clock.at(time_s, executor.wake)
         while executor.now() < time_s:
             yield None
+        times_s.append(executor.now())
         yield request
 
 

@@ -15,8 +15,7 @@ from graphcut.planning.instance import Floats, Workload
 from graphcut.planning.solver import search as search_module
 from graphcut.planning.solver.boundaries import BoundaryTables
 from graphcut.planning.solver.chain_dp import ChainPartition
-from graphcut.planning.solver.order_ideals import ideal_tables
-from graphcut.planning.solver.pooled_orders import between_cuts, pooled_tables, prefixes_of
+from graphcut.planning.solver.order_ideals import between_cuts, ideal_tables, pooled_tables, prefixes_of
 from graphcut.planning.solver.search import search
 from graphcut.planning.solver.topological_orders import orders as topological_orders
 

@@ -38,9 +38,8 @@ from graphcut.planning.results import Solution
 from graphcut.planning.solver import search as search_module
 from graphcut.planning.solver.boundaries import BoundaryTables
 from graphcut.planning.solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
-from graphcut.planning.solver.order_ideals import ideal_tables
+from graphcut.planning.solver.order_ideals import ideal_tables, pooled_tables
 from graphcut.planning.solver.order_prefixes import prefix_tables
-from graphcut.planning.solver.pooled_orders import pooled_tables
 from graphcut.planning.solver.search import search
 from graphcut.planning.solver.topological_orders import orders
 

@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ("chain_dp", "min_cut", "order_ideals", "order_prefixes", "pooled_orders", "recompute", "topological_orders")
+MODULES = ("chain_dp", "min_cut", "order_ideals", "order_prefixes", "recompute", "topological_orders")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+from onnx.helper import get_attribute_value
 from onnx.numpy_helper import from_array, to_array
 
 from ...core.wiring import Tensor
@@ -84,12 +85,9 @@ def constant_value(node: NodeProto) -> TensorProto | None:
         match attribute.name:
             case "value":
                 return _renamed(attribute.t, node.output[0])
-            case "value_int" | "value_ints":
-                whole = attribute.i if attribute.name == "value_int" else attribute.ints
-                return from_array(np.asarray(whole, np.int64), node.output[0])
-            case "value_float" | "value_floats":
-                values = attribute.f if attribute.name == "value_float" else attribute.floats
-                return from_array(np.asarray(values, np.float32), node.output[0])
+            case "value_int" | "value_ints" | "value_float" | "value_floats":
+                dtype = np.int64 if "int" in attribute.name else np.float32
+                return from_array(np.asarray(get_attribute_value(attribute), dtype), node.output[0])
     return None
 
 

@@ -41,7 +41,6 @@ def _fused_matmul(extra: int, operation: Operation) -> Formula:
 
 
 def _gemm(bias: int, extra: int, operation: Operation) -> Formula:
-    """Gemm and its variants."""
     depth = axis(operation.read(0), 0 if operation.number("transA", 0) else -1)
     return _dot_products(depth, operation.has(bias) + extra, operation)
 

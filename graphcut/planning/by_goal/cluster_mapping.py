@@ -16,7 +16,7 @@ from ...costs.device import Device
 from ..goals import Across, Counted, Objective
 from ..instance import Floats, Workload
 from ..problem import PlanningProblem
-from ..results import LowerBounds, MetricUnit, Solution, optimality_of
+from ..results import LowerBounds, MetricUnit, Solution
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp
 from ..solver.cost_tables import (
@@ -30,7 +30,7 @@ from ..solver.cost_tables import (
     received_bytes,
     time_quantum,
 )
-from ..solver.linked_chains import LinkedChains, with_driver
+from ..solver.linked_chains import LinkedChains, driver_s
 from ..solver.milp import MilpObjective, MilpProblem, prove
 from ..solver.relaxed_tables import relaxed_result
 from ..solver.search import SearchResult, better, result_on, search
@@ -74,13 +74,8 @@ def plan_across(
     problem.check_pins(len(goal.cluster.devices))
     if goal.in_flight < 1:
         raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use --in-flight 1 or more")
-    classes = device_classes(goal.cluster)
-    load = problem.workload(
-        [seconds(c.devices[0]) for c in classes], COUNTING, travelling(goal, problem.graph, problem.costs.caches)
-    )
-    pairs = pair_costs(classes, goal.cluster)
-    evaluator = ClusterEvaluator(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins)
-    bound = evaluator.lower_bound()
+    evaluator = ClusterEvaluator.of(problem, goal, seconds)
+    load, classes, pairs, bound = evaluator.load, evaluator.classes, evaluator.pairs, evaluator.lower_bound()
     states = evaluator.states
     if states > _MOST_STATES:
         orders = list(first_orders(classes, load.work))
@@ -97,7 +92,7 @@ def plan_across(
     if not found.tables.is_complete:
         evaluator = replace(evaluator, most_work=_MUCH_WORK)
         found = better(found, result_on(found.tables, evaluator)) or found
-    minimized, words, unit = _OBJECTIVES[goal.objective]
+    minimized, objective, unit = _OBJECTIVES[goal.objective]
     milp = MilpProblem(
         load,
         best_links(classes, pairs),
@@ -111,16 +106,15 @@ def plan_across(
     relaxed, bound, without = relaxed_result(
         found, bound, evaluator, evaluator.with_one_more, evaluator.lower_bound_over
     )
-    bounds = LowerBounds(evaluator.lower_bound(), bound)
+    bounds = LowerBounds(evaluator.lower_bound(), bound, min(bound, without))
     front = tuple(evaluator.pareto_front(found.tables))
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         unused = [list(c.devices) for c in classes]
         devices = tuple(unused[c].pop(0) for c in result.chain.classes)
         times = evaluator.chains(result.tables).times(result.chain.boundaries, result.chain.classes)
-        value, lower = result.chain.values[0], min(bound, without)
-        outcome = optimality_of(words.format(goal.in_flight), value, lower, unit, is_optimal=result.is_optimal)
-        return Solution(result, devices, outcome, *evaluator.costs(result), front, times.busy_s, relaxed, bounds)
+        costs, words = evaluator.costs(result), objective.format(goal.in_flight)
+        return Solution(result, devices, words, unit, bounds, *costs, front, times.busy_s, relaxed)
 
     return solution(found, None if relaxed is None else solution(relaxed))
 
@@ -149,6 +143,17 @@ class ClusterEvaluator:
     only: frozenset[DeviceCounts] | None = None  #: the sets of devices that it tries; None for all.
     most_work: float = _MUCH_WORK / 20  #: see `LinkedChains`.
 
+    @classmethod
+    def of(
+        cls, problem: PlanningProblem, goal: Across, seconds: Callable[[Device], Sequence[float]]
+    ) -> ClusterEvaluator:
+        """The evaluator for a problem; `seconds` are those of each flowing node on a device."""
+        classes = device_classes(goal.cluster)
+        sent = travelling(goal, problem.graph, problem.costs.caches)
+        load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
+        pairs = pair_costs(classes, goal.cluster)
+        return cls(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins)
+
     @property
     def counts(self) -> tuple[int, ...]:
         """The number of devices of each class."""
@@ -170,7 +175,10 @@ class ClusterEvaluator:
 
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
         """The best partition over given boundaries."""
-        chains = self.chains(tables)
+        found = self._best(self.chains(tables))
+        return found and replace(found, is_best=found.is_best and self.only is None)
+
+    def _best(self, chains: LinkedChains) -> ChainPartition | None:
         match self.goal.objective:
             case "throughput":
                 return _with_least_latency(chains, chains.best("max"))
@@ -179,17 +187,15 @@ class ClusterEvaluator:
             case "decode":
                 return self._most_tokens(chains)
             case "bytes":
-                return self._fewest_bytes(chains)
+                busy = [chains.costs(c, c)[0] for c in range(len(self.classes))]
+                criteria = [Criterion(self._received(chains), "sum"), Criterion(busy, "max")]
+                return chain_dp(criteria, self.counts, allowed=chains.allowed, only=self.only).best()
             case "devices":
-                fewest = chain_dp(
-                    [Criterion(self._received(chains), "sum")],
-                    self.counts,
-                    allowed=chains.allowed,
-                    only=self.only,
-                    fewest_parts=True,
-                ).best()
+                received = Criterion(self._received(chains), "sum")
+                tried = chain_dp([received], self.counts, allowed=chains.allowed, only=self.only, fewest_parts=True)
+                fewest = tried.best()
                 found = fewest and chains.best("sum", most_parts=len(fewest.classes))
-                return found and replace(found.ranked_by(len(found.classes)), is_best=self.only is None)
+                return found and replace(found.ranked_by(len(found.classes)), is_best=True)
 
     def pareto_front(self, tables: BoundaryTables) -> Iterator[tuple[float, float]]:
         """Seconds between requests, and of one request, of plans of which none is as good as another in both."""
@@ -220,10 +226,9 @@ class ClusterEvaluator:
         """A lower bound of the first value of any plan."""
         work = np.hstack([self.load.work, self.load.shared_work])
         fastest = np.where(np.isfinite(work), work, np.inf).min(axis=0)
-        period = np.array(max(float(fastest[: self.load.groups].max(initial=0.0)), self._fractional_period(work)))
+        period = max(float(fastest[: self.load.groups].max(initial=0.0)), self._fractional_period(work))
         driver = self.load, self.pairs, self.goal.cluster.overlap
-        latency = with_driver("sum", fastest.sum(), *driver)
-        return self._value(float(with_driver("max", period, *driver)), float(latency))
+        return self._value(max(period, driver_s("max", *driver)), float(fastest.sum()) + driver_s("sum", *driver))
 
     def lower_bound_over(self, tables: BoundaryTables) -> float:
         """A lower bound of the first value over all boundaries, from the dynamic programming."""
@@ -269,10 +274,8 @@ class ClusterEvaluator:
 
     def _fewest_devices(self) -> int:
         room = sorted((c.memory_bytes for c in self.classes for _ in c.devices), reverse=True)
-        for number in range(1, len(room)):
-            if sum(room[:number]) - number * self.load.part_bytes >= self.load.total_bytes:
-                return number
-        return len(room)
+        has_room = np.cumsum(room) - self.load.part_bytes * np.arange(1, len(room) + 1) >= self.load.total_bytes
+        return int(has_room.argmax()) + 1 if has_room.any() else len(room)
 
     def _received(self, chains: LinkedChains) -> list[Floats]:
         """For each class the bytes that a part receives and sends to the driver; `inf` where it does not fit."""
@@ -283,12 +286,6 @@ class ClusterEvaluator:
             np.where(fit, with_driver if far else received, np.inf)
             for fit, far in zip(chains.fits, is_far, strict=True)
         ]
-
-    def _fewest_bytes(self, chains: LinkedChains) -> ChainPartition | None:
-        busy = [chains.costs(c, c)[0] for c in range(len(self.classes))]
-        criteria = [Criterion(self._received(chains), "sum"), Criterion(busy, "max")]
-        chain = chain_dp(criteria, self.counts, allowed=chains.allowed, only=self.only).best()
-        return chain and replace(chain, is_best=self.only is None)
 
     def _most_tokens(self, chains: LinkedChains) -> ChainPartition | None:
         """With m sequences in flight a token takes max(latency / m, period), and latency falls as the period may grow.
@@ -305,7 +302,7 @@ class ClusterEvaluator:
             found = self._token(chains.best("sum", limit=limit))
             is_best = is_best and (found is None or found.is_best)
             if is_close and (found is None or found.values >= best.values):
-                return replace(best, is_best=is_best and best.is_best and self.only is None)
+                return replace(best, is_best=is_best and best.is_best)
             if found is None or found.values[1] / self.goal.in_flight > limit:
                 least = limit
             if found is not None and found.values < best.values:

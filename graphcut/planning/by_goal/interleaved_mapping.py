@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Final
 
@@ -13,16 +14,16 @@ from ...costs.device import Device
 from ..goals import Across
 from ..instance import Workload
 from ..problem import PlanningProblem
-from ..results import Solution, optimality_of
+from ..results import LowerBounds, Solution
 from ..solver.chain_dp import ChainPartition
-from ..solver.cost_tables import DeviceClass, best_links, device_classes, memory_bytes, pair_costs, time_quantum
+from ..solver.cost_tables import DeviceClass, best_links, memory_bytes
 from ..solver.interleaving import MOST_DEVICES, Interleaving, improved, merged
 from ..solver.milp import MilpProblem, solve
 from ..solver.order_prefixes import PrefixTables, prefix_tables
 from ..solver.search import SearchResult
 from ..solver.topological_orders import orders
 from ..solver.unavoidable_load import unavoidable_load
-from ..transfers import request_times, transfers_of, travelling
+from ..transfers import request_times, transfers_of
 from .cluster_mapping import COUNTING, ClusterEvaluator, plan_across
 
 _PER_DEVICE: Final = (2, 2, 3, 3)  #: how many parts for each device are tried, each time from the best plan so far.
@@ -39,10 +40,9 @@ def plan_interleaved(
     The search begins at the best plan with one part for each device, or, if there is none, with all on one device.
     """
     _check(problem, goal)
-    classes = device_classes(goal.cluster)
-    sent = travelling(goal, problem.graph, problem.costs.caches)
-    load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
-    valuation = Valuation(load, classes, goal)
+    evaluator, overlap = ClusterEvaluator.of(problem, goal, seconds), goal.cluster.overlap
+    load, best_classes = evaluator.load, best_links(evaluator.classes, evaluator.pairs)
+    valuation = Valuation(load, evaluator.classes, goal)
     impossible = None
     try:
         chain = plan_across(problem, changed(goal, interleave=False), seconds)
@@ -50,9 +50,6 @@ def plan_interleaved(
     except PlanError as error:
         impossible = error
         start = Interleaving((next(orders(load)),), (0,))
-    pairs, overlap = pair_costs(classes, goal.cluster), goal.cluster.overlap
-    evaluator = ClusterEvaluator(goal, load, classes, pairs, time_quantum(load, classes, pairs), {})
-    best_classes = best_links(classes, pairs)
     bound = max(evaluator.lower_bound(), unavoidable_load(load, best_classes, overlap))
     found, value = valuation.best_interleaving(start, bound)
     if impossible is not None and value == np.inf:
@@ -60,11 +57,12 @@ def plan_interleaved(
     if prove_s and value > bound:
         milp = MilpProblem(load, best_classes, evaluator.counts, "period", overlap=overlap, is_ordered=False)
         bound = max(bound, min(value, solve(milp, time_limit_s=prove_s).bound))
-    outcome = optimality_of("time between two requests", value, bound, "s")
     kinds = tuple(valuation.kinds[device] for device in found.devices)
     partition = ChainPartition(tuple(range(len(found.parts) + 1)), kinds, (value,), is_best=False)
     result = SearchResult(valuation.tables(found), partition)
-    return Solution(result, valuation.devices_of(found), outcome, (), "max")
+    bounds = LowerBounds(-np.inf, -np.inf, bound)
+    devices = tuple(valuation.devices[device] for device in found.devices)
+    return Solution(result, devices, "time between two requests", "s", bounds, (), "max")
 
 
 def _check(problem: PlanningProblem, goal: Across) -> None:
@@ -93,12 +91,12 @@ class Valuation:
     classes: tuple[DeviceClass, ...]  #: the device classes.
     goal: Across  #: the cluster.
 
-    @property
+    @cached_property
     def devices(self) -> tuple[Device, ...]:
         """The devices that the numbers of an interleaving mean."""
         return tuple(device for kind in self.classes for device in kind.devices)
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[int, ...]:
         """The class of each device."""
         return tuple(c for c, kind in enumerate(self.classes) for _ in kind.devices)
@@ -128,13 +126,9 @@ class Valuation:
             return np.inf
         run_s = [float(work_s[self.kinds[device]][i + 1, i]) for i, device in enumerate(found.devices)]
         sent = transfers_of(self.load, found.parts)
-        return request_times(sent, run_s, self.devices_of(found), self.goal.cluster).period_s
+        devices = [self.devices[device] for device in found.devices]
+        return request_times(sent, run_s, devices, self.goal.cluster).period_s
 
     def tables(self, found: Interleaving) -> PrefixTables:
         """The tables over the boundaries of an interleaving."""
         return prefix_tables(self.load, found.order, [0, *accumulate(map(len, found.parts))])
-
-    def devices_of(self, found: Interleaving) -> tuple[Device, ...]:
-        """The device of each part."""
-        devices = self.devices
-        return tuple(devices[device] for device in found.devices)

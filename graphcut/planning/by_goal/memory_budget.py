@@ -10,7 +10,7 @@ from ...costs.device import Device
 from ..goals import Within
 from ..instance import Workload
 from ..problem import PlanningProblem
-from ..results import LowerBounds, Solution, optimality_of
+from ..results import LowerBounds, Solution
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
 from ..solver.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
@@ -41,14 +41,13 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
         return np.inf if chain is None else chain.values[0] + 1
 
     relaxed, bound, without = relaxed_result(found, bound, evaluator, with_one_more)
+    bounds = LowerBounds(_lower_bound(load, goal), bound, min(bound, without))
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         parts = len(result.parts)
         fits = memory_bytes(result.tables, goal.counting) <= goal.memory_bytes
         costs = np.where(fits, received_bytes(result.tables), np.inf)
-        outcome = optimality_of("parts", float(parts), min(bound, without), "parts", is_optimal=result.is_optimal)
-        bounds = LowerBounds(_lower_bound(load, goal), bound)
-        return Solution(result, (device,) * parts, outcome, (costs,) * parts, "sum", relaxed=relaxed, bounds=bounds)
+        return Solution(result, (device,) * parts, "parts", "parts", bounds, (costs,) * parts, "sum", relaxed=relaxed)
 
     return solution(found, None if relaxed is None else solution(relaxed))
 

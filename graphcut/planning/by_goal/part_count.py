@@ -11,9 +11,9 @@ from ...costs.device import Device
 from ..goals import Into, Measure
 from ..instance import Floats, Workload
 from ..problem import PlanningProblem
-from ..results import LowerBounds, MetricUnit, Solution, optimality_of
+from ..results import LowerBounds, MetricUnit, Solution
 from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_chain
+from ..solver.chain_dp import ChainPartition, Criterion, chain_dp
 from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
 from ..solver.milp import MilpObjective, MilpProblem, prove
 from ..solver.relaxed_tables import relaxed_result
@@ -40,9 +40,8 @@ def plan_into(
         raise _impossible(problem, goal)
     problem.check_pins(goal.parts)
     load = problem.workload([_work(problem, goal.by, seconds)])
-    free = DeviceClass((device,), np.inf, 0.0, 0.0)
-    timed = DeviceClass((device,), np.inf, 1 / device.link_bytes_per_s, device.latency_s)
-    device_class = timed if goal.by == "time" else free
+    link = (1 / device.link_bytes_per_s, device.latency_s) if goal.by == "time" else (0.0, 0.0)
+    device_class = DeviceClass((device,), np.inf, *link)
     quantum = time_quantum(load, [device_class])
 
     def costs(tables: BoundaryTables) -> Floats:
@@ -59,21 +58,15 @@ def plan_into(
     found = search(load, evaluate, states=goal.parts, parts=goal.parts, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, goal)
-    objective, unit = _OBJECTIVES[goal.by]
     minimized: MilpObjective = "size" if goal.by == "bytes" else "period"
     milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
     found, bound = prove(found, bound, milp, evaluate, time_limit_s=prove_s)
     relaxed, bound, without = relaxed_result(found, bound, evaluate, with_one_more)
+    bounds = LowerBounds(_lower_bound(load, goal), bound, min(bound, without))
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
-        outcome = optimality_of(
-            objective, result.chain.values[0], min(bound, without), unit, is_optimal=result.is_optimal
-        )
-        parts, devices = goal.parts, (device,) * goal.parts
-        bounds = LowerBounds(_lower_bound(load, goal), bound)
-        return Solution(
-            result, devices, outcome, (costs(result.tables),) * parts, "max", relaxed=relaxed, bounds=bounds
-        )
+        tables, devices = (costs(result.tables),) * goal.parts, (device,) * goal.parts
+        return Solution(result, devices, *_OBJECTIVES[goal.by], bounds, tables, "max", relaxed=relaxed)
 
     return solution(found, None if relaxed is None else solution(relaxed))
 
@@ -87,7 +80,12 @@ def min_max_partition(
     def best(criterion: Criterion) -> ChainPartition | None:
         return chain_dp([criterion], (parts,), allowed=allowed).best(lambda state: state == (parts,))
 
-    return min_max_chain(best, [costs], [received_bytes(tables)])
+    cheapest = best(Criterion([costs], "max"))
+    if cheapest is None:
+        return None
+    most = cheapest.values[0]
+    chain = best(Criterion([np.where(costs <= most, received_bytes(tables), np.inf)], "sum"))
+    return chain and chain.ranked_by(most)
 
 
 def _work(problem: PlanningProblem, by: Measure, seconds: Sequence[float]) -> list[float]:

@@ -6,16 +6,22 @@ consecutive ones. The boundaries are all order ideals of a small workload or som
 of one topological order (order_prefixes.py).
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..instance import Bools, Floats, Ints, Workload
+from ..instance import Bools, Floats, Hyperedges, Ints, Workload
 from ..transfers import SentTensor, transfers_of
 from .topological_orders import Order
+
+if TYPE_CHECKING:
+    from .relaxed_tables import Relaxation
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class BoundaryTables(ABC):
     declared: Floats  #: bytes that it takes to declare those tensors.
     #: whether these are all order ideals of the workload.
     is_complete: bool = field(default=False, kw_only=True)
+    #: what parts pay at least for values that they may compute or receive; None if `load` has what they pay.
+    relaxation: Relaxation | None = field(default=None, kw_only=True)
 
     @property
     def boundary_count(self) -> int:
@@ -60,13 +68,15 @@ class BoundaryTables(ABC):
 
     def transfers(self, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
         """What these parts send, and what the driver sends them."""
-        return transfers_of(self.load, parts)
+        found = transfers_of(self.load, parts)
+        return found if self.relaxation is None else found + self.relaxation.transfers(found, parts)
 
     @cached_property
     def inputs(self) -> Floats:
         """Bytes that the driver sends to the part: each input of the model that it needs."""
-        load = self.load
-        return self._sums_of_shared(load.input_bytes.astype(np.float64)) if load.input_bytes.any() else self._none
+        number = self.load.input_bytes.astype(np.float64)
+        found = self._sums_of_shared(number) if number.any() else self._none
+        return found if self.relaxation is None else self.relaxation.inputs(found)
 
     @cached_property
     def answers(self) -> Floats:
@@ -91,13 +101,14 @@ class BoundaryTables(ABC):
         """No less than `peak`, and much faster: all that the part writes, and the most that one group needs."""
         return self._sums_between(self.load.written_bytes) + float(self.load.inner_bytes.max(initial=0))
 
-    def work(self, device_class: int, s_per_byte: float = 0.0) -> Floats:  # noqa: ARG002
+    def work(self, device_class: int, s_per_byte: float = 0.0) -> Floats:
         """Seconds that the part takes on a device of a class, shared items included.
 
         Where parts may receive such items instead, a byte takes `s_per_byte` (relaxed_tables.py).
         """
-        own, shared = self._sums_between(self.load.work[device_class]), self._shared_work[device_class]
-        return own if shared is None else own + shared
+        found, shared = self._sums_between(self.load.work[device_class]), self._shared_work[device_class]
+        found = found if shared is None else found + shared
+        return found if self.relaxation is None else self.relaxation.work(found, device_class, s_per_byte)
 
     @cached_property
     def _shared_work(self) -> list[Floats | None]:
@@ -112,7 +123,8 @@ class BoundaryTables(ABC):
     @cached_property
     def shared_bytes(self) -> Floats:
         """Bytes of the items that the groups of the part share: weights, constants, inputs of the model."""
-        return self._sums_of_shared(self.load.shared_bytes.astype(np.float64))
+        found = self._sums_of_shared(self.load.shared_bytes.astype(np.float64))
+        return found if self.relaxation is None else self.relaxation.shared_bytes(found)
 
     def _sums_between(self, numbers: Floats) -> Floats:
         """For each part the sum of `numbers` over its groups; infinite where it holds an infinite one."""
@@ -137,3 +149,10 @@ def last_reader(load: Workload, index: Ints) -> Ints:
     last = index[load.writer]
     np.maximum.at(last, load.readers.item, index[load.readers.group])
     return last
+
+
+def touch_counts(inside: Bools, edges: Hyperedges) -> Ints:
+    """`[i, t]`: how many of the groups that touch item t are in boundary i; see `BoundaryTables.inside`."""
+    found = np.zeros((edges.count, len(inside)), dtype=np.int64)
+    np.add.at(found, edges.item, inside[:, edges.group].T)
+    return np.asarray(found.T)

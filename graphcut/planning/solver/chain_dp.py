@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise, product
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from ..instance import Bools, Floats
 
 Aggregation = Literal["sum", "max"]
+COMBINED: Final[Mapping[Aggregation, np.ufunc]] = {"sum": np.add, "max": np.maximum}
 DeviceCounts = tuple[int, ...]  #: the number of devices of each class: the state of the DP.
 
 
@@ -40,7 +41,7 @@ class Criterion:
 
     def combine(self, first: Floats, second: Floats) -> Floats:
         """The aggregation of two stretches of the chain."""
-        return np.asarray(first + second if self.aggregation == "sum" else np.maximum(first, second))
+        return np.asarray(COMBINED[self.aggregation](first, second))
 
 
 @dataclass(frozen=True)
@@ -159,21 +160,6 @@ def _better(first: Sequence[Floats], second: Sequence[Floats]) -> list[Floats]:
         wins |= equal & (b < a)
         equal &= a == b
     return [np.where(wins, b, a) for a, b in zip(first, second, strict=True)]
-
-
-def min_max_chain(
-    best: Callable[[Criterion], ChainPartition | None], costs: Sequence[Floats], ties: Sequence[Floats]
-) -> ChainPartition | None:
-    """The partition whose most expensive part is cheapest; of equal ones the one with the least sum of `ties`.
-
-    `best` finds the partition that is best by one criterion.
-    """
-    cheapest = best(Criterion(costs, "max"))
-    if cheapest is None:
-        return None
-    most = cheapest.values[0]
-    chain = best(Criterion([np.where(cost <= most, tie, np.inf) for cost, tie in zip(costs, ties, strict=True)], "sum"))
-    return chain and chain.ranked_by(most)
 
 
 def min_max_cost(costs: Floats) -> float:

@@ -33,15 +33,11 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     for device in cluster.devices:
         fields = tuple(getattr(device, field) for field in device.__struct_fields__ if field != "name")
         alike.setdefault((device.name if device.name in alone else "", *fields), []).append(device)
-    return tuple(
-        DeviceClass(
-            tuple(devices),
-            np.inf if devices[0].memory_bytes is None else float(devices[0].memory_bytes),
-            1 / devices[0].link_bytes_per_s,
-            devices[0].latency_s,
-        )
-        for devices in alike.values()
-    )
+    found = []
+    for first, *others in alike.values():
+        memory_bytes, s_per_byte = float(first.memory_bytes or np.inf), 1 / first.link_bytes_per_s
+        found.append(DeviceClass((first, *others), memory_bytes, s_per_byte, first.latency_s))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices o
     True
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -32,8 +33,9 @@ import numpy as np
 from ..cluster import Cluster
 from ..goals import Counted
 from ..instance import Floats, Ints, Workload
+from ..transfers import DRIVER, transfers_of
 from .cost_tables import DeviceClass, memory_bytes, pair_costs
-from .order_prefixes import order_index, prefix_tables
+from .order_prefixes import prefix_tables
 from .search import prefix_lengths
 from .topological_orders import Order
 
@@ -94,8 +96,10 @@ class _Along:
         self.room = np.array([kind.memory_bytes for kind in classes])[self.kinds]
         limited = bool(np.isfinite(self.room).any())
         self.memory = np.where(tables.nested, memory_bytes(tables, counting), 0.0) if limited else None
-        segment = np.searchsorted(lengths, order_index(order), side="right") - 1
-        tensors = _between(load, segment)
+        tensors = Counter[tuple[int, ...]]()  # bytes that one segment sends to others: by writer, and then readers
+        for number, writer, readers in transfers_of(load, [order[a:b] for a, b in pairwise(lengths)]):
+            if DRIVER not in {writer, *readers}:
+                tensors[writer, *readers] += number
         self.bytes = np.array([*tensors.values()], dtype=float)
         self.writer = np.array([writer for writer, *_ in tensors], dtype=np.int64)
         self.readers = np.array([reader for _, *readers in tensors for reader in readers], dtype=np.int64)
@@ -174,16 +178,6 @@ class _Along:
         kept = [p for p in range(len(devices)) if cuts[p] < cuts[p + 1]]
         parts = tuple(self.order[cuts[p] : cuts[p + 1]] for p in kept)
         return Interleaving(parts, tuple(int(devices[p]) for p in kept))
-
-
-def _between(load: Workload, segment: Ints) -> dict[tuple[int, ...], int]:
-    """The bytes that one segment sends to others: by the writer, and behind it the readers."""
-    found: dict[tuple[int, ...], int] = {}
-    writers, tensor_bytes = segment[load.writer].tolist(), load.tensor_bytes.tolist()
-    for writer, groups, number in zip(writers, load.readers.groups_of_items, tensor_bytes, strict=True):
-        if readers := sorted({int(segment[group]) for group in groups} - {writer}):
-            found[writer, *readers] = found.get((writer, *readers), 0) + number
-    return found
 
 
 def improved(

@@ -22,7 +22,8 @@ import numpy as np
 
 from ..instance import Bools, Floats, Ints, Workload, exact
 from ..transfers import RequestTimes, request_times
-from .chain_dp import Aggregation, ChainPartition, DeviceCounts
+from .boundaries import touch_counts
+from .chain_dp import COMBINED, Aggregation, ChainPartition, DeviceCounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -51,29 +52,21 @@ class LinkedChains:
     most_work: float  #: about how many numbers a branch and bound may compute.
 
     def best(
-        self,
-        aggregation: Aggregation,
-        *,
-        limit: float = np.inf,
-        most_parts: int | None = None,
-        known: ChainPartition | None = None,
+        self, aggregation: Aggregation, *, limit: float = np.inf, most_parts: int | None = None
     ) -> ChainPartition | None:
         """The partition of least period ("max") or least latency ("sum") whose period is at most `limit`.
 
-        Its values are these two times, the one that is minimized first. `known` is one with such values.
+        Its values are these two times, the one that is minimized first.
         """
-        search = _BranchAndBound(self, aggregation, limit, self.cost_to_go(aggregation, limit, most_parts), known)
+        search = _BranchAndBound(self, aggregation, limit, self.cost_to_go(aggregation, limit, most_parts))
         search.visit(_Node((0,), (), 0.0, np.full(self.tables.load.groups, -1)))
-        return search.best and replace(search.best, is_best=not search.is_stopped and self.only is None)
+        return search.best and replace(search.best, is_best=not search.is_stopped)
 
     def lower_bound(self, aggregation: Aggregation) -> float:
         """No partition over these boundaries has a shorter period, or a smaller latency."""
         rest = self.cost_to_go(aggregation).get((tuple(0 for _ in self.classes), 0))
-        return np.inf if rest is None else float(self.with_driver(aggregation, rest)[0])
-
-    def with_driver(self, aggregation: Aggregation, least_s: Floats) -> Floats:
-        """See the function."""
-        return with_driver(aggregation, least_s, self.tables.load, self.pairs, self.cluster.overlap)
+        of_driver_s = driver_s(aggregation, self.tables.load, self.pairs, self.cluster.overlap)
+        return np.inf if rest is None else float(COMBINED[aggregation](rest[0], of_driver_s))
 
     def costs(self, sender: int, c: int) -> tuple[Floats, Floats]:
         """For each part on class c behind one on `sender`: seconds that it keeps its device busy, and of a request."""
@@ -96,8 +89,8 @@ class LinkedChains:
         counts, senders = [len(c.devices) for c in self.classes], np.array(self.pairs.senders)
         every = product(*(range(count + 1) for count in counts)) if self.only is None else self.only
         most = self.tables.load.groups if most_parts is None else most_parts
-        combine = np.add if aggregation == "sum" else np.maximum
-        priced = self._priced(aggregation, limit)
+        combine = COMBINED[aggregation]
+        priced = {key: _minimized(costs, aggregation, limit * (1 + _SAME)) for key, costs in self._costs.items()}
         end = np.full(self.tables.boundary_count, np.inf)
         end[-1] = 0.0
         found: dict[_State, Floats] = {}
@@ -106,22 +99,11 @@ class LinkedChains:
             rest = np.tile(end, (len(lasts), 1))
             for c, state in enumerate(_next_states(used, self.pairs.senders)):
                 if (behind := found.get(state)) is not None:
-                    rest = np.minimum(rest, combine(priced[c][lasts], behind[:, None]).min(axis=1))
+                    options = np.stack([priced[last, c] for last in lasts.tolist()])
+                    rest = np.minimum(rest, combine(options, behind[:, None]).min(axis=1))
             if self.allowed is not None:
                 rest = np.where(self.allowed(sum(used)), rest, np.inf)
             found |= {(used, last): row for last, row in zip(lasts.tolist(), rest, strict=True) if row.min() < np.inf}
-        return found
-
-    def _priced(self, aggregation: Aggregation, limit: float) -> list[Floats]:
-        """For each class `[sender, end, begin]`: what is minimized; `inf` where the period is longer than the limit."""
-        found = []
-        for c in range(len(self.classes)):
-            by_sender = np.full((max(self.pairs.senders) + 1, *self.fits[c].shape), np.inf)
-            for sender in {*self.pairs.senders}:
-                busy_s, latency_s = self._costs[sender, c]
-                cost_s = busy_s if aggregation == "max" else latency_s
-                by_sender[sender] = np.where(busy_s <= limit * (1 + _SAME), cost_s, np.inf)
-            found.append(by_sender)
         return found
 
     # Costs
@@ -129,7 +111,7 @@ class LinkedChains:
     @cached_property
     def is_exact(self) -> bool:
         """Whether the tables are exact: no matter who sends, or the part before has written all that a part reads."""
-        return len({*self.pairs.senders}) == 1 or bool((self._near == self.tables.received).all())
+        return bool((self._near == self.tables.received).all())
 
     @cached_property
     def _near(self) -> Floats:
@@ -139,10 +121,7 @@ class LinkedChains:
     @cached_property
     def readers_inside(self) -> Ints:
         """`[i, t]`: how many readers of tensor t are in boundary i."""
-        tables, edges = self.tables, self.tables.load.readers
-        found = np.zeros((edges.count, tables.boundary_count), dtype=np.int64)
-        np.add.at(found, edges.item, tables.inside[:, edges.group].T)
-        return np.ascontiguousarray(found.T)
+        return np.ascontiguousarray(touch_counts(self.tables.inside, self.tables.load.readers))
 
     @cached_property
     def _work(self) -> list[Floats]:
@@ -158,10 +137,10 @@ class LinkedChains:
             s_per_byte, late_s = self.pairs.received_s[:-1, c], self.pairs.latency_s[:-1, c]
             received_s = near * s_per_byte[sender] + far * s_per_byte.min()
             latest_s = np.maximum((near > 0) * late_s[sender], (far > 0) * late_s.min())
-            found[sender, c] = self.combined(sender, c, received_s, latest_s, slice(None))
+            found[sender, c] = self.part_s(sender, c, received_s, latest_s, slice(None))
         return found
 
-    def combined(
+    def part_s(
         self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
     ) -> tuple[Floats, Floats]:
         """What parts from the boundaries `begin` on cost, given the seconds to receive from parts, and the latency."""
@@ -187,10 +166,13 @@ class LinkedChains:
         return busy_s, latency_s
 
 
-def with_driver(
-    aggregation: Aggregation, least_s: Floats, load: Workload, pairs: PairCosts, overlap: Overlap
-) -> Floats:
-    """Lower bounds of periods or latencies, from those without the driver."""
+def _minimized(costs: tuple[Floats, Floats], aggregation: Aggregation, limit: float) -> Floats:
+    """What is minimized of the two times of each part; `inf` where it keeps its device busy longer than the limit."""
+    return np.where(costs[0] <= limit, costs[aggregation == "sum"], np.inf)
+
+
+def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, overlap: Overlap) -> float:
+    """Seconds of the driver: what it adds to any latency ("sum"), or the least that any period is ("max")."""
     links = pairs.sent_s[-1, :-1]
     s_per_byte = links.min() if links.min() == links.max() else 0.0  # one link carries everything, or others may
     sent_s, answers_s = load.input_bytes.sum() * s_per_byte, load.answer_bytes.sum() * s_per_byte
@@ -198,8 +180,8 @@ def with_driver(
     one_s = load.answer_bytes.max(initial=0) * pairs.received_s[:-1, -1].min()
     if aggregation == "max":
         own_s = sent_s + answers_s + late_s if overlap == "none" else max(sent_s, answers_s)
-        return np.asarray(np.maximum(least_s, max(own_s, one_s)))
-    return np.asarray(least_s + late_s + (sent_s + answers_s if overlap == "none" else 0.0))
+        return float(max(own_s, one_s))
+    return float(late_s + (sent_s + answers_s if overlap == "none" else 0.0))
 
 
 def _next_states(used: DeviceCounts, senders: Sequence[int]) -> Iterator[_State]:
@@ -222,17 +204,13 @@ class _BranchAndBound:
     """Tries the next part that looks best first, and leaves out what can't be better than the best plan."""
 
     def __init__(
-        self,
-        chains: LinkedChains,
-        aggregation: Aggregation,
-        limit: float,
-        rest: Mapping[_State, Floats],
-        known: ChainPartition | None,
+        self, chains: LinkedChains, aggregation: Aggregation, limit: float, rest: Mapping[_State, Floats]
     ) -> None:
-        self.best = known
+        self.best: ChainPartition | None = None
         self.is_stopped = False
         self._chains, self._aggregation, self._limit, self._rest = chains, aggregation, limit * (1 + _SAME), rest
-        self._combine = np.add if aggregation == "sum" else np.maximum
+        self._combine = COMBINED[aggregation]
+        self._driver_s = driver_s(aggregation, chains.tables.load, chains.pairs, chains.cluster.overlap)
         load, boundaries = chains.tables.load, chains.tables.boundary_count
         step, exact_step = _CALL + boundaries, _CALL + boundaries * load.readers.count
         self._are_tables_enough = chains.is_exact or exact_step > chains.most_work / 100
@@ -255,7 +233,7 @@ class _BranchAndBound:
         for c, state in enumerate(_next_states(used, chains.pairs.senders)):
             if state in self._rest:
                 value = np.asarray(self._combine(node.value, self._costs(node, c)))
-                least = chains.with_driver(self._aggregation, self._combine(value, self._rest[state]))
+                least = self._combine(self._combine(value, self._rest[state]), self._driver_s)
                 options += [(float(least[j]), -int(j), c, float(value[j])) for j in np.flatnonzero(least < np.inf)]
         for bound, j, c, cost in sorted(options):
             if self.is_stopped or (self.best is not None and bound >= self.best.values[0] * (1 - _SAME)):
@@ -276,7 +254,8 @@ class _BranchAndBound:
     def _costs(self, node: _Node, c: int) -> Floats:
         """What the next part costs for each boundary at which it may end, charged from where its tensors are."""
         chains, begin = self._chains, node.boundaries[-1]
-        busy_s, latency_s = (table[:, begin] for table in chains.costs(node.classes[-1] if node.classes else 0, c))
+        busy_s, latency_s = chains.costs(node.classes[-1] if node.classes else 0, c)
+        costs = busy_s[:, begin], latency_s[:, begin]
         if not self._are_tables_enough and node.classes:
             load, pairs = chains.tables.load, chains.pairs
             writer = node.home[load.writer]
@@ -284,6 +263,5 @@ class _BranchAndBound:
             is_sent = (writer >= 0) & (load.tensor_bytes > 0)
             received_s = is_read @ (load.tensor_bytes * is_sent * pairs.received_s[writer, c])
             late_s = (is_read * (is_sent * pairs.latency_s[writer, c])).max(axis=1, initial=0.0)
-            busy_s, latency_s = chains.combined(node.classes[-1], c, received_s, late_s, begin)
-        cost_s = busy_s if self._aggregation == "max" else latency_s
-        return np.where(busy_s <= self._limit, cost_s, np.inf)
+            costs = chains.part_s(node.classes[-1], c, received_s, late_s, begin)
+        return _minimized(costs, self._aggregation, self._limit)

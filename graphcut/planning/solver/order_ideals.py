@@ -16,17 +16,33 @@ Example: group 0 writes a tensor of 8 bytes for groups 1 and 2, which write 1 by
     (8.0, 2.0)
     >>> bool(tables.nested[3, 2])  # {0, 1} is no subset of {0, 2}: there is no part between them
     False
+
+Of a larger workload some ideals are pooled: the prefixes of several topological orders. A partition may then take one
+boundary from one order and the next from another, if the second contains the first. Near a good partition there are
+more: the union, and the intersection, of two order ideals is an order ideal.
+
+Example: groups 0, 1, 2 without edges. The order 0, 1, 2 has the prefix {0, 1}, the order 2, 0, 1 the prefix {2}. Next
+to the cut {0} the second gives {0, 2}, which is a prefix of neither:
+
+    >>> prefixes_of((0, 1, 2))
+    [0, 1, 3, 7]
+    >>> sorted(between_cuts([0b100], [0b000, 0b001, 0b111]))
+    [0, 1, 4, 5, 7]
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, islice
 
 import numpy as np
 
-from ..instance import Bools, Floats, Hyperedges, Ints, Workload
-from .boundaries import BoundaryTables, last_reader
+from ..instance import Bools, Floats, Hyperedges, Workload
+from .boundaries import BoundaryTables, last_reader, touch_counts
 from .order_prefixes import prefix_tables
+from .topological_orders import Order
+
+Ideal = int  #: an order ideal as a set of bits.
 
 
 @dataclass(frozen=True)
@@ -70,7 +86,7 @@ class IdealTables(BoundaryTables):
     def _dying(self) -> list[list[tuple[int, Floats]]]:
         """For each group what dies after it, by writer: bytes, for each ideal that holds the writer and all readers."""
         load = self.load
-        is_read = _touch_counts(self.ideals, load.readers) == load.readers.sizes
+        is_read = touch_counts(self.ideals, load.readers) == load.readers.sizes
         last = last_reader(load, np.arange(load.groups))
         found: list[dict[int, Floats]] = [{} for _ in range(load.groups)]
         for tensor in np.flatnonzero(~load.is_output).tolist():
@@ -110,14 +126,14 @@ def ideal_tables(load: Workload, most: int) -> BoundaryTables | None:
     return None if sets is None else tables_over(load, sets, is_complete=True)
 
 
-def tables_over(load: Workload, sets: Sequence[int], *, is_complete: bool = False) -> IdealTables:
+def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = False) -> IdealTables:
     """The tables over given order ideals, as bit sets: the empty one first, then larger ones, that of all last."""
     ideals = np.array([[ideal >> group & 1 for group in range(load.groups)] for ideal in sets], dtype=bool)
     ideals = ideals.reshape(len(sets), load.groups)
     edges = load.readers
     is_written = ideals[:, load.writer]
     outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)  # `[i, j]`: how many groups of i are not in j
-    read = _touch_counts(ideals, edges)
+    read = touch_counts(ideals, edges)
     tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
     declared_sent = load.sent_declared_bytes.astype(np.float64)
 
@@ -144,7 +160,30 @@ def tables_over(load: Workload, sets: Sequence[int], *, is_complete: bool = Fals
     )
 
 
-def _order_ideals(load: Workload, most: int) -> list[int] | None:
+def prefixes_of(order: Order) -> list[Ideal]:
+    """All prefixes of an order, from the empty one to the whole."""
+    return list(accumulate((1 << group for group in order), int.__or__, initial=0))
+
+
+def between_cuts(ideals: Collection[Ideal], cuts: Sequence[Ideal]) -> dict[Ideal, None]:
+    """The `cuts` (ascending), and each ideal brought between any two that are neighbours or have one cut between them.
+
+    To bring an ideal between two cuts is to take its union with the smaller one, then the intersection with the larger.
+    """
+    found = dict.fromkeys(cuts)
+    for distance in (1, 2):
+        for low, high in zip(cuts, cuts[distance:], strict=False):
+            found.update(dict.fromkeys((ideal | low) & high for ideal in ideals))
+    return found
+
+
+def pooled_tables(load: Workload, ideals: Iterable[Ideal], most: int) -> IdealTables:
+    """The tables over the first `most` of the ideals, the empty one, and the one of all groups."""
+    chosen = {*islice(dict.fromkeys(ideals), most), 0, (1 << load.groups) - 1}
+    return tables_over(load, sorted(chosen, key=lambda ideal: (ideal.bit_count(), ideal)))
+
+
+def _order_ideals(load: Workload, most: int) -> list[Ideal] | None:
     """All order ideals as bit sets, the smaller first; None where there are more than `most`."""
     predecessors, successors = load.edges
     needs = [sum(1 << other for other in groups) for groups in predecessors]
@@ -171,13 +210,6 @@ def _order_ideals(load: Workload, most: int) -> list[int] | None:
     return [ideal for ideals in of_size for ideal in ideals]
 
 
-def _touch_counts(ideals: Bools, edges: Hyperedges) -> Ints:
-    """`[i, t]`: how many of the groups that touch item t are in ideal i."""
-    found = np.zeros((edges.count, len(ideals)), dtype=np.int64)
-    np.add.at(found, edges.item, ideals[:, edges.group].T)
-    return np.asarray(found.T)
-
-
 def _sums_of_touched(
     ideals: Bools, edges: Hyperedges, numbers: Floats, counted: Bools, admitted: Bools | None = None
 ) -> Floats:
@@ -188,7 +220,7 @@ def _sums_of_touched(
     An item is touched in between if more of its groups are in ideal j than in ideal i. Over counts c that is the sum of
     [c groups in i] * [more than c groups in j]: a matrix product for each c.
     """
-    touched = _touch_counts(ideals, edges)
+    touched = touch_counts(ideals, edges)
     found = np.zeros((len(ideals), len(ideals)))
     for c in range(int(edges.sizes.max(initial=0))):
         some = edges.sizes > c  # few items have many groups, and then c is not in the way of the others

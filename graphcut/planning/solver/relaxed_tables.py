@@ -15,13 +15,13 @@ Example: two groups of 5 s need a value that takes 3 s to compute and 2 s to rec
     >>> tables = ideal_tables(load, most=9)
     >>> tables.work(0, s_per_byte=1)[3].tolist()  # of the parts {0, 1}, {1} and {0}: both compute it
     [13.0, 8.0, 8.0, 0.0]
-    >>> relaxed(tables, replicas).work(0, s_per_byte=1)[3].tolist()  # who is not first can receive it
+    >>> relaxation = Relaxation(tables, replicas, _needed(tables, replicas))
+    >>> relaxation.tables.work(0, s_per_byte=1)[3].tolist()  # who is not first can receive it
     [13.0, 7.0, 7.0, 0.0]
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -38,58 +38,41 @@ _EXACT_VALUES: Final = 50  #: so many powers of two add up exactly in float64.
 
 
 @dataclass(frozen=True)
-class RelaxedTables(BoundaryTables):
-    """Tables in which each part takes the least that its replicable values can cost it."""
+class Relaxation:
+    """What each part pays at least for its replicable values; the load of its tables is `Replicas.without`."""
 
     given: BoundaryTables  #: the tables in which each part computes the values that it needs.
     replicas: Replicas  #: the values.
     #: sets of values, and for each part the index of the set that its groups read.
     needed: tuple[list[list[int]], Ints]
-    is_first: bool  #: nothing runs before the part that begins at the empty boundary: it receives no value.
+    is_first: bool = True  #: nothing runs before the part that begins at the empty boundary: it receives no value.
 
-    without: BoundaryTables  #: the tables in which nobody computes or receives them.
+    @property
+    def tables(self) -> BoundaryTables:
+        """The tables of the same parts, with the least that each can take."""
+        return replace(self.given, load=self.replicas.without, relaxation=self)
 
-    def groups_between(self, i: int, j: int) -> tuple[int, ...]:
-        return self.given.groups_between(i, j)
+    def work(self, own: Floats, device_class: int, s_per_byte: float) -> Floats:
+        """Seconds of each part on a device of a class, from those without the values."""
+        least = self._cheapest(self.replicas.work[device_class], np.asarray(self.replicas.tensor_bytes * s_per_byte))
+        return self._or_first(own + least, self.given.work(device_class))
 
-    @cached_property
-    def peak(self) -> Floats:
-        return self.without.peak
-
-    @cached_property
-    def received_from_last(self) -> Floats:
-        return self.given.received_from_last
-
-    def _sums_inside(self, numbers: Floats) -> Floats:
-        return self.without._sums_inside(numbers)  # noqa: SLF001
-
-    def _sums_of_shared(self, numbers: Floats) -> Floats:
-        return self.without._sums_of_shared(numbers)  # noqa: SLF001
-
-    def work(self, device_class: int, s_per_byte: float = 0.0) -> Floats:
-        compute = self.replicas.work[device_class]
-        least = self._cheapest(compute, np.asarray(self.replicas.tensor_bytes * s_per_byte))
-        return self._or_first(super().work(device_class) + least, self.given.work(device_class))
-
-    @cached_property
-    def shared_bytes(self) -> Floats:
+    def shared_bytes(self, own: Floats) -> Floats:
+        """Bytes of what the groups of each part share, from those without the values."""
         least = self._cheapest(self.replicas.own_bytes, self.replicas.declared_bytes)
-        own = self._sums_of_shared(self.load.shared_bytes.astype(np.float64))
         return self._or_first(own + least, self.given.shared_bytes)
 
-    def transfers(self, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
-        found = super().transfers(parts)
-        if not self.is_first:
-            return found
-        given, without = (
-            sum(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
-            for transfers in (self.given.transfers(parts), found)
-        )
-        return [*found, SentTensor(given - without, DRIVER, (0,))]
+    def inputs(self, own: Floats) -> Floats:
+        """Bytes that the driver sends to each part, from those without the values."""
+        return self._or_first(own, self.given.inputs)
 
-    @cached_property
-    def inputs(self) -> Floats:
-        return self._or_first(super().inputs, self.given.inputs)
+    def transfers(self, without: Sequence[SentTensor], parts: Sequence[Sequence[int]]) -> list[SentTensor]:
+        """What the driver sends to the first part for the values, beside what is sent `without` them."""
+        given_bytes, bytes_without = (
+            sum(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
+            for transfers in (self.given.transfers(parts), without)
+        )
+        return [SentTensor(given_bytes - bytes_without, DRIVER, (0,))] if self.is_first else []
 
     def _or_first(self, least: Floats, exact: Floats) -> Floats:
         if self.is_first:
@@ -121,20 +104,13 @@ def relaxed_result(
     if replicas is None:
         bound = bound if found.is_optimal else max(bound, lower_bound_over(tables))
         return None, bound, bound
-    least = relaxed(tables, replicas)
+    relaxation = Relaxation(tables, replicas, _needed(tables, replicas))
+    least = relaxation.tables
     best = result_on(least, evaluate)
     if best is None or best.chain.values[0] <= bound:
         return best, bound, bound
     proven = best.chain.values[0] if best.chain.is_best else max(bound, lower_bound_over(least))
-    return best, proven, max(bound, with_one_more(replace(least, is_first=False)))
-
-
-def relaxed(tables: BoundaryTables, replicas: Replicas) -> RelaxedTables:
-    """The tables of the same parts, with the least that each can take."""
-    fields = {name: getattr(tables, name) for name in BoundaryTables.__dataclass_fields__} | {"load": replicas.without}
-    without = replace(tables, load=replicas.without)
-    needed = _needed(tables, replicas)
-    return RelaxedTables(**fields, given=tables, replicas=replicas, needed=needed, is_first=True, without=without)
+    return best, proven, max(bound, with_one_more(replace(relaxation, is_first=False).tables))
 
 
 def _needed(tables: BoundaryTables, replicas: Replicas) -> tuple[list[list[int]], Ints]:

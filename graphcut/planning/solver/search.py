@@ -19,9 +19,8 @@ from ..instance import Floats, Workload
 from .boundaries import BoundaryTables, first_reader, last_reader
 from .chain_dp import ChainPartition
 from .min_cut import AFTER, BEFORE, FREE, PricedTensor, cheapest_cut
-from .order_ideals import ideal_tables
+from .order_ideals import Ideal, between_cuts, ideal_tables, pooled_tables, prefixes_of
 from .order_prefixes import order_index, prefix_tables
-from .pooled_orders import Ideal, between_cuts, pooled_tables, prefixes_of
 from .topological_orders import Order, orders
 
 MOST_BOUNDARIES: Final = 2000
@@ -49,17 +48,12 @@ class SearchResult:
         return tuple(self.tables.groups_between(i, j) for i, j in pairwise(self.chain.boundaries))
 
     @property
-    def is_best_over_all(self) -> bool:
-        """Whether it is the best one over all order ideals."""
-        return self.tables.is_complete and self.chain.is_best
-
-    @property
     def is_optimal(self) -> bool:
-        """Whether no partition has a smaller first value.
+        """Whether it is the best one over all order ideals, and no partition has a smaller first value.
 
         Where parts may receive values instead of computing them, that takes a bound (relaxed_tables.py).
         """
-        return self.is_best_over_all and self.tables.load.replicas is None
+        return self.tables.is_complete and self.chain.is_best and self.tables.load.replicas is None
 
 
 def search(
