@@ -70,10 +70,11 @@ class Finisher:
             made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=metrics
         )
 
-    def kept(self, limits: Limits) -> frozenset[int]:
+    @cached_property
+    def kept(self) -> frozenset[int]:
         """Nodes that must be in one part only: they touch a cache, are pinned, or their copies give other bits."""
-        pinned = find_nodes(self.graph, [pattern for pattern, _ in limits.pins])
-        inexact = () if limits.recompute == "approximate" else inexact_copies(self.graph)
+        pinned = find_nodes(self.graph, [pattern for pattern, _ in self.limits.pins])
+        inexact = () if self.limits.recompute == "approximate" else inexact_copies(self.graph)
         return frozenset(pinned.union(inexact, *(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
 
     def finished(self, problem: PlanningProblem, solution: Solution) -> Iterator[Plan]:
@@ -113,11 +114,10 @@ class Finisher:
         """
         if self.limits.recompute == "never":
             return self._planned(parts, devices, ())
-        kept = self.kept(self.limits)
         repeatable: dict[int, frozenset[int]] = {}
         while True:
             prices = cache(self.prices(parts, devices, repeatable, counts_all=counts_all))
-            made, recomputed = recompute(self.graph, parts, prices, kept)
+            made, recomputed = recompute(self.graph, parts, prices, self.kept)
             found = self._planned(made, devices, recomputed)
             narrowed = dict(repeatable)
             for part in (entry.part for entry in found.recomputed):

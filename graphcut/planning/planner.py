@@ -263,7 +263,7 @@ class _Planner(Finisher):
             slowest = min(devices, key=lambda device: device.flops_per_s)
             run_s = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
             s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
-            kept, avoided = self.kept(limits), find_nodes(self.graph, limits.avoid)
+            kept, avoided = self.kept, find_nodes(self.graph, limits.avoid)
             if isinstance(goal, Across):  # what is asked for comes from one part
                 names = travelling(goal, self.graph, self.costs.caches) & self.graph.producer.keys()
                 kept |= {self.graph.producer[name] for name in names}

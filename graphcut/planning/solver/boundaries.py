@@ -137,18 +137,12 @@ class BoundaryTables(ABC):
         return np.asarray(found)
 
 
-def first_reader(load: Workload, index: Ints) -> Ints:
-    """For each tensor the least `index` (one number for each group) among its writer and its readers."""
-    first = index[load.writer]
+def lifetimes(load: Workload, index: Ints) -> tuple[Ints, Ints]:
+    """For each tensor the least and the greatest `index` (one number for each group) of its writer and its readers."""
+    first, last = index[load.writer], index[load.writer]
     np.minimum.at(first, load.readers.item, index[load.readers.group])
-    return first
-
-
-def last_reader(load: Workload, index: Ints) -> Ints:
-    """For each tensor the greatest `index` (one number for each group) among its writer and its readers."""
-    last = index[load.writer]
     np.maximum.at(last, load.readers.item, index[load.readers.group])
-    return last
+    return first, last
 
 
 def touch_counts(inside: Bools, edges: Hyperedges) -> Ints:

@@ -38,7 +38,7 @@ from itertools import accumulate, islice
 import numpy as np
 
 from ..instance import Bools, Floats, Hyperedges, Workload
-from .boundaries import BoundaryTables, last_reader, touch_counts
+from .boundaries import BoundaryTables, lifetimes, touch_counts
 from .order_prefixes import prefix_tables
 from .topological_orders import Order
 
@@ -87,7 +87,7 @@ class IdealTables(BoundaryTables):
         """For each group what dies after it, by writer: bytes, for each ideal that holds the writer and all readers."""
         load = self.load
         is_read = touch_counts(self.ideals, load.readers) == load.readers.sizes
-        last = last_reader(load, np.arange(load.groups))
+        _, last = lifetimes(load, np.arange(load.groups))
         found: list[dict[int, Floats]] = [{} for _ in range(load.groups)]
         for tensor in np.flatnonzero(~load.is_output).tolist():
             writer, by_writer = int(load.writer[tensor]), found[int(last[tensor])]

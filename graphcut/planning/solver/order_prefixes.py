@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from ..instance import Floats, Hyperedges, Ints, Workload
-from .boundaries import BoundaryTables, first_reader, last_reader
+from .boundaries import BoundaryTables, lifetimes
 from .topological_orders import Order
 
 _Ranges = tuple[Ints, Ints]  #: the first and the last boundary of each range, both included.
@@ -45,7 +45,7 @@ class PrefixTables(BoundaryTables):
         # than before. After pass i tensors written before boundary i + 1 are taken out: no later part writes them.
         load, count = self.load, self.boundary_count
         index = order_index(self.order)
-        written, dead = index[load.writer], last_reader(load, index)
+        written, (_, dead) = index[load.writer], lifetimes(load, index)
         dead[load.is_output] = load.groups
         sizes = load.tensor_bytes.astype(np.float64)
         change = np.zeros(load.groups + 2)
@@ -93,7 +93,7 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
     prefixes = np.array(lengths, dtype=np.int64)
     count, index = len(prefixes), np.arange(len(prefixes))
     segment = _segments(order, prefixes)
-    writer, first, last = segment[load.writer], first_reader(load, segment), last_reader(load, segment)
+    writer, (first, last) = segment[load.writer], lifetimes(load, segment)
     tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
 
     def entering(numbers: Floats) -> Floats:

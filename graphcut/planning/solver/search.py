@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from ..instance import Floats, Workload
-from .boundaries import BoundaryTables, first_reader, last_reader
+from .boundaries import BoundaryTables, lifetimes
 from .chain_dp import ChainPartition
 from .min_cut import AFTER, BEFORE, FREE, PricedTensor, cheapest_cut
 from .order_ideals import Ideal, between_cuts, ideal_tables, pooled_tables, prefixes_of
@@ -160,10 +160,10 @@ def _bytes_of_groups(load: Workload) -> Floats:
 
 def _bytes_alive(load: Workload, order: Order) -> Floats:
     """For each prefix length of `order` the bytes that cross behind the prefix."""
-    index = order_index(order)
+    first, last = lifetimes(load, order_index(order))
     change = np.zeros(load.groups + 2)
-    np.add.at(change, first_reader(load, index) + 1, load.tensor_bytes)
-    np.add.at(change, last_reader(load, index) + 1, -load.tensor_bytes)
+    np.add.at(change, first + 1, load.tensor_bytes)
+    np.add.at(change, last + 1, -load.tensor_bytes)
     return np.cumsum(change)[: load.groups + 1]
 
 
