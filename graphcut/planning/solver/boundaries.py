@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..instance import Bools, Floats, Hyperedges, Ints, Workload
-from ..transfers import SentTensor, transfers_of
+from ..instance import Bools, Floats, Hyperedges, Ints, Replicas, Workload
+from ..transfers import DRIVER, SentTensor, transfers_of
+from .min_cut import cheapest_replicas
 from .topological_orders import Order
-
-if TYPE_CHECKING:
-    from .relaxed_tables import Relaxation
 
 
 @dataclass(frozen=True)
@@ -135,6 +132,55 @@ class BoundaryTables(ABC):
         if infinite[-1]:
             found[infinite[:, None] > infinite[None, :]] = np.inf
         return np.asarray(found)
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """What each part pays at least for its replicable values; the load of its tables is `Replicas.without`."""
+
+    given: BoundaryTables  #: the tables in which each part computes the values that it needs.
+    replicas: Replicas  #: the values.
+    #: sets of values, and for each part the index of the set that its groups read.
+    needed: tuple[list[list[int]], Ints]
+    is_first: bool = True  #: nothing runs before the part that begins at the empty boundary: it receives no value.
+
+    @property
+    def tables(self) -> BoundaryTables:
+        """The tables of the same parts, with the least that each can take."""
+        return replace(self.given, load=self.replicas.without, relaxation=self)
+
+    def work(self, own: Floats, device_class: int, s_per_byte: float) -> Floats:
+        """Seconds of each part on a device of a class, from those without the values."""
+        least = self._cheapest(self.replicas.work[device_class], np.asarray(self.replicas.tensor_bytes * s_per_byte))
+        return self._or_first(own + least, self.given.work(device_class))
+
+    def shared_bytes(self, own: Floats) -> Floats:
+        """Bytes of what the groups of each part share, from those without the values."""
+        least = self._cheapest(self.replicas.own_bytes, self.replicas.declared_bytes)
+        return self._or_first(own + least, self.given.shared_bytes)
+
+    def inputs(self, own: Floats) -> Floats:
+        """Bytes that the driver sends to each part, from those without the values."""
+        return self._or_first(own, self.given.inputs)
+
+    def transfers(self, without: Sequence[SentTensor], parts: Sequence[Sequence[int]]) -> list[SentTensor]:
+        """What the driver sends to the first part for the values, beside what is sent `without` them."""
+        given_bytes, bytes_without = (
+            sum(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
+            for transfers in (self.given.transfers(parts), without)
+        )
+        return [SentTensor(given_bytes - bytes_without, DRIVER, (0,))] if self.is_first else []
+
+    def _or_first(self, least: Floats, exact: Floats) -> Floats:
+        if self.is_first:
+            least[:, 0] = exact[:, 0]
+        return least
+
+    def _cheapest(self, compute: Floats | Ints, receive: Floats | Ints) -> Floats:
+        """For each part the cheapest way to have the values that its groups read."""
+        needed, kind = self.needed
+        costs = [cheapest_replicas(self.replicas.sources, values, compute, receive) for values in needed]
+        return np.asarray(np.array(costs, dtype=np.float64)[kind])
 
 
 def lifetimes(load: Workload, index: Ints) -> tuple[Ints, Ints]:

@@ -17,6 +17,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Final
 
+import numpy as np
+
+from ..instance import Floats, Ints, quantum_for
+
 BEFORE: Final = 0
 AFTER: Final = 1
 FREE: Final = 2
@@ -148,3 +152,31 @@ class FlowNetwork:
                     found.add(source)
                     waiting.append(source)
         return found
+
+
+def cheapest_replicas(
+    sources: Sequence[Sequence[int]], needed: Sequence[int], compute: Floats | Ints, receive: Floats | Ints
+) -> float:
+    """The least that a part pays for the values that it needs: each is received, or computed from its sources.
+
+    >>> cheapest_replicas([(), (0,)], [1], compute=np.array([9, 1]), receive=np.array([2, 4]))
+    3.0
+    """
+    if not needed:
+        return 0.0
+    unit = quantum_for(float(compute[np.isfinite(compute)].sum() + receive.sum()))
+    arcs: list[Arc] = [(_value(value), AFTER, None) for value in needed]
+    waiting, seen = list(needed), set(needed)
+    while waiting:
+        value = waiting.pop()
+        arcs.append((BEFORE, _value(value) + 1, int(compute[value] / unit) if compute[value] < np.inf else None))
+        arcs.append((_value(value) + 1, _value(value), int(receive[value] / unit)))
+        arcs += [(_value(source), _value(value) + 1, None) for source in sources[value]]
+        waiting += (new := set(sources[value]) - seen)
+        seen |= new
+    return FlowNetwork(2 * len(sources) + 2, arcs).push_max_flow(BEFORE, AFTER) * unit
+
+
+def _value(value: int) -> int:
+    """The vertex of a value; the next one is that of computing it."""
+    return 2 * value + 2

@@ -20,70 +20,17 @@ Example: two groups of 5 s need a value that takes 3 s to compute and 2 s to rec
     [13.0, 7.0, 7.0, 0.0]
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from ..instance import Floats, Hyperedges, Ints, Replicas, quantum_for
-from ..transfers import DRIVER, SentTensor
-from .boundaries import BoundaryTables
-from .min_cut import Arc, FlowNetwork
+from ..instance import Hyperedges, Ints, Replicas
+from .boundaries import BoundaryTables, Relaxation
 from .search import Evaluator, SearchResult, result_on
 
-_SOURCE: Final = 0
-_SINK: Final = 1
 _EXACT_VALUES: Final = 50  #: so many powers of two add up exactly in float64.
-
-
-@dataclass(frozen=True)
-class Relaxation:
-    """What each part pays at least for its replicable values; the load of its tables is `Replicas.without`."""
-
-    given: BoundaryTables  #: the tables in which each part computes the values that it needs.
-    replicas: Replicas  #: the values.
-    #: sets of values, and for each part the index of the set that its groups read.
-    needed: tuple[list[list[int]], Ints]
-    is_first: bool = True  #: nothing runs before the part that begins at the empty boundary: it receives no value.
-
-    @property
-    def tables(self) -> BoundaryTables:
-        """The tables of the same parts, with the least that each can take."""
-        return replace(self.given, load=self.replicas.without, relaxation=self)
-
-    def work(self, own: Floats, device_class: int, s_per_byte: float) -> Floats:
-        """Seconds of each part on a device of a class, from those without the values."""
-        least = self._cheapest(self.replicas.work[device_class], np.asarray(self.replicas.tensor_bytes * s_per_byte))
-        return self._or_first(own + least, self.given.work(device_class))
-
-    def shared_bytes(self, own: Floats) -> Floats:
-        """Bytes of what the groups of each part share, from those without the values."""
-        least = self._cheapest(self.replicas.own_bytes, self.replicas.declared_bytes)
-        return self._or_first(own + least, self.given.shared_bytes)
-
-    def inputs(self, own: Floats) -> Floats:
-        """Bytes that the driver sends to each part, from those without the values."""
-        return self._or_first(own, self.given.inputs)
-
-    def transfers(self, without: Sequence[SentTensor], parts: Sequence[Sequence[int]]) -> list[SentTensor]:
-        """What the driver sends to the first part for the values, beside what is sent `without` them."""
-        given_bytes, bytes_without = (
-            sum(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
-            for transfers in (self.given.transfers(parts), without)
-        )
-        return [SentTensor(given_bytes - bytes_without, DRIVER, (0,))] if self.is_first else []
-
-    def _or_first(self, least: Floats, exact: Floats) -> Floats:
-        if self.is_first:
-            least[:, 0] = exact[:, 0]
-        return least
-
-    def _cheapest(self, compute: Floats | Ints, receive: Floats | Ints) -> Floats:
-        """For each part the cheapest way to have the values that its groups read."""
-        needed, kind = self.needed
-        costs = [cheapest_replicas(self.replicas.sources, values, compute, receive) for values in needed]
-        return np.asarray(np.array(costs, dtype=np.float64)[kind])
 
 
 def relaxed_result(
@@ -126,31 +73,3 @@ def _needed(tables: BoundaryTables, replicas: Replicas) -> tuple[list[list[int]]
     masks, kind = np.unique(sums, return_inverse=True)
     sets = [[v for i, values in enumerate(kinds.values()) if int(mask) >> i & 1 for v in values] for mask in masks]
     return sets, np.asarray(kind).reshape(sums.shape)
-
-
-def cheapest_replicas(
-    sources: Sequence[Sequence[int]], needed: Sequence[int], compute: Floats | Ints, receive: Floats | Ints
-) -> float:
-    """The least that a part pays for the values that it needs: each is received, or computed from its sources.
-
-    >>> cheapest_replicas([(), (0,)], [1], compute=np.array([9, 1]), receive=np.array([2, 4]))
-    3.0
-    """
-    if not needed:
-        return 0.0
-    unit = quantum_for(float(compute[np.isfinite(compute)].sum() + receive.sum()))
-    arcs: list[Arc] = [(_value(value), _SINK, None) for value in needed]
-    waiting, seen = list(needed), set(needed)
-    while waiting:
-        value = waiting.pop()
-        arcs.append((_SOURCE, _value(value) + 1, int(compute[value] / unit) if compute[value] < np.inf else None))
-        arcs.append((_value(value) + 1, _value(value), int(receive[value] / unit)))
-        arcs += [(_value(source), _value(value) + 1, None) for source in sources[value]]
-        waiting += (new := set(sources[value]) - seen)
-        seen |= new
-    return FlowNetwork(2 * len(sources) + 2, arcs).push_max_flow(_SOURCE, _SINK) * unit
-
-
-def _value(value: int) -> int:
-    """The vertex of a value; the next one is that of computing it."""
-    return 2 * value + 2
