@@ -377,7 +377,7 @@ def test_outputs_are_saved_whatever_they_are_called(run: Run, tmp_path: Path, ou
     assert result.err.splitlines()[0] == f"{outputs[0]}  float32[2]"
 
 
-@pytest.mark.parametrize("way", [(), ("--memory", "1GiB"), ("--via", "threads"), ("--via", "processes")])
+@pytest.mark.parametrize("way", [(), ("--memory", "64GiB"), ("--via", "threads"), ("--via", "processes")])
 def test_only_the_outputs_that_are_asked_for_are_saved(run: Run, tmp_path: Path, way: tuple[str, ...]) -> None:
     place = small_cascade(run, tmp_path, "a", "y")
     words = ("run", place, "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz", *way)
