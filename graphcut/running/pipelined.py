@@ -217,13 +217,15 @@ class _Service:
         end: BaseException = RunError("the pipeline was closed before this was answered")
         try:
             for answer in self._scheduler.run(self._requests()):
-                with self._answered:
+                values = {} if isinstance(answer, RunError) else answer
+                outputs = {name: to_array(value, self._tensors[name]) for name, value in values.items()}
+                with self._answered:  # what leaves `_pending` is answered: nothing fails from here on
                     future = self._pending.popleft()
                     self._answered.notify()
                 if isinstance(answer, RunError):
                     future.set_exception(answer)
                 else:
-                    future.set_result({name: to_array(value, self._tensors[name]) for name, value in answer.items()})
+                    future.set_result(outputs)
         except BaseException as error:  # noqa: BLE001 - it is raised where results are asked for
             end = error
         with self._answered:

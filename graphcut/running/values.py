@@ -68,7 +68,8 @@ class _Memory:
 
 def memory_of(value: ort.OrtValue) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of a tensor of numbers, where they are. The array keeps `value` alive."""
-    return np.asarray(_Memory(value))
+    # Nothing has no address, which numpy 1 refuses.
+    return np.asarray(_Memory(value)) if value.tensor_size_in_bytes() else np.empty(0, np.uint8)
 
 
 def is_numeric_tensor(tensor: Tensor) -> bool:

@@ -391,23 +391,36 @@ ANSWERS: dict[str, Callable[[Cascade, Feeds], Outputs]] = {
 }
 
 
+def wrongly_declared(folder: Path, kind: int, op: str) -> Cascade:
+    """Two parts; the shape [None, 1] is declared of outputs of shape [1, 2]."""
+    nodes = [helper.make_node(op, [read], [write], name=write) for read, write in (("x", "a"), ("a", "y"))]
+    value, wrong = helper.make_tensor_value_info("x", kind, [None, 2]), [None, 1]
+    declared = [helper.make_tensor_value_info(name, kind, wrong) for name in ("y", "a")]
+    model = model_of(nodes, [value], declared[:1])
+    model.graph.value_info.append(declared[1])
+    onnx.save(model, folder / "m.onnx")
+    return graphcut.split(folder / "m.onnx", At("a"), folder / "parts")
+
+
 @pytest.mark.parametrize(("kind", "op"), [(TensorProto.FLOAT, "Neg"), (TensorProto.STRING, "Identity")])
 @pytest.mark.parametrize("via", ANSWERS)
 def test_an_output_of_another_shape_than_declared_passes_with_a_warning(
     tmp_path: Path, kind: int, op: str, via: str
 ) -> None:
     """As in ONNX Runtime, which merges the declared shape with that of the operator as far as they agree."""
-    nodes = [helper.make_node(op, [read], [write], name=write) for read, write in (("x", "a"), ("a", "y"))]
-    value, wrong = helper.make_tensor_value_info("x", kind, [None, 2]), [None, 1]
-    declared = [helper.make_tensor_value_info(name, kind, wrong) for name in ("y", "a")]
-    model = model_of(nodes, [value], declared[:1])
-    model.graph.value_info.append(declared[1])
-    onnx.save(model, tmp_path / "m.onnx")
-    cascade = graphcut.split(tmp_path / "m.onnx", At("a"), tmp_path / "parts")
+    cascade = wrongly_declared(tmp_path, kind, op)
     x = np.array([["a", "b"]], object) if kind == TensorProto.STRING else np.array([[1, -2]], np.float32)
     with pytest.warns(graphcut.ShapeWarning, match=r"output 'y' has shape \[1, 2\], and the model declares"):
         outputs = ANSWERS[via](cascade, {"x": x})
     np.testing.assert_array_equal(outputs["y"], x)
+
+
+@pytest.mark.filterwarnings("error::graphcut.ShapeWarning")
+@pytest.mark.parametrize("via", ANSWERS)
+def test_a_warning_that_is_an_error_is_raised_where_the_answer_is_asked_for(tmp_path: Path, via: str) -> None:
+    cascade = wrongly_declared(tmp_path, TensorProto.FLOAT, "Neg")
+    with pytest.raises(graphcut.ShapeWarning, match=r"output 'y' has shape \[1, 2\]"):
+        ANSWERS[via](cascade, {"x": np.array([[1, -2]], np.float32)})
 
 
 class PublicSession:
