@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -73,12 +75,19 @@ class Solution:
     #: may have several parts.
     costs: tuple[Floats, ...]
     aggregation: Aggregation  #: whether the objective is the sum or the maximum of the parts' costs.
-    #: for a cluster, the Pareto front: seconds between two requests and seconds of one request, ascending in the first.
-    #: No plan on it is as good as another in both.
-    front: tuple[tuple[float, float], ...] = ()
+    #: finds `front`, which only the best solution is asked for.
+    find_front: Callable[[], tuple[tuple[float, float], ...]] = tuple
     busy_s: tuple[float, ...] = ()  #: for a cluster, seconds that each part keeps its device busy.
     #: parts that may reach the lower bound, if each of them computes or receives the right replicable values.
     relaxed: Solution | None = None
+
+    @cached_property
+    def front(self) -> tuple[tuple[float, float], ...]:
+        """For a cluster, the Pareto front: seconds between two requests and of one request, ascending in the first.
+
+        No plan on it is as good as another in both.
+        """
+        return self.find_front()
 
     @property
     def value(self) -> float:

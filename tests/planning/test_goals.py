@@ -33,8 +33,8 @@ from conftest import FIXTURES, Draw, floats, model_of
 EXPORTS = sorted(str(path.relative_to(FIXTURES)) for path in FIXTURES.rglob("*.onnx"))
 Named = Callable[[str], Analysis]
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "llm-tied": {"tied": True, "vocab": 512, "layers": 3},
-    "llm-half": {"dtype": "float16", "external": True, "layers": 3},
+    "llm-tied": {"tied": True, "vocab": 512, "layers": 2},
+    "llm-half": {"dtype": "float16", "external": True, "layers": 2},
 }
 MODELS = (*sorted({*demos.DEMOS} - {"llm"}), *OPTIONS, *EXPORTS)  # the options are those of two smaller decoders
 

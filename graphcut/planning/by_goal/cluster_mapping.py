@@ -107,7 +107,9 @@ def plan_across(
         found, bound, evaluator, evaluator.with_one_more, evaluator.lower_bound_over
     )
     bounds = LowerBounds(evaluator.lower_bound(), bound, min(bound, without))
-    front = tuple(evaluator.pareto_front(found.tables))
+
+    def front() -> tuple[tuple[float, float], ...]:
+        return tuple(evaluator.pareto_front(found.tables))
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         unused = [list(c.devices) for c in classes]
