@@ -205,7 +205,9 @@ def _copied(cluster: SimulatedCluster, copies: int) -> SimulatedCluster:
         for fault in cluster.faults:
             between = fault.between and tuple(name + suffix for name in fault.between)
             faults.append(changed(fault, device=fault.device and fault.device + suffix, between=between))
-    return changed(cluster, devices=tuple(devices), links=tuple(links), faults=tuple(faults))
+    fields = {name: getattr(cluster, name) for name in cluster.__struct_fields__}
+    copied = {"devices": tuple(devices), "links": tuple(links), "faults": tuple(faults)}
+    return SimulatedCluster(**fields | copied)  # msgspec's `replace` checks nothing before version 0.20
 
 
 def _listed(names: Sequence[str]) -> str:

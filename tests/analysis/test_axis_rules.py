@@ -17,6 +17,8 @@ from graphcut.analysis.axes.rules import RULES, factors_of
 from graphcut.loading.model import load
 from graphcut.loading.operations import Operation, operations_of
 
+from conftest import ORT_VERSION
+
 COUNTS = ("num_heads", "kv_num_heads", "q_num_heads", "group", "num_groups", "N", "K")
 Values = dict[int, Array]
 Way = tuple[frozenset[tuple[int, int]], tuple[tuple[int, int], ...], frozenset[str]]
@@ -208,4 +210,5 @@ def test_every_factor_divides_into_a_first_unit_and_the_others(case: Case) -> No
 
 def test_every_rule_has_a_case() -> None:
     tried = {f"{case.domain}.{case.op}" if case.domain else case.op for case in CASES}
-    assert set(RULES) - tried == {"com.microsoft.DequantizeLinear", "com.microsoft.QuantizeLinear"}
+    refused = {"com.microsoft.QMoE"} if ORT_VERSION <= (1, 24) else set()
+    assert set(RULES) - tried == {"com.microsoft.DequantizeLinear", "com.microsoft.QuantizeLinear"} | refused
