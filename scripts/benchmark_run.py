@@ -91,6 +91,20 @@ def bench_latency(path: Path, cut: Mapping[int, Cascade], feed: Feeds, seq: int)
         row(f"{way}, {seq} tokens: latency, to the whole model", f"{ratios[way]:.3f}", goal)
 
 
+def bench_load(folder: Path, *, small: bool) -> None:
+    """`scripts/benchmark load`: memory and time to the first answer, loading included, each in a process of its own."""
+    path = folder / "decoder.onnx"
+    command = [sys.executable, "-m", "graphcut", "demo", "llm", *(SMALL if small else [*LARGE, "--layers", "18"])]
+    subprocess.run([*command, "-o", str(path)], check=True, capture_output=True)
+    model = graphcut.load(path)
+    cascade = graphcut.split(model, Into(6), folder / "parts", max_shard_bytes=100 * 10**6)
+    ways = ["whole-mapped", "parts-in-turn", "parts-in-turn-mapped"]
+    weights = f"{model.weight_bytes / MIB:,.0f} MiB of weights, the most of a part"
+    row(weights, f"{max(part.weight_bytes for part in cascade.parts) / MIB:,.0f} MiB", "-")
+    for one in compare(cascade, feeds_of(model, 8), ways=ways, rounds=3):
+        row(f"{one.title}: first answer, peak", f"{one.load_s:.2f} s, {one.peak_bytes / MIB:,.0f} MiB", "-")
+
+
 def whole(path: Path) -> Callable[[Feeds], Any]:
     """The model that was cut, loaded. Its threads don't spin: they would take the cores from whoever comes next."""
     session = ort.InferenceSession(path, session_options(SessionConfig()), providers=["CPUExecutionProvider"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Option
 
 from ..core.errors import UsageError
+from ..core.units import parse_bytes
 from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, print_line, put_text, say_next, settings, writing
@@ -31,6 +32,9 @@ def split(
     weights: Annotated[
         WeightMode, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
     ] = "copy",
+    max_shard_size: Annotated[
+        str | None, Option(metavar="SIZE", help="Divide copied weights among files of at most SIZE, with an index.")
+    ] = None,
     digest: Annotated[bool, Option("--digest", help="Compute digests of shared weights, too.")] = False,
     ranks: Ranks = None,
     shares: Shares = None,
@@ -54,10 +58,13 @@ def split(
     from ..surgery.sharding.sharding import division_of
     from ..surgery.splitting import output_folder, prepare, write
 
+    shard_bytes = None if max_shard_size is None else parse_bytes(max_shard_size)
     is_ranked = ranks is not None or shares is not None
     check_applicable(given_options(options.ctx), {"--exact": "--ranks"}, ["--ranks"] if is_ranked else [])
     if is_ranked and weights == "share":
         raise UsageError("ranks have slices of weights, which can't be shared", hint="leave out --weights share")
+    if is_ranked and shard_bytes is not None:
+        raise UsageError("--max-shard-size divides weights of parts without ranks", hint="leave out --max-shard-size")
     planner = None if is_ranked and not options.has_goal else options.planner()
     folder = output_folder(model, output, weights)
     if report is not None:
@@ -68,7 +75,7 @@ def split(
         mode: Literal["exact", "sum"] = "exact" if exact else "sum"
         cut = prepare_ranks(division_of(opened, ranks, parsed_shares(shares), mode), output, plan)
     else:
-        cut = prepare(opened, plan, output, weights=weights, digest=digest)
+        cut = prepare(opened, plan, output, weights=weights, max_shard_bytes=shard_bytes, digest=digest)
     if dry_run:
         _describe(cut, as_json=as_json)
         return

@@ -251,7 +251,7 @@ def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
         PreparedPartRecord(
             file=part.name,
             bytes=part.model.ByteSize(),
-            data=dict(part.data) if part.layout is not None else {},
+            data={name: layout.file_bytes for name, layout in part.layouts.items()},
             nodes=len(part.model.graph.node),
             reads=part.block.reads,
             writes=part.block.writes,

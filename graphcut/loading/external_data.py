@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
+from math import inf
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -156,6 +157,20 @@ def lay_out(spans: Iterable[ByteRange | Columns]) -> FileLayout:
         columns[cut] = end + (-end % _PAGE if cut.length >= ALIGNED_BYTES else 0)
         end = columns[cut] + cut.length
     return FileLayout(tuple(copies), end, columns)
+
+
+def divide(spans: Iterable[ByteRange], most_bytes: int | None) -> list[list[ByteRange]]:
+    """The ranges, in order, in groups for data files of at most `most_bytes`; one that is larger is alone."""
+    groups: list[list[ByteRange]] = []
+    room = 0.0
+    for span in sorted(set(spans)):
+        needed = span.length + (_PAGE if span.length >= ALIGNED_BYTES else 0)
+        if not groups or needed > room:
+            groups.append([])
+            room = inf if most_bytes is None else most_bytes
+        groups[-1].append(span)
+        room -= needed
+    return groups
 
 
 def write_data(

@@ -87,7 +87,7 @@ def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | 
         name, proto = f"part-{part.phase}.rank-{part.rank}.onnx", part_model(sharded, block)
         layout = place_weights(model, proto, graph.slices, f"{name}.data")
         data = {f"{name}.data": layout.file_bytes} if layout.file_bytes else {}
-        files.append(PartFile(name, proto, block, layout if data else None, data, (), part.rank))
+        files.append(PartFile(name, proto, block, dict.fromkeys(data, layout), data, (), part.rank))
     assumed = tuple(name for name in plan.dims if name not in sharded.dims)
     whole = _whole(graph.proto, [file.model for file in files])
     sized = sharded.with_dims(plan.dims)

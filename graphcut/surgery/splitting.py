@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from onnx import ModelProto
 
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder
@@ -32,7 +33,7 @@ from ..core.units import count, size
 from ..core.wiring import wire
 from ..costs.device import Device
 from ..loading.derived_tensors import sent_name
-from ..loading.external_data import ByteRange, FileLayout, lay_out, merge_ranges, refer_to_file, write_data
+from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import is_external, tensors_in
@@ -54,7 +55,7 @@ class PartFile(Product):
     name: str  #: the file name of the model.
     model: ModelProto  #: its message, as it will be in the file.
     block: Block  #: its nodes.
-    layout: FileLayout | None  #: its own data file; None if it has none.
+    layouts: Mapping[str, FileLayout]  #: its own data files, by name; none if its weights are shared.
     data: Mapping[str, int]  #: the files with its weights and their sizes in bytes, once all files are written.
     shared: tuple[ByteRange, ...]  #: the ranges that it reads of the model's files; empty if its weights are copied.
     rank: int | None = None  #: the rank that runs it; None if the model is not divided among ranks.
@@ -64,10 +65,20 @@ class PartFile(Product):
         """The bytes of the model file; equal for equal content."""
         return self.model.SerializeToString(deterministic=True)
 
+    @cached_property
+    def index(self) -> bytes:
+        """Which weight is in which data file, as Hugging Face's tools write it; empty if there is only one file."""
+        if len(self.layouts) < 2:
+            return b""
+        entries = [(tensor.name, tensor.external_data) for tensor in tensors_in(self.model) if is_external(tensor)]
+        files = {name: entry.value for name, of in entries for entry in of if name and entry.key == "location"}
+        record = {"metadata": {"total_size": sum(self.data.values())}, "weight_map": files}
+        return msgspec.json.format(msgspec.json.encode(record), indent=2)
+
     @property
     def bytes(self) -> int:
-        """Size of its own files: the model, and its data file if it has one."""
-        return self.model.ByteSize() + (self.layout.file_bytes if self.layout else 0)
+        """Size of its own files: the model, its data files, and their index if they are several."""
+        return self.model.ByteSize() + len(self.index) + sum(layout.file_bytes for layout in self.layouts.values())
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,12 +101,13 @@ class PreparedFiles(Product):
         return sum(part.bytes for part in self.parts) + (self.whole.ByteSize() if self.whole else 0)
 
 
-def split(
+def split(  # noqa: PLR0913 - independent settings
     model: ModelLike,
     plan: Plan | Goal,
     output: str | Path | None = None,
     *,
     weights: Storage = "copy",
+    max_shard_bytes: int | None = None,
     digest: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -111,6 +123,8 @@ def split(
         output: the folder to make; by default `STEM.parts` beside the model, and the model's folder for shared weights.
         weights: `copy`: each part gets a data file with exactly the weights that it reads. `share`: the parts refer to
             the files of the model.
+        max_shard_bytes: copied weights of a part are divided among data files of at most so many bytes, with an index.
+            A larger weight has a file of its own.
         digest: compute digests of shared weights, which reads them once. Copied weights always get digests.
         force: replace an existing cascade; only files that its manifest lists are deleted.
         progress: called for the bytes written.
@@ -121,7 +135,8 @@ def split(
         PlanError: a part needs more than its budget.
         GraphcutError: there is too little disk space, or writing failed.
     """
-    return write(prepare(model, plan, output, weights=weights, digest=digest), force=force, progress=progress)
+    prepared = prepare(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+    return write(prepared, force=force, progress=progress)
 
 
 def prepare(
@@ -130,6 +145,7 @@ def prepare(
     output: str | Path | None = None,
     *,
     weights: Storage = "copy",
+    max_shard_bytes: int | None = None,
     digest: bool = False,
 ) -> PreparedFiles:
     """The files that `split` would write.
@@ -138,8 +154,10 @@ def prepare(
         ModelError: a boundary tensor has an unknown type.
         PlanError: a part needs more than its budget.
         UsageError: the plan is for another model or has a part without work, or shared weights can't be reached from
-            `output`.
+            `output`, or are to be divided among files.
     """
+    if max_shard_bytes is not None and weights == "share":
+        raise UsageError("only copied weights are divided among files", hint="leave out the size of shards")
     if not isinstance(plan, Plan):
         plan = planner.plan(model, plan)
     if not isinstance(model, Model):
@@ -149,7 +167,7 @@ def prepare(
     folder, stem = _checked_folder(model, output, weights)
     prefix = f"{stem}." if weights == "share" else ""
     blocks = enumerate(_as_sent(model, plan))
-    parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights) for i, block in blocks)
+    parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights, max_shard_bytes) for i, block in blocks)
     for part in parts:
         if not part.block.writes:
             raise UsageError(
@@ -174,7 +192,7 @@ def _as_sent(model: Model, plan: Plan) -> Iterator[Block]:
         yield replace(block, reads=reads, writes=(*kept, *(names[name] for name in block.writes if name in names)))
 
 
-def _part_file(model: Model, name: str, block: Block, weights: Storage) -> PartFile:
+def _part_file(model: Model, name: str, block: Block, weights: Storage, max_shard_bytes: int | None) -> PartFile:
     proto = part_model(model, block)
     spans = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
     if weights == "share":
@@ -183,13 +201,16 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage) -> PartF
             refer_to_file(tensor, locations[span.file], span.offset, span.length)
         sizes, used = dict(model.data.values()), dict.fromkeys(span.file for _, span in spans)
         ranges = tuple(merge_ranges(span for _, span in spans))
-        return PartFile(name, proto, block, None, {locations[file]: sizes[file] for file in used}, ranges)
-    if not spans:
-        return PartFile(name, proto, block, None, {}, ())
-    layout = lay_out(span for _, span in spans)
+        return PartFile(name, proto, block, {}, {locations[file]: sizes[file] for file in used}, ranges)
+    shards = divide((span for _, span in spans), max_shard_bytes)
+    layouts, file_of = dict[str, FileLayout](), dict[ByteRange, str]()
+    for i, shard in enumerate(shards, 1):
+        data_name = f"{name}.data" if len(shards) == 1 else f"{name}.data-{i:05}-of-{len(shards):05}"
+        layouts[data_name] = lay_out(shard)
+        file_of.update(dict.fromkeys(shard, data_name))
     for tensor, span in spans:
-        refer_to_file(tensor, f"{name}.data", layout.offset_of(span), span.length)
-    return PartFile(name, proto, block, layout, {f"{name}.data": layout.file_bytes}, ())
+        refer_to_file(tensor, file_of[span], layouts[file_of[span]].offset_of(span), span.length)
+    return PartFile(name, proto, block, layouts, {key: layout.file_bytes for key, layout in layouts.items()}, ())
 
 
 def output_folder(model: Path, output: str | Path | None, weights: Storage) -> Path:
@@ -287,6 +308,7 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
     names = [part.file for part in found.parts] + [SHARDED_FILE] * (found.parts[0].rank is not None)
     if found.weights == "copy":
         names += [name for part in found.parts for name in part.data]
+        names += [_index_of(part.file) for part in found.parts if len(part.data) > 1]
     paths = [manifest.parent / name for name in names]
     return [manifest, *(path for path in paths if path.resolve().parent == manifest.parent)]
 
@@ -301,18 +323,23 @@ def _check_space(files: PreparedFiles, target: Path) -> None:
         )
 
 
+def _index_of(part: str) -> str:
+    return f"{part}.data.index.json"
+
+
 def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:
     total = files.bytes_to_write
     digests = [_shared_digests(files, part) for part in files.parts]
     for part, own in zip(files.parts, digests, strict=True):
-        if part.layout is not None:
-            (data_name,) = part.data
+        for data_name, layout in part.layouts.items():
 
             def report(written: int, name: str = data_name) -> None:
                 if progress is not None:
                     progress(name, written, total)
 
-            own[data_name] = write_data(part.layout, folder / data_name, progress=report)
+            own[data_name] = write_data(layout, folder / data_name, progress=report)
+        if part.index:
+            (folder / _index_of(part.name)).write_bytes(part.index)
         (folder / part.name).write_bytes(part.raw)
         if progress is not None:
             progress(part.name, len(part.raw), total)
@@ -388,7 +415,7 @@ def describe(files: PreparedFiles) -> list[str]:
     for part in files.parts:
         nodes = count(len(part.model.graph.node), "node")
         lines.append(f"{files.folder / part.name}  {size(part.model.ByteSize())}, {nodes}")
-        if part.layout is not None:
-            lines += [f"{files.folder / name}  {size(number)}" for name, number in part.data.items()]
+        lines += [f"{files.folder / name}  {size(layout.file_bytes)}" for name, layout in part.layouts.items()]
+        lines += [f"{files.folder / _index_of(part.name)}  {size(len(part.index))}"] if part.index else []
     whole = [] if files.whole is None else [f"{files.folder / SHARDED_FILE}  {size(files.whole.ByteSize())}"]
     return [*lines, *whole, f"{files.folder / files.manifest_name}"]
