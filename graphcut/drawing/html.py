@@ -1,33 +1,29 @@
 """The HTML page: one file that shows everything in a scene and makes no request.
 
 The map and the lane chart are those of the SVG renderer. The script in `report.html` adds the rest: details on hover
-and focus, links into the page, the zoomable profile, tables, the search for nodes. The data is compact: a name keeps
-only what differs from the name before it, and running sums become steps.
+and focus, links into the page, the zoomable profile, tables, the search for nodes. The data is compressed.
 """
 
 import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+import zlib
 from functools import cache
 from html import escape
 from importlib import resources
-from itertools import groupby, pairwise
-from os.path import commonprefix
-from typing import Any, Final
+from typing import Final
 
 from msgspec import to_builtins
 
 from ..core.units import count
 from ..core.version import __version__
 from .profile_builder import best_options
-from .scene import CutProfile, Scene
+from .scene import Scene
 from .svg.document import LANES, MAP, NARROW, WIDE, inline_svg, map_and_lanes
 from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
 
-_INVISIBLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _FIGURE: Final = re.compile(r"(\d[\d.,]*\d|\d)( (?:parts?|B|KiB|MiB|GiB|TiB)\b)")
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 _SCALABLE: Final = 1.45  #: a picture more than this many times wider than intended scrolls instead of shrinking.
@@ -37,14 +33,15 @@ def html_of(scene: Scene) -> str:
     """`scene` as one HTML file; the same scene gives the same bytes.
 
     The page makes no request: its content security policy allows only the style and the script it holds, by their
-    digests. Names come from models and may be anything: in the markup they are escaped, in the data `<` is written as
-    an escape, and the script sets them as text only.
+    digests. Names come from models and may be anything: in the markup they are escaped, and the script sets them as
+    text only.
     """
     pictures = _pictures(scene)
     values = {
         "title": escape(scene.title),
         "facts": "".join(f"<span>{escape(fact)}</span>" for fact in scene.fact_texts),
         "answer": _answer(scene),
+        "notes": "".join(f"<li>{escape(note)}</li>" for note in scene.notes),
         "map_state": "" if scene.cards else "hidden",
         "map": pictures.get(MAP, ""),
         "lanes_state": "" if scene.tensors else "hidden",
@@ -99,44 +96,16 @@ def _answer(scene: Scene) -> str:
 
 
 def _data(scene: Scene) -> str:
-    """The scene as JSON for a script element: `<` is escaped, so that nothing in it can end the element."""
+    """The scene as compressed JSON, in base64; the script adds nothing but what follows from it."""
     parts = range(len(scene.cards))
-    record = to_builtins(replace(scene, profile=None)) | {
+    record = to_builtins(scene) | {
         "model": scene.model or scene.title,
         "boundaries": to_builtins(scene.boundaries),
         "received": [to_builtins(scene.received(part)) for part in parts],
         "sent": [to_builtins(scene.sent(part)) for part in parts],
-        "profile": None if scene.profile is None else _compact(scene.profile),
     }
+    if scene.profile is not None:
+        best = [option.nodes_before for option in best_options(scene.profile)]
+        record["profile"] |= {"cuts": scene.profile.cuts, "best": best, "modules": None}
     # In ASCII, since half a surrogate pair in a name can't be encoded otherwise.
-    return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _compact(profile: CutProfile) -> dict[str, Any]:
-    """The profile as columns; the script undoes what makes them small."""
-    shared = ["", *map(commonprefix, pairwise(profile.nodes))][: len(profile.nodes)]
-    operators = {operator: index for index, operator in enumerate(dict.fromkeys(profile.ops))}
-    return {
-        # Lengths in units of UTF-16, as JavaScript counts.
-        "shared": [len(start.encode("utf-16-le", "surrogatepass")) // 2 for start in shared],
-        "rest": [name.removeprefix(start) for name, start in zip(profile.nodes, shared, strict=True)],
-        "op_names": list(operators),
-        "ops": [operators[operator] for operator in profile.ops],
-        "alive": profile.alive,
-        "far": [alive - near for alive, near in zip(profile.alive, profile.near, strict=True)],
-        "exact_runs": _runs(profile.exact),
-        "near_exact_runs": _runs(profile.near_exact),
-        "tensors": profile.tensors,
-        "weight_steps": [after - before for before, after in pairwise([0, *profile.weights])],
-        "keys": profile.keys,
-        "cuts": profile.cuts,
-        "part_runs": [(part, sum(1 for _ in run)) for part, run in groupby(profile.parts)],
-        "cut_options": to_builtins(profile.cut_options),
-        "best": [option.nodes_before for option in best_options(profile)],
-    }
-
-
-def _runs(flags: Iterable[bool]) -> list[int]:
-    """Run lengths: of True, of False, of True, and so on; the first may be 0."""
-    runs = [(flag, sum(1 for _ in run)) for flag, run in groupby(flags)]
-    return [length for _, length in ([(True, 0), *runs] if runs and not runs[0][0] else runs)]
+    return base64.b64encode(zlib.compress(json.dumps(record, separators=(",", ":")).encode(), 9)).decode()

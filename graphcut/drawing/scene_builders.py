@@ -24,6 +24,10 @@ from .profile_builder import best_options, build_profile, most_balanced
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
 
 _MAX_TENSORS: Final = 3
+_PLAIN_NAMES: Final = {
+    "model",
+    "sharded",
+}  #: of files that are alone in their folders.
 _SAME: Final = 1e-6  #: relative difference below which two times are the same.
 
 
@@ -34,15 +38,15 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, repeat=analysis.repeat)
     best = most_balanced(best_options(profile))
     return Scene(
-        title=model.path.name,
+        title=_title(model.path),
         sentence=sentences.cut_points_answer(best, len(profile.cut_options)),
         facts=tuple(_facts(model, model.dims)),
         profile=profile,
         notes=(
-            *model.notes,
-            *sentences.assumed_sizes(model.dims, analysis.model.dims),
-            *sentences.unbound_sizes(model, model.dims),
             *sentences.unknown_sizes(model, model.sizes, model.dims),
+            *sentences.unbound_sizes(model, model.dims),
+            *sentences.assumed_sizes(model.dims, analysis.model.dims),
+            *model.notes,
         ),
         next_command="" if best is None else _split_command(model.path, best.node),
         details=tuple(_analysis_details(analysis)),
@@ -87,7 +91,7 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
     modules = layer_modules(model.graph, analysis.repeat)
     labels, depths = part_labels(model.graph, rows, modules), _depths(wiring, len(blocks))
     scene = Scene(
-        title=model.path.name,
+        title=_title(model.path),
         sentence="",
         facts=tuple(_facts(model, plan.dims, plan.costs)),
         cards=tuple(plan_card(plan, i, names[i], labels[i], depths[i], holders) for i in range(len(blocks))),
@@ -135,7 +139,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
     depths = _depths(cascade.wiring, len(parts))
     replicas = replica_counts(cascade, model)
     scene = Scene(
-        title=cascade.source.name,
+        title=_title(cascade.source),
         sentence="",
         facts=tuple(facts),
         cards=tuple(map(partial(cascade_card, cascade), parts, replicas, labels, depths, last_nodes)),
@@ -143,9 +147,9 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         buses=buses_of(tensors),
         profile=profile,
         notes=(
-            *sentences.assumed_sizes(manifest.dims, manifest.given_dims),
             *(sentences.unbound_sizes(model, manifest.dims) if model is not None else ()),
             *sentences.separated_states(parts, manifest.states),
+            *sentences.assumed_sizes(manifest.dims, manifest.given_dims),
         ),
         next_command=_verify_command(cascade),
         details=tuple(_storage(cascade)),
@@ -155,6 +159,11 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
 
 
 # Facts and details
+
+
+def _title(model: Path) -> str:
+    """The name of a model's file; with its folder where that says what the model is: `llama/model.onnx`."""
+    return f"{model.resolve().parent.name}/{model.name}" if model.stem in _PLAIN_NAMES else model.name
 
 
 def _facts(model: Model, dims: Mapping[str, int], costs: Costs | None = None) -> Iterable[tuple[str, str]]:

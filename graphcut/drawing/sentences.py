@@ -215,7 +215,12 @@ def _compared(other: CandidateCut, chosen: CandidateCut) -> str:
 
 
 def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
-    """What a reader should know about the numbers of a plan."""
+    """What a reader should know about the numbers of a plan: first what makes them incomplete."""
+    if plan.costs is not None:
+        yield from unknown_sizes(model, plan.costs.sizes, plan.dims)
+    yield from unbound_sizes(model, plan.dims)
+    if plan.costs is not None:
+        yield from uncounted_operators(plan.costs.uncounted)
     if plan.metrics and not isinstance(plan.goal, Across):
         device = plan.devices[0]
         yield (
@@ -235,10 +240,6 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
         inputs, outputs = (sum(getattr(m, name) for m in plan.metrics) for name in ("input_bytes", "output_bytes"))
         driver = printable(plan.goal.cluster.driver.name)
         yield f"a request gets {size(inputs)} of inputs from {driver} and returns {size(outputs)} of outputs"
-    yield from unbound_sizes(model, plan.dims)
-    if plan.costs is not None:
-        yield from unknown_sizes(model, plan.costs.sizes, plan.dims)
-        yield from uncounted_operators(plan.costs.uncounted)
     caches = plan.costs.caches if plan.costs is not None else find_caches(model)
     yield from separated_states(plan.partition.blocks, caches)
     if plan.coverage is not None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from graphcut.drawing.scene import BoundaryTensor, Card, CutOption, CutProfile, Scene, buses_of
 
@@ -170,6 +175,12 @@ def hostile() -> Scene:
         recomputed=(HOSTILE,),
         profile=replace(profile(60, 3), cut_options=()),
     )
+
+
+def data_of(page: str) -> Any:  # noqa: ANN401 - what is in the page
+    """The data that the script of a page reads."""
+    (data,) = re.findall(r'<script type="text/plain" id="data">([\w+/=]*)</script>\n', page)
+    return json.loads(zlib.decompress(base64.b64decode(data)))
 
 
 def uncut(nodes: int = 400) -> Scene:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from graphcut.simulating.scenario import scenario_of_cascade, scenario_of_plan
 
 from conftest import floats, model_of
 from golden_terminal import screen
+from scenes_by_hand import data_of
 
 Said = tuple[str, str, str]
 """Of what (a part, a tensor), the name of a quantity, and its value."""
@@ -62,9 +62,7 @@ def on_terminal(scene: Scene) -> Iterator[Said]:
 
 def on_the_page(scene: Scene) -> Iterator[Said]:
     """The data of the page, as its script writes them."""
-    found = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', html_of(scene), flags=re.DOTALL)
-    assert found is not None
-    data = json.loads(found[1])
+    data = data_of(html_of(scene))
     for card in data["cards"]:
         part, least = part_of(card["name"]), "" if card["is_exact"] else "≥ "
         yield part, "weights", size(card["weight_bytes"])
@@ -84,7 +82,7 @@ def in_pictures(scene: Scene) -> Iterator[Said]:
     """What the SVG says aloud of each part, and the labels of DOT and Mermaid."""
     quantity = r"([\w, ]+?) ((?:≥ )?[\d.]+ (?:B|KiB|MiB))"
     for name, measure, value in re.findall(
-        rf'aria-label="(p\d+|part-\d+\.onnx)[^":]*: [\d,]+ nodes?, {quantity}', svg_of(scene)
+        rf"<title>(p\d+|part-\d+\.onnx)[^<:]*: [\d,]+ nodes?, {quantity}", svg_of(scene)
     ):
         yield part_of(name), measure, value
     for name, measure, value in re.findall(

@@ -22,6 +22,7 @@ from scenes_by_hand import (
     KIB,
     MIB,
     card,
+    data_of,
     decoder,
     fork,
     heads,
@@ -58,8 +59,8 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
         path.write_text(html_of(shown), encoding="utf-8")
         page = browser.open(path, **options)
         pages.append((page, path.as_uri()))
+        page.wait_for("document.documentElement.dataset.ready")
         assert page.complaints() == []
-        assert page.evaluate("document.documentElement.dataset.ready") == "yes"
         return page
 
     yield open_scene
@@ -145,9 +146,7 @@ def test_twenty_thousand_nodes_fit_into_two_megabytes() -> None:
 
 def test_names_cannot_end_the_data() -> None:
     page = html_of(hostile())
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*)</script>\n', page)
-    assert "<" not in data
-    assert json.loads(data)["cards"][0]["name"] == HOSTILE
+    assert data_of(page)["cards"][0]["name"] == HOSTILE
     assert page.count("<script") == 2
 
 
@@ -233,7 +232,7 @@ def test_over_budget_is_also_a_word(show: Show) -> None:
     assert texts(page, ".badge.bad") == ["✗ 1 part over budget"]
     assert panel(page)["of budget"] == "150 %, 1 MiB over"
     assert texts(page, "#map .wide text.over") == ["3 MiB, over"]
-    assert "over budget" in page.evaluate("document.querySelector('.wide [data-kind=card]').getAttribute('aria-label')")
+    assert "over budget" in texts(page, ".wide [data-kind=card] > title")[0]
 
 
 @in_browser
@@ -395,7 +394,7 @@ def test_sentences_and_plans_have_sections(show: Show) -> None:
     page = show(shown)
     assert texts(page, "#recomputed li") == ["p1 computes m."]
     assert texts(page, "#reasons li div") == ["cut 0 after /add", "128 KiB cross here"]
-    assert texts(page, "#notes li") == ["n is 1"]
+    assert texts(page, "header .notes li") == ["n is 1"]
     assert rows(page, "#details") == [["goal", "into 4"]]
     assert rows(page, "#other-plans") == [["8 ms", "30 ms", "this plan"], ["10 ms", "20 ms", ""]]
 
@@ -461,7 +460,7 @@ def test_names_are_never_markup(show: Show) -> None:
     assert page.evaluate("document.title") == f"{harm} · graphcut"
     assert page.evaluate("document.querySelectorAll('img').length") == 0
     assert page.evaluate("document.querySelectorAll('script').length") == 2
-    assert texts(page, "#notes li") == [harm]
+    assert texts(page, ".notes li") == [harm]
 
 
 @in_browser
@@ -501,7 +500,7 @@ def test_names_with_common_starts_are_restored(show: Show) -> None:
     names = ("", "👩a", "👩b", "👩‍👩‍👧", "👩‍👩‍👧x", "x", "xx", "x")
     page = show(scene([], profile=replace(profile(8, 0), nodes=names, cut_options=(), keys=())))
     assert page.evaluate(
-        "JSON.stringify([...document.querySelectorAll('.node')].map((row) => row.title))"
+        "JSON.stringify([...document.querySelectorAll('.node bdi')].map((name) => name.textContent))"
     ) == json.dumps([name.replace("\u200d", "\u200d") for name in names], ensure_ascii=False, separators=(",", ":"))
 
 
@@ -594,6 +593,50 @@ def test_one_picture_is_shown_and_it_is_not_cut_off(show: Show, make: Callable[[
       return others.length === 0 && isInside && fits;
     })""")
     assert shown == [True, True]
+
+
+@in_browser
+def test_on_a_phone_no_table_is_cut_off_and_no_cell_is_a_column_of_syllables(show: Show) -> None:
+    usual = profile(60, 3)
+    module = "model/layers.17/post_attention_layernorm/Cast"
+    options = tuple(replace(option, node=f"/{module}/Mul", module=module) for option in usual.cut_options)
+    page = show(replace(decoder(3), profile=replace(usual, cut_options=options)), width=390)
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    page.wait_for("document.querySelector('#profile tbody')")
+    fits = "(box) => box.scrollWidth <= box.clientWidth"
+    assert page.evaluate(f"[...document.querySelectorAll('.scroll')].every({fits})")
+    assert page.evaluate("Math.max(...[...document.querySelectorAll('td')].map((cell) => cell.clientHeight))") < 60
+    before = "(cell) => getComputedStyle(cell, '::before').content"
+    titles = page.evaluate(f"[...document.querySelectorAll('#cut-points td:not(.name)')].map({before})")
+    assert titles[:3] == ['"module "', '"number "', '"bytes "']
+    roles = "[...document.querySelectorAll('#balance [role]')].map((one) => one.getAttribute('role'))"
+    assert set(page.evaluate(roles)) == {"table", "rowgroup", "row", "columnheader", "cell"}
+
+
+@in_browser
+def test_the_list_shows_operators_without_domains_and_the_ends_of_names(show: Show) -> None:
+    usual = profile(3, 0)
+    named = replace(
+        usual, ops=("com.microsoft.GroupQueryAttention", "Add", "ai.onnx.ml.Scaler"),
+        nodes=tuple(f"/model/layers.{i}/{'self_attention_' * 9}/last_{i}" for i in range(3)), cut_options=(), keys=(),
+    )  # fmt: skip
+    page = show(scene([], profile=named))
+    assert texts(page, ".node span:nth-child(2)") == ["GroupQueryAttention", "Add", "Scaler"]
+    assert page.evaluate("document.querySelector('.node').title").endswith(
+        "/last_0 · com.microsoft.GroupQueryAttention"
+    )
+    right = "document.querySelector('{}').getBoundingClientRect().right"
+    assert page.evaluate(right.format(".node bdi")) <= page.evaluate(right.format(".node span:nth-child(3)")) + 1
+
+
+@in_browser
+def test_every_mark_says_what_it_is(show: Show) -> None:
+    page = show(decoder(3))
+    marks = "[...document.querySelectorAll('svg [data-kind]')].map((mark) => mark.querySelector('title').textContent)"
+    assert all(page.evaluate(marks))
+    assert page.evaluate("document.querySelector('[data-kind=bus] title').textContent") == (
+        "part-0.onnx sends 3 tensors, 768 KiB, to part-1.onnx, part-2.onnx; residual: skips a part"
+    )
 
 
 @in_browser

@@ -19,7 +19,7 @@ from .primitives import BODY, BOLD, SMALL, Panel, Point, arrow_head, label, line
 MAX_CARDS: Final = 4
 MAX_BUSES: Final = 6
 
-_CARD: Final = 176
+_CARD: Final = 206
 _TRACK: Final = 34
 _PORT: Final = 12
 _MIN_GAP: Final = 44

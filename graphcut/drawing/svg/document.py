@@ -20,7 +20,7 @@ MAP: Final = "Parts and tensors between them"
 LANES: Final = "Boundary tensors"
 
 _LANES_LEGEND: Final = (
-    "A line goes from the part that makes a tensor to the last part that reads it; dots mark all its readers."
+    "A line goes from the part that makes a tensor (square) to the last part that reads it; dots mark all its readers."
 )
 _MARGIN: Final = 24.0
 _BETWEEN: Final = 26.0
@@ -40,6 +40,8 @@ def svg_of(scene: Scene) -> str:
     if scene.profile is not None and scene.profile.nodes:
         alive = "bytes alive" if all(scene.profile.exact) else "lower bound of the bytes alive"
         legend = "A cut sends this many bytes. Where several nodes share a bin: dark is the lowest, pale the highest."
+        legend += " Strokes are key nodes." if scene.profile.keys else ""
+        legend += "" if scene.cards else " Triangles are the cut points below."
         profile = stacked([_text(legend, width), draw_profile(scene, scene.profile, width)])
         panels.append(_titled(f"Cut profile: {alive} after each node", profile))
     return _file(scene, stacked([_header(scene, width), *panels, *_sentences(scene, width)], gap=_BETWEEN), width)
@@ -108,6 +110,8 @@ def _legend_entries(scene: Scene) -> Iterator[tuple[str, str]]:
         yield "", "width: bytes (log scale)"
     if any(card.budget_bytes is not None for card in scene.cards):
         yield "tick", "memory budget"
+    if scene.cards:
+        yield "", "bars: share of the largest"
 
 
 def _sample(css: str, x: float, y: float) -> str:

@@ -175,7 +175,10 @@ def dot(x: float, y: float, radius: float) -> str:
 
 
 def thing(kind: str, index: int, description: str, marks: Iterable[str], css: str = "") -> str:
-    """A group for one part, bus or boundary tensor; the HTML page makes it something to point at and to focus."""
+    """A group for one part, bus or boundary tensor; the HTML page makes it something to point at and to focus.
+
+    The description is its tooltip and what a screen reader says.
+    """
     style = f' class="{css}"' if css else ""
-    name = quoteattr(plain(description))
-    return f'<g{style} data-kind="{kind}" data-index="{index}" aria-label={name}>{"".join(filter(None, marks))}</g>'
+    inner = "".join(filter(None, marks))
+    return f'<g{style} data-kind="{kind}" data-index="{index}"><title>{escape(plain(description))}</title>{inner}</g>'
