@@ -356,16 +356,6 @@ def test_a_profile_marks_lower_bounds(opened: Callable[[ModelProto], Model]) -> 
     assert profile.exact == (True, False, False, True)
 
 
-def model_in(modules: Sequence[str]) -> ModelProto:
-    """A chain with one node in each module."""
-    tensors = ["x", *(f"t{i}" for i in range(len(modules) - 1)), "y"]
-    nodes = [
-        helper.make_node("Relu", [tensors[i]], [tensors[i + 1]], name=f"{module}/r{i}" if module else f"r{i}")
-        for i, module in enumerate(modules)
-    ]
-    return model_of(nodes, [floats("x", 4)], [floats("y", 4)])
-
-
 # Sentences
 
 
@@ -449,7 +439,7 @@ def test_the_answer_is_a_sentence(cards: Sequence[Card], tensors: Sequence[Bound
 
 
 def test_a_model_without_a_cut_point_says_so(opened: Callable[[ModelProto], Model]) -> None:
-    model = opened(model_in(["only"]))
+    model = opened(model_of([helper.make_node("Relu", ["x"], ["y"])], [floats("x", 4)], [floats("y", 4)]))
     scene = scene_of_analysis(graphcut.analyze(model))
     assert scene.sentence == "No cut point: fewer than two nodes depend on an input."
     assert scene.next_command == ""

@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -44,14 +44,17 @@ LIMIT_BYTES = 2_000_000_000
 LIMIT_S = 20
 LONGEST_TEXT = 20_000
 EXAMPLES = int(os.environ.get("GRAPHCUT_FUZZ", "0"))
+TOGETHER = 10
+"""So many damages are tried in one process: making one takes longer than trying a damage."""
 
+Damage = TypeVar("Damage")
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def fuzz(examples: int) -> Callable[[Test], Test]:
     """The same damages each time, unless more are asked for."""
     return settings(
-        max_examples=EXAMPLES or examples,
+        max_examples=(EXAMPLES or examples) // TOGETHER,
         derandomize=not EXAMPLES,
         database=None,
         deadline=None,
@@ -59,17 +62,21 @@ def fuzz(examples: int) -> Callable[[Test], Test]:
     )
 
 
-def trouble_with(call: Callable[[], object]) -> str:
-    """What is wrong with a call in a process of its own, with 2 GB more memory than now and 20 s; empty if nothing is.
+def several(damage: st.SearchStrategy[Damage]) -> st.SearchStrategy[list[Damage]]:
+    return st.lists(damage, min_size=TOGETHER, max_size=TOGETHER)
 
-    Errors of graphcut are expected. A crash in native code ends the other process, so that the test shows the damage.
+
+def trouble_with(use: Callable[[Damage], object], damages: Iterable[Damage]) -> str:
+    """What is wrong with calls in a process of their own, with 2 GB more memory than now, 20 s each; else empty.
+
+    Errors of graphcut are expected. A crash in native code ends the other process, so that the test shows the damages.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads of ONNX Runtime do not come along, nor need to
         child = os.fork()
     if child == 0:
-        _call_and_exit(call, writing)
+        _use_and_exit(use, damages, writing)
     os.close(writing)
     with os.fdopen(reading) as stream:
         said = stream.read()
@@ -79,17 +86,18 @@ def trouble_with(call: Callable[[], object]) -> str:
     return said or f"code {code}" * code
 
 
-def _call_and_exit(call: Callable[[], object], writing: int) -> None:
+def _use_and_exit(use: Callable[[Damage], object], damages: Iterable[Damage], writing: int) -> None:
     code = 1
     try:
         faulthandler.disable()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(LIMIT_S)
         if sys.platform == "linux":
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + LIMIT_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
-        with suppress(GraphcutError):
-            call()
+        for damage in damages:
+            signal.alarm(LIMIT_S)
+            with suppress(GraphcutError):
+                use(damage)
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, the test shows it
         os.write(writing, traceback.format_exc()[-LONGEST_TEXT:].encode())
@@ -107,8 +115,11 @@ def _call_and_exit(call: Callable[[], object], writing: int) -> None:
     ],
 )
 def test_whatever_is_wrong_is_said(wrong: Callable[[], object], said: str) -> None:
-    assert said in trouble_with(wrong)
-    assert trouble_with(lambda: graphcut.open_cascade("nowhere")) == ""
+    def use(is_wrong: bool) -> object:  # noqa: FBT001
+        return wrong() if is_wrong else graphcut.open_cascade("nowhere")
+
+    assert said in trouble_with(use, [False, True, False])
+    assert trouble_with(use, [False, False]) == ""
 
 
 @pytest.fixture(scope="module")
@@ -165,80 +176,97 @@ def use_model(path: Path, folder: Path) -> None:
 
 
 @fuzz(60)
-@given(which=st.integers(0, len(MODELS) - 1), steps=STEPS)
-def test_a_model_with_damaged_bytes(home: Path, which: int, steps: list[Step]) -> None:
-    (home / "bad.onnx").write_bytes(damaged(MODELS[which], steps))
-    assert not trouble_with(lambda: use_model(home / "bad.onnx", home / "bad.parts"))
+@given(several(st.tuples(st.integers(0, len(MODELS) - 1), STEPS)))
+def test_a_model_with_damaged_bytes(home: Path, damages: list[tuple[int, list[Step]]]) -> None:
+    def use(damage: tuple[int, list[Step]]) -> None:
+        which, steps = damage
+        (home / "bad.onnx").write_bytes(damaged(MODELS[which], steps))
+        use_model(home / "bad.onnx", home / "bad.parts")
+
+    assert not trouble_with(use, damages)
 
 
 @fuzz(150)
-@given(which=st.integers(0, len(MODELS) - 1), steps=STEPS)
-def test_a_model_with_changed_fields(home: Path, which: int, steps: list[Step]) -> None:
-    model = ModelProto.FromString(MODELS[which])
-    change_fields(model, steps)
-    (home / "bad.onnx").write_bytes(model.SerializeToString())
-    assert not trouble_with(lambda: use_model(home / "bad.onnx", home / "bad.parts"))
+@given(several(st.tuples(st.integers(0, len(MODELS) - 1), STEPS)))
+def test_a_model_with_changed_fields(home: Path, damages: list[tuple[int, list[Step]]]) -> None:
+    def use(damage: tuple[int, list[Step]]) -> None:
+        which, steps = damage
+        model = ModelProto.FromString(MODELS[which])
+        change_fields(model, steps)
+        (home / "bad.onnx").write_bytes(model.SerializeToString())
+        use_model(home / "bad.onnx", home / "bad.parts")
+
+    assert not trouble_with(use, damages)
 
 
 @fuzz(100)
-@given(steps=STEPS)
-def test_a_damaged_manifest(home: Path, steps: list[Step]) -> None:
+@given(several(STEPS))
+def test_a_damaged_manifest(home: Path, damages: list[list[Step]]) -> None:
     path = home / "parts" / "bad.json"
-    path.write_bytes(damaged((home / "parts/cascade.json").read_bytes(), steps))
 
-    def use() -> None:
+    def use(steps: list[Step]) -> None:
+        path.write_bytes(damaged((home / "parts/cascade.json").read_bytes(), steps))
         cascade = graphcut.open_cascade(path)
         dumps(cascade_record(cascade))
         rendered_at(path, "html", model=None, dims={})
         graphcut.verify(home / "m.onnx", cascade, structural_only=True)
         graphcut.run(cascade, read_inputs(home / "x.npz", cascade.manifest.reads))
 
-    assert not trouble_with(use)
+    assert not trouble_with(use, damages)
 
 
 @fuzz(100)
-@given(steps=STEPS)
-def test_a_damaged_plan(home: Path, steps: list[Step]) -> None:
+@given(several(STEPS))
+def test_a_damaged_plan(home: Path, damages: list[list[Step]]) -> None:
     path = home / "bad.json"
-    path.write_bytes(damaged((home / "plan.json").read_bytes(), steps))
 
-    def use() -> None:
+    def use(steps: list[Step]) -> None:
+        path.write_bytes(damaged((home / "plan.json").read_bytes(), steps))
         analysis = graphcut.analyze(home / "m.onnx")
         prepare(analysis.model, replay(analysis, path), home / "bad.parts")
         rendered_at(path, "svg", model=home / "m.onnx", dims={})
 
-    assert not trouble_with(use)
+    assert not trouble_with(use, damages)
 
 
 @fuzz(100)
-@given(steps=STEPS)
-def test_a_damaged_cluster(home: Path, steps: list[Step]) -> None:
+@given(several(STEPS))
+def test_a_damaged_cluster(home: Path, damages: list[list[Step]]) -> None:
     path = home / "bad.toml"
-    path.write_bytes(damaged(CLUSTER.encode(), steps))
 
-    def use() -> None:
+    def use(steps: list[Step]) -> None:
+        path.write_bytes(damaged(CLUSTER.encode(), steps))
         simulate(scenario_at(home / "parts", read_simulated_cluster(path)), requests=20)
         graphcut.plan(home / "m.onnx", Across(read_cluster(path)))
 
-    assert not trouble_with(use)
+    assert not trouble_with(use, damages)
 
 
 @fuzz(100)
-@given(steps=STEPS)
-def test_a_damaged_cost_model(home: Path, steps: list[Step]) -> None:
+@given(several(STEPS))
+def test_a_damaged_cost_model(home: Path, damages: list[list[Step]]) -> None:
     path = home / "bad.csv"
-    path.write_bytes(damaged((home / "costs.csv").read_bytes(), steps))
-    assert not trouble_with(lambda: graphcut.plan(home / "m.onnx", Into(2), table=read_table(path)))
+
+    def use(steps: list[Step]) -> None:
+        path.write_bytes(damaged((home / "costs.csv").read_bytes(), steps))
+        graphcut.plan(home / "m.onnx", Into(2), table=read_table(path))
+
+    assert not trouble_with(use, damages)
 
 
 @fuzz(150)
-@given(steps=STEPS, is_inside=st.booleans())
-def test_damaged_inputs(home: Path, steps: list[Step], is_inside: bool) -> None:  # noqa: FBT001
+@given(several(st.tuples(STEPS, st.booleans())))
+def test_damaged_inputs(home: Path, damages: list[tuple[list[Step], bool]]) -> None:
     path = home / "bad.npz"
-    if is_inside:  # the members, with right checksums
-        with zipfile.ZipFile(home / "x.npz") as archive, zipfile.ZipFile(path, "w") as bad:
-            for name in archive.namelist():
-                bad.writestr(name, damaged(archive.read(name), steps))
-    else:
-        path.write_bytes(damaged((home / "x.npz").read_bytes(), steps))
-    assert not trouble_with(lambda: read_inputs(path, graphcut.open_cascade(home / "parts").manifest.reads))
+
+    def use(damage: tuple[list[Step], bool]) -> None:
+        steps, is_inside = damage
+        if is_inside:  # the members, with right checksums
+            with zipfile.ZipFile(home / "x.npz") as archive, zipfile.ZipFile(path, "w") as bad:
+                for name in archive.namelist():
+                    bad.writestr(name, damaged(archive.read(name), steps))
+        else:
+            path.write_bytes(damaged((home / "x.npz").read_bytes(), steps))
+        read_inputs(path, graphcut.open_cascade(home / "parts").manifest.reads)
+
+    assert not trouble_with(use, damages)
