@@ -193,6 +193,6 @@ def lifetimes(load: Workload, index: Ints) -> tuple[Ints, Ints]:
 
 def touch_counts(inside: Bools, edges: Hyperedges) -> Ints:
     """`[i, t]`: how many of the groups that touch item t are in boundary i; see `BoundaryTables.inside`."""
-    found = np.zeros((edges.count, len(inside)), dtype=np.int64)
-    np.add.at(found, edges.item, inside[:, edges.group].T)
-    return np.asarray(found.T)
+    incidence = np.zeros((inside.shape[1], edges.count), np.float32)
+    incidence[edges.group, edges.item] = 1
+    return np.asarray(inside.astype(np.float32) @ incidence).astype(np.int64)

@@ -143,10 +143,11 @@ def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = Fa
 
     def leaving(numbers: Floats) -> Floats:
         is_alive = is_written & (read < edges.sizes)
-        found = (is_alive * numbers) @ (~is_written).T.astype(np.float64)
+        found = nested_product(is_alive * numbers, (~is_written).astype(np.float64))
         if not load.is_ordered:  # all readers are in ideal j, and some in ideal i
-            found += ((is_written & ~is_alive) * numbers) @ (~is_written & (read > 0)).T.astype(np.float64)
-        return np.asarray(found)
+            is_dead = is_written & ~is_alive
+            found += nested_product(is_dead * numbers, (~is_written & (read > 0)).astype(np.float64))
+        return found
 
     return IdealTables(
         load=load,
@@ -217,14 +218,22 @@ def _sums_of_touched(
 
     Only those that `counted[i]` and `admitted[j]` have.
 
-    An item is touched in between if more of its groups are in ideal j than in ideal i. Over counts c that is the sum of
-    [c groups in i] * [more than c groups in j]: a matrix product for each c.
+    An item is touched in between if more of its groups are in ideal j than in ideal i: over counts c that is the sum of
+    [c groups in i] * [more than c groups in j], one product of matrices with a column for each item and count.
     """
-    touched = touch_counts(ideals, edges)
-    found = np.zeros((len(ideals), len(ideals)))
-    for c in range(int(edges.sizes.max(initial=0))):
-        some = edges.sizes > c  # few items have many groups, and then c is not in the way of the others
-        is_c = (touched[:, some] == c) & counted[:, some]
-        is_more = (touched[:, some] > c) & (True if admitted is None else admitted[:, some])
-        found += is_more.astype(np.float64) @ (is_c * numbers[some]).T
+    item = edges.item[numbers[edges.item] != 0]
+    count = np.arange(len(item)) - np.searchsorted(item, item)
+    touched = touch_counts(ideals, edges)[:, item]
+    is_count = (touched == count) & counted[:, item]
+    is_more = (touched > count) & (True if admitted is None else admitted[:, item])
+    return nested_product(is_more.astype(np.float64), is_count * numbers[item])
+
+
+def nested_product(left: Floats, right: Floats) -> Floats:
+    """`left @ right.T` where row j of `left` is no less than row i of `right`, as nested ideals are; or else 0."""
+    found = np.zeros((len(left), len(right)))
+    for rows in np.array_split(np.arange(len(left)), 8):
+        if rows.size:
+            end = int(rows[-1]) + 1
+            found[rows, :end] = left[rows] @ right[:end].T
     return found
