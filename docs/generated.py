@@ -1,6 +1,7 @@
 """A Sphinx extension: text that comes from graphcut itself, and references to public names.
 
-Two directives: `command-help` is the help of each command, `json-schemas` the schema of each format.
+Three directives: `command-help` is the help of each command, `json-schemas` the schema of each format, `axis-rules` the
+table of rules by which operators are divided.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 import graphcut
 import graphcut.cli
+from graphcut.analysis.axes.rules import RULES
 from graphcut.cli.application import app as command
 from graphcut.core.manifest import Manifest
 from graphcut.drawing import json_records
@@ -164,6 +166,24 @@ def _section(title: str, text: str) -> nodes.section:
     return section
 
 
+def axis_rules() -> dict[str, list[str]]:
+    """What each rule divides, in the words of its source, and the operators that it is for."""
+    found: dict[str, list[str]] = {}
+    for op, rule in sorted(RULES.items()):
+        text = " ".join((getattr(rule, "func", rule).__doc__ or "").partition("\n\n")[0].split())
+        found.setdefault(text, []).append(op)
+    return found
+
+
+class AxisRules(SphinxDirective):
+    """A table of the rules."""
+
+    def run(self) -> list[nodes.Node]:
+        """The table."""
+        rows = [f"| {', '.join(f'`{op}`' for op in ops)} | {text} |" for text, ops in axis_rules().items()]
+        return self.parse_text_to_nodes("\n".join(["| operators | divided along |", "|---|---|", *rows]))
+
+
 def write_schemas(app: Sphinx, failure: Exception | None) -> None:
     """Write each schema into the folder `schemas` of the site."""
     if failure is None and app.builder.format == "html":
@@ -207,6 +227,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("command-help", CommandHelp)
     app.add_directive("json-schemas", JsonSchemas)
+    app.add_directive("axis-rules", AxisRules)
     app.connect("build-finished", write_schemas)
     app.connect("missing-reference", resolve)
     app.connect("autodoc-process-docstring", as_prose, priority=400)  # before Napoleon, which is at 500

@@ -13,7 +13,7 @@ from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, print_line, put_text, say_next, settings, writing
 from .plan_options import PlanOptions
-from .shard import Exact, Ranks, Shares, parsed_shares
+from .shard import Discover, Exact, Ranks, Shares, parsed_shares
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -39,6 +39,7 @@ def split(
     ranks: Ranks = None,
     shares: Shares = None,
     exact: Exact = True,
+    discover: Discover = False,
     dim: Dims = None,
     state: States = None,
     report: Annotated[Path | None, Option(metavar="FILE", help="Also draw the cut into an .html file.")] = None,
@@ -60,7 +61,8 @@ def split(
 
     shard_bytes = None if max_shard_size is None else parse_bytes(max_shard_size)
     is_ranked = ranks is not None or shares is not None
-    check_applicable(given_options(options.ctx), {"--exact": "--ranks"}, ["--ranks"] if is_ranked else [])
+    needed = {"--exact": "--ranks", "--discover": "--ranks"}
+    check_applicable(given_options(options.ctx), needed, ["--ranks"] if is_ranked else [])
     if is_ranked and weights == "share":
         raise UsageError("ranks have slices of weights, which can't be shared", hint="leave out --weights share")
     if is_ranked and shard_bytes is not None:
@@ -73,7 +75,7 @@ def split(
     plan = None if planner is None else planner(opened)
     if is_ranked or plan is None:
         mode: Literal["exact", "sum"] = "exact" if exact else "sum"
-        cut = prepare_ranks(division_of(opened, ranks, parsed_shares(shares), mode), output, plan)
+        cut = prepare_ranks(division_of(opened, ranks, parsed_shares(shares), mode, discover=discover), output, plan)
     else:
         cut = prepare(opened, plan, output, weights=weights, max_shard_bytes=shard_bytes, digest=digest)
     if dry_run:

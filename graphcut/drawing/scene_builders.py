@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ..analysis.axes.table import class_rows, few
 from ..analysis.cut_points import Analysis
 from ..core.manifest import MANIFEST, Cascade
 from ..core.text import shell_word
@@ -184,6 +185,10 @@ def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
     yield "outputs", _tensor_list([model.tensors[name] for name in model.graph.writes])
     if analysis.repeat is not None:
         yield "repeats", str(analysis.repeat)
+    sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
+    free = [one for one in analysis.axis_classes if not one.blockers]
+    if rows := class_rows(model, sorted(free, key=lambda one: -sum(sizes[name] for name in one.weights))):
+        yield "divisible", few([f"{row.place} ({row.units} units)" for row in rows], 3)
     wiring = analysis.segments.wiring
     residual = {tensor for row in wiring.residual.values() for tensors in row.values() for tensor in tensors}
     keys, segments = count(len(analysis.key_nodes), "key node"), count(len(analysis.segments.blocks), "segment")

@@ -1,13 +1,12 @@
 """What a rank's copy of a node writes, by the factors of the node."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import AttributeProto, NodeProto
 
 from ..analysis.axes.factors import Bounds, Factor, Parts, Place, Sizes, fixed
 from ..analysis.axes.layouts import segments_of
-from ..analysis.axes.rules import factors_of
 from ..loading.fingerprint import canonical
 from ..loading.operations import Operation, Shape
 from ..loading.slices import Runs, length
@@ -19,6 +18,7 @@ class RankCopy:
     """A copy of a node of the model that reads pieces."""
 
     operation: Operation  #: of the node of the model.
+    factors: Sequence[Factor]  #: of the node of the model.
     node: NodeProto  #: the copy.
     original: NodeProto  #: the node of the model.
     pieces: Mapping[int, Piece]  #: the inputs of which it reads pieces.
@@ -27,7 +27,7 @@ class RankCopy:
 
     def written(self) -> tuple[Factor | None, list[Meaning] | None]:
         """The first factor of the node by which it is divided, and what its outputs are; None if there is none."""
-        for number, factor in enumerate(factors_of(self.operation)):
+        for number, factor in enumerate(self.factors):
             units = self._units(factor)
             if units is not None and (found := self._by(number, factor, units)) is not None:
                 return factor, found

@@ -26,8 +26,8 @@ from typing import Final
 import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
-from ..analysis.axes.factors import Factor
-from ..analysis.axes.rules import PRODUCTS
+from ..analysis.axes.factors import Factor, FoundRule, found_factors
+from ..analysis.axes.rules import PRODUCTS, factors_of
 from ..costs.caches import find_caches
 from ..loading.external_data import COLUMNS_BYTES, ByteRange, Columns, read_at, read_bytes, read_columns, same_bytes
 from ..loading.fingerprint import canonical, head_of, without_values
@@ -54,16 +54,17 @@ class ShardingProof:
     has_sums: bool  #: partial sums are added, so that results differ by rounding.
     #: operators that are divided by columns and multiply two activations: a kernel may then round otherwise.
     rounding: frozenset[str]
+    measured: frozenset[str]  #: operators that are divided by rules that were found by running them.
 
 
-def prove_sharded(model: Model, sharded: Model) -> ShardingProof:
-    """Compare a sharded model with `model`."""
-    return _Comparison(model, sharded).result()
+def prove_sharded(model: Model, sharded: Model, found: Iterable[FoundRule] = ()) -> ShardingProof:
+    """Compare a sharded model with `model`. `found` are rules of operators that have none in the table."""
+    return _Comparison(model, sharded, found).result()
 
 
 class _Comparison:
-    def __init__(self, model: Model, sharded: Model) -> None:
-        self.model, self.sharded = model, sharded
+    def __init__(self, model: Model, sharded: Model, found: Iterable[FoundRule]) -> None:
+        self.model, self.sharded, self.found_factors = model, sharded, found_factors(found)
         self.operations = operations_of(model)
         self.constants = constants_in(model.proto)
         self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
@@ -76,6 +77,7 @@ class _Comparison:
         self.found = Counter[int]()
         self.weight_bytes = 0
         self.rounding: set[str] = set()
+        self.measured: set[str] = set()
 
     def result(self) -> ShardingProof:
         graph = self.sharded.proto.graph
@@ -96,7 +98,7 @@ class _Comparison:
         proof = Proof(tuple(self.objections), len(flow), copies, self.weight_bytes)
         pieces = {name: piece for name, piece in outside.items() if isinstance(piece, Piece) and piece.runs}
         has_sums = any(isinstance(meaning, PartialSum) for meaning in self.meanings.values())
-        return ShardingProof(proof, pieces, has_sums, frozenset(self.rounding))
+        return ShardingProof(proof, pieces, has_sums, frozenset(self.rounding), frozenset(self.measured))
 
     # What is not computed
 
@@ -225,9 +227,11 @@ class _Comparison:
             is_same = inner and self._is_same(node, original)
             written = [Piece(name) for name in original.output if name] if is_same else None
         else:
-            copy = RankCopy(operation, node, original, pieces, changed, frozenset(dropped))
+            factors = (*factors_of(operation), *self.found_factors.get(index, ()))
+            copy = RankCopy(operation, factors, node, original, pieces, changed, frozenset(dropped))
             factor, written = copy.written()
             self._note_rounding(operation, factor)
+            self.measured.update([self.model.graph.nodes[index].op] if index in self.found_factors else [])
         is_again = self.model.graph.nodes[index].is_stateful and (self.found[index] or bool(pieces))
         self.found[index] += bool(written)
         return None if is_again else written

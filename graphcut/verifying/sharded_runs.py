@@ -26,8 +26,9 @@ _ROUNDED_INPUTS: Final = 5e-2
 
 def rounding(model: Model, found: ShardingProof) -> tuple[float, str]:
     """The allowed difference as a fraction of an output's largest value, and why; 0 if bits must be equal."""
+    reasons = []
     if fraction := half_tolerance(model):
-        return fraction, f"the model computes in half precision: differences up to {fraction:g} of a tensor's largest"
+        reasons.append((fraction, "the model computes in half precision"))
     if found.has_sums:
         levels = {
             attribute.i
@@ -36,14 +37,15 @@ def rounding(model: Model, found: ShardingProof) -> tuple[float, str]:
             if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level"
         }
         fraction, more = (_ROUNDED_INPUTS, ", of inputs that 4-bit kernels round") if 4 in levels else (_SUMS, "")
-        return fraction, f"partial sums are added{more}: differences up to {fraction:g} of a tensor's largest"
+        reasons.append((fraction, f"partial sums are added{more}"))
     if found.rounding:
-        ops = ", ".join(sorted(found.rounding))
-        return (
-            _COLUMNS,
-            f"columns of {ops} of two activations are divided: differences up to {_COLUMNS:g} of the largest",
-        )
-    return 0.0, ""
+        reasons.append((_COLUMNS, f"columns of {', '.join(sorted(found.rounding))} of two activations are divided"))
+    if found.measured:
+        ops = ", ".join(sorted(found.measured))
+        reasons.append((_SUMS, f"rules of {ops} were found by running nodes, not proven"))
+    allowed = max((fraction for fraction, _ in reasons), default=0.0)
+    texts = "; ".join(text for _, text in reasons)
+    return allowed, f"{texts}: differences up to {allowed:g} of a tensor's largest value" if reasons else ""
 
 
 def compare_sharded(

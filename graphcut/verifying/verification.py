@@ -15,6 +15,7 @@ from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
+from .found_rules import find_rules
 from .numerical import EXACT, TensorComparison, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
@@ -145,7 +146,8 @@ def _verify_sharded(
     optimized: bool,
     structural_only: bool,
 ) -> Verification:
-    found = prove_sharded(model, sharded)
+    note = sharding_note(sharded.proto)
+    found = prove_sharded(model, sharded, find_rules(model) if note and note.discovered else ())
     ran: _Ran = ((), "", "")
     if found.proof.holds and not structural_only:
         comparing = partial(compare_sharded, model, sharded, found, optimized=optimized)

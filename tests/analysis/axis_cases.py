@@ -59,16 +59,19 @@ def microsoft(
 
 
 _UNARY = """
-Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu
-Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh ThresholdedRelu
+Abs Acos Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg
+Reciprocal Relu Round Selu Sigmoid Sin Sinh Softplus Softsign Sqrt Tan Tanh
 """
-_BINARY = "Add Div Max Mean Min Mul Pow Sub Sum PRelu Greater GreaterOrEqual Less LessOrEqual Equal"
+_BINARY = "Add Div Max Mean Min Mul Pow Sub Sum PRelu Greater GreaterOrEqual Less LessOrEqual"
 _BITWISE = "BitwiseAnd BitwiseOr BitwiseXor"
 _REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+_WIDE = np.array([[3, -4, 0], [-7, 9, 5], [0, np.nan, -np.inf], [6, np.inf, np.nan]], np.float32)
 _BOOL = np.array([[True, False, True], [False, True, True]])
 
 ELEMENTS = [
     *(Case(op, ((4, 3),)) for op in _UNARY.split()),
+    *(Case(op, (_WIDE,)) for op in ["Acosh", "Ceil", "Floor", "IsInf", "IsNaN", "Sign", "ThresholdedRelu"]),
+    Case("Equal", (small(4, 3, most=3), small(3, 1, most=3)[None, :, 0])),
     *(Case(op, ((4, 3, 2), (3, 1))) for op in _BINARY.split()),
     *(Case(op, (small(4, 3), small(4, 1))) for op in _BITWISE.split()),
     *(Case(op, (_BOOL, _BOOL[:1])) for op in ("And", "Or", "Xor")),
@@ -76,8 +79,7 @@ ELEMENTS = [
     Case("BitwiseNot", (small(4, 3),)),
     Case("BitShift", (small(4, 3), small(4, 1, most=3)), {"direction": "LEFT"}),
     Case("Mod", (small(4, 3), small(4, 1) // 2 + 1)),
-    *(Case(op, ((4, 3),)) for op in ("IsInf", "IsNaN")),
-    Case("Cast", ((4, 3),), {"to": 7}),
+    Case("Cast", (_WIDE,), {"to": 9}),
     Case("CastLike", ((4, 3), np.array([1.0, 2.0]))),
     Case("Clip", ((4, 3), np.float32(-1), np.float32(1)), constants=(1, 2)),
     Case("Dropout", ((4, 3),)),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import graphcut
+from graphcut.analysis.axes.rules import RULES
 from graphcut.cli.application import app
 
 from pages import ROOT
@@ -50,6 +51,7 @@ def test_the_site_is_built_without_a_warning_and_is_complete(tmp_path: Path) -> 
     pages_load_nothing_from_the_network(tmp_path)
     every_schema_is_a_file(tmp_path)
     every_command_is_described(tmp_path)
+    every_rule_is_in_the_table(tmp_path)
 
 
 def pages_load_nothing_from_the_network(site: Path) -> None:
@@ -62,6 +64,17 @@ def pages_load_nothing_from_the_network(site: Path) -> None:
         assert [url for url in loaded.urls if re.match(r"(https?:)?//", url)] == [], page
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import\s", style.read_text(encoding="utf-8")), style
+
+
+def every_rule_is_in_the_table(site: Path) -> None:
+    from generated import axis_rules
+
+    page = (site / "explanation" / "sharding.html").read_text(encoding="utf-8")
+    table = re.findall(r"<tr[^>]*>(.*?)</tr>", page.partition('id="rules"')[2].partition("</table>")[0], re.DOTALL)
+    assert len(table) == 1 + len(axis_rules())
+    operators = "".join(row.partition("</td>")[0] for row in table)
+    assert sorted(re.findall(r'<span class="pre">(.*?)</span></code>', operators)) == sorted(RULES)
+    assert all(axis_rules())
 
 
 def every_schema_is_a_file(site: Path) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Final, NamedTuple
 
-from ...core.graph import Graph
 from ...core.wiring import BITS
-from ...loading.operations import Operation, Shape
-from .factors import Factor, Place, fixed
+from ...loading.model import Model
+from ...loading.operations import Operation, Shape, constants_in
+from ...loading.shape_inference import tensor_of_initializer
+from .factors import Factor, FoundRule, Place, fixed, found_factors
 from .layouts import Layout, common_layouts
 from .rules import PRODUCTS, factors_of
 
@@ -64,23 +65,25 @@ class AxisAnalysis:
 
     def __init__(
         self,
-        graph: Graph,
+        model: Model,
         operations: Sequence[Operation],
-        constants: Mapping[str, str],
         *,
         contracts: bool,
         detached: AbstractSet[int] = frozenset(),
+        found: Iterable[FoundRule] = (),
     ) -> None:
         """Find the classes.
 
         Args:
-            graph: the graph.
+            model: the model.
             operations: the operation of each node.
-            constants: the dtype of each constant.
             contracts: contracted factors belong to classes. Otherwise what they read is needed whole there.
             detached: nodes whose outputs are joined at once, so that their classes don't depend on readers.
+            found: rules of operators that have none in the table.
         """
-        self._graph, self._operations, self._constants = graph, operations, constants
+        self._graph, self._operations, self._found = model.graph, operations, found_factors(found)
+        constants = constants_in(model.proto).items()
+        self._constants = {name: tensor_of_initializer(value).dtype for name, value in constants}
         self._contracts, self._detached = contracts, detached
         self._parent: dict[_Axis, _Axis] = {}
         self._members: list[_Member] = []
@@ -92,7 +95,7 @@ class AxisAnalysis:
 
     def _add(self, node: int, operation: Operation) -> None:
         graph_node = self._graph.nodes[node]
-        factors = () if graph_node.is_stateful else factors_of(operation)
+        factors = () if graph_node.is_stateful else (*factors_of(operation), *self._found.get(node, ()))
         divided: set[_Axis] = set()
         for factor in factors:
             axes = tuple(self._axes(node, operation, factor))
@@ -160,7 +163,7 @@ class AxisAnalysis:
         """Whether it divides a constant that the node multiplies by."""
         operation, constant = self._operations[member.node], self._graph.nodes[member.node]
         names = {*constant.weights, *constant.constants}
-        return operation.op in PRODUCTS and any(
+        return (operation.op in PRODUCTS or member.node in self._found) and any(
             operation.inputs[place.slot] in names and len(operation.reads[place.slot] or ()) > 1
             for place in member.factor.reads
         )

@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple
 from ...core.errors import UsageError
 from ...core.product import Product
 from ...loading.model import Model
-from ...loading.operations import Operation, constants_in, operations_of
-from ...loading.shape_inference import tensor_of_initializer
+from ...loading.operations import Operation, operations_of
 from ...loading.slices import Runs
 from .classes import AxisAnalysis, AxisClass, Blocker, Use
-from .factors import Factor
+from .factors import Factor, FoundRule, found_factors
 from .layouts import Layout
 from .rules import PRODUCTS
 
@@ -68,6 +67,7 @@ class Division(Product):
     state_pairs: tuple[tuple[str, str], ...]  #: the states of the model: inputs, and the outputs that become them.
     #: the nodes that multiply by a weight and are in no class that is divided, unless alone; each with the reason.
     alone: Mapping[int, Blocker]
+    found: tuple[FoundRule, ...] = ()  #: rules of operators that have none in the table.
 
     @cached_property
     def class_of(self) -> Mapping[int, int]:
@@ -174,15 +174,10 @@ class Division(Product):
         return round(total), is_exact
 
 
-def products_of(model: Model, operations: Sequence[Operation]) -> tuple[int, ...]:
-    """The nodes that multiply by a weight: what sharding divides, where it can."""
-    graph = model.graph
-    return tuple(i for i in graph.flow if is_product(operations[i].op) and graph.weights_of(i))
-
-
-def is_product(op: str) -> bool:
-    """Whether an operator multiplies by weights."""
-    return op in PRODUCTS or op in _WITHOUT_RULE
+def products_of(model: Model, operations: Sequence[Operation], found: Iterable[FoundRule] = ()) -> tuple[int, ...]:
+    """The nodes that multiply by a weight, or have a found rule and a weight: what sharding divides, where it can."""
+    graph, known, own = model.graph, PRODUCTS | _WITHOUT_RULE, found_factors(found)
+    return tuple(i for i in graph.flow if (operations[i].op in known or i in own) and graph.weights_of(i))
 
 
 _WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})
@@ -190,7 +185,12 @@ _WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})
 
 
 def divide(
-    model: Model, shares: Sequence[int], mode: Mode = "exact", *, states: Iterable[tuple[str, str]] = ()
+    model: Model,
+    shares: Sequence[int],
+    mode: Mode = "exact",
+    *,
+    states: Iterable[tuple[str, str]] = (),
+    found: tuple[FoundRule, ...] = (),
 ) -> Division:
     """Divide what can be divided among ranks.
 
@@ -204,6 +204,7 @@ def divide(
             is next to its share.
         mode: how contracted axes are joined.
         states: the inputs that become outputs, and these outputs.
+        found: rules of operators that have none in the table.
 
     Raises:
         UsageError: there are fewer than two ranks, or a share is negative.
@@ -215,15 +216,14 @@ def divide(
             hint="give two ranks or more, each with a share such as 3:1:1:1",
         )
     operations = operations_of(model)
-    constants = {name: tensor_of_initializer(value).dtype for name, value in constants_in(model.proto).items()}
     alone: dict[int, Blocker] = {}
     for _ in range(2):
-        analysis = AxisAnalysis(model.graph, operations, constants, contracts=mode == "sum", detached=alone.keys())
+        analysis = AxisAnalysis(model, operations, contracts=mode == "sum", detached=alone.keys(), found=found)
         classes = tuple(_choose(model, analysis.classes, shares))
         if not alone:
             taken = {node for divided in classes for node in divided.factors}
-            alone = _reasons(analysis.classes, [n for n in products_of(model, operations) if n not in taken])
-    return Division(model, operations, mode, shares, classes, analysis, tuple(states), alone)
+            alone = _reasons(analysis.classes, [n for n in products_of(model, operations, found) if n not in taken])
+    return Division(model, operations, mode, shares, classes, analysis, tuple(states), alone, found)
 
 
 def _reasons(classes: Sequence[AxisClass], nodes: Iterable[int]) -> dict[int, Blocker]:

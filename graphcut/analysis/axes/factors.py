@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
+from ...core.text import printable
+from ...core.units import count
 from ...core.wiring import Dim
 from ...loading.operations import Operation, Shape
 
@@ -62,6 +64,32 @@ class Factor:
     def is_contracted(self) -> bool:
         """Whether outputs are summed."""
         return not self.writes
+
+
+@dataclass(frozen=True)
+class FoundRule:
+    """What running an operator without a rule showed (see `verifying.found_rules`)."""
+
+    op: str  #: the operator, as in `Node.op`.
+    nodes: tuple[int, ...]  #: the nodes for which it holds.
+    factors: tuple[Factor, ...]  #: along what they can be divided; empty if nothing was found.
+    problem: str = ""  #: why it could not be run; empty if it was.
+
+    def __str__(self) -> str:
+        found = "; ".join(map(_text, self.factors)) or self.problem or "can't be divided"
+        return printable(f"{self.op} ({count(len(self.nodes), 'node')}): {found}")
+
+
+def _text(factor: Factor) -> str:
+    reads = [f"axis {place.axis} of input {place.slot}" for place in factor.reads]
+    writes = [f"axis {place.axis} of output {place.slot}" for place in factor.writes]
+    read = ", ".join([*reads, *(f"attribute {name}" for name in factor.counts)])
+    return f"{read} \N{RIGHTWARDS ARROW} {', '.join(writes) or 'a sum'} ({factor.units} units)"
+
+
+def found_factors(rules: Iterable[FoundRule]) -> dict[int, tuple[Factor, ...]]:
+    """The factors of each node for which some were found."""
+    return {node: rule.factors for rule in rules if rule.factors for node in rule.nodes}
 
 
 Rule = Callable[[Operation], Iterable[Factor]]

@@ -19,6 +19,7 @@ from ...loading.external_data import write_data
 from ...loading.fingerprint import graph_digest
 from ...loading.model import Model, ModelLike, load
 from ...loading.slices import SHARDED, ShardingNote
+from ...verifying.found_rules import find_rules
 from ..merging import INLINE_BYTES, check_targets
 from .rewriting import ShardedGraph, sharded_graph
 from .weight_files import Storage, fill_slices, place_weights
@@ -45,7 +46,8 @@ class Sharding(Product):
     def modes(self) -> tuple[Division, Division]:
         """The division, and the one in the other mode, to compare what they exchange."""
         own = self.division
-        return own, divide_model(own.model, own.shares, "sum" if own.mode == "exact" else "exact")
+        other: Mode = "sum" if own.mode == "exact" else "exact"
+        return own, divide(own.model, own.shares, other, states=own.state_pairs, found=own.found)
 
     @property
     def divided_share(self) -> float:
@@ -53,7 +55,7 @@ class Sharding(Product):
         return self.divided_product_bytes / self.product_bytes if self.product_bytes else 0.0
 
 
-def shard(
+def shard(  # noqa: PLR0913 - independent settings
     model: ModelLike,
     output: str | Path | None = None,
     *,
@@ -61,6 +63,7 @@ def shard(
     shares: Sequence[int] | None = None,
     mode: Mode = "exact",
     weights: Storage = "copy",
+    discover: bool = False,
     force: bool = False,
 ) -> Sharding:
     """Write a model in which every layer that can be divided stands once for each rank (tensor parallelism).
@@ -80,6 +83,7 @@ def shard(
             are divided; no sum is. `sum`: such a node computes partial sums, which are added.
         weights: `copy`: the sharded model has all its weights. `share`: weights and slices that are ranges of the
             model's files refer to them; the sharded model must then be in the model's folder.
+        discover: find rules of operators that have none by running them in ONNX Runtime, and use them.
         force: overwrite an existing file.
 
     Raises:
@@ -89,7 +93,7 @@ def shard(
     model = load(model)
     output = _output_path(model, output, weights)
     mend(output.absolute().parent, output.name)
-    division = division_of(model, ranks, shares, mode)
+    division = division_of(model, ranks, shares, mode, discover=discover)
     data = output.with_name(f"{output.name}.data")
     check_targets([output, data], [model.path, *(file for file, _ in model.data.values())], force=force)
     graph = sharded_graph(division)
@@ -113,13 +117,17 @@ def shard(
     return sharding
 
 
-def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, mode: Mode) -> Division:
+def division_of(
+    model: Model, ranks: int | None, shares: Sequence[int] | None, mode: Mode, *, discover: bool = False
+) -> Division:
     """How a model is divided among ranks.
 
     Raises:
         UsageError: the ranks or shares make no sense, or nothing can be divided.
     """
-    division = divide_model(model, _shares(ranks, shares), mode)
+    states = [(cache.past, cache.present) for cache in find_caches(model)]
+    found = find_rules(model) if discover else ()
+    division = divide(model, _shares(ranks, shares), mode, states=states, found=found)
     if not division.classes:
         raise UsageError(
             f"no layer of {model.path.name} can be divided",
@@ -131,13 +139,9 @@ def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, m
 def write_note_of(division: Division, proto: ModelProto, folder: Path) -> None:
     """Say in the metadata of a sharded model, which is to be in `folder`, what it is a sharded form of."""
     model = division.model
-    note = ShardingNote(model.path_from(folder), graph_digest(model.proto), division.shares, division.mode)
+    digest, has_found = graph_digest(model.proto), any(rule.factors for rule in division.found)
+    note = ShardingNote(model.path_from(folder), digest, division.shares, division.mode, has_found)
     proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())
-
-
-def divide_model(model: Model, shares: Sequence[int], mode: Mode = "exact") -> Division:
-    """How `shard` divides a model."""
-    return divide(model, shares, mode, states=[(cache.past, cache.present) for cache in find_caches(model)])
 
 
 def _shares(ranks: int | None, shares: Sequence[int] | None) -> tuple[int, ...]:
@@ -168,7 +172,8 @@ def _output_path(model: Model, output: str | Path | None, weights: Storage) -> P
 def _summary(division: Division, graph: ShardedGraph, output: Path) -> Sharding:
     model = division.model
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
-    products = {w for node in products_of(model, division.operations) for w in model.graph.weights_of(node)}
+    nodes = products_of(model, division.operations, division.found)
+    products = {weight for node in nodes for weight in model.graph.weights_of(node)}
     return Sharding(
         path=output,
         division=division,

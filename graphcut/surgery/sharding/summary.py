@@ -2,58 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from ...analysis.axes.division import DividedClass, Division
+from ...analysis.axes.division import Division
+from ...analysis.axes.table import aligned, class_rows
 from ...core.text import printable
 from ...core.units import count, size
-from ...loading.model import Model
 from .sharding import Sharding
-
-_Row = tuple[str, ...]
 
 
 def describe(sharding: Sharding) -> list[str]:
     """The axes that are divided, the share of weights, what is replicated, and the exchanges of either mode."""
     division = sharding.division
+    classes = (replace(divided.axes, factors=divided.factors) for divided in division.classes)
     by_rank = ", ".join(size(number) for number in sharding.rank_bytes)
     return [
-        *_table([("divided", "units", "nodes", "weights"), *_classes(division)]),
+        *aligned([("divided", "units", "nodes", "weights"), *(row[:4] for row in class_rows(division.model, classes))]),
         f"divided: {sharding.divided_share:.1%} of the weights that nodes multiply by ({size(sharding.product_bytes)})",
         f"weights of the ranks: {by_rank}; replicated: {size(sharding.replicated_bytes)}",
         *_not_divided(division),
-        *_table([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(sharding)]),
+        *(f"found by running: {rule}" for rule in division.found),
+        *aligned([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(sharding)]),
     ]
-
-
-def _table(rows: list[_Row]) -> Iterator[str]:
-    """Aligned columns: the first one to the left, numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        yield "  ".join(cells)
-
-
-def _classes(division: Division) -> Iterator[_Row]:
-    """A row for the classes that are alike: of the same place in repeated modules, with as many units and nodes."""
-    sizes = {name: weight.bytes for name, weight in division.model.graph.weights.items()}
-    rows: Counter[_Row] = Counter()
-    for divided in division.classes:
-        weights = sum(sizes[name] for name in divided.axes.weights)
-        rows[_place(division.model, divided), str(divided.axes.units), str(len(divided.factors)), size(weights)] += 1
-    for (place, *cells), number in rows.items():
-        yield (f"{number} \N{MULTIPLICATION SIGN} {place}" if number > 1 else place), *cells
-
-
-def _place(model: Model, divided: DividedClass) -> str:
-    """What the modules of the products of a class have in common, with * for numbers; else the name of the first."""
-    nodes = [model.graph.nodes[node] for node in divided.axes.products if node in divided.factors]
-    steps = list(zip(*(node.module.split("/") for node in nodes), strict=False))
-    equal = next((i for i, step in enumerate(steps) if len(set(step)) > 1), len(steps))
-    common = "/".join(step[0] for step in steps[:equal])
-    return printable(re.sub(r"\d+", "*", common or nodes[0].name))
 
 
 def _not_divided(division: Division) -> Iterator[str]:
@@ -64,7 +36,7 @@ def _not_divided(division: Division) -> Iterator[str]:
         yield f"{what}: {count(number, 'node')} {printable(op)}, because of {printable(reason)}"
 
 
-def _exchanges(sharding: Sharding) -> Iterable[_Row]:
+def _exchanges(sharding: Sharding) -> Iterable[tuple[str, ...]]:
     for one in sharding.modes:
         received, is_exact = one.received_bytes
         name = f"{one.mode} (as written)" if one is sharding.division else one.mode

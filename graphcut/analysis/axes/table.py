@@ -1,0 +1,91 @@
+"""Axis classes as rows of text; those of repeated layers, which are alike, are one row."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from ...core.text import printable
+from ...core.units import size
+from ...loading.model import Model
+from .classes import AxisClass
+
+_MOST: Final = 2  #: names in a list.
+_LONGEST: Final = 32  #: characters of a name.
+_NUMBER: Final = re.compile(r"[0-9][0-9.,]*( [KMGT]?i?B)?")
+
+
+class ClassRow(NamedTuple):
+    """Axis classes that are alike."""
+
+    place: str  #: how many, and the modules of their products, with * for numbers.
+    units: str  #: how many units each has.
+    nodes: str  #: how many nodes each divides.
+    weights: str  #: the bytes of the weights of each.
+    blocked: str  #: the operators that block them.
+    axes: str  #: their weights, each with its axis.
+
+
+def class_rows(model: Model, classes: Iterable[AxisClass]) -> list[ClassRow]:
+    """A row for the classes of the same place in repeated modules that have as many units and nodes."""
+    sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
+    rows: Counter[ClassRow] = Counter()
+    for one in classes:
+        weights = size(sum(sizes[name] for name in one.weights))
+        numbers = str(one.units), str(len(one.factors)), weights
+        rows[ClassRow(_place(model, one), *numbers, _blocked(one), _axes(one))] += 1
+    return [
+        row._replace(place=f"{number} \N{MULTIPLICATION SIGN} {row.place}" if number > 1 else row.place)
+        for row, number in rows.items()
+    ]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns: the first one and texts to the left, numbers to the right."""
+    for row in rows:
+        cells = []
+        for i, cell in enumerate(row):
+            column = [other[i] for other in rows]
+            is_number = all(_NUMBER.fullmatch(text) for text in column[1:])
+            width = max(map(len, column))
+            cells.append(cell.rjust(width) if is_number else cell.ljust(width))
+        yield "  ".join(cells).rstrip()
+
+
+def _place(model: Model, one: AxisClass) -> str:
+    """What the modules of the products of a class have in common; else the name of the first."""
+    nodes = [model.graph.nodes[node] for node in one.products if node in one.factors]
+    return _alike("/".join(_common([node.module.split("/") for node in nodes])) or nodes[0].name)
+
+
+def _common(lists: Sequence[Sequence[str]]) -> list[str]:
+    """The first elements, as far as they are equal."""
+    return [step[0] for step in takewhile(lambda step: len(set(step)) == 1, zip(*lists, strict=False))]
+
+
+def _axes(one: AxisClass) -> str:
+    """The weights without the modules that all of them are in; equal ones are counted."""
+    axes = {use.tensor: layout.axis for use, layout in one.layouts.items() if use.tensor in one.weights}
+    before = len("".join(_common([re.split(r"(?<=[./])", name)[:-1] for name in axes])))
+    return _counted(f"{_alike(name[before:])}[{axis}]" for name, axis in axes.items())
+
+
+def _blocked(one: AxisClass) -> str:
+    return _counted(printable(blocker.reason) for blocker in one.blockers)
+
+
+def _counted(texts: Iterable[str]) -> str:
+    found = [f"{n} \N{MULTIPLICATION SIGN} {text}" if n > 1 else text for text, n in Counter(texts).items()]
+    return few(found)
+
+
+def few(texts: Sequence[str], most: int = _MOST) -> str:
+    """The first texts, and how many more there are."""
+    return ", ".join([*texts[:most], *([f"{len(texts) - most} more"] if len(texts) > most else [])])
+
+
+def _alike(name: str) -> str:
+    """A name with * for numbers between separators; of a long one, its end."""
+    text = re.sub(r"(?<![0-9A-Za-z])\d+(?![0-9A-Za-z])", "*", name)
+    return printable(text if len(text) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + text[1 - _LONGEST :])

@@ -1,0 +1,149 @@
+"""Rules of operators that have none in the table: found by running each of them, and kept in a folder of the user.
+
+What was found for a node holds for all nodes with the same operator, attributes, types and shapes, for the same version
+of ONNX Runtime. So it is a file named by the digest of these, in `cache_folder()`, which has at most 1,000 files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from ..analysis.axes.factors import Factor, FoundRule, Place
+from ..analysis.axes.rules import RULES
+from ..core.errors import GraphcutError, RunError
+from ..core.wiring import BITS, Tensor
+from ..inputs.searching import find_accepted_inputs
+from ..loading.model import Model, read_model
+from ..loading.operations import Operation, constants_in, operations_of
+from ..loading.shape_inference import tensor_of_initializer, type_proto
+from ..loading.subgraphs import callee_key, has_subgraphs
+from .operator_runs import Array, OperatorRuns
+
+MOST_FILES: Final = 1000
+_FORMAT: Final = b"graphcut axis rules 1 "
+_Axes = tuple[tuple[int, int], ...]
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of the cache."""
+
+    problem: str
+    factors: tuple[tuple[int, _Axes, _Axes, tuple[str, ...]], ...]
+
+
+def find_rules(model: Model) -> tuple[FoundRule, ...]:
+    """Run each operator of a model that has no rule, unless it was run before."""
+    found: dict[str, tuple[str, ModelProto, list[int]]] = {}
+    constants = constants_in(model.proto)
+    types = {name: tensor_of_initializer(tensor) for name, tensor in constants.items()} | {**model.tensors}
+    operations = operations_of(model)
+    for index in model.graph.flow:
+        node, operation = model.graph.nodes[index], operations[index]
+        proto = model.proto.graph.node[index]
+        if operation.op in {*RULES, "Shape"} or has_subgraphs(proto) or node.is_stateful:
+            continue
+        if alone := _alone(model, proto, operation, constants, types):
+            key = _FORMAT + ort.__version__.encode() + alone.SerializeToString(deterministic=True)
+            found.setdefault(hashlib.sha256(key).hexdigest(), (node.op, alone, []))[2].append(index)
+    return tuple(_rule(digest, *one) for digest, one in found.items())
+
+
+def _rule(digest: str, op: str, alone: ModelProto, nodes: Sequence[int]) -> FoundRule:
+    file = cache_folder() / "axis-rules" / f"{digest}.json"
+    try:
+        record = msgspec.json.decode(file.read_bytes(), type=_Record)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        record = _run(alone)
+        _keep(file, record)
+    factors = tuple(
+        Factor(units, tuple(Place(*one) for one in reads), tuple(Place(*one) for one in writes), counts)
+        for units, reads, writes, counts in record.factors
+    )
+    return FoundRule(op, tuple(nodes), factors, record.problem)
+
+
+def _alone(
+    model: Model,
+    proto: NodeProto,
+    operation: Operation,
+    constants: Mapping[str, TensorProto],
+    types: Mapping[str, Tensor],
+) -> ModelProto | None:
+    """A node as a model of its own, whose inputs are all but small constants; None if a type is unknown."""
+    made = ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
+    made.functions.extend(model.proto.functions if callee_key(proto) in model.functions else ())
+    own = made.graph.node.add(op_type=proto.op_type, domain=proto.domain, overload=proto.overload)
+    own.attribute.extend(proto.attribute)
+    own.input.extend(name and f"x{slot}" for slot, name in enumerate(proto.input))
+    own.output.extend(name and f"y{slot}" for slot, name in enumerate(proto.output))
+    made.graph.output.extend(ValueInfoProto(name=name) for name in own.output if name)
+    symbols: dict[str, str] = {}  # names of other nodes, so that nodes that are alike give the same model
+    for slot, (name, shape) in enumerate(zip(operation.inputs, operation.reads, strict=True)):
+        if slot in operation.values:
+            made.graph.initializer.add().CopyFrom(constants[name])
+            made.graph.initializer[-1].name = f"x{slot}"
+        elif name:
+            if shape is None or name not in types or types[name].dtype not in BITS:
+                return None
+            dims = tuple(symbols.setdefault(d, f"d{len(symbols)}") if isinstance(d, str) else d for d in shape)
+            kind = type_proto(Tensor(name=name, dtype=types[name].dtype, shape=dims))
+            made.graph.input.add(name=f"x{slot}", type=kind)
+    return made
+
+
+def _run(alone: ModelProto) -> _Record:
+    copy = ModelProto()
+    copy.CopyFrom(alone)
+    runs = OperatorRuns(alone)
+    try:
+        accepted = find_accepted_inputs(read_model(Path("operator.onnx"), copy), lambda feeds: runs.run(arrays(feeds)))
+        if accepted.refusal:
+            return _Record(f"ONNX Runtime refuses generated inputs: {accepted.refusal}", ())
+        factors = runs.factors([arrays(feeds) for feeds in accepted.feeds])
+    except GraphcutError as error:
+        return _Record(str(error), ())
+    return _Record("", tuple((f.units, _axes(f.reads), _axes(f.writes), f.counts) for f in factors))
+
+
+def _axes(places: Iterable[Place]) -> _Axes:
+    return tuple((place.slot, place.axis) for place in places)
+
+
+def arrays(feeds: Mapping[str, object]) -> dict[str, Array]:
+    """The inputs as arrays.
+
+    Raises:
+        RunError: numpy has no arrays of their type.
+    """
+    if not all(isinstance(value, np.ndarray) for value in feeds.values()):
+        raise RunError("an input has a type that arrays can't have")
+    return {name: np.asarray(value) for name, value in feeds.items()}
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/graphcut`; by default `~/.cache/graphcut`, on macOS `~/Library/Caches/graphcut`."""
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or default) / "graphcut"
+
+
+def _keep(file: Path, record: _Record) -> None:
+    """Write a file of the cache, and delete the oldest of too many. A folder that can't be written is no error."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_bytes(msgspec.json.encode(record))
+        new.replace(file)
+        files = sorted(file.parent.iterdir(), key=lambda one: one.stat().st_mtime_ns)
+        for old in files[:-MOST_FILES]:
+            old.unlink()
