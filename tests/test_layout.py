@@ -19,12 +19,12 @@ from graphcut import demos
 PACKAGE = Path(graphcut.__file__).parent
 LAYERS = (
     {"core"},
-    {"loading", "running", "exporting"},
+    {"loading", "running"},
     {"costs", "demos", "inputs"},
     {"analysis"},
     {"planning", "verifying"},
     {"surgery", "simulating"},
-    {"benchmarking", "model_splitter"},
+    {"benchmarking", "exporting", "model_splitter"},
     {"drawing"},
     {"__init__", "cli"},
     {"__main__"},

@@ -32,6 +32,7 @@ _Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 _LEGENDS: Final[Mapping[Callable[..., None], Mapping[str, Mapping[str, str]]]] = {
     demo.demo: {"Demos": DEMOS},
     bench.bench: {"Ways": way_descriptions()},
+    export.export: {"Formats": export.FORMATS},
 }
 """What the help of a command explains after its options."""
 

@@ -1,23 +1,54 @@
 """A folder of files that an export writes as a whole, or not at all."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from ..core.atomic_files import mend, replace_files, scratch_folder
-from ..core.errors import GraphcutError, UsageError
+from ..core.errors import CascadeError, GraphcutError, UsageError
+from ..core.manifest import MANIFEST, Cascade, wrong_sizes
+
+PARTS: Final = "part-*.onnx*"
+"""The names of parts and of what belongs to them, as a pattern."""
+
+Content = bytes | Path | Callable[[Path], object]
+"""What is written into a file: bytes, a copy of a file, or what a function writes when it is given the path."""
+
+
+def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
+    """The manifest, the parts and their data files, by their names in the folder that is written.
+
+    Args:
+        cascade: the cascade.
+        for_each: why each part must have its weights for itself, if it must.
+
+    Raises:
+        UsageError: the parts share the weights of their model, and `for_each` says why they must not.
+        CascadeError: a file is missing or was changed.
+    """
+    if for_each and cascade.manifest.weights == "share":
+        message = f"the parts in {cascade.root} share the weights of their model: {for_each}"
+        raise UsageError(message, hint="split the model again with --weights copy")
+    files = {MANIFEST: cascade.path}
+    for part in cascade.parts:
+        for problem in wrong_sizes(cascade, part):
+            raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
+        files |= {name: cascade.root / name for name in (part.file, *part.data)}
+    return files
 
 
 def write_folder(
-    folder: str | Path, files: Mapping[str, bytes | Path], *, is_own: Callable[[str], bool], what: str, force: bool
+    folder: str | Path, files: Mapping[str, Content], *, own: Collection[str] = (), what: str, force: bool
 ) -> list[Path]:
-    """Write files into a folder: bytes, or a copy of a file.
+    """Write files into a folder.
 
     Args:
         folder: a new folder, or with `force` one with such files, which is replaced as a whole.
-        files: the content of each file, by its path in the folder.
-        is_own: whether a file with this path may be replaced.
+        files: the content of each file, by its path in the folder, in the order in which they are written.
+        own: patterns of other paths that may be replaced, too.
         what: what these files are, for messages.
         force: replace an existing folder.
 
@@ -31,7 +62,7 @@ def write_folder(
     folder = Path(folder)
     place = (folder.absolute().parent, folder.name)
     mend(*place)
-    check_target = partial(_check_target, folder, is_own=is_own, what=what, force=force)
+    check_target = partial(_check_target, folder, own={*files, *own}, what=what, force=force)
     check_target(folder)
     try:
         with scratch_folder(*place) as scratch:
@@ -40,24 +71,33 @@ def write_folder(
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(content, Path):
                     shutil.copyfile(content, new / name)
-                else:
+                elif isinstance(content, bytes):
                     (new / name).write_bytes(content)
+                else:
+                    content(new / name)
             check = partial(check_target, scratch / "old" / folder.name)
             replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=check)
     except OSError as error:
         raise GraphcutError(
             f"writing {folder} failed: {error.strerror or error}", hint="nothing was changed"
         ) from error
-    return [folder / name for name in sorted(files)]
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _check_target(folder: Path, place: Path, *, is_own: Callable[[str], bool], what: str, force: bool) -> None:
+def _check_target(folder: Path, place: Path, *, own: Collection[str], what: str, force: bool) -> None:
     """Check what is in `folder`, which may have been moved to `place`."""
     if place.exists() and not place.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder with -o")
-    existing = sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) if place.is_dir() else []
+    files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())
+    existing = sorted(path.relative_to(place).as_posix() for path in files)
     for name in existing:
-        if not is_own(name):
+        if name not in own and not any(_matches(name, pattern) for pattern in own):
             raise UsageError(f"{folder} contains {name!r}, which is not {what}", hint="choose a new folder with -o")
     if existing and not force:
         raise UsageError(f"{folder} already exists", hint="choose another folder with -o, or add --force")
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """As fnmatch; but `*` stands for one folder or file."""
+    names, patterns = name.split("/"), pattern.split("/")
+    return len(names) == len(patterns) and all(map(fnmatch, names, patterns))

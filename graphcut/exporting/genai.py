@@ -10,7 +10,7 @@ A stage may have session options of its own: those of the device that the part w
 inputs, such as `position_ids`, which no stage may write. A boundary tensor with such a name gets another one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 import onnx
 
-from ..core.errors import CascadeError, UsageError
-from ..core.manifest import Cascade, CascadeLike, Host, Part, open_cascade
-from .folders import write_folder
+from ..core.errors import UsageError
+from ..core.manifest import MANIFEST, Cascade, CascadeLike, Host, Part, open_cascade
+from .folders import PARTS, Content, cascade_files, write_folder
 
 CONFIG: Final = "genai_config.json"
 _COPIED: Final = ("*token*.json", "*.model", "vocab.*", "merges.txt", "chat_template.*", "generation_config.json")
@@ -48,49 +48,22 @@ def export_genai(
 ) -> list[Path]:
     """Write a pipeline of ONNX Runtime GenAI.
 
-    Args:
-        cascade: the cascade of a language model, or its path.
-        folder: a new folder, or with `force` one with such a pipeline, which is replaced as a whole.
-        model: the model that was cut, beside `genai_config.json` and its tokenizer; by default as the manifest says.
-        force: replace an existing pipeline.
-
-    Returns:
-        The files, sorted by name.
-
-    Raises:
-        UsageError: the model has no `genai_config.json`, or one that does not fit it; `folder` exists, or contains
-            other files.
-        CascadeError: a file of the cascade is missing.
-        GraphcutError: writing failed.
+    `model` is the model that was cut, beside `genai_config.json` and its tokenizer; by default as the manifest says.
+    One without such a file, or with one that does not fit the cascade, is refused (UsageError).
     """
     cascade = open_cascade(cascade)
     home = Path(model or cascade.source).parent
     config = _config_at(home)
     renamed = _new_names(cascade, config)
-    files: dict[str, bytes | Path] = {
+    files: dict[str, Content] = {
         path.name: path for path in home.iterdir() if any(fnmatch(path.name, pattern) for pattern in _COPIED)
     }
+    files |= {name: path for name, path in cascade_files(cascade).items() if name != MANIFEST}
     for part in cascade.parts:
-        for name in (part.file, *part.data):
-            files[name] = _existing(cascade, name)
         if own := {old: new for old, new in renamed.items() if old in {*part.reads, *part.writes}}:
             files[part.file] = _with_names(cascade.root / part.file, own)
     files[CONFIG] = msgspec.json.format(msgspec.json.encode(_pipeline(config, cascade, renamed)), indent=4) + b"\n"
-    owned = {*files, CONFIG}
-    return write_folder(
-        folder, files, is_own=lambda name: _is_own(name, owned), what="a file of such a pipeline", force=force
-    )
-
-
-def _is_own(name: str, files: Iterable[str]) -> bool:
-    return name in files or fnmatch(name, "part-*.onnx*") or any(fnmatch(name, pattern) for pattern in _COPIED)
-
-
-def _existing(cascade: Cascade, name: str) -> Path:
-    path = cascade.root / name
-    if not path.is_file():
-        raise CascadeError(f"{path} is missing", hint="split the model again")
-    return path
+    return write_folder(folder, files, own=(PARTS, *_COPIED), what="a file of such a pipeline", force=force)
 
 
 def _config_at(home: Path) -> dict[str, Any]:

@@ -19,7 +19,6 @@ Indices are those of the outputs in the ONNX file; inputs must be fed by name.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from re import fullmatch
 from typing import Final
 
 import msgspec
@@ -31,10 +30,7 @@ Map = dict[str, dict[str, list[int]]]
 """`map[source][target]` is the indices, among the outputs of module `source`, of the tensors that `target` reads."""
 
 SIZES: Final = "model_output_mem_size.json"
-_OWN_FILES: Final = (
-    r"(sender|receiver)_(seq|res)_dep_map\.json|model_(input|output)_names\.json|model_output_mem_size\.json"
-    r"|module\d+(/module_name_\d+\.json)?"
-)
+_OWN_FILES: Final = (SIZES, "module[0-9]*/module_name_[0-9]*.json")
 
 
 def export_lingualinked(
@@ -44,31 +40,16 @@ def export_lingualinked(
     sizes: Mapping[str, tuple[int, bool]] | None = None,
     force: bool = False,
 ) -> list[Path]:
-    """Write the maps of `cascade` into `folder`; the parts stay where they are.
+    """Write the maps of `cascade`; the parts stay where they are.
 
-    Args:
-        cascade: the cascade or its path.
-        folder: a new folder, or with `force` one with such maps, which is replaced as a whole.
-        sizes: bytes of each tensor, and whether that is exact (`Model.tensor_bytes`); by default by the types and dims
-            of the manifest. If one is not exact, `model_output_mem_size.json` is left out.
-        force: replace existing maps.
-
-    Returns:
-        The files, sorted by name.
-
-    Raises:
-        UsageError: `folder` exists, or contains other files.
-        GraphcutError: writing failed.
+    `sizes` are the bytes of each tensor, and whether that is exact (`Model.tensor_bytes`); by default by the types and
+    dims of the manifest. If one is not exact, `model_output_mem_size.json` is left out.
     """
     content = {
         name: msgspec.json.format(msgspec.json.encode(one), indent=1) + b"\n"
         for name, one in _files(open_cascade(cascade), sizes)
     }
-    return write_folder(folder, content, is_own=_is_own, what="a map of LinguaLinked", force=force)
-
-
-def _is_own(name: str) -> bool:
-    return fullmatch(_OWN_FILES, name) is not None
+    return write_folder(folder, content, own=_OWN_FILES, what="a map of LinguaLinked", force=force)
 
 
 def _files(cascade: Cascade, sizes: Mapping[str, tuple[int, bool]] | None) -> Iterator[tuple[str, object]]:

@@ -73,8 +73,8 @@ class Browser:
         answer: dict[str, Any] = json.loads(message)
         return answer
 
-    def open(self, path: Path, *, width: int = 1320, height: int = 900, dark: bool = False) -> Page:
-        """Open a file, and wait until it is loaded."""
+    def open(self, place: Path | str, *, width: int = 1320, height: int = 900, dark: bool = False) -> Page:
+        """Open a file or an address, and wait until it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, target, session)
@@ -82,7 +82,7 @@ class Browser:
             page.call(f"{domain}.enable")
         page.resize(width, height)
         page.prefer(dark=dark)
-        page.call("Page.navigate", url=path.as_uri())
+        page.call("Page.navigate", url=place.as_uri() if isinstance(place, Path) else place)
         page.wait_for("document.readyState === 'complete'")
         return page
 

@@ -1,0 +1,108 @@
+"""Export a cascade for ONNX Runtime on Android and iOS: each part in its ORT format.
+
+    part-0.ort, ...                       the parts with their weights, by ONNX Runtime's own converter
+    cascade.json                          the manifest, with these files
+    required_operators_and_types.config   the operators that a reduced build of ONNX Runtime must have
+    usability.txt                         what its checker says of each part on NNAPI, CoreML and the CPU
+
+The format is that of the ONNX Runtime that is installed here.
+"""
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from ..core.digests import file_digest
+from ..core.errors import GraphcutError
+from ..core.manifest import MANIFEST, Cascade, CascadeLike, open_cascade, save_manifest
+from .folders import Content, cascade_files, write_folder
+
+OPERATORS: Final = "required_operators_and_types.config"
+USABILITY: Final = "usability.txt"
+
+
+def export_mobile(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:
+    """Write the parts in ORT format, with what is known of their use on phones."""
+    cascade = open_cascade(cascade)
+    cascade_files(cascade)  # they are there, and as long as they were
+    # Written in this order: the last two read the parts that were written before.
+    files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
+    files |= {
+        USABILITY: _usability(cascade),
+        OPERATORS: partial(_write_operators, cascade),
+        MANIFEST: partial(_write_manifest, cascade),
+    }
+    return write_folder(folder, files, own=("part-*.ort",), what="a file of such an export", force=force)
+
+
+def _names(cascade: Cascade) -> dict[str, str]:
+    """The files of the parts in ORT format, and those of the cascade."""
+    return {f"{part.file.removesuffix('.onnx')}.ort": part.file for part in cascade.parts}
+
+
+@contextmanager
+def _tool(file: Path) -> Iterator[None]:
+    """Run a tool of ONNX Runtime, which prints and logs, on a file."""
+    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        hint = "a part in ORT format holds its weights and ends at 2 GiB: split the model into smaller parts"
+        raise GraphcutError(f"ONNX Runtime can't convert {file}: {reason}", hint=hint) from error
+
+
+def _convert(source: Path, target: Path) -> None:
+    from onnxruntime.tools import convert_onnx_models_to_ort as tool
+
+    style = tool.OptimizationStyle.Fixed
+    with _tool(source):
+        tool.convert_onnx_models_to_ort(
+            source, target.parent, [style], target_platform="arm", enable_type_reduction=True
+        )
+    target.with_suffix(f".{OPERATORS}").unlink()  # there is one for all parts
+
+
+def _write_operators(cascade: Cascade, target: Path) -> None:
+    from onnxruntime.tools.ort_format_model import create_config_from_models
+
+    with _tool(cascade.path):
+        create_config_from_models(
+            [target.with_name(name) for name in _names(cascade)], target, enable_type_reduction=True
+        )
+    # The comments name temporary files.
+    lines = target.read_text("utf-8").splitlines(keepends=True)
+    target.write_text("".join(line for line in lines if not line.startswith("#")), "utf-8")
+
+
+def _write_manifest(cascade: Cascade, target: Path) -> None:
+    parts = tuple(
+        replace(part, file=name, sha256=file_digest(target.with_name(name)), data={})
+        for part, name in zip(cascade.parts, _names(cascade), strict=True)
+    )
+    save_manifest(replace(cascade.manifest, weights="copy", parts=parts), target)
+
+
+def _usability(cascade: Cascade) -> bytes:
+    """A line for each part, and below what the checker reports of it."""
+    from onnxruntime.tools.mobile_helpers import usability_checker
+
+    report = io.StringIO()
+    logger = logging.Logger("usability", logging.INFO)  # noqa: LOG001 - one that nobody else sees
+    logger.addHandler(logging.StreamHandler(report))
+    lines = []
+    for part, name in zip(cascade.parts, _names(cascade), strict=True):
+        try:
+            has_use = usability_checker.analyze_model(cascade.file(part), logger=logger)
+            verdict = "try NNAPI and CoreML" if has_use else "use the CPU"
+        except Exception as error:  # noqa: BLE001 - advice; it refuses parts without inner tensors
+            verdict = f"not checked: {' '.join(str(error).split())}"
+        lines.append(f"{name}: {verdict}\n")
+    return "".join((*lines, "\n", report.getvalue().replace(f"{cascade.root}/", ""))).encode()

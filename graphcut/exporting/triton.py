@@ -1,0 +1,109 @@
+"""Export a cascade as a model repository of Triton Inference Server (checked with the schema of tritonclient 2.73).
+
+    NAME/config.pbtxt            an ensemble: the parts, and which tensor goes where
+    NAME/1/cascade.json          the manifest; Triton asks for a folder of the version, and reads nothing in it
+    NAME-part-0/config.pbtxt     the inputs and outputs of a part
+    NAME-part-0/1/model.onnx     the part, with its data file beside it
+
+NAME is that of the model that was cut. Files are copies: onnx refuses data files with more than one hard link.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from google.protobuf.text_encoding import CEscape
+
+from ..core.errors import UsageError
+from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, open_cascade
+from ..core.wiring import Tensor
+from .folders import Content, cascade_files, write_folder
+
+_TYPES: Final = {
+    "bool": "BOOL",
+    **{f"{sign}int{bits}": f"{sign}INT{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "string": "STRING",
+}
+
+
+def export_triton(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:
+    """Write a model repository with a model for each part, and an ensemble of them."""
+    cascade = open_cascade(cascade)
+    there = cascade_files(cascade, for_each="Triton has a folder for each part")
+    name = PurePosixPath(cascade.manifest.source.file).stem
+    files: dict[str, Content] = {
+        f"{name}/config.pbtxt": _ensemble(cascade, name).encode(),
+        f"{name}/1/{MANIFEST}": there[MANIFEST],
+    }
+    for part in cascade.parts:
+        home = _model_name(name, part)
+        files[f"{home}/config.pbtxt"] = _part(cascade, part, home).encode()
+        files[f"{home}/1/model.onnx"] = there[part.file]
+        files |= {f"{home}/1/{PurePosixPath(data).name}": there[data] for data in part.data}
+    own = (f"{name}-part-*/config.pbtxt", f"{name}-part-*/1/model.onnx", f"{name}-part-*/1/part-*.data")
+    return write_folder(folder, files, own=own, what="a file of such a repository", force=force)
+
+
+def _model_name(name: str, part: Part) -> str:
+    return f"{name}-{part.file.removesuffix('.onnx')}"
+
+
+def _part(cascade: Cascade, part: Part, name: str) -> str:
+    settings = cascade.settings(part)
+    lines = [f"name: {_quoted(name)}", 'backend: "onnxruntime"', "max_batch_size: 0"]
+    lines += _tensors(cascade, part.reads, part.writes)
+    if part.device is not None:
+        lines.append(
+            f"instance_group [ {{ kind: {'KIND_CPU' if settings.provider.startswith('CPU') else 'KIND_GPU'} }} ]"
+        )
+    if settings.threads:
+        value = f'{{ string_value: "{settings.threads}" }}'
+        lines.append(f'parameters {{ key: "intra_op_thread_count" value: {value} }}')
+    return "\n".join((*lines, ""))
+
+
+def _ensemble(cascade: Cascade, name: str) -> str:
+    manifest = cascade.manifest
+    written = {tensor for part in cascade.parts for tensor in part.writes}
+    if passed := [output for output in manifest.writes if output not in written]:
+        raise UsageError(
+            f"the output {passed[0]!r} of the model is one of its inputs, and no part writes it",
+            hint="an ensemble of Triton can't pass it on: remove that output from the model",
+        )
+    lines = [f"name: {_quoted(name)}", 'platform: "ensemble"', "max_batch_size: 0"]
+    lines += _tensors(cascade, manifest.reads, manifest.writes)
+    lines.append("ensemble_scheduling {")
+    for part in cascade.parts:
+        lines.append(f"  step {{ model_name: {_quoted(_model_name(name, part))} model_version: -1")
+        for field, names in (("input_map", part.reads), ("output_map", part.writes)):
+            lines += [f"    {field} {{ key: {_quoted(tensor)} value: {_quoted(tensor)} }}" for tensor in names]
+        lines.append("  }")
+    return "\n".join((*lines, "}", ""))
+
+
+def _tensors(cascade: Cascade, reads: Iterable[str], writes: Iterable[str]) -> list[str]:
+    """The inputs and outputs of a model."""
+    lines = []
+    for field, names in (("input", reads), ("output", writes)):
+        for name in names:
+            optional = " optional: true" if field == "input" and name in cascade.manifest.optional else ""
+            lines.append(f"{field} {{ name: {_quoted(name)} {_type(cascade.tensors[name])}{optional} }}")
+    return lines
+
+
+def _type(tensor: Tensor) -> str:
+    """Type and shape. A scalar is one element to Triton, which is reshaped."""
+    if tensor.dtype not in _TYPES or tensor.shape is None:
+        what = f"the type {tensor.dtype}" if tensor.dtype not in _TYPES else "no known rank"
+        raise UsageError(f"{tensor.name!r} has {what}, which Triton can't be told", hint="cut the model elsewhere")
+    dims = [dim if isinstance(dim, int) else -1 for dim in tensor.shape]
+    shape = f"dims: {dims}" if dims else "dims: [1] reshape { shape: [] }"
+    return f"data_type: TYPE_{_TYPES[tensor.dtype]} {shape}"
+
+
+def _quoted(text: str) -> str:
+    return f'"{CEscape(text.encode(), as_utf8=True)}"'

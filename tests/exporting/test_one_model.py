@@ -1,0 +1,106 @@
+"""One model that says which part each node is in: it has the bits of the model, and its notation is read by others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import graphcut
+from graphcut import Across, Cascade, Cluster, Device, Into, Limits
+from graphcut.exporting.one_model import export_onnx_ir11, export_ort_annotations
+from graphcut.inputs.generating import generate
+
+from conftest import FIXTURES, ROOT
+
+PEERS = ROOT / ".peers"
+MODELS = ["unet.onnx", "tiny-llama-int4/model.onnx"]
+
+
+def cascade_of(path: Path, parts: int, folder: Path) -> Cascade:
+    plan = graphcut.plan(path, Into(parts), limits=Limits(inside_layers=True))
+    return graphcut.split(graphcut.load(path), plan, folder / "parts")
+
+
+def outputs(path: Path, feeds: Any, entries: dict[str, str]) -> list[Any]:  # noqa: ANN401
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    return list(ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, dict(feeds)))
+
+
+def assert_same_bits(original: Path, exported: Path, entries: dict[str, str]) -> None:
+    feeds = generate(graphcut.load(original), seed=4)
+    for expected, found in zip(outputs(original, feeds, {}), outputs(exported, feeds, entries), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def homes(cascade: Cascade) -> dict[str, list[str]]:
+    """The part of each node of the model, by its first output: the first part that has it."""
+    found: dict[str, str] = {}
+    for part in cascade.parts:
+        for node in nodes_of(cascade.file(part)):
+            found.setdefault(first_output(node), part.file.removesuffix(".onnx"))
+    return {output: [found[output]] for output in map(first_output, nodes_of(cascade.source))}
+
+
+def nodes_of(path: Path) -> list[onnx.NodeProto]:
+    return list(onnx.load(path, load_external_data=False).graph.node)
+
+
+def first_output(node: onnx.NodeProto) -> str:
+    return next(filter(None, node.output))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_annotations_name_the_part_of_each_node(name: str, tmp_path: Path) -> None:
+    cascade = cascade_of(FIXTURES / name, 3, tmp_path)
+    export_ort_annotations(cascade, tmp_path / "out")
+    path = tmp_path / "out" / "model.onnx"
+    marks = {
+        first_output(node): [entry.value for entry in node.metadata_props if entry.key == "layer_ann"]
+        for node in nodes_of(path)
+    }
+    assert marks == homes(cascade)
+    options = json.loads((tmp_path / "out" / "session_options.json").read_bytes())
+    assert options == {"session.layer_assignment_settings": "cpu(=part-0, =part-1, =part-2)"}
+    assert_same_bits(FIXTURES / name, path, options)
+
+
+def test_parts_are_assigned_to_the_kinds_of_their_devices(chain: Path, tmp_path: Path) -> None:
+    gpu, npu = (Device(name=name, provider=f"{name}ExecutionProvider") for name in ("CUDA", "Some"))
+    devices = (gpu, Device(name="cpu"), npu)
+    made = replace(graphcut.plan(chain, Into(3)), goal=Across(Cluster(devices=devices)), devices=devices)
+    export_ort_annotations(graphcut.split(graphcut.load(chain), made, tmp_path / "parts"), tmp_path / "out")
+    options = json.loads((tmp_path / "out" / "session_options.json").read_bytes())
+    assert options["session.layer_assignment_settings"] == "cuda(=part-0); cpu(=part-1); accelerator(=part-2)"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ir_11_gives_each_node_a_pipeline_stage(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cascade = cascade_of(FIXTURES / name, 3, tmp_path)
+    export_onnx_ir11(cascade, tmp_path / "out")
+    path = tmp_path / "out" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    (configuration,) = model.configuration
+    assert model.ir_version >= 11
+    assert (configuration.num_devices, list(configuration.device)) == (3, ["part-0", "part-1", "part-2"])
+    stages = {
+        first_output(node): [f"part-{entry.pipeline_stage}" for entry in node.device_configurations]
+        for node in model.graph.node
+    }
+    assert stages == homes(cascade)
+    assert_same_bits(FIXTURES / name, path, {})
+    if (PEERS / "onnx_ir").exists():
+        monkeypatch.syspath_prepend(str(PEERS))
+        read = import_module("onnx_ir").load(path)
+        found = [node.device_configurations[0].pipeline_stage for node in read.graph]
+        assert found == [node.device_configurations[0].pipeline_stage for node in model.graph.node]
