@@ -143,10 +143,10 @@ def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = Fa
 
     def leaving(numbers: Floats) -> Floats:
         is_alive = is_written & (read < edges.sizes)
-        found = nested_product(is_alive * numbers, (~is_written).astype(np.float64))
+        found = _nested_product(is_alive * numbers, (~is_written).astype(np.float64))
         if not load.is_ordered:  # all readers are in ideal j, and some in ideal i
             is_dead = is_written & ~is_alive
-            found += nested_product(is_dead * numbers, (~is_written & (read > 0)).astype(np.float64))
+            found += _nested_product(is_dead * numbers, (~is_written & (read > 0)).astype(np.float64))
         return found
 
     return IdealTables(
@@ -226,10 +226,10 @@ def _sums_of_touched(
     touched = touch_counts(ideals, edges)[:, item]
     is_count = (touched == count) & counted[:, item]
     is_more = (touched > count) & (True if admitted is None else admitted[:, item])
-    return nested_product(is_more.astype(np.float64), is_count * numbers[item])
+    return _nested_product(is_more.astype(np.float64), is_count * numbers[item])
 
 
-def nested_product(left: Floats, right: Floats) -> Floats:
+def _nested_product(left: Floats, right: Floats) -> Floats:
     """`left @ right.T` where row j of `left` is no less than row i of `right`, as nested ideals are; or else 0."""
     found = np.zeros((len(left), len(right)))
     for rows in np.array_split(np.arange(len(left)), 8):
