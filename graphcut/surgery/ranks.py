@@ -15,11 +15,12 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..planning import planner
 from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
+from .model_files import place_values
 from .part_models import part_model
 from .sharding.phases import RankPart, rank_parts
 from .sharding.rewriting import ShardedGraph, sharded_graph
 from .sharding.sharding import division_of, write_note_of
-from .sharding.weight_files import fill_slices, place_weights
+from .sharding.weight_files import fill_slices, pieces_of
 from .splitting import PartFile, PreparedFiles, Progress, output_folder, write
 
 
@@ -87,7 +88,7 @@ def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | 
     files = []
     for part, block in zip(parts, plan.partition.blocks, strict=True):
         name, proto = f"part-{part.phase}.rank-{part.rank}.onnx", part_model(sharded, block)
-        layout = place_weights(model, proto, graph.slices, f"{name}.data")
+        layout = place_values(pieces_of(model, proto, graph.slices), f"{name}.data")
         data = {f"{name}.data": layout.file_bytes} if layout.file_bytes else {}
         files.append(PartFile(name, proto, block, dict.fromkeys(data, layout), data, (), part.rank))
     assumed = tuple(name for name in plan.dims if name not in sharded.dims)
