@@ -68,13 +68,12 @@ from .simulating.scenario import Scenario as Scenario
 from .simulating.scenario import scenario_of_cascade as scenario_of_cascade
 from .simulating.scenario import scenario_of_plan as scenario_of_plan
 from .simulating.simulator import simulate as simulate
-from .surgery.extracting import extract as extract
+from .surgery.cutting import split as split
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
 from .surgery.merging import merge as merge
 from .surgery.ranks import split_by_rank as split_by_rank
 from .surgery.sharding.sharding import Sharding as Sharding
 from .surgery.sharding.sharding import shard as shard
-from .surgery.splitting import split as split
 from .verifying.files import FileVerification as FileVerification
 from .verifying.files import verify_files as verify_files
 from .verifying.verification import Verification as Verification

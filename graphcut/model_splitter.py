@@ -15,7 +15,7 @@ from .planning.planner import plan
 from .running.pipelined import Pipeline
 from .running.scheduling.assignment import Via
 from .running.stage import SessionConfig
-from .surgery.splitting import split
+from .surgery.cutting import split
 
 
 class ModelSplitter:

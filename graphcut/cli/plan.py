@@ -6,6 +6,7 @@ from typing import Annotated
 from typer import Option
 
 from ..core.text import shell_word
+from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, say, say_next
 from .plan_options import PlanOptions
@@ -27,6 +28,8 @@ def plan(
     from ..drawing.terminal.scene import draw_scene
     from ..planning.plan_files import save_plan
 
+    active = ["--cluster"] * (options.cluster is not None)
+    check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--exact": "--cluster"}, active)
     planner = options.planner()
     check_output(output, force=force)
     opened = load(model, dim, state)

@@ -13,7 +13,7 @@ from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, print_line, put_text, say_next, settings, writing
 from .plan_options import PlanOptions
-from .shard import Discover, Exact, Ranks, Shares, parsed_shares
+from .shard import Discover, Shares, parsed_shares
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -36,9 +36,7 @@ def split(
         str | None, Option(metavar="SIZE", help="Divide copied weights among files of at most SIZE, with an index.")
     ] = None,
     digest: Annotated[bool, Option("--digest", help="Compute digests of shared weights, too.")] = False,
-    ranks: Ranks = None,
     shares: Shares = None,
-    exact: Exact = True,
     discover: Discover = False,
     dim: Dims = None,
     state: States = None,
@@ -50,19 +48,23 @@ def split(
     """Split a model into parts: ONNX files and a manifest.
 
     The inputs and outputs of the parts are the boundary tensors. With --ranks layers are divided as well, and there is
-    a part for each phase and rank; with --num-splits besides, each split has ranks of its own. With --quiet only the
-    path of the manifest is printed.
+    a part for each phase and rank; with --num-splits besides, each split has ranks of its own, and with --cluster the
+    planner says which layers are divided among which devices. With --quiet only the path of the manifest is printed.
     """
     from ..drawing.json_records import cascade_record
     from ..drawing.terminal.scene import draw_scene
+    from ..surgery.cutting import prepare
     from ..surgery.ranks import prepare_ranks
     from ..surgery.sharding.sharding import division_of
-    from ..surgery.splitting import output_folder, prepare, write
+    from ..surgery.splitting import output_folder, write
 
     shard_bytes = None if max_shard_size is None else parse_bytes(max_shard_size)
-    is_ranked = ranks is not None or shares is not None
-    needed = {"--exact": "--ranks", "--discover": "--ranks"}
-    check_applicable(given_options(options.ctx), needed, ["--ranks"] if is_ranked else [])
+    is_ranked = options.cluster is None and (options.ranks is not None or shares is not None)
+    active = ["--ranks"] * (is_ranked or options.cluster is not None)
+    check_applicable(given_options(options.ctx), {"--exact": "--ranks"}, active)
+    check_applicable(given_options(options.ctx), {"--discover": "--ranks"}, ["--ranks"] * is_ranked)
+    if shares is not None and options.cluster is not None:
+        raise UsageError("--shares don't apply to --cluster", hint="leave --shares out: the plan finds them")
     if is_ranked and weights == "share":
         raise UsageError("ranks have slices of weights, which can't be shared", hint="leave out --weights share")
     if is_ranked and shard_bytes is not None:
@@ -74,8 +76,9 @@ def split(
     opened = load(model, dim, state)
     plan = None if planner is None else planner(opened)
     if is_ranked or plan is None:
-        mode: Literal["exact", "sum"] = "exact" if exact else "sum"
-        cut = prepare_ranks(division_of(opened, ranks, parsed_shares(shares), mode, discover=discover), output, plan)
+        mode: Literal["exact", "sum"] = "exact" if options.exact else "sum"
+        divided = division_of(opened, options.ranks, parsed_shares(shares), mode, discover=discover)
+        cut = prepare_ranks(divided, output, plan)
     else:
         cut = prepare(opened, plan, output, weights=weights, max_shard_bytes=shard_bytes, digest=digest)
     if dry_run:

@@ -19,6 +19,7 @@ from ..core.wiring import DependencyMap, Tensor
 from ..costs.device import Device
 from ..costs.matching import Coverage
 from ..loading.model import Model
+from ..planning.device_groups import DeviceGroup, ModeCosts, Rank
 from ..planning.goals import Goal, Limits
 from ..planning.plans import Plan
 from ..planning.predictions import PartMetrics
@@ -141,7 +142,8 @@ class PlannedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[str, ...]  #: names of the nodes that it recomputes.
     reads: tuple[str, ...]  #: names of its input tensors.
     writes: tuple[str, ...]  #: names of its output tensors.
-    device: Device | None  #: its device; null if there is no cluster.
+    device: Device | None  #: its device; null if it has ranks, or there is no cluster.
+    ranks: tuple[Rank, ...]  #: the devices that divide its layers among them.
     predicted: PartMetrics | None  #: its predicted metrics; null for named cuts.
 
 
@@ -171,6 +173,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
     sequential: DependencyMap  #: tensors from a part to the next, by their indices.
     residual: DependencyMap  #: tensors that skip a part, by the indices of parts.
     recomputed: tuple[RecomputedRecord, ...]  #: what parts recompute.
+    modes: tuple[ModeCosts, ...]  #: what ranks exchange, joined as planned, and in the other way.
     reasons: tuple[Reason, ...]  #: why each cut is where it is.
     uncounted: dict[str, int]  #: how many nodes of each operator have no known FLOPs.
     coverage: Coverage | None  #: what of a cost model was used.
@@ -179,13 +182,15 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 def plan_record(plan: Plan, model: Model) -> PlanRecord:
     """The document of a plan for `model`."""
     graph, wiring = plan.graph, plan.partition.wiring
+    ranks = [device.ranks if isinstance(device, DeviceGroup) else () for device in plan.devices]
     parts = (
         PlannedPartRecord(
             nodes=_names(graph, block.nodes),
             replicas=_names(graph, block.replicas),
             reads=block.reads,
             writes=block.writes,
-            device=plan.devices[index] if plan.devices else None,
+            device=plan.devices[index] if plan.devices and not ranks[index] else None,
+            ranks=ranks[index] if ranks else (),
             predicted=plan.metrics[index] if plan.metrics else None,
         )
         for index, block in enumerate(plan.partition.blocks)
@@ -200,6 +205,7 @@ def plan_record(plan: Plan, model: Model) -> PlanRecord:
         inside_layers=plan.inside_layers,
         without_limits=plan.unlimited,
         front=plan.front,
+        modes=plan.modes,
         parts=tuple(parts),
         sequential=wiring.sequential,
         residual=wiring.residual,

@@ -10,6 +10,7 @@ from ..core.wiring import Unit
 from ..costs.caches import find_caches
 from ..costs.matching import Coverage
 from ..loading.model import Model, Sizes
+from ..planning.device_groups import DeviceGroup
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
@@ -147,6 +148,10 @@ def outcomes(plan: Plan) -> Iterable[tuple[str, str]]:
         given = {"--pin": plan.limits.pins, "--avoid": plan.limits.avoid}
         names = " and ".join(name for name, values in given.items() if values)
         yield f"without {names}", quantity(plan.unlimited.value, plan.unlimited.unit)
+    for i, one in enumerate(plan.modes):
+        in_layers = f", {one.exchanges_per_layer} a layer" * bool(one.exchanges_per_layer)
+        exchanges = f"{count(one.exchanges, 'exchange')}{in_layers}, {size(one.received_bytes)} to a rank"
+        yield f"{one.mode}{' (as planned)' if i == 0 else ''}", f"{exchanges}, {duration(one.latency_s)} for a request"
 
 
 def _outcome(outcome: Optimality) -> Iterable[str]:
@@ -236,6 +241,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
             )
     yield from assumed_sizes(plan.dims, (plan.model or model).dims)
     yield from _shared_devices(plan)
+    yield from _groups(plan)
     if plan.metrics and isinstance(plan.goal, Across):
         inputs, outputs = (sum(getattr(m, name) for m in plan.metrics) for name in ("input_bytes", "output_bytes"))
         driver = printable(plan.goal.cluster.driver.name)
@@ -245,6 +251,21 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     if plan.coverage is not None:
         yield "the values of the cost model are used as given, for the sizes it was made for"
         yield from _coverage(plan.coverage)
+
+
+def _groups(plan: Plan) -> Iterable[str]:
+    """Which parts are divided among devices."""
+    for part, group in enumerate(plan.devices):
+        if isinstance(group, DeviceGroup):
+            names = ", ".join(f"{printable(rank.device.name)} ({rank.share})" for rank in group.ranks)
+            yield f"the layers of p{part} are divided among {names}, in these shares"
+    if (
+        plan.has_groups
+        and isinstance(plan.goal, Across)
+        and plan.goal.ranks is None
+        and plan.goal.objective != "latency"
+    ):
+        yield "layers are divided since no other plan that was found fits these devices; see --ranks"
 
 
 def _shared_devices(plan: Plan) -> Iterable[str]:

@@ -15,12 +15,14 @@ from ..costs.device import Device, run_s
 from ..costs.matching import apply_table, cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs
+from .device_groups import DeviceGroup
 from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, Goal, Into, Limits
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, same_parts
 from .predictions import part_metrics
 from .problem import PlanningProblem
+from .rank_costs import RankCosts
 from .replicable import inexact_copies
 from .results import Solution
 from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
@@ -52,9 +54,21 @@ class Finisher:
     def seconds(self) -> Callable[[Device], Sequence[float]]:
         """The seconds of each flowing node on a device."""
         table = self.table
-        if table is None:
-            return cache(lambda device: run_s(self.costs, device))
-        return cache(lambda device: apply_table(self.costs, table, device)[0])
+
+        def seconds(device: Device) -> Sequence[float]:
+            if isinstance(device, DeviceGroup) and self.rank_costs is not None:
+                return self.rank_costs.seconds_of(device)
+            return run_s(self.costs, device) if table is None else apply_table(self.costs, table, device)[0]
+
+        return cache(seconds)
+
+    @cached_property
+    def rank_costs(self) -> RankCosts | None:
+        """The costs of layers that are divided among devices; None where no devices are given."""
+        goal = self.goal
+        if not isinstance(goal, Across):
+            return None
+        return RankCosts(self.costs, goal.cluster, goal.mode, self.seconds)
 
     @cached_property
     def _made(self) -> dict[tuple[tuple[tuple[int, ...], ...], tuple[Device, ...]], Plan]:
@@ -82,7 +96,13 @@ class Finisher:
         parts, devices = problem.nodes_of(solution.found.parts), solution.devices
         if isinstance(self.goal, Across):  # those of the search may have less memory
             known = {device.name: device for device in self.goal.cluster.devices}
-            devices = tuple(known[device.name] for device in devices)
+            devices = tuple(
+                d.on([known[rank.device.name] for rank in d.ranks]) if isinstance(d, DeviceGroup) else known[d.name]
+                for d in devices
+            )
+            if any(isinstance(device, DeviceGroup) for device in devices):  # of ranks each node has one home
+                yield self._planned(parts, devices, ())
+                return
         most = _most_planned(self.goal, solution)
         yield self.with_replicas(parts, devices, problem.repeated, most)
         if problem.repeated:

@@ -22,6 +22,8 @@ Counted = Literal["activations", "inputs", "cache"]
 Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]
 """What a plan for a cluster optimizes."""
 
+RankMode = Literal["exact", "sum"]
+"""How pieces of ranks are joined where an axis is contracted; see `analysis.axes.division.Mode`."""
 
 Recomputing = Literal["auto", "never", "approximate"]
 """What parts may recompute."""
@@ -101,6 +103,10 @@ class Across(_Checked, frozen=True, tag=True):
     in_flight: int = 1  #: how many sequences are decoded at the same time, for `decode`.
     interleave: bool = False  #: a device may have several parts, for `throughput`.
     outputs: tuple[str, ...] | None = None  #: the outputs of the model that requests ask for; None for all.
+    #: the most devices that layers are divided among; 1: layers are not divided. None: any number for `latency`, and
+    #: where no other plan fits the devices.
+    ranks: int | None = None
+    mode: RankMode = "exact"  #: how pieces are joined where layers are divided.
 
 
 class Heads(_Checked, frozen=True, tag=True):

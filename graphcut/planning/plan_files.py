@@ -20,6 +20,7 @@ from ..costs.matching import Coverage
 from ..costs.weighing import weigh
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
+from .device_groups import DeviceGroup, ModeCosts, Rank
 from .goals import Across, At, Goal, Limits
 from .node_names import guess
 from .planner import with_metrics
@@ -30,7 +31,7 @@ from .solver.recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
 
-_PLANNED: Final = ("outcome", "inside_layers", "unlimited", "front", "reasons", "coverage")
+_PLANNED: Final = ("outcome", "inside_layers", "unlimited", "front", "modes", "reasons", "coverage")
 """What a plan says that no longer holds once its file is edited; fields of `Plan` and of `PlanFile`."""
 
 
@@ -49,7 +50,8 @@ class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     nodes: tuple[str, ...]  #: the names of its nodes.
     repeats: tuple[str, ...] = ()  #: the names of nodes of other parts that it runs as well.
-    device: Device | None = None  #: the device that runs it; None if the plan is for no devices.
+    device: Device | None = None  #: the device that runs it; None if it has ranks, or the plan is for no devices.
+    ranks: tuple[Rank, ...] = ()  #: the devices that divide its layers among them.
     predicted: PartMetrics | None = None  #: its predicted metrics; a replay computes them anew if the file was edited.
     #: what it saves by nodes that other parts run as well; computed anew likewise.
     recomputed: RecomputedNodes | None = None
@@ -73,6 +75,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid.
     front: tuple[tuple[float, float], ...] = ()  #: the Pareto front: seconds between two requests, and of one.
+    modes: tuple[ModeCosts, ...] = ()  #: what ranks exchange, joined as planned, and in the other way.
     reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
     parts: tuple[PlannedPart, ...]  #: in an order in which they can run. To move a node, move its name.
@@ -80,7 +83,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def digest(self) -> str:
         """What `planned` is if nobody edited the file. The order in which a part names its nodes means nothing."""
-        parts = [(sorted(part.nodes), sorted(part.repeats), part.device) for part in self.parts]
+        parts = [(sorted(part.nodes), sorted(part.repeats), part.ranks or part.device) for part in self.parts]
         content = (self.model, self.graph, self.goal, self.limits, self.dims, parts)
         return f"sha256:{hashlib.sha256(msgspec.json.encode(content, order='deterministic')).hexdigest()}"
 
@@ -124,10 +127,12 @@ def _parts(made: Plan) -> Iterable[PlannedPart]:
     }
     seen: set[int] = set()
     for i, nodes in enumerate(made.parts):
+        device = made.devices[i] if made.devices else None
         yield PlannedPart(
             nodes=names(node for node in nodes if node not in seen),
             repeats=names(node for node in nodes if node in seen),
-            device=made.devices[i] if made.devices else None,
+            device=None if isinstance(device, DeviceGroup) else device,
+            ranks=device.ranks if isinstance(device, DeviceGroup) else (),
             predicted=made.metrics[i] if made.metrics else None,
             recomputed=recomputed.get(i),
         )
@@ -182,15 +187,16 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
 def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
     """The device of each part: one of the cluster, or without a cluster the one that predictions assume."""
     for i, part in enumerate(record.parts):
-        if isinstance(record.goal, Across) and part.device is None:
+        if isinstance(record.goal, Across) and part.device is None and not part.ranks:
             raise UsageError(f"{path}: part {i} has no device", hint="give it one of the cluster, or plan again")
-        if not isinstance(record.goal, Across) and part.device and part.device.name != ANY_DEVICE.name:
+        named = next((rank.device for rank in part.ranks), part.device)
+        if not isinstance(record.goal, Across) and named and named.name != ANY_DEVICE.name:
             raise UsageError(
-                f"{path}: part {i} names the device {part.device.name!r}, but this plan is for no cluster",
+                f"{path}: part {i} names the device {named.name!r}, but this plan is for no cluster",
                 hint="`graphcut plan MODEL --cluster FILE` plans for devices; or take the device out",
             )
-    devices = tuple(part.device or ANY_DEVICE for part in record.parts)
-    return devices if any(part.device for part in record.parts) else ()
+    devices = tuple(DeviceGroup.of(part.ranks) if part.ranks else part.device or ANY_DEVICE for part in record.parts)
+    return devices if any(part.device or part.ranks for part in record.parts) else ()
 
 
 def _as_planned(made: Plan, record: PlanFile, path: str | Path) -> Plan:

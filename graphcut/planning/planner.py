@@ -6,12 +6,13 @@ values, or receive them. The best of these candidates is the plan, and its lower
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 from math import ceil, inf, isclose
-from typing import Final, assert_never
+from statistics import median_low
+from typing import Final, assert_never, get_args
 
 from msgspec.structs import replace as changed
 
@@ -27,8 +28,9 @@ from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
+from .device_groups import DeviceGroup, ModeCosts
 from .finishing import Finisher
-from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
+from .goals import Across, At, Goal, Heads, Into, Limits, RankMode, Within, check_goal
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, check_limits, same_parts
 from .problem import PlanningProblem, problem_of
@@ -179,9 +181,28 @@ class _Planner(Finisher):
             inside_layers=best.inside_layers,
             unlimited=self._unlimited(goal),
             front=_front_with(best.made, best.solution.front),
+            modes=tuple(self._modes(best.made)),
             reasons=reasons(best.solution, best.problem),
             model=self.analysis.model,
         )
+
+    def _modes(self, made: Plan) -> Iterator[ModeCosts]:
+        """What the ranks of a plan exchange, joined as planned, and in the other way."""
+        goal = self.goal
+        if not made.has_groups or not isinstance(goal, Across):
+            return
+        layers = [] if self.analysis.repeat is None else self.analysis.repeat.blocks
+        for mode in sorted(get_args(RankMode), key=lambda mode: mode != goal.mode):
+            other = replace(self, goal=changed(goal, mode=mode))
+            times = other.with_metrics(Plan(other.goal, self.graph, made.parts, devices=made.devices)).times
+            firsts, received, divided = list[int](), list[int](), set[int]()
+            for nodes, group in zip(made.parts, made.devices, strict=True):
+                if isinstance(group, DeviceGroup) and other.rank_costs is not None:
+                    found, most = other.rank_costs.exchanged(group, {*nodes})
+                    firsts, received, divided = [*firsts, *found], [*received, most], divided | {*nodes}
+            inside = [sum(first in layer for first in firsts) for layer in layers if divided.issuperset(layer)]
+            if times is not None:  # the first and the last layer may have more than the others
+                yield ModeCosts(mode, len(firsts), median_low(inside or [0]), max(received), times.latency_s)
 
     def heads(self, goal: Heads) -> Plan:
         parts = parts_of_heads(self.graph, goal)
@@ -281,9 +302,28 @@ class _Planner(Finisher):
             case Across(interleave=True):
                 return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
             case Across():
-                return plan_across(problem, goal, self.seconds, prove_s=prove_s)
+                return self._across(problem, goal, prove_s)
             case _:
                 assert_never(goal)
+
+    def _across(self, problem: PlanningProblem, goal: Across, prove_s: float) -> Solution:
+        """The best plan for a cluster. Layers are divided if that is asked for, or nothing else fits."""
+        ranks = None if goal.ranks == 1 or not self._may_divide(goal) else self.rank_costs
+        if ranks is None or not ranks.can_divide:
+            return plan_across(problem, goal, self.seconds, prove_s=prove_s)
+        if goal.ranks is None and goal.objective != "latency":
+            try:
+                return plan_across(problem, goal, self.seconds, prove_s=prove_s)
+            except PlanError as error:
+                with suppress(PlanError):
+                    return plan_across(problem, goal, self.seconds, ranks=ranks)
+                raise error from None
+        return plan_across(problem, goal, self.seconds, ranks=ranks, prove_s=prove_s)
+
+    def _may_divide(self, goal: Across) -> bool:
+        """Whether the limits and the objective allow that layers are divided."""
+        is_free = not (self.limits.pins or self.limits.avoid or self.limits.boundary_dtype)
+        return is_free and len(goal.cluster.devices) > 1 and goal.objective in {"throughput", "latency", "decode"}
 
     def _unlimited(self, goal: _Searched) -> Optimality | None:
         """How good the plan would be without pins and nodes to avoid; None if there are none."""

@@ -14,6 +14,7 @@ from ..costs.matching import Coverage
 from ..costs.weighing import Costs
 from ..loading.model import Model
 from .by_goal.cluster_mapping import COUNTING
+from .device_groups import DeviceGroup, ModeCosts
 from .goals import Across, Goal, Into, Limits, Within
 from .node_names import find_nodes
 from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
@@ -46,6 +47,7 @@ class Plan(Product):
     inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid, if there are any.
     front: tuple[tuple[float, float], ...] = ()  #: see `Solution.front`.
+    modes: tuple[ModeCosts, ...] = ()  #: what ranks exchange, joined as planned, and in the other way.
     recomputed: tuple[Recomputed, ...] = ()  #: what parts compute instead of receiving it.
     metrics: tuple[PartMetrics, ...] = ()  #: predicted metrics of each part; empty for `At`.
     reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
@@ -61,6 +63,11 @@ class Plan(Product):
         title = f"Plan({short_repr(self.goal)}: {count(len(self.parts), 'part')}"
         outcome = [] if self.outcome is None else [str(self.outcome)]
         return "\n     ".join([title, *outcome, " | ".join(of_parts + more)]) + ")"
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether layers are divided among devices."""
+        return any(isinstance(device, DeviceGroup) for device in self.devices)
 
     @cached_property
     def partition(self) -> Partition:

@@ -14,10 +14,12 @@ from ..core.graph import Graph
 from ..core.units import count
 from ..costs.weighing import Costs, peak_bytes
 from .contraction import contract, predecessors, successors
+from .device_groups import DeviceGroup
 from .disk_size import SerializedSizes
 from .goals import Counted, Limits
 from .instance import Floats, Hyperedges, Ints, Replicas, Workload, exact, quantum_for
 from .node_names import find_nodes
+from .rank_costs import RankCosts
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,12 @@ class PlanningProblem:
             return load
         replicas = self._replicas(load, exact(shared, quantum), *self._shared(counting, travelling, self._own_users))
         return replicas.without if self.are_replicas_free else replace(load, replicas=replicas)
+
+    def saved(self, ranks: RankCosts, group: DeviceGroup, rank: int) -> tuple[float, Hyperedges, Ints]:
+        """The memory of a rank, and what it need not hold: the groups any of which need it, and bytes."""
+        rows = [(number, _union(self.users, nodes)) for number, nodes in ranks.saved_bytes(group, rank) if nodes]
+        edges, numbers = Hyperedges.of([groups for _, groups in rows]), [number for number, _ in rows]
+        return float(group.ranks[rank].device.memory_bytes or np.inf), edges, np.array(numbers, dtype=np.int64)
 
     @cached_property
     def _holders(self) -> Mapping[int, frozenset[int]]:

@@ -13,6 +13,7 @@ from ..core.wiring import asked_for
 from ..costs.caches import Cache
 from ..costs.device import Device
 from .cluster import Cluster, LinkEnds
+from .device_groups import ranks_of
 from .goals import Across
 from .instance import Workload
 
@@ -55,9 +56,11 @@ def request_times(
     after the other; the greatest latency counts once if a part receives anything. A step also takes a message from the
     driver and one to it. A link carries a tensor once for each device that reads it. Where nothing overlaps, tensors
     are sent and received one after the other, over the router once for all readers, and messages cost nothing.
+    Each rank of a group receives what the group reads; its first rank sends what it writes.
     """
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
+    members = [*([rank.device.name for rank in ranks_of(device)] for device in devices), [cluster.driver.name]]
     received_s, sent_s, late_s = [0.0] * len(names), [0.0] * len(names), [0.0] * len(names)
     load_s: dict[LinkEnds, float] = defaultdict(float)
     for number, source, readers in transfers:
@@ -66,16 +69,19 @@ def request_times(
             if names[reader] in reached:
                 continue
             reached.add(names[reader])
-            rates, latency_s = cluster.route(names[source], names[reader])
-            first, last = next(iter(rates)), next(reversed(rates))
-            received_s[reader] += number / (rates[last] if in_turn else min(rates.values()))
+            rates, latency_s = _routes(cluster, members[source][0], members[reader])
+            if not rates:  # the driver is on the first rank
+                continue
+            first = next(iter(rates))
+            received_s[reader] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
             late_s[reader] = max(late_s[reader], latency_s)
             sent_s[source] += number / rates[first] if first not in used or not in_turn else 0.0
             used.add(first)
             for ends, bytes_per_s in rates.items():
                 load_s[ends] += number / bytes_per_s
     messages = 0 if in_turn else 2
-    own_s = [*(a + messages * cluster.message_s(b) for a, b in zip(run_s, names, strict=False)), 0.0]
+    messages_s = [messages * max(map(cluster.message_s, own)) for own in members]
+    own_s = [*(a + b for a, b in zip(run_s, messages_s, strict=False)), 0.0]
     step_s = [sum(seconds) for seconds in zip(own_s, received_s, late_s, strict=True)]
     if in_turn:
         step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]
@@ -84,6 +90,18 @@ def request_times(
     busy_s = tuple(map(max, waiting_s[:-1], received_s, sent_s))
     longest_s = max(totals(names[:-1], waiting_s[:-1]).values())
     return RequestTimes(busy_s, max(longest_s, *load_s.values(), 0.0), sum(step_s))
+
+
+def _routes(cluster: Cluster, source: str, targets: Sequence[str]) -> tuple[dict[LinkEnds, float], float]:
+    """`Cluster.route` from a machine to each of several: a link that carries several copies is as much slower."""
+    uses: dict[LinkEnds, list[float]] = defaultdict(list)
+    late_s = 0.0
+    for target in targets:
+        rates, latency_s = cluster.route(source, target)
+        late_s = max(late_s, latency_s)
+        for ends, bytes_per_s in rates.items():
+            uses[ends].append(bytes_per_s)
+    return {ends: rates[0] / len(rates) for ends, rates in uses.items()}, late_s
 
 
 def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:

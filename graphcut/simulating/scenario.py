@@ -95,8 +95,13 @@ def scenario_of_plan(
     those that requests ask for, by default those of the plan.
 
     Raises:
-        UsageError: there is no cluster, or it lacks a device of the plan.
+        UsageError: there is no cluster, it lacks a device of the plan, or layers are divided among devices.
     """
+    if plan.has_groups:
+        raise UsageError(
+            "layers of this plan are divided among devices, and a plan has no phases of ranks",
+            hint="`graphcut split MODEL --plan PLAN` writes its parts; simulate their folder with --cluster FILE",
+        )
     if cluster is None:
         if not isinstance(plan.goal, Across):
             raise UsageError(

@@ -1,26 +1,28 @@
 """`split_by_rank`: shard a model, and write a part for each phase and rank."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnx import ModelProto
 
-from ..analysis.axes.division import Division, Mode
-from ..core.errors import UsageError
+from ..analysis.axes.division import Division, Mode, Stage, divide
+from ..core.errors import PlanError, UsageError
 from ..core.manifest import Cascade
-from ..costs.caches import sized_dims
+from ..costs.caches import find_caches, sized_dims
 from ..costs.device import Device
+from ..costs.weighing import weigh
 from ..loading.model import Model, ModelLike, load, read_model
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning import planner
+from ..planning.device_groups import ranks_of
 from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
-from .model_files import place_values
+from ..planning.predictions import counted_bytes
 from .part_models import part_model
-from .sharding.phases import RankPart, rank_parts
-from .sharding.rewriting import ShardedGraph, sharded_graph
+from .sharding.phases import rank_parts
+from .sharding.rewriting import sharded_graph
 from .sharding.sharding import division_of, write_note_of
-from .sharding.weight_files import fill_slices, pieces_of
+from .sharding.weight_files import fill_slices, place_weights
 from .splitting import PartFile, PreparedFiles, Progress, output_folder, write
 
 
@@ -65,6 +67,47 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
 
 def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | Goal | None) -> PreparedFiles:
     """The files that `split_by_rank` would write."""
+    plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(division.model, stages)
+    if plan is not None and isinstance(plan.goal, Across | Within):
+        raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use --num-splits or --at-nodes")
+    home = {node: i for i, block in enumerate(plan.partition.blocks if plan else ()) for node in block.nodes}
+    names = {
+        (stage, rank): f"rank-{rank}" if plan is None else f"stage-{stage}.rank-{rank}"
+        for stage in range(len(plan.parts) if plan else 1)
+        for rank in range(len(division.shares))
+    }
+    return _prepared(division, output, home, {key: Device(name=name) for key, name in names.items()}, None)
+
+
+def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> PreparedFiles:
+    """The files of a plan whose parts are divided among groups of devices. Each device of the plan is a rank."""
+    if not isinstance(plan.goal, Across):
+        raise UsageError("only a plan for a cluster has groups of devices", hint="plan again with --cluster")
+    groups = [ranks_of(device) for device in plan.devices]
+    numbers = {device: i for i, device in enumerate(dict.fromkeys(rank.device for ranks in groups for rank in ranks))}
+    stages = []
+    for block, ranks in zip(plan.partition.blocks, groups, strict=True):
+        shares = {rank.device: rank.share for rank in ranks}
+        stages.append(Stage({*block.nodes}, tuple(shares.get(device, 0) for device in numbers)))
+    states = [(cache.past, cache.present) for cache in find_caches(model)]
+    division = divide(model, (1,) * len(numbers), plan.goal.mode, states=states, stages=stages)
+    home = {node: i for i, stage in enumerate(stages) for node in stage.nodes}
+    devices = {(i, numbers[rank.device]): rank.device for i, ranks in enumerate(groups) for rank in ranks}
+    return _prepared(division, output, home, devices, plan.dims)
+
+
+def _prepared(
+    division: Division,
+    output: str | Path | None,
+    home: Mapping[int, int],
+    devices: Mapping[tuple[int, int], Device],
+    dims: Mapping[str, int] | None,
+) -> PreparedFiles:
+    """The files of a divided model.
+
+    `home` has the stage of each node, by default the first; `devices` has that of each stage and rank; `dims` are the
+    sizes that the plan was made for.
+    """
     model = division.model
     if model.temporary_folder is not None and output is None:
         raise UsageError("the model was given in memory, so there is no folder beside it", hint="name a folder")
@@ -73,40 +116,49 @@ def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | 
     write_note_of(division, graph.proto, folder)
     sharded = read_model(model.path, graph.proto)
     sharded = sharded.with_dims({name: size for name, size in model.dims.items() if name in sharded.symbols})
-    parts = _parts(model, sharded, graph, stages)
-    last = max(part.stage for part in parts)
-    names = [f"rank-{part.rank}" if not last else f"stage-{part.stage}.rank-{part.rank}" for part in parts]
-    devices = {name: Device(name=name) for name in names}
+    producer = sharded.graph.producer
+    rank_of = {producer[name]: rank for name, rank in graph.rank_of.items() if name in producer}
+    stage_of = {producer[name]: home.get(node, 0) for name, node in graph.origin_of.items() if name in producer}
+    parts = rank_parts(sharded.graph, rank_of, stage_of, dict(reversed([*devices])))
+    sizes = sized_dims(sharded, default="decode") if dims is None else dims
     plan = Plan(
         At(()),
         sharded.graph,
         tuple(part.nodes for part in parts),
-        devices=tuple(devices[name] for name in names),
-        dims=sized_dims(sharded, default="decode"),
+        devices=tuple(devices[part.stage, part.rank] for part in parts),
+        dims={name: size for name, size in sizes.items() if name in sharded.symbols},
         model=sharded,
     )
     files = []
     for part, block in zip(parts, plan.partition.blocks, strict=True):
         name, proto = f"part-{part.phase}.rank-{part.rank}.onnx", part_model(sharded, block)
-        layout = place_values(pieces_of(model, proto, graph.slices), f"{name}.data")
+        layout = place_weights(model, proto, graph.slices, f"{name}.data")
         data = {f"{name}.data": layout.file_bytes} if layout.file_bytes else {}
         files.append(PartFile(name, proto, block, dict.fromkeys(data, layout), data, (), part.rank))
+    _check_memory(plan, files)
     assumed = tuple(name for name in plan.dims if name not in sharded.dims)
     whole = _whole(graph.proto, [file.model for file in files])
     sized = sharded.with_dims(plan.dims)
     return PreparedFiles(sized, plan, "copy", False, assumed, folder, "cascade.json", tuple(files), whole)
 
 
-def _parts(model: Model, sharded: Model, graph: ShardedGraph, stages: Plan | Goal | None) -> list[RankPart]:
-    """The parts, in stages as a plan for the model has them."""
-    plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(model, stages)
-    if plan is not None and isinstance(plan.goal, Across | Within):
-        raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use --num-splits or --at-nodes")
-    home = {node: i for i, block in enumerate(plan.partition.blocks if plan else ()) for node in block.nodes}
-    producer = sharded.graph.producer
-    rank_of = {producer[name]: rank for name, rank in graph.rank_of.items() if name in producer}
-    stage_of = {producer[name]: home.get(node, 0) for name, node in graph.origin_of.items() if name in producer}
-    return rank_parts(sharded.graph, rank_of, stage_of)
+def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:
+    """Raise a PlanError if a rank needs more memory than its device has.
+
+    It needs its files and caches all the time, and the inputs and activations of one part at a time.
+    """
+    if all(device.memory_bytes is None for device in plan.devices) or plan.model is None:
+        return
+    costs = weigh(plan.model, plan.dims)
+    for device in dict.fromkeys(plan.devices):
+        own = [file for file, host in zip(files, plan.devices, strict=True) if host == device]
+        kept = sum(file.bytes + counted_bytes(file.block, costs, ["cache"]) for file in own)
+        needed = kept + max(counted_bytes(file.block, costs, ["inputs", "activations"]) for file in own)
+        if device.memory_bytes is not None and needed > device.memory_bytes:
+            raise PlanError(
+                f"the ranks on {device.name!r} need {needed:,} bytes, but it has {device.memory_bytes:,}",
+                hint="plan with a little less memory for this device",
+            )
 
 
 def _whole(proto: ModelProto, parts: Sequence[ModelProto]) -> ModelProto:

@@ -46,6 +46,13 @@ class DividedClass:
         return layout.runs(first, first + self.units[rank], self.axes.units)
 
 
+class Stage(NamedTuple):
+    """Nodes that are divided by shares of their own."""
+
+    nodes: AbstractSet[int]
+    shares: tuple[int, ...]  #: the share of each rank; 0 for those that have no part of the stage.
+
+
 class Join(NamedTuple):
     """A tensor that is put together from the pieces of the ranks: an exchange between them."""
 
@@ -61,7 +68,7 @@ class Division(Product):
     model: Model  #: the model.
     operations: tuple[Operation, ...]  #: the operation of each node.
     mode: Mode  #: how contracted axes are joined.
-    shares: tuple[int, ...]  #: the share of each rank.
+    shares: tuple[int, ...]  #: the share of each rank; 1 each where stages have shares of their own.
     classes: tuple[DividedClass, ...]  #: the classes that are divided, the one with most weights first.
     analysis: AxisAnalysis  #: the axis classes.
     state_pairs: tuple[tuple[str, str], ...]  #: the states of the model: inputs, and the outputs that become them.
@@ -191,6 +198,7 @@ def divide(
     *,
     states: Iterable[tuple[str, str]] = (),
     found: tuple[FoundRule, ...] = (),
+    stages: Sequence[Stage] = (),
 ) -> Division:
     """Divide what can be divided among ranks.
 
@@ -205,6 +213,7 @@ def divide(
         mode: how contracted axes are joined.
         states: the inputs that become outputs, and these outputs.
         found: rules of operators that have none in the table.
+        stages: stages with shares of their own. A class is divided in the stages that multiply by its weights.
 
     Raises:
         UsageError: there are fewer than two ranks, or a share is negative.
@@ -217,12 +226,14 @@ def divide(
         )
     operations = operations_of(model)
     alone: dict[int, Blocker] = {}
+    stages = [stage for stage in stages if sum(map(bool, stage.shares)) > 1] or [Stage({*model.graph.flow}, shares)]
     for _ in range(2):
         analysis = AxisAnalysis(model, operations, contracts=mode == "sum", detached=alone.keys(), found=found)
-        classes = tuple(_choose(model, analysis.classes, shares))
+        classes = tuple(one for stage in stages for one in _choose(model, analysis.classes, stage))
         if not alone:
             taken = {node for divided in classes for node in divided.factors}
-            alone = _reasons(analysis.classes, [n for n in products_of(model, operations, found) if n not in taken])
+            left = set().union(*(stage.nodes for stage in stages)) - taken
+            alone = _reasons(analysis.classes, [n for n in products_of(model, operations, found) if n in left])
     return Division(model, operations, mode, shares, classes, analysis, tuple(states), alone, found)
 
 
@@ -235,20 +246,23 @@ def _reasons(classes: Sequence[AxisClass], nodes: Iterable[int]) -> dict[int, Bl
     return found
 
 
-def _choose(model: Model, classes: Iterable[AxisClass], shares: Sequence[int]) -> Iterator[DividedClass]:
+def _choose(model: Model, classes: Iterable[AxisClass], stage: Stage) -> Iterator[DividedClass]:
+    """The classes that are divided in a stage, as if all of the model were divided like it."""
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
     weighed = [(sum(sizes[name] for name in found.weights), found) for found in classes if not found.blockers]
     weighed.sort(key=lambda pair: -pair[0])
     taken: set[int] = set()
-    owed = [Fraction(0)] * len(shares)
+    owed = [Fraction(0)] * len(stage.shares)
     for size, found in weighed:
         factors = {node: factor for node, factor in found.factors.items() if node not in taken}
         if any(node in factors for node in found.products):
-            units, after = apportion(found.units, shares, owed, size)
+            units, after = apportion(found.units, stage.shares, owed, size)
             if sum(number > 0 for number in units) > 1:
                 owed = after
                 taken.update(factors)
-                yield DividedClass(found, units, factors)
+                inside = {node: factor for node, factor in factors.items() if node in stage.nodes}
+                if not inside.keys().isdisjoint(found.products):
+                    yield DividedClass(found, units, inside)
 
 
 def apportion(

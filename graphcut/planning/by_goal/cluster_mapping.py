@@ -13,9 +13,11 @@ import numpy as np
 from ...core.errors import PlanError, UsageError
 from ...core.units import count, size
 from ...costs.device import Device
+from ..device_groups import tried_groups
 from ..goals import Across, Counted, Objective
-from ..instance import Floats, Workload
+from ..instance import Bools, Floats, Hyperedges, Ints, Workload
 from ..problem import PlanningProblem
+from ..rank_costs import RankCosts
 from ..results import LowerBounds, MetricUnit, Solution
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp
@@ -23,12 +25,16 @@ from ..solver.cost_tables import (
     DeviceClass,
     PairCosts,
     allowed_by,
+    assigned_devices,
     best_links,
     device_classes,
     fits_in,
+    memory_bytes,
     pair_costs,
     received_bytes,
     time_quantum,
+    used_devices,
+    with_groups,
 )
 from ..solver.linked_chains import LinkedChains, driver_s
 from ..solver.milp import MilpObjective, MilpProblem, prove
@@ -65,25 +71,32 @@ _MOST_STATES: Final = 20_000
 
 
 def plan_across(
-    problem: PlanningProblem, goal: Across, seconds: Callable[[Device], Sequence[float]], *, prove_s: float = 0.0
+    problem: PlanningProblem,
+    goal: Across,
+    seconds: Callable[[Device], Sequence[float]],
+    *,
+    ranks: RankCosts | None = None,
+    prove_s: float = 0.0,
 ) -> Solution:
-    """The best plan for the cluster of `goal`. A device runs one part or none.
+    """The best plan for the cluster of `goal`. A device runs one part or none, alone or with others.
 
-    `seconds` are those of each flowing node on a device; `prove_s` is the time limit of the exact solver.
+    `seconds` are those of each flowing node on a device; `ranks` are the costs of layers that are divided among
+    devices, None if none is; `prove_s` is the time limit of the exact solver.
     """
     problem.check_pins(len(goal.cluster.devices))
     if goal.in_flight < 1:
         raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use --in-flight 1 or more")
-    evaluator = ClusterEvaluator.of(problem, goal, seconds)
+    evaluator = ClusterEvaluator.of(problem, goal, seconds, ranks)
     load, classes, pairs, bound = evaluator.load, evaluator.classes, evaluator.pairs, evaluator.lower_bound()
     states = evaluator.states
     if states > _MOST_STATES:
-        orders = list(first_orders(classes, load.work))
+        orders = list(first_orders(evaluator.single, load.work))
         pairs_of_devices = len(classes) * len({*pairs.senders})
         small = small_sets(evaluator.counts, _MOST_SMALL // pairs_of_devices)
-        states = len({*pairs.senders}) * 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(classes)))
+        number = len(evaluator.single)
+        states = len({*pairs.senders}) * 2 * len(sets_along(next_orders(orders[0], evaluator.counts), number))
         states = max(states, len(small) * pairs_of_devices)
-        evaluator = replace(evaluator, only=sets_along(orders, len(classes)) | small)
+        evaluator = replace(evaluator, only=sets_along(orders, number) | small)
     found = search(load, evaluator, states=states, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, load, classes)
@@ -112,8 +125,7 @@ def plan_across(
         return tuple(evaluator.pareto_front(found.tables))
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
-        unused = [list(c.devices) for c in classes]
-        devices = tuple(unused[c].pop(0) for c in result.chain.classes)
+        devices = tuple(assigned_devices(classes, result.chain.classes))
         times = evaluator.chains(result.tables).times(result.chain.boundaries, result.chain.classes)
         costs, words = evaluator.costs(result), objective.format(goal.in_flight)
         return Solution(result, devices, words, unit, bounds, *costs, front, times.busy_s, relaxed)
@@ -124,8 +136,9 @@ def plan_across(
 def _with_devices_exchanged(found: SearchResult, evaluator: ClusterEvaluator) -> tuple[SearchResult, ClusterEvaluator]:
     """The plan with devices exchanged until that improves it no more, and the evaluator that knows its neighbours."""
     while True:
-        orders = next_orders(found.chain.classes, evaluator.counts)
-        evaluator = replace(evaluator, only=sets_along(orders, len(evaluator.classes)))
+        used = [member for c in found.chain.classes for member in evaluator.classes[c].members or (c,)]
+        orders = next_orders(used, evaluator.counts)
+        evaluator = replace(evaluator, only=sets_along(orders, len(evaluator.single)))
         chain = evaluator(found.tables)
         if chain is None or chain.values >= found.chain.values:
             return found, evaluator
@@ -142,24 +155,40 @@ class ClusterEvaluator:
     pairs: PairCosts  #: what their links cost.
     quantum: float  #: see `time_quantum`.
     pins: Mapping[int, int]  #: for a group the part that it must be in.
+    #: for each rank of each class its memory, and what it need not hold: the groups any of which need it, and bytes.
+    saved: Sequence[Sequence[tuple[float, Hyperedges, Ints]]] = ()
     only: frozenset[DeviceCounts] | None = None  #: the sets of devices that it tries; None for all.
     most_work: float = _MUCH_WORK / 20  #: see `LinkedChains`.
 
     @classmethod
     def of(
-        cls, problem: PlanningProblem, goal: Across, seconds: Callable[[Device], Sequence[float]]
+        cls,
+        problem: PlanningProblem,
+        goal: Across,
+        seconds: Callable[[Device], Sequence[float]],
+        ranks: RankCosts | None = None,
     ) -> ClusterEvaluator:
-        """The evaluator for a problem; `seconds` are those of each flowing node on a device."""
-        classes = device_classes(goal.cluster)
+        """The evaluator for a problem; `seconds` and `ranks` are as for `plan_across`."""
+        classes, saved = device_classes(goal.cluster), list[list[tuple[float, Hyperedges, Ints]]]()
+        if ranks is not None:
+            most = goal.ranks or len(goal.cluster.devices)
+            groups = list(tried_groups([c.devices for c in classes], most, ranks.shares_to_try))
+            classes = with_groups(classes, groups)
+            saved = [[problem.saved(ranks, group, rank) for rank in range(len(group.ranks))] for _, group in groups]
         sent = travelling(goal, problem.graph, problem.costs.caches)
         load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
         pairs = pair_costs(classes, goal.cluster)
-        return cls(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins)
+        return cls(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins, saved)
+
+    @property
+    def single(self) -> tuple[DeviceClass, ...]:
+        """The classes of single devices; those of groups follow."""
+        return tuple(c for c in self.classes if not c.members)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of devices of each class."""
-        return tuple(len(c.devices) for c in self.classes)
+        """The number of devices of each class of single ones."""
+        return tuple(len(c.devices) for c in self.single)
 
     @property
     def states(self) -> int:
@@ -168,12 +197,26 @@ class ClusterEvaluator:
 
     def chains(self, tables: BoundaryTables) -> LinkedChains:
         """The partitions over given boundaries, with their costs."""
-        fits = fits_in(tables, COUNTING, [c.memory_bytes for c in self.classes])
+        fits = fits_in(tables, COUNTING, [c.memory_bytes for c in self.single]) + self._fit_groups(tables)
         fits = [fit & np.isfinite(tables.work(c)) for c, fit in enumerate(fits)]
         allowed = allowed_by(tables, self.pins)
         work = _MUCH_WORK if tables.is_complete else self.most_work
         cluster = self.goal.cluster
         return LinkedChains(tables, self.classes, self.pairs, cluster, self.quantum, fits, allowed, self.only, work)
+
+    def _fit_groups(self, tables: BoundaryTables) -> list[Bools]:
+        """For each group which parts fit its ranks. Files of ranks take the graph at most twice: names get longer."""
+        is_limited = any(memory < np.inf for ranks in self.saved for memory, _, _ in ranks)
+        needed = memory_bytes(tables, COUNTING) + tables.own_bytes if is_limited else np.zeros(tables.nested.shape)
+        found = []
+        for ranks in self.saved:
+            fits = tables.nested.copy()
+            for memory, users, number in ranks:
+                if memory < np.inf:
+                    load = replace(tables.load, sharers=users, shared_bytes=number)
+                    fits &= needed - replace(tables, load=load, relaxation=None).shared_bytes <= memory
+            found.append(fits)
+        return found
 
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
         """The best partition over given boundaries."""
@@ -267,15 +310,15 @@ class ClusterEvaluator:
         weighted time (linear programming duality).
         """
         known = np.isfinite(work).all(axis=1)
-        totals = work[known].sum(axis=1)
+        totals = work[: len(self.counts)].sum(axis=1)
         if not known.all() or not (totals > 0).all():
             return 0.0
         speeds = 1 / totals
-        weights = speeds / (speeds * np.array(self.counts)).sum()
+        weights = np.array(used_devices(self.classes)) @ (speeds / (speeds * np.array(self.counts)).sum())
         return float((weights[:, None] * work).min(axis=0).sum())
 
     def _fewest_devices(self) -> int:
-        room = sorted((c.memory_bytes for c in self.classes for _ in c.devices), reverse=True)
+        room = sorted((c.memory_bytes for c in self.single for _ in c.devices), reverse=True)
         has_room = np.cumsum(room) - self.load.part_bytes * np.arange(1, len(room) + 1) >= self.load.total_bytes
         return int(has_room.argmax()) + 1 if has_room.any() else len(room)
 
@@ -331,6 +374,7 @@ def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[Devi
     if (homeless := np.isinf(load.work).all(axis=0)).any():
         what = problem.describe(int(homeless.argmax()))
         return PlanError(f"no device of the cluster can run {what}", hint="add a device that can")
+    classes = [c for c in classes if not c.members]
     room = sum(c.memory_bytes * len(c.devices) for c in classes)
     if room == np.inf:
         return PlanError("no plan puts every node on a device that can run it", hint="add a device that can run all")

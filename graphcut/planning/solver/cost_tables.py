@@ -1,6 +1,6 @@
 """Cost tables: seconds that the part between two boundaries keeps a device busy, and bytes that it takes there."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from ...costs.device import Device
 from ..cluster import Cluster
+from ..device_groups import DeviceGroup
 from ..goals import Counted
 from ..instance import Bools, Floats, Workload, exact, quantum_for
 from .boundaries import BoundaryTables
@@ -21,6 +22,7 @@ class DeviceClass:
     memory_bytes: float  #: memory of one of them; `inf` for no limit.
     s_per_byte: float  #: seconds to receive or to send a byte over its link to the router.
     latency_s: float  #: seconds until the first byte is received over that link.
+    members: tuple[int, ...] = ()  #: of a group of devices the class of each rank; empty for single devices.
 
 
 def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
@@ -40,6 +42,29 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     return tuple(found)
 
 
+def with_groups(
+    classes: Sequence[DeviceClass], groups: Iterable[tuple[tuple[int, ...], DeviceGroup]]
+) -> tuple[DeviceClass, ...]:
+    """The classes, and one for each group, whose ranks are devices of these classes. Each rank has its own memory."""
+    made = (DeviceClass((g,), np.inf, 1 / g.link_bytes_per_s, g.latency_s, members) for members, g in groups)
+    return (*classes, *made)
+
+
+def used_devices(classes: Sequence[DeviceClass]) -> list[tuple[int, ...]]:
+    """For each class how many devices of each class of single ones a part on it takes."""
+    single = range(sum(not c.members for c in classes))
+    return [tuple((c.members or (i,)).count(one) for one in single) for i, c in enumerate(classes)]
+
+
+def assigned_devices(classes: Sequence[DeviceClass], chosen: Iterable[int]) -> list[Device]:
+    """The device of each part, or the group, whose classes are `chosen`."""
+    unused, found = [list(c.devices) for c in classes if not c.members], list[Device]()
+    for c in chosen:
+        taken = [unused[member].pop(0) for member in classes[c].members or (c,)]
+        found += [group.on(taken) for group in classes[c].devices if isinstance(group, DeviceGroup)] or taken
+    return found
+
+
 @dataclass(frozen=True)
 class PairCosts:
     """What a byte and a message take from device class a to b, as `[a, b]`. The driver has the last row and column."""
@@ -57,18 +82,20 @@ class PairCosts:
 
 def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster) -> PairCosts:
     """The costs by the rules of `request_times`."""
-    driver = cluster.driver
-    ends = [(c.devices[0].name, c.s_per_byte, c.latency_s) for c in classes]
-    ends.append((driver.name, 1 / driver.link_bytes_per_s, driver.latency_s))
+    driver, in_turn = cluster.driver, cluster.overlap == "none"
+    single = [((c.devices[0].name, c.s_per_byte, c.latency_s),) for c in classes if not c.members]
+    ends = [*single, *(tuple(single[m][0] for m in c.members) for c in classes[len(single) :])]
+    ends.append(((driver.name, 1 / driver.link_bytes_per_s, driver.latency_s),))
     received_s, sent_s, latency_s = np.zeros((3, len(ends), len(ends)))
-    for (a, (sender, sending_s, _)), (b, (receiver, receiving_s, late_s)) in product(enumerate(ends), repeat=2):
-        link = cluster.link_between.get(frozenset((sender, receiver)))
-        if link is not None:
-            received_s[a, b] = sent_s[a, b] = 1 / link.bytes_per_s
-            latency_s[a, b] = link.latency_s
-        elif sender != receiver or a == b:  # two devices of one class are machines like each other
-            received_s[a, b] = receiving_s if cluster.overlap == "none" else max(sending_s, receiving_s)
-            sent_s[a, b], latency_s[a, b] = sending_s, late_s
+    for (a, ((sender, sending_s, _), *_)), (b, receivers) in product(enumerate(ends), repeat=2):
+        routed = [one for one in receivers if frozenset((sender, one[0])) not in cluster.link_between]
+        if len(classes) in {a, b}:  # of two devices of a class each is a machine; the driver may be on a device
+            routed = [one for one in routed if one[0] != sender]
+        links = [link for one in receivers if (link := cluster.link_between.get(frozenset((sender, one[0]))))]
+        ends_s = [receiving_s for _, receiving_s, _ in routed] + [1 / link.bytes_per_s for link in links]
+        sent_s[a, b] = len(routed) * sending_s if routed else ends_s[0] if links else 0.0
+        received_s[a, b] = max(ends_s, default=0.0) if in_turn else max(sent_s[a, b], *ends_s, 0.0)
+        latency_s[a, b] = max([late_s for *_, late_s in routed] + [link.latency_s for link in links], default=0.0)
     return PairCosts(received_s, sent_s, latency_s)
 
 

@@ -24,13 +24,13 @@ from ..instance import Bools, Floats, Ints, Workload, exact
 from ..transfers import RequestTimes, request_times
 from .boundaries import touch_counts
 from .chain_dp import COMBINED, Aggregation, ChainPartition, DeviceCounts
+from .cost_tables import DeviceClass, PairCosts, assigned_devices, used_devices
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ..cluster import Cluster, Overlap
     from .boundaries import BoundaryTables
-    from .cost_tables import DeviceClass, PairCosts
 
 _SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
 _CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
@@ -64,7 +64,7 @@ class LinkedChains:
 
     def lower_bound(self, aggregation: Aggregation) -> float:
         """No partition over these boundaries has a shorter period, or a smaller latency."""
-        rest = self.cost_to_go(aggregation).get((tuple(0 for _ in self.classes), 0))
+        rest = self.cost_to_go(aggregation).get((tuple(0 for _ in self.uses[0]), 0))
         of_driver_s = driver_s(aggregation, self.tables.load, self.pairs, self.cluster.overlap)
         return np.inf if rest is None else float(COMBINED[aggregation](rest[0], of_driver_s))
 
@@ -74,8 +74,7 @@ class LinkedChains:
 
     def times(self, boundaries: Sequence[int], classes: Sequence[int]) -> RequestTimes:
         """The exact times of a partition."""
-        steps, unused = list(pairwise(boundaries)), [list(c.devices) for c in self.classes]
-        devices = [unused[c].pop(0) for c in classes]
+        steps, devices = list(pairwise(boundaries)), assigned_devices(self.classes, classes)
         run_s = [float(self._work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
         parts = [self.tables.groups_between(i, j) for i, j in steps]
         return request_times(self.tables.transfers(parts), run_s, devices, self.cluster)
@@ -86,25 +85,36 @@ class LinkedChains:
         self, aggregation: Aggregation, limit: float = np.inf, most_parts: int | None = None
     ) -> Mapping[_State, Floats]:
         """For each state an array over the boundaries: a lower bound of what the parts behind the boundary cost."""
-        counts, senders = [len(c.devices) for c in self.classes], np.array(self.pairs.senders)
+        counts, senders = [len(c.devices) for c in self.classes if not c.members], self.pairs.senders
         every = product(*(range(count + 1) for count in counts)) if self.only is None else self.only
-        most = self.tables.load.groups if most_parts is None else most_parts
+        most = self.tables.load.groups * max(map(sum, self.uses)) if most_parts is None else most_parts
         combine = COMBINED[aggregation]
         priced = {key: _minimized(costs, aggregation, limit * (1 + _SAME)) for key, costs in self._costs.items()}
         end = np.full(self.tables.boundary_count, np.inf)
         end[-1] = 0.0
         found: dict[_State, Floats] = {}
         for used in sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used)):
-            lasts = np.unique(senders[np.flatnonzero(used)]) if any(used) else np.zeros(1, dtype=np.int64)
+            lasts = sorted({sender for sender, taken in zip(senders, self.uses, strict=True) if _holds(used, taken)})
+            lasts = lasts if any(used) else [0]
             rest = np.tile(end, (len(lasts), 1))
-            for c, state in enumerate(_next_states(used, self.pairs.senders)):
+            for c, state in enumerate(self.next_states(used)):
                 if (behind := found.get(state)) is not None:
-                    options = np.stack([priced[last, c] for last in lasts.tolist()])
+                    options = np.stack([priced[last, c] for last in lasts])
                     rest = np.minimum(rest, combine(options, behind[:, None]).min(axis=1))
             if self.allowed is not None:
                 rest = np.where(self.allowed(sum(used)), rest, np.inf)
-            found |= {(used, last): row for last, row in zip(lasts.tolist(), rest, strict=True) if row.min() < np.inf}
+            found |= {(used, last): row for last, row in zip(lasts, rest, strict=True) if row.min() < np.inf}
         return found
+
+    @cached_property
+    def uses(self) -> list[DeviceCounts]:
+        """For each class the devices that a part on it takes; see `used_devices`."""
+        return used_devices(self.classes)
+
+    def next_states(self, used: DeviceCounts) -> Iterator[_State]:
+        """For each class the state after one more part on a device of it."""
+        for taken, sender in zip(self.uses, self.pairs.senders, strict=True):
+            yield tuple(map(int.__add__, used, taken)), sender
 
     # Costs
 
@@ -184,10 +194,8 @@ def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, overlap
     return float(late_s + (sent_s + answers_s if overlap == "none" else 0.0))
 
 
-def _next_states(used: DeviceCounts, senders: Sequence[int]) -> Iterator[_State]:
-    """For each class the state after one more part on a device of it."""
-    for c in range(len(used)):
-        yield (*used[:c], used[c] + 1, *used[c + 1 :]), senders[c]
+def _holds(used: DeviceCounts, taken: DeviceCounts) -> bool:
+    return all(map(int.__ge__, used, taken))
 
 
 @dataclass(frozen=True)
@@ -217,6 +225,7 @@ class _BranchAndBound:
         self._step = len(chains.classes) * (step if self._are_tables_enough else exact_step)
         self._leaf = _CALL / 5 * (load.readers.count + load.groups)
         self._left = chains.most_work
+        self._none = tuple(0 for _ in chains.uses[0])
 
     def visit(self, node: _Node) -> None:
         """Search the partitions that begin with these parts."""
@@ -229,8 +238,8 @@ class _BranchAndBound:
             self.is_stopped = True
             return
         options: list[tuple[float, int, int, float]] = []
-        used = tuple(node.classes.count(c) for c in range(len(chains.classes)))
-        for c, state in enumerate(_next_states(used, chains.pairs.senders)):
+        used = tuple(map(sum, zip(*(chains.uses[c] for c in node.classes), strict=True))) or self._none
+        for c, state in enumerate(chains.next_states(used)):
             if state in self._rest:
                 value = np.asarray(self._combine(node.value, self._costs(node, c)))
                 least = self._combine(self._combine(value, self._rest[state]), self._driver_s)

@@ -2,8 +2,8 @@
 
 A rank's nodes are those that were divided for it. The other nodes are common: each rank that reads what they write
 repeats them, so that nothing is sent twice and no rank waits for another one's copy. A common node with large weights,
-or one that must run once, is given to the first rank. A new phase begins where a rank reads what another one computed:
-an exchange. Within a phase ranks need nothing of each other, so they work at the same time.
+or one that must run once, is given to the first rank of its stage. A new phase begins where a rank reads what another
+one computed: an exchange. Within a phase ranks need nothing of each other, so they work at the same time.
 
 With stages (a pipeline of groups of ranks) each stage has phases of its own, one stage after the other.
 """
@@ -11,12 +11,9 @@ With stages (a pipeline of groups of ranks) each stage has phases of its own, on
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from ...core.graph import Graph
-
-MOST_REPEATED_BYTES: Final = 1 << 20
-"""Common nodes that read more bytes of weights are not repeated."""
+from ...planning.rank_costs import MOST_REPEATED_BYTES
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,19 @@ class RankPart:
     nodes: tuple[int, ...]  #: common ones included.
 
 
-def rank_parts(graph: Graph, rank_of: Mapping[int, int], stage_of: Mapping[int, int]) -> list[RankPart]:
+def rank_parts(
+    graph: Graph, rank_of: Mapping[int, int], stage_of: Mapping[int, int], first_ranks: Mapping[int, int]
+) -> list[RankPart]:
     """The parts, in an order in which they can run.
 
     Args:
         graph: of the sharded model.
         rank_of: the rank of each node that was divided.
         stage_of: the stage of each node.
+        first_ranks: the first rank of each stage.
     """
-    ranks = {node: rank for node in graph.flow if (rank := _rank(graph, node, rank_of)) is not None}
+    found = {node: _rank(graph, node, rank_of, first_ranks[stage_of[node]]) for node in graph.flow}
+    ranks = {node: rank for node, rank in found.items() if rank is not None}
     phases: dict[int, tuple[int, int]] = {}
     for node in graph.flow:
         phase = 0
@@ -51,7 +52,7 @@ def rank_parts(graph: Graph, rank_of: Mapping[int, int], stage_of: Mapping[int, 
     for node in reversed(graph.flow):
         readers = {reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ())}
         near = (holders[reader] for reader in readers if phases[reader] == phases[node])
-        holders[node] = {ranks[node]} if node in ranks else set().union(*near) or {0}
+        holders[node] = {ranks[node]} if node in ranks else set().union(*near) or {first_ranks[stage_of[node]]}
         for rank in holders[node]:
             members[phases[node]][rank].add(node)
     return [
@@ -61,8 +62,8 @@ def rank_parts(graph: Graph, rank_of: Mapping[int, int], stage_of: Mapping[int, 
     ]
 
 
-def _rank(graph: Graph, node: int, rank_of: Mapping[int, int]) -> int | None:
+def _rank(graph: Graph, node: int, rank_of: Mapping[int, int], first: int) -> int | None:
     """The rank that alone has a node; None if it is common."""
     weight_bytes = sum(graph.weights[name].bytes for name in graph.weights_of(node))
     is_bound = graph.nodes[node].is_stateful or weight_bytes > MOST_REPEATED_BYTES
-    return rank_of.get(node, 0 if is_bound else None)
+    return rank_of.get(node, first if is_bound else None)

@@ -1,0 +1,78 @@
+"""`split`: a model and a plan become a cascade, whether layers are divided among devices or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import UsageError
+from ..loading.model import Model, ModelLike, load
+from ..planning import planner
+from ..planning.plans import Plan
+from . import splitting
+from .ranks import prepare_groups
+from .splitting import write
+
+if TYPE_CHECKING:
+    from ..core.manifest import Cascade
+    from ..planning.goals import Goal
+    from .splitting import PreparedFiles, Progress, Storage
+
+
+def split(  # noqa: PLR0913 - independent settings
+    model: ModelLike,
+    plan: Plan | Goal,
+    output: str | Path | None = None,
+    *,
+    weights: Storage = "copy",
+    max_shard_bytes: int | None = None,
+    digest: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Cascade:
+    """Split `model` into the parts of a plan, and write them.
+
+    The files are written to a scratch folder and renamed at the end, so that a reader sees either the old cascade or
+    the new one. The same model, plan and options give the same bytes.
+
+    Args:
+        model: the model or its path.
+        plan: a plan for this model, or a goal to plan for.
+        output: the folder to make; by default `STEM.parts` beside the model, and the model's folder for shared weights.
+        weights: `copy`: each part gets a data file with exactly the weights that it reads. `share`: the parts refer to
+            the files of the model.
+        max_shard_bytes: copied weights of a part are divided among data files of at most so many bytes, with an index.
+            A larger weight has a file of its own.
+        digest: compute digests of shared weights, which reads them once. Copied weights always get digests.
+        force: replace an existing cascade; only files that its manifest lists are deleted.
+        progress: called for the bytes written.
+
+    Raises:
+        UsageError: another file is in the way, or the plan is for another model.
+        ModelError: a boundary tensor has an unknown type.
+        PlanError: a part needs more than its budget.
+        GraphcutError: there is too little disk space, or writing failed.
+    """
+    prepared = prepare(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+    return write(prepared, force=force, progress=progress)
+
+
+def prepare(
+    model: ModelLike,
+    plan: Plan | Goal,
+    output: str | Path | None,
+    *,
+    weights: Storage = "copy",
+    max_shard_bytes: int | None = None,
+    digest: bool = False,
+) -> PreparedFiles:
+    """The files that `split` would write; the errors are the same."""
+    if not isinstance(plan, Plan):
+        plan = planner.plan(model, plan)
+    if not plan.has_groups:
+        return splitting.prepare(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+    if weights == "share" or max_shard_bytes is not None:
+        raise UsageError("ranks have slices of weights, each in one file", hint="leave out --weights, --max-shard-size")
+    if not isinstance(model, Model):
+        model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
+    return prepare_groups(model, plan, output)

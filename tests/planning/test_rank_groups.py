@@ -1,0 +1,163 @@
+"""Plans whose layers are divided among devices: against all groups and shares on small models, and run as parts."""
+
+# ruff: noqa: S311 - seeds make the same models and clusters each time, and keep no secrets
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import graphcut
+from graphcut import Across, Cluster, Device, Limits, Plan, PlanError, demos
+from graphcut.analysis.cut_points import Analysis, analyze
+from graphcut.costs.device import run_s
+from graphcut.costs.weighing import Costs, weigh
+from graphcut.planning.cluster import NetworkLink, Overlap
+from graphcut.planning.device_groups import DeviceGroup, ranks_of, tried_groups
+from graphcut.planning.goals import Objective
+from graphcut.planning.planner import plan, with_metrics
+from graphcut.planning.rank_costs import RankCosts
+
+from conftest import floats, model_of
+
+OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "decode")
+OVERLAPS: tuple[Overlap, ...] = ("sending", "none", "all")
+FAST = tuple(Device(name=name, link_bytes_per_s=1e9, latency_s=1e-5) for name in "ab")
+
+
+def chain(draw: random.Random) -> ModelProto:
+    """Products and Relus in a row; the columns of the products can be divided."""
+    nodes, weights, width, name = [], [], 16, "x"
+    for i in range(draw.randint(3, 5)):
+        if i % 2:
+            nodes.append(helper.make_node("Relu", [name], [f"t{i}"], name=f"n{i}"))
+        else:
+            after = draw.choice((64, 256, 512))
+            weights.append(numpy_helper.from_array(np.zeros((width, after), np.float32), f"w{i}"))
+            nodes.append(helper.make_node("MatMul", [name, f"w{i}"], [f"t{i}"], name=f"n{i}"))
+            width = after
+        name = f"t{i}"
+    return model_of(nodes, [floats("x", 64, 16)], [floats(name, 64, width)], weights)
+
+
+def cluster_of(draw: random.Random, overlap: Overlap) -> Cluster:
+    """Three devices of different speed, over links of which some are so fast that ranks pay."""
+    devices = tuple(
+        Device(
+            name=name,
+            flops_per_s=draw.choice((1e8, 3e8, 1e9)),
+            link_bytes_per_s=draw.choice((1e7, 1e8, 1e10)),
+            latency_s=draw.choice((1e-7, 1e-5, 1e-3)),
+        )
+        for name in "abc"
+    )
+    links = (NetworkLink(between=("a", "b"), bytes_per_s=1e9, latency_s=1e-6),) if draw.random() < 0.3 else ()
+    return Cluster(devices=devices, links=links, overlap=overlap, origin=draw.choice(("a", None)))
+
+
+def chains_of_devices(hosts: Sequence[Device], parts: int) -> Iterator[tuple[Device, ...]]:
+    """All ways to give each part a device or a group, none of which shares a device with another."""
+    for chosen in itertools.permutations(hosts, parts):
+        names = [rank.device.name for host in chosen for rank in ranks_of(host)]
+        if len(names) == len({*names}):
+            yield chosen
+
+
+def all_plans(analysis: Analysis, goal: Across, costs: Costs, most_ranks: int) -> Iterator[Plan]:
+    """Every division of a chain, on every choice of devices and tried groups."""
+    devices, flow = goal.cluster.devices, analysis.model.graph.flow
+    ranks = RankCosts(costs, goal.cluster, goal.mode, lambda device: run_s(costs, device))
+    groups = [group for _, group in tried_groups([[d] for d in devices], most_ranks, ranks.shares_to_try)]
+    for parts in range(1, len(devices) + 1):
+        for cuts in itertools.combinations(range(1, len(flow)), parts - 1):
+            blocks = tuple(flow[i:j] for i, j in itertools.pairwise((0, *cuts, len(flow))))
+            for chosen in chains_of_devices((*devices, *groups), parts):
+                made = Plan(goal, analysis.model.graph, blocks, devices=chosen, limits=Limits(recompute="never"))
+                yield with_metrics(analysis, made, costs)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_plan_is_the_best_of_all_divisions_on_all_devices_and_groups(
+    seed: int, overlap: Overlap, tmp_path: Path
+) -> None:
+    draw = random.Random(seed)
+    (tmp_path / "model.onnx").write_bytes(chain(draw).SerializeToString())
+    analysis, cluster = analyze(tmp_path / "model.onnx"), cluster_of(draw, overlap)
+    costs, limits = weigh(analysis.model), Limits(recompute="never", inside_layers=True)
+    found = list(all_plans(analysis, Across(cluster), costs, 3))
+    for objective in OBJECTIVES:
+        goal = Across(cluster, objective, in_flight=2 if objective == "decode" else 1, ranks=3)
+        times = [made.times for made in found]
+        best = min(one.objective(goal) for one in times if one is not None)
+        made = plan(analysis, goal, limits=limits, costs=costs)
+        assert made.times is not None
+        assert made.outcome is not None
+        assert made.times.objective(goal) == pytest.approx(best, rel=1e-6)
+        assert made.outcome.is_optimal
+
+
+def decoder(folder: Path, **options: int) -> Path:
+    demos.write("llm", folder / "model.onnx", external=None, **options)
+    return folder / "model.onnx"
+
+
+def test_a_request_is_divided_over_fast_links_and_not_over_slow_ones(tmp_path: Path) -> None:
+    model = decoder(tmp_path, hidden=256, layers=2)
+    made = plan(model, Across(Cluster(devices=FAST), "latency"))
+    (group,) = made.devices
+    assert isinstance(group, DeviceGroup)
+    assert group.shares == (1, 1)
+    exact, summed = made.modes
+    assert (exact.mode, exact.exchanges_per_layer, summed.mode, summed.exchanges_per_layer) == ("exact", 4, "sum", 2)
+    assert exact.latency_s == made.times.latency_s  # type: ignore[union-attr]
+    alone = plan(model, Across(Cluster(devices=FAST), "latency", ranks=1))
+    assert made.outcome.value < alone.outcome.value  # type: ignore[union-attr]
+    slow = tuple(Device(name=name, latency_s=0.1) for name in "ab")
+    assert not plan(model, Across(Cluster(devices=slow), "latency")).has_groups
+    assert not plan(model, Across(Cluster(devices=FAST))).has_groups  # a pipeline has more throughput
+
+
+TOKEN = {"batch": 1, "seq": 1, "past": 15, "total": 16}
+
+
+@pytest.mark.parametrize("kibibytes", [(2200,) * 4, (2700, 2700, 1300, 1300)], ids=["equal", "unequal"])
+def test_a_layer_too_big_for_every_device_is_divided_and_computes_the_model(
+    kibibytes: tuple[int, ...], tmp_path: Path
+) -> None:
+    model = graphcut.load(decoder(tmp_path, hidden=256, layers=2, heads=8, kv_heads=4), dims=TOKEN)
+    room = [Device(name=f"d{i}", memory_bytes=size << 10) for i, size in enumerate(kibibytes)]
+    cluster = Cluster(devices=tuple(room))
+    with pytest.raises(PlanError, match=r"alone needs 2\.8"):
+        plan(model, Across(cluster, ranks=1), limits=Limits(inside_layers=False))
+    made = plan(model, Across(cluster), limits=Limits(inside_layers=False))
+    assert made.has_groups
+    cascade = graphcut.split(model, made, tmp_path / "parts")
+    held = {device.name: 0 for device in room}
+    for part in cascade.parts:
+        held[part.device or ""] += sum(file.bytes for file in part.data.values()) + cascade.file(part).stat().st_size
+    assert all(held[device.name] <= (device.memory_bytes or 0) for device in room)
+    report = graphcut.verify(model, cascade)
+    assert report.same
+    assert report.is_identical
+
+
+def test_a_plan_file_with_ranks_gives_the_same_parts(tmp_path: Path) -> None:
+    model = graphcut.load(decoder(tmp_path, hidden=256, layers=2))
+    made = plan(model, Across(Cluster(devices=FAST), "latency"))
+    graphcut.save_plan(made, model, tmp_path / "plan.json")
+    again = graphcut.replay(analyze(model), tmp_path / "plan.json")
+    assert (again.devices, again.outcome, again.modes, again.metrics) == (
+        made.devices,
+        made.outcome,
+        made.modes,
+        made.metrics,
+    )
+    first, second = (graphcut.split(model, one, tmp_path / f"{i}") for i, one in enumerate((made, again)))
+    assert [part.sha256 for part in first.parts] == [part.sha256 for part in second.parts]
