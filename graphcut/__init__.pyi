@@ -69,6 +69,7 @@ from .simulating.scenario import scenario_of_cascade as scenario_of_cascade
 from .simulating.scenario import scenario_of_plan as scenario_of_plan
 from .simulating.simulator import simulate as simulate
 from .surgery.cutting import split as split
+from .surgery.extracting import extract as extract
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
 from .surgery.merging import merge as merge
 from .surgery.ranks import split_by_rank as split_by_rank

@@ -16,7 +16,23 @@ import typer
 from ..benchmarking.ways import way_descriptions
 from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, UsageError
 from ..demos import DEMOS
-from . import analyze, bench, cost_model, demo, export, generate, merge, plan, run, shard, show, simulate, split, verify
+from . import (
+    analyze,
+    bench,
+    cost_model,
+    demo,
+    export,
+    extract,
+    generate,
+    merge,
+    plan,
+    run,
+    shard,
+    show,
+    simulate,
+    split,
+    verify,
+)
 from .application import add_command, app
 from .output import complain, say, settings
 
@@ -44,6 +60,7 @@ for _function in (
         bench.bench,
         simulate.simulate,
         shard.shard,
+        extract.extract,
         merge.merge,
         export.export,
         cost_model.cost_model,

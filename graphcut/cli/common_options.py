@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -135,6 +136,11 @@ def output_names(text: str | None) -> tuple[str, ...] | None:
     if names == ():
         raise UsageError(f"--outputs {text}: expected names of outputs", hint="for example --outputs logits")
     return names
+
+
+def names_in(texts: Sequence[str]) -> tuple[str, ...]:
+    """Names, repeated or comma-separated; a name with a comma stands in double quotes."""
+    return tuple(name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row if name.strip())
 
 
 def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..core.errors import UsageError
 from ..core.units import parse_bytes
 from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Recomputing, Within
 from .application import given_options
-from .common_options import Outputs, Profile, Texts, Tokens, output_names
+from .common_options import Outputs, Profile, Texts, Tokens, names_in, output_names
 from .shard import Exact
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class PlanOptions:
         if "--in-flight" in given and self.objective != "decode":
             raise UsageError("--in-flight applies to --objective decode", hint="add --objective decode")
         goal, pins = self._goal(), tuple(map(_pinned, self.pin or ()))
-        limits = Limits(pins, _names(self.avoid or ()), self.inside_layers, self.recompute, self.boundary_dtype)
+        limits = Limits(pins, names_in(self.avoid or ()), self.inside_layers, self.recompute, self.boundary_dtype)
         profile = self.profile if "--profile" in given else None
         tokens = self.tokens if "--tokens" in given else None
 
@@ -147,7 +146,7 @@ class PlanOptions:
         from ..planning.cluster import read_cluster
 
         if self.at_nodes is not None:
-            return At(_names(self.at_nodes))
+            return At(names_in(self.at_nodes))
         if self.num_splits is not None:
             return Into(self.num_splits, self.by)
         if self.memory is not None:
@@ -163,7 +162,7 @@ class PlanOptions:
                 "exact" if self.exact else "sum",
             )
         if self.heads is not None:
-            return Heads(tuple(tuple(group.split("+")) for group in _names([self.heads])))
+            return Heads(tuple(tuple(group.split("+")) for group in names_in([self.heads])))
         return None
 
 
@@ -183,7 +182,7 @@ def _check(given: Sequence[str]) -> None:
 
 
 def _counted(texts: Sequence[str]) -> tuple[Counted, ...]:
-    known, names = get_args(Counted), _names(texts)
+    known, names = get_args(Counted), names_in(texts)
     if unknown := next((name for name in names if name not in known), None):
         raise UsageError(f"--count {unknown}: not one of {', '.join(known)}", hint=f"for example --count {known[0]}")
     return tuple(word for word in known if word in names)
@@ -194,8 +193,3 @@ def _pinned(text: str) -> tuple[str, int]:
     if not (name and part.isascii() and part.isdigit()):
         raise UsageError(f"--pin {text}: expected NODE=PART", hint="for example --pin /model/norm/Mul=1")
     return name, int(part)
-
-
-def _names(texts: Sequence[str]) -> tuple[str, ...]:
-    """Names, repeated or comma-separated; a name with a comma stands in double quotes."""
-    return tuple(name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row if name.strip())

@@ -7,11 +7,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
-from .errors import GraphcutError
+from .errors import GraphcutError, UsageError
 from .product import Product
 from .units import count
 from .wiring import Wiring, wire
+
+_SHOWN: Final = 8
+"""A hint lists at most so many tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,55 @@ def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:
         for nodes, copies, needed, extra in zip(own, copied, constants, outputs, strict=True)
     )
     return Partition(blocks, wire(blocks, reads=graph.reads, writes=graph.writes, kind="part"))
+
+
+def block_between(graph: Graph, reads: Sequence[str], writes: Sequence[str]) -> Block:
+    """The block that computes `writes` from `reads`, with the nodes that this takes and no others.
+
+    It also reads inputs of the model that have a default. Constants need nothing, and are in the block. A tensor of
+    `reads` that it does not need is not in `Block.reads`.
+
+    Raises:
+        UsageError: one of `writes` also needs an input of the model that is not in `reads` and has no default.
+    """
+    nodes, used = _between(graph, set(reads), writes)
+    missing = [name for name in graph.reads if name in used and name not in (*reads, *graph.weights)]
+    if missing:
+        raise _needs_more(graph, reads, writes, missing)
+    reads = (*(name for name in reads if name in used), *(n for n in graph.reads if n in used and n not in reads))
+    constants = graph.constants_for((*writes, *(name for n in nodes for name in graph.nodes[n].constants)))
+    weights = dict.fromkeys(name for n in (*constants, *nodes) for name in graph.nodes[n].weights)
+    weights.update(dict.fromkeys(name for name in (*writes, *reads) if name in graph.weights))
+    return Block(nodes, constants, reads, tuple(writes), tuple(weights))
+
+
+def _between(graph: Graph, sources: AbstractSet[str], targets: Iterable[str]) -> tuple[tuple[int, ...], set[str]]:
+    """The flowing nodes that compute `targets`, back to `sources` or inputs of the model, and those that they need."""
+    nodes, used, waiting = set[int](), set[str](), list(targets)
+    while waiting:
+        name = waiting.pop()
+        n = graph.producer.get(name)
+        if name in sources or name in graph.input_index:
+            used.add(name)
+        elif n is not None and n not in nodes and not graph.nodes[n].is_constant:
+            nodes.add(n)
+            waiting.extend(graph.nodes[n].reads)
+    return tuple(sorted(nodes)), used
+
+
+def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missing: Sequence[str]) -> UsageError:
+    """The error for a block that needs more inputs; its hint names tensors with which it would need none."""
+    target = next(name for name in writes if not _between(graph, set(reads), [name])[1].isdisjoint(missing))
+    needed = [name for name in missing if name in _between(graph, set(reads), [target])[1]]
+    after, frontier = set(reads), dict[str, None]()
+    for node in (graph.nodes[n] for n in _between(graph, set(reads), [target])[0]):
+        if not after.isdisjoint(node.reads):
+            frontier.update((name, None) for name in node.reads if name not in after)
+            after.update(node.writes)
+    hint = f"add {'it' if len(needed) == 1 else 'them'} to --from"
+    if 0 < len(frontier) <= _SHOWN and [*frontier] != needed:
+        hint += f", or start later: --from {','.join((*reads, *frontier))}"
+    return UsageError(f"{target!r} also needs {', '.join(map(repr, needed))}", hint=hint)
 
 
 def _without_unread_copies(graph: Graph, groups: Sequence[Iterable[int]]) -> list[tuple[int, ...]]:

@@ -86,7 +86,7 @@ class Model(Product):
         """
         graph = self.graph
         written = [tensor for i in graph.flow for tensor in graph.nodes[i].writes]
-        known = infer_tensors(self.proto, set(written), folder=self.path.parent)
+        known = infer_tensors(self.proto, {*written, *graph.writes}, folder=self.path.parent)
         names = dict.fromkeys((*graph.reads, *written, *graph.writes))
         return {name: known.get(name) or Tensor(name=name, dtype="undefined", shape=None) for name in names}
 

@@ -1,10 +1,13 @@
-"""Nodes by name: the node names, tensor names and glob patterns that users give."""
+"""Nodes and tensors by name: the node names, tensor names and glob patterns that users give."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import Final
 
 from ..core.errors import UsageError, did_you_mean
-from ..core.graph import Graph
+from ..core.graph import Graph, Node
+
+_LIST: Final = "`graphcut analyze MODEL --cuts` lists the cut points"
 
 
 def find_nodes(graph: Graph, patterns: Iterable[str]) -> set[int]:
@@ -20,6 +23,36 @@ def find_nodes(graph: Graph, patterns: Iterable[str]) -> set[int]:
             raise _not_found(graph, pattern, matches)
         found |= flowing
     return found
+
+
+def find_tensors(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
+    """The tensors that `patterns` name: by their name, by the node that writes them, or by a glob of either.
+
+    A node stands for those of its outputs that are read. A glob leaves out constants and weights.
+
+    Raises:
+        UsageError: a pattern matches nothing.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        if pattern in graph.input_index or pattern in graph.producer or pattern in graph.weights:
+            names = [pattern]
+        else:
+            inputs = [name for name in graph.reads if fnmatchcase(name, pattern)]
+            named = [graph.nodes[i] for i in sorted(_matches(graph, pattern))]
+            nodes = [node for node in named if not (node.is_constant and _is_glob(pattern))]
+            names = inputs + [name for node in nodes for name in _outputs(graph, node, pattern)]
+        if not names:
+            raise _unknown(graph, pattern)
+        found.update(dict.fromkeys(names))
+    return tuple(found)
+
+
+def _outputs(graph: Graph, node: Node, pattern: str) -> list[str]:
+    """The outputs of a node whose name or outputs match; those that are read if it is the node that is named."""
+    if node.name in node.writes or not (node.name == pattern or fnmatchcase(node.name, pattern)):
+        return [name for name in node.writes if fnmatchcase(name, pattern)]
+    return [name for name in node.writes if name in graph.readers or name in graph.writes] or [*node.writes]
 
 
 def _is_glob(pattern: str) -> bool:
@@ -39,7 +72,7 @@ def _matches(graph: Graph, pattern: str) -> set[int]:
 
 
 def _not_found(graph: Graph, pattern: str, constants: set[int]) -> UsageError:
-    hint = "`graphcut analyze MODEL --cuts` lists the cut points"
+    hint = _LIST
     if constants:
         name = graph.nodes[min(constants)].name
         return UsageError(f"{name!r} is a constant: no data flows through it, so it can't be cut", hint=hint)
@@ -47,8 +80,13 @@ def _not_found(graph: Graph, pattern: str, constants: set[int]) -> UsageError:
         return UsageError(f"{pattern!r} is a weight: no data flows through it, so it can't be cut", hint=hint)
     if pattern in graph.reads:
         return UsageError(f"{pattern!r} is an input of the model: there is nothing before it", hint=hint)
+    return _unknown(graph, pattern)
+
+
+def _unknown(graph: Graph, pattern: str) -> UsageError:
+    """The error for a pattern that matches nothing."""
     verb = "matches" if _is_glob(pattern) else "is called"
-    return UsageError(f"no node or tensor {verb} {pattern!r}", hint=guess(graph, pattern) + hint)
+    return UsageError(f"no node or tensor {verb} {pattern!r}", hint=guess(graph, pattern) + _LIST)
 
 
 def guess(graph: Graph, name: str) -> str:

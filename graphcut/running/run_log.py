@@ -148,6 +148,11 @@ class RunLog(Product):
             return None
         return sum(total.recent_s for total in totals) + self._overhead_s.get(worker, 0.0)
 
+    def outlasts_message(self, worker: int, parts: Sequence[int]) -> bool:
+        """Do parts take longer than a message to and from a worker? Unknown times are taken for long."""
+        expected_s = self.expected_s(worker, parts)
+        return expected_s is None or expected_s > 2 * self._overhead_s.get(worker, 0.0)
+
 
 def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: Path) -> None:
     """Write the timeline of a run with tracing as a file that chrome://tracing and ui.perfetto.dev open.

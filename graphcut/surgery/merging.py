@@ -2,23 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from ..core.atomic_files import mend, replace_files, scratch_folder
-from ..core.errors import GraphcutError, ModelError, UsageError
+from ..core.errors import ModelError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..loading.derived_tensors import helper_names
-from ..loading.external_data import lay_out, read_values, refer_to_file, write_data
 from ..loading.fingerprint import head_of
 from ..loading.model import Model, load, range_in
 from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import function_key, is_external, tensors_in
-from ..loading.wire_format import large_bytes
-
-INLINE_BYTES: Final = 64 << 20
-"""Weights of at most this size together are written into the model file."""
+from .model_files import INLINE_BYTES, check_targets, data_file, files_of, place_values, write_model
 
 
 def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> Model:
@@ -37,54 +31,14 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
         ModelError: a part is damaged.
     """
     cascade, output = open_cascade(cascade), Path(output)
-    mend(output.absolute().parent, output.name)
     parts = [_load(cascade.file(part)) for part in cascade.parts]
+    check_targets(output, [file for part in parts for file in files_of(part)], force=force)
     data = _unique_locations(parts)
     merged = _merged(cascade, [part.proto for part in parts])
-    spans = [(tensor, range_in(data, tensor)) for tensor in tensors_in(merged) if is_external(tensor)]
-    layout = lay_out(span for _, span in spans)
-    # If the model has a small weight in a file, so must the merged model: its graph is then equal byte for byte.
-    is_inline = layout.file_bytes <= INLINE_BYTES and all(
-        span.length >= large_bytes(tensor.data_type) for tensor, span in spans
-    )
-    data_file = output.with_name(f"{output.name}.data")
-    targets = [output] if is_inline else [data_file, output]
-    check_targets(targets, [part.path for part in parts] + [file for file, _ in data.values()], force=force)
-    for tensor, span in spans:
-        if is_inline:
-            read_values(tensor, span)
-        else:
-            refer_to_file(tensor, data_file.name, layout.offset_of(span), span.length)
-    try:
-        with scratch_folder(output.absolute().parent, output.name) as scratch:
-            new = scratch / "new"
-            new.mkdir()
-            if not is_inline:
-                write_data(layout, new / data_file.name, has_digest=False)
-            (new / output.name).write_bytes(merged.SerializeToString(deterministic=True))
-            old = [target.absolute() for target in targets] if force else []
-            replace_files(scratch, output.absolute().parent, last=output.name, old=old)
-    except OSError as error:
-        raise GraphcutError(
-            f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"
-        ) from error
+    pieces = [(tensor, range_in(data, tensor)) for tensor in tensors_in(merged) if is_external(tensor)]
+    layout = place_values(pieces, data_file(output).name, inline_bytes=INLINE_BYTES)
+    write_model(output, merged, layout, force=force)
     return load(output)
-
-
-def check_targets(targets: Sequence[Path], sources: Sequence[Path], *, force: bool) -> None:
-    """Check that files can be written: none is in `sources`, which are read, and without `force` none exists.
-
-    Raises:
-        UsageError: one can't.
-    """
-    read = {source.resolve() for source in sources}
-    for target in targets:
-        if target.resolve() in read:
-            raise UsageError(f"{target} is also to be read", hint="choose another name with -o")
-        if target.is_dir():
-            raise UsageError(f"{target} is a folder", hint="name a file with -o")
-        if target.exists() and not force:
-            raise UsageError(f"{target} already exists", hint="choose another name with -o, or add --force")
 
 
 def _unique_locations(parts: Sequence[Model]) -> dict[str, tuple[Path, int]]:

@@ -18,11 +18,12 @@ from ..planning.device_groups import ranks_of
 from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
 from ..planning.predictions import counted_bytes
+from .model_files import place_values
 from .part_models import part_model
 from .sharding.phases import rank_parts
 from .sharding.rewriting import sharded_graph
 from .sharding.sharding import division_of, write_note_of
-from .sharding.weight_files import fill_slices, place_weights
+from .sharding.weight_files import fill_slices, pieces_of
 from .splitting import PartFile, PreparedFiles, Progress, output_folder, write
 
 
@@ -132,7 +133,7 @@ def _prepared(
     files = []
     for part, block in zip(parts, plan.partition.blocks, strict=True):
         name, proto = f"part-{part.phase}.rank-{part.rank}.onnx", part_model(sharded, block)
-        layout = place_weights(model, proto, graph.slices, f"{name}.data")
+        layout = place_values(pieces_of(model, proto, graph.slices), f"{name}.data")
         data = {f"{name}.data": layout.file_bytes} if layout.file_bytes else {}
         files.append(PartFile(name, proto, block, dict.fromkeys(data, layout), data, (), part.rank))
     _check_memory(plan, files)

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto
 from onnx.backend.test.case.model import collect_testcases as collect_models
 from onnx.backend.test.case.node import collect_testcases as collect_nodes
 from onnx.backend.test.loader import load_model_tests
+from sub_models import check_extract
 
 import graphcut
-from graphcut import At, UsageError
+from graphcut import At, Model, UsageError
+from graphcut.inputs.searching import find_accepted_inputs
+from graphcut.verifying.numerical import EXACT, run_whole
 
 from tampering import CHANGES, missed
 
@@ -79,3 +83,22 @@ def cut_in_the_middle(path: Path, folder: Path, changes: Sequence[str]) -> str:
     assert graphcut.verify_files(cascade), path.stem
     assert missed(model, cascade, folder.with_name("copy"), changes) == [], path.stem
     return "differs" if not report else "same" if report.runs else "structure alone"
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_a_random_sub_model_of_each_model_computes_what_the_whole_does(
+    share: int, suite: list[Path], tmp_path: Path
+) -> None:
+    compared = 0
+    for i, path in enumerate(suite[share::SHARES]):
+        model = graphcut.load(path)
+        if len(model.graph.flow) > 1 and (feeds := accepted_inputs(model)):
+            compared += check_extract(model, feeds, np.random.default_rng(i), tmp_path / "sub.onnx")
+    assert compared > len(suite) // SHARES // 4
+
+
+def accepted_inputs(model: Model) -> Mapping[str, object] | None:
+    found = find_accepted_inputs(
+        model, lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT), variants=1
+    )
+    return found.feeds[0] if found.feeds else None

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,10 +40,10 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     run = Worker.run
 
-    def noted(worker: Worker, step: Step, inputs: Mapping[str, Value], *buffers: Mapping[str, Value]) -> object:
+    def noted(worker: Worker, step: Step, inputs: Mapping[str, Value], *more: Any, **named: Any) -> object:  # noqa: ANN401
         if "input_ids" in inputs:
             found.append(inputs["input_ids"].shape()[0])
-        return run(worker, step, inputs, *buffers)
+        return run(worker, step, inputs, *more, **named)
 
     monkeypatch.setattr(Worker, "run", noted)
     return found

@@ -30,6 +30,7 @@ from graphcut.running.executors.locked_folders import SHARED_MEMORY
 from graphcut.running.executors.processes import ProcessExecutor
 from graphcut.running.executors.protocol import Died, Done, Failed, Lost, Ready, Step
 from graphcut.running.scheduling import scheduler
+from graphcut.running.scheduling.assignment import Via
 
 from conftest import FIXTURES, floats, model_of
 from hazards import boundary_types
@@ -294,6 +295,34 @@ def test_every_answer_is_exact_whichever_workers_are_killed(
     assert {why for _, why, _ in log.deaths} == {"it was ended by SIGKILL"}
 
 
+@pytest.fixture
+def ranked(tmp_path: Path) -> Cascade:
+    """A decoder on two ranks."""
+    demos.write("llm", tmp_path / "model.onnx")
+    return graphcut.split_by_rank(tmp_path / "model.onnx", tmp_path / "parts", ranks=2)
+
+
+def test_ranks_are_exact_whichever_are_killed(
+    ranked: Cascade, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
+) -> None:
+    feeds = [generate(graphcut.load(ranked.source), seed=i, variant=i) for i in range(3)]
+    killed = kill_while_running(monkeypatch, workers, random.Random(0), steps=60, kills=3)  # noqa: S311 - a test
+    check(ranked, feeds, answers(ranked, feeds))
+    assert len(killed) == 3
+
+
+def test_ranks_that_are_killed_decode_the_same_tokens(
+    ranked: Cascade, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
+) -> None:
+    def decoded(via: Via) -> list[list[int]]:
+        return graphcut.generate(ranked, [[1, 15, 27], [3, 4]], max_tokens=8, via=via, config=ONE_THREAD).all()
+
+    expected = decoded("threads")
+    killed = kill_while_running(monkeypatch, workers, random.Random(1), steps=120, kills=3)  # noqa: S311 - a test
+    assert decoded("processes") == expected
+    assert len(killed) == 3
+
+
 def test_each_worker_reports_its_memory(tmp_path: Path) -> None:
     cascade, feeds = demo(tmp_path, "resnet")
     log = RunLog(len(cascade.parts), 2)
@@ -341,10 +370,10 @@ POISON = """
 import ctypes
 from graphcut.running.executors.worker import Worker
 run = Worker.run
-def poisoned(self, step, held, into):
+def poisoned(self, step, *more):
     if step.request == 1 and 1 in step.parts:
         ctypes.string_at(0)
-    return run(self, step, held, into)
+    return run(self, step, *more)
 Worker.run = poisoned
 """
 

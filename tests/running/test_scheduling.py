@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import heapq
 import random
+import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import count, pairwise
 from typing import Any, cast
 
 import pytest
 
 from graphcut import RunError
-from graphcut.running.executors.protocol import Died, Done, Event, Failed, Handle, Lost, Ready, Step
+from graphcut.running.executors.protocol import Died, Done, Event, Failed, Handle, Lost, Made, Ready, Step
 from graphcut.running.run_log import RunLog
 from graphcut.running.scheduling.load_balancing import LoadBalance
 from graphcut.running.scheduling.requests import Request, Routing, ScheduledPart
@@ -52,6 +54,8 @@ class Script:
 
     def __init__(self, units: Sequence[ScheduledPart], workers: int, *, costs: Sequence[float] = ()) -> None:
         self.can_die = True
+        self.reports_early = False
+        self.draws = False  # each run of a part writes another text
         self.units = units
         self.costs = costs or [1.0] * len(units)
         self.workers = [ScriptedWorker() for _ in range(workers)]
@@ -143,23 +147,32 @@ class Script:
         self.ran.append((self.time, worker, step))
         self.running[worker] = step
         took = tuple(self.costs[part] * state.slowness for part in step.parts)
+        values: dict[str, Any] = {}
+        reported, worked = set[str](), set[int]()
 
-        def moment() -> Event | None:
-            if state.life != life:
+        def moment(last: int) -> Event | None:
+            if state.life != life or self.running.get(worker) is not step:
                 return None
             if any(
                 self.placed[cast("int", handle)] is None for handle in held.values()
             ):  # a KeyError means that it was released while it was read
                 return Lost(worker, step)
-            if self.poison.intersection((step.request, part) for part in step.parts):
+            if self.poison.intersection((step.request, part) for part in step.parts if part <= last):
                 return self.dead(worker, "it crashed")
             if self.wrong.intersection((step.request, part) for part in step.parts):
                 return Failed(worker, step, RunError(f"input {step.request} is wrong"))
-            made = self.work(state, step, {name: self.placed[cast("int", handle)] for name, handle in held.items()})
-            return Done(worker, step, {name: self.put(made[name], name) for name in step.writes}, took)
+            values.update({n: self.placed[cast("int", handle)] for n, handle in held.items() if n not in values})
+            parts = tuple(part for part in step.parts if part <= last and part not in worked)
+            self.work(state, replace(step, parts=parts), values)
+            worked.update(parts)
+            outputs = {n: self.put(values[n], n) for n in step.writes if n in values and n not in reported}
+            reported.update(outputs)
+            return Done(worker, step, outputs, took) if last == step.parts[-1] else Made(worker, step, outputs)
 
         if not self.hangs.intersection((step.request, part) for part in step.parts):
-            self.at(self.time + sum(took), moment)
+            for last in (*step.early, step.parts[-1]):
+                end_s = self.time + sum(s for part, s in zip(step.parts, took, strict=True) if part <= last)
+                self.at(end_s, partial(moment, last))
 
     def work(self, state: ScriptedWorker, step: Step, values: dict[str, Any]) -> dict[str, Any]:
         for part in step.parts:
@@ -167,7 +180,7 @@ class Script:
             past = ""
             if unit.is_stateful and step.sequence is not None:
                 past = "" if step.zero_states else state.kept[step.sequence, part]
-            values |= written(unit, values, past)
+            values |= written(unit, values, past, f"@{next(self.numbers)}" if self.draws else "")
             if unit.is_stateful:
                 state.kept[step.sequence, part] = state_of(unit, values, past)
         return values
@@ -220,9 +233,9 @@ class Script:
         self.is_closed = True
 
 
-def written(unit: ScheduledPart, values: Mapping[str, Any], past: str) -> dict[str, str]:
+def written(unit: ScheduledPart, values: Mapping[str, Any], past: str, drawn: str = "") -> dict[str, str]:
     read = ",".join(str(values[name]) for name in unit.reads if name in values)
-    return {name: f"{name}({read}{'|' + past if past else ''})" for name in unit.writes}
+    return {name: f"{name}{drawn}({read}{'|' + past if past else ''})" for name in unit.writes}
 
 
 def state_of(unit: ScheduledPart, values: Mapping[str, Any], past: str) -> str:
@@ -307,6 +320,52 @@ def steps_of(script: Script, *, since: float = 0.0) -> list[tuple[float, int, in
 
 
 # Order of steps
+
+
+def trunk_and_heads() -> list[ScheduledPart]:
+    """A trunk, two heads, and what joins them."""
+    reads = {"trunk": ("x",), "a": ("trunk",), "b": ("trunk",), "joined": ("a", "b")}
+    return [ScheduledPart(name, read, (name,)) for name, read in reads.items()]
+
+
+@pytest.mark.parametrize("reports_early", [True, False])
+def test_a_head_begins_when_the_trunk_is_done(*, reports_early: bool) -> None:
+    """The worker of the trunk goes on with its own head meanwhile: in the same step, if it can report early."""
+    script = Script(trunk_and_heads(), 2)
+    script.reports_early = reports_early
+    found = play(script, workers_with([0, 1, 3], [2]), feeds(1), ["joined"])
+    first = [(1, 0, 0, (0, 1))] if reports_early else [(1, 0, 0, (0,)), (2, 0, 0, (1,))]
+    assert sorted(steps_of(script)) == [*first, (2, 1, 0, (2,)), (3, 0, 0, (3,))]
+    assert found.answers == by_hand(script.units, ["joined"], feeds(1))
+
+
+@pytest.mark.parametrize(("head_s", "early"), [(0.5, ()), (2.0, (0,))])
+def test_nothing_is_reported_early_if_the_rest_of_the_step_is_shorter_than_a_message(
+    head_s: float, early: tuple[int, ...]
+) -> None:
+    script = Script(trunk_and_heads(), 2, costs=[1.0, head_s, 1.0, 1.0])
+    script.reports_early, script.lag_s = True, 1.0
+    play(script, workers_with([0, 1, 3], [2]), feeds(3), ["joined"], window=1)
+    assert [step.early for _, _, step in script.ran if step.parts == (0, 1)][-1] == early
+
+
+def test_a_request_whose_step_is_killed_after_it_reported_is_restarted() -> None:
+    """Its parts may draw random numbers: both heads must read the same ones."""
+    script = Script(trunk_and_heads(), 2, costs=[1.0, 5.0, 1.0, 1.0])
+    script.reports_early = script.draws = True
+    script.kill_at(4, 0)
+    (answer,) = play(script, workers_with([0, 1, 3], [2]), feeds(1), ["joined"]).answers
+    assert isinstance(answer, Mapping)
+    assert len(set(re.findall(r"trunk@\d+", answer["joined"]))) == 1
+    assert [step.attempt for _, _, step in script.ran] == [0, 0, 1, 1, 1]
+
+
+def test_a_step_that_kills_each_worker_after_it_reported_fails_alone() -> None:
+    script = Script(trunk_and_heads(), 2)
+    script.reports_early, script.poison = True, {(0, 1)}
+    found = play(script, workers_with([0, 1, 3], [2]), feeds(2), ["joined"], on_error="skip")
+    assert "ended its worker 3 times in trunk, a" in str(found.answers[0])
+    assert found.answers[1:] == by_hand(script.units, ["joined"], feeds(2))[1:]
 
 
 def test_a_pipeline_runs_several_requests_at_the_same_time() -> None:
@@ -953,6 +1012,7 @@ def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None
     units, outputs = random_units(draw)
     owned = random_owners(draw, len(units), replicas=True)
     script = Script(units, len(owned), costs=[draw.choice([0.1, 1.0, 2.0]) for _ in units])
+    script.reports_early = seed % 2 == 0
     trouble(script, draw, len(owned))
     script.wrong = {(draw.randrange(12), draw.randrange(len(units))) for _ in range(draw.randint(0, 1))}
     requests = [Request({"x": f"x{i}", "z": f"z{i}"}) for i in range(12)]
@@ -965,6 +1025,24 @@ def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None
     assert answers == [f"input {n} is wrong" if n in bad else answer for n, answer in enumerate(expected)]
 
 
+@pytest.mark.parametrize("seed", range(100))
+def test_ranks_with_states_are_exact_whichever_workers_die(seed: int) -> None:
+    """Each of three phases has a part for each of two ranks, which read what all ranks wrote in the phase before."""
+    draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
+    units, read = list[ScheduledPart](), list[str](["x"])
+    for phase in range(3):
+        names = [f"{phase}.{rank}" for rank in (0, 1)]
+        units += [ScheduledPart(name, tuple(read), (name,), 10, is_stateful=phase < 2) for name in names]
+        read = names
+    units.append(ScheduledPart("joined", tuple(read), ("joined",)))
+    script = Script(units, 2, costs=[draw.choice([0.1, 1.0]) for _ in units])
+    script.reports_early = seed % 3 > 0
+    trouble(script, draw, 2)
+    requests = sequences([draw.randint(1, 5) for _ in range(draw.randint(1, 3))])
+    found = decode(script, workers_with([0, 2, 4, 6], [1, 3, 5]), requests, window=draw.randint(1, 4))
+    assert found.answers == by_hand(units, ["joined"], requests)
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_sequences_are_exact_whichever_workers_die(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
@@ -972,6 +1050,7 @@ def test_sequences_are_exact_whichever_workers_die(seed: int) -> None:
     units = [ScheduledPart(unit.name, unit.reads, unit.writes, 10, is_stateful=draw.random() < 0.7) for unit in units]
     owned = random_owners(draw, len(units), replicas=False)
     script = Script(units, len(owned), costs=[draw.choice([0.1, 1.0]) for _ in units])
+    script.reports_early = seed % 2 == 0
     trouble(script, draw, len(owned))
     requests = sequences([draw.randint(1, 6) for _ in range(draw.randint(1, 3))])
     found = decode(script, workers_with(*owned), requests, window=draw.randint(1, 4))

@@ -241,7 +241,7 @@ STEP = Step(0, (0,), ("y",))
 def work_of(array: Array, seen: list[bool]) -> Any:  # noqa: ANN401 - see `OutputBuffers`
     """A step that returns `array`, in its output buffer if that has the right shape; `seen` notes whether it had."""
 
-    def work(into: Any) -> Any:  # noqa: ANN401
+    def work(into: Any, _report: object) -> Any:  # noqa: ANN401
         fits = "y" in into and tuple(into["y"].shape()) == array.shape
         seen.append(fits)
         if not fits:
@@ -256,7 +256,7 @@ def test_outputs_are_written_into_buffers_from_the_second_step_of_a_signature_on
     shared, seen = SharedMemory([folder], "a"), list[bool]()
     buffers, held = OutputBuffers(shared), {"x": floats_of(2)}
     for number in range(3):
-        refs, _ = buffers.run(STEP, held, work_of(np.full(LARGE, number, np.float32), seen))
+        refs, _ = buffers.run(STEP, held, work_of(np.full(LARGE, number, np.float32), seen), print)
         assert read(SharedMemory([folder], "b"), refs["y"]) == [number] * LARGE
         shared.free([refs["y"].region or ""])
     assert seen == [False, True, True]
@@ -266,7 +266,7 @@ def test_outputs_are_written_into_buffers_from_the_second_step_of_a_signature_on
 def test_inputs_of_another_shape_are_another_signature(folder: str) -> None:
     buffers, seen = OutputBuffers(SharedMemory([folder], "a")), list[bool]()
     for length in (LARGE, LARGE + 1, LARGE, LARGE + 1):
-        buffers.run(STEP, {"x": floats_of(length)}, work_of(np.ones(length, np.float32), seen))
+        buffers.run(STEP, {"x": floats_of(length)}, work_of(np.ones(length, np.float32), seen), print)
     assert seen == [False, False, True, True]
 
 
@@ -274,7 +274,7 @@ def test_value_dependent_shapes_are_not_predicted_twice(folder: str) -> None:
     shared, seen = SharedMemory([folder], "a"), list[bool]()
     buffers, held = OutputBuffers(shared), {"x": floats_of(2)}
     for length in (LARGE, LARGE + 5, LARGE, LARGE):
-        refs, _ = buffers.run(STEP, held, work_of(np.full(length, 3, np.float32), seen))
+        refs, _ = buffers.run(STEP, held, work_of(np.full(length, 3, np.float32), seen), print)
         assert read(SharedMemory([folder], "b"), refs["y"]) == [3] * length
         shared.free([refs["y"].region or ""])
     assert seen == [False, False, False, False]
@@ -283,14 +283,14 @@ def test_value_dependent_shapes_are_not_predicted_twice(folder: str) -> None:
 def test_buffers_are_freed_when_a_step_fails(folder: str) -> None:
     shared, seen = SharedMemory([folder], "a"), list[bool]()
     buffers, held = OutputBuffers(shared), {"x": floats_of(2)}
-    first, _ = buffers.run(STEP, held, work_of(np.ones(LARGE, np.float32), seen))
+    first, _ = buffers.run(STEP, held, work_of(np.ones(LARGE, np.float32), seen), print)
 
-    def fail(_into: object) -> Any:  # noqa: ANN401
+    def fail(_into: object, _report: object) -> Any:  # noqa: ANN401
         raise RunError("no")
 
     with pytest.raises(RunError):
-        buffers.run(STEP, held, fail)
-    second, _ = buffers.run(STEP, held, work_of(np.ones(LARGE, np.float32), seen))
+        buffers.run(STEP, held, fail, print)
+    second, _ = buffers.run(STEP, held, work_of(np.ones(LARGE, np.float32), seen), print)
     assert {first["y"].region, second["y"].region} == {f"{folder}/a-1", f"{folder}/a-2"}
     assert regions(folder) == ["a-1", "a-2"]
 

@@ -23,7 +23,7 @@ from ...core.errors import RunError
 from ...core.manifest import Manifest, open_cascade
 from ..process_memory import resident_bytes
 from ..stage import SessionConfig, Stage
-from .protocol import Done, Event, Failed, Lost, Ready, Step
+from .protocol import Done, Event, Failed, Lost, Made, Ready, Step
 from .shared_memory import OutputBuffers, SharedMemory, TensorRef
 from .worker import StatesByPart, Worker
 
@@ -106,8 +106,11 @@ class WorkerServer:
                 event = run(command)
             except Exception as error:  # noqa: BLE001 - any error is reported to the hub
                 event = Failed(self._setup.worker, command.step, _picklable(error))
-            with self._sending:
-                self._connection.send(event)
+            self._send(event)
+
+    def _send(self, event: Event) -> None:
+        with self._sending:
+            self._connection.send(event)
 
     def _load(self, command: Hold) -> Event:
         if self._worker is None:
@@ -131,7 +134,12 @@ class WorkerServer:
             inputs = {name: shared.read(ref) for name, ref in command.inputs.items()}
         except LookupError:
             return Lost(self._setup.worker, step)
-        refs, seconds = self._buffers.run(step, inputs, lambda buffers: worker.run(step, inputs, buffers))
+        refs, seconds = self._buffers.run(
+            step,
+            inputs,
+            lambda buffers, report: worker.run(step, inputs, buffers, report),
+            lambda made: self._send(Made(self._setup.worker, step, made)),
+        )
         return Done(self._setup.worker, step, refs, seconds, resident_bytes())
 
 

@@ -26,7 +26,7 @@ from ..stage import SessionConfig
 from ..values import Value
 from .locked_folders import ShmFolders
 from .process_worker import Command, Hold, RunStep, Setup, manifest_digest
-from .protocol import Died, Done, Event, Executor, Handle, Step
+from .protocol import Died, Done, Event, Executor, Handle, Made, Step
 from .shared_memory import SharedMemory, TensorRef
 from .worker import StatesByPart
 
@@ -49,6 +49,8 @@ class _WorkerProcess:
 
 class ProcessExecutor(Executor):
     """Workers that are processes. This process is their hub. Only `wake` may be called from another thread."""
+
+    reports_early = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         self._cascade = cascade
@@ -179,7 +181,7 @@ class ProcessExecutor(Executor):
             event: Event = self._workers[worker].connection.recv()
         except (EOFError, OSError):
             return self._ended(worker)
-        if isinstance(event, Done):
+        if isinstance(event, Made | Done):
             self._count_handles(cast("Mapping[str, TensorRef]", event.outputs))
         return event
 

@@ -29,6 +29,8 @@ class Step:
     zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    #: the parts after which what was made so far is reported, since other workers can go on with it.
+    early: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,17 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A worker has run the next one of `step.early`: the handles of what it made since its last report."""
+
+    worker: int
+    step: Step
+    outputs: Mapping[str, Handle]
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
-    """A worker has run a step: the handles of `step.writes`, and the run time of each part.
+    """A worker has run a step: the handles of `step.writes` not yet reported, and the run time of each part.
 
     `memory_bytes` is the resident memory of the worker's process; 0 where workers share a process.
     """
@@ -83,13 +94,14 @@ class Lost:
     step: Step
 
 
-Event = Ready | Done | Failed | Died | Lost
+Event = Ready | Made | Done | Failed | Died | Lost
 
 
 class Executor(Protocol):
     """A set of workers, numbered from 0. Only `next_event` and `close` wait; all else is reported as an event."""
 
     can_die: bool = True  #: workers may end on their own, and can be killed.
+    reports_early: bool = False  #: workers obey `Step.early`. To others, shorter steps are given.
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         """Start a worker that holds `parts`, or restart it after it died; `Ready`, `Failed` or `Died` follows."""
@@ -98,7 +110,7 @@ class Executor(Protocol):
         """Make a running worker hold exactly `parts`, while it runs its step; `Ready` or `Failed` follows."""
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
-        """Run a step on an idle worker; `Done`, `Failed`, `Died` or `Lost` follows."""
+        """Run a step on an idle worker; `Done`, `Failed`, `Died` or `Lost` follows, maybe after `Made`."""
 
     def forget(self, sequence: int) -> None:
         """Make all workers drop the states of a sequence."""

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -234,8 +235,10 @@ def spec_of(value: Value) -> TensorSpec | None:
 
 _MAX_SIGNATURES: Final = 4096  #: when this many are known, all are dropped.
 
-Signature = tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[str, TensorSpec | None], ...]]
-"""The parts of a step, its outputs, and the specs of its inputs. Steps of one signature mostly have equal outputs."""
+Signature = tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...], tuple[tuple[str, TensorSpec | None], ...]]
+"""A step's parts, outputs and early reports, and the specs of its inputs. With equal ones, outputs are mostly alike."""
+
+Report = Callable[[dict[str, Value]], None]  #: takes what a step has made since its last report.
 
 
 class OutputBuffers:
@@ -246,37 +249,50 @@ class OutputBuffers:
 
     def __init__(self, shared: SharedMemory) -> None:
         self._shared = shared
-        self._known: dict[Signature, dict[str, TensorSpec]] = {}
+        self._known: dict[Signature, list[dict[str, TensorSpec]]] = {}  # for each report of the step
 
     def run(
         self,
         step: Step,
         inputs: Mapping[str, Value],
-        run_step: Callable[[Mapping[str, Value]], tuple[dict[str, Value], tuple[float, ...]]],
+        run_step: Callable[[Mapping[str, Value], Report], tuple[dict[str, Value], tuple[float, ...]]],
+        send: Callable[[dict[str, TensorRef]], None],
     ) -> tuple[dict[str, TensorRef], tuple[float, ...]]:
-        """Call `run_step` with output buffers, and return refs to the outputs, and the seconds that it returned."""
-        signature = (step.parts, step.writes, tuple((name, spec_of(value)) for name, value in inputs.items()))
-        refs = self._shared.allocate(self._known.get(signature, {}))
-        buffers = {name: self._shared.read(ref) for name, ref in refs.items()}
-        outputs: dict[str, Value] = {}
-        try:
-            outputs, seconds = run_step(buffers)
-        finally:
-            used = {name: ref for name, ref in refs.items() if outputs.get(name) is buffers[name]}
-            if refs and not used:
-                self._shared.free({ref.region for ref in refs.values() if ref.region is not None})
-        copied = {name: value for name, value in outputs.items() if name not in used}
-        if len(used) < len(refs):
-            self._known[signature] = {}
-        elif signature not in self._known:
-            self._learn(signature, copied)
-        return used | self._shared.write(copied), seconds
+        """Call `run_step` with output buffers, and return refs to the outputs, and the seconds that it returned.
 
-    def _learn(self, signature: Signature, outputs: Mapping[str, Value]) -> None:
+        What it reports early has regions of its own; refs to it are sent.
+        """
+        signature = (step.parts, step.writes, step.early, tuple((n, spec_of(value)) for n, value in inputs.items()))
+        known = self._known.get(signature)
+        reports = deque(self._shared.allocate(specs) for specs in known or ())
+        buffers = {name: self._shared.read(ref) for refs in reports for name, ref in refs.items()}
+        found: list[dict[str, TensorSpec]] = []
+        unused: list[dict[str, TensorRef]] = []
+
+        def stored(outputs: Mapping[str, Value]) -> dict[str, TensorRef]:
+            refs = reports.popleft() if reports else {}
+            used = {name: ref for name, ref in refs.items() if outputs.get(name) is buffers[name]}
+            if len(used) < len(refs):
+                unused.append({} if used else refs)
+            found.append({name: spec for name, value in outputs.items() if (spec := spec_of(value))})
+            return used | self._shared.write({name: value for name, value in outputs.items() if name not in used})
+
+        try:
+            outputs, seconds = run_step(buffers, lambda made: send(stored(made)))
+            stored_last = stored(outputs)
+        finally:
+            regions = {ref.region for refs in (*unused, *reports) for ref in refs.values()}
+            self._shared.free(region for region in regions if region is not None)
+        if known is None:
+            self._learn(signature, found)
+        elif unused:
+            self._known[signature] = []
+        return stored_last, seconds
+
+    def _learn(self, signature: Signature, reports: Sequence[Mapping[str, TensorSpec]]) -> None:
         if len(self._known) >= _MAX_SIGNATURES:
             self._known.clear()
-        specs = {name: spec_of(value) for name, value in outputs.items()}
-        self._known[signature] = {name: spec for name, spec in specs.items() if spec and not spec.is_inline}
+        self._known[signature] = [{n: spec for n, spec in one.items() if not spec.is_inline} for one in reports]
 
 
 def _rounded(length: int) -> int:

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
 from ..values import Value
-from .protocol import Done, Event, Executor, Failed, Handle, Ready, Step
+from .protocol import Done, Event, Executor, Failed, Handle, Made, Ready, Step
 from .worker import StatesByPart, Worker
 
 _Tasks = SimpleQueue[Callable[[], Event | None] | None]  #: what a thread does next; None ends it.
@@ -22,6 +22,7 @@ class ThreadExecutor(Executor):
     """
 
     can_die = False  # a thread can't be ended from outside, and does not end by itself
+    reports_early = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         self._cascade = cascade
@@ -94,8 +95,9 @@ class ThreadExecutor(Executor):
             del event, task  # otherwise their values would stay in memory until the next task
 
     def _run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> Event:
+        report = lambda outputs: self._events.put(Made(worker, step, outputs))  # noqa: E731
         try:
-            return Done(worker, step, *self._workers[worker].run(step, inputs))
+            return Done(worker, step, *self._workers[worker].run(step, inputs, report=report))
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
             return Failed(worker, step, error)
 

@@ -33,11 +33,16 @@ class Worker:
         self.stages = stages  # in one assignment: a concurrent step sees either the old parts or the new ones
 
     def run(
-        self, step: Step, inputs: Values, buffers: Values = MappingProxyType({})
+        self,
+        step: Step,
+        inputs: Values,
+        buffers: Values = MappingProxyType({}),
+        report: Callable[[dict[str, Value]], None] | None = None,
     ) -> tuple[dict[str, Value], tuple[float, ...]]:
         """Run the parts of `step`, and return the values of `step.writes` and the run time of each part in seconds.
 
         A tensor is dropped after its last reader. An output whose shape fits its tensor in `buffers` is written there.
+        After each part of `step.early`, `report` is called with the values made since; these are not returned.
         """
         stages, writes = self.stages, frozenset(step.writes)  # others may replace `self.stages` meanwhile
         values, outputs, seconds = dict(inputs), dict[str, Value](), []
@@ -50,6 +55,9 @@ class Worker:
                 values.pop(name, None)
             del made
             seconds.append(perf_counter() - start)
+            if report is not None and part in step.early:
+                report(outputs)
+                outputs = {}
         return outputs, tuple(seconds)
 
     def _order(self, parts: tuple[int, ...]) -> list[tuple[int, tuple[str, ...]]]:

@@ -33,9 +33,16 @@ class Request:
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     title: str = ""  #: its name in messages; `input N` by default.
 
-    def step(self, number: int, parts: tuple[int, ...], writes: tuple[str, ...], attempt: int = 0) -> Step:
+    def step(
+        self,
+        number: int,
+        parts: tuple[int, ...],
+        writes: tuple[str, ...],
+        attempt: int = 0,
+        early: tuple[int, ...] = (),
+    ) -> Step:
         """The step that runs `parts` for it; `number` is that of the request."""
-        return Step(number, parts, writes, attempt, self.sequence, dict(self.zero_states), self.rows)
+        return Step(number, parts, writes, attempt, self.sequence, dict(self.zero_states), self.rows, early)
 
 
 class Routing:
@@ -83,6 +90,7 @@ class RequestState:
         self.deaths: Counter[int] = before.deaths if before else Counter()
         self.running = 0  #: how many of its steps run now.
         self.taken: set[int] = set()  #: the parts that are done or run now.
+        self.reported: set[int] = set()  #: the first parts of the steps that reported early.
         self.error: Exception | None = None  #: why it has no answer; None if it has one or may still get one.
         self.is_dropped = False  #: its handles are not needed, except by the steps that run now.
         self._routing = routing
@@ -131,6 +139,17 @@ class RequestState:
                 chosen.append(index)
                 known.update(part.writes)
         return tuple(chosen)
+
+    def enabling(self, parts: Sequence[int]) -> list[int]:
+        """Those of a step's parts, except the last one, after which parts of other workers can run."""
+        missing, found = dict[int, int](), []
+        for part in parts[:-1]:
+            readers = [i for name in self._routing.parts[part].writes for i in self._routing.readers.get(name, ())]
+            for reader in readers:
+                missing[reader] = missing.get(reader, self._missing[reader]) - 1
+            if any(reader not in parts and not missing[reader] for reader in readers):
+                found.append(part)
+        return found
 
     def inputs_of(self, parts: Sequence[int]) -> dict[str, Handle]:
         """The tensors that a step of `parts` must be sent."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
 from ...core.errors import RunError
-from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
+from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Ready, Step
 from ..run_log import RunLog
 from ..values import OnError, Value
 from .load_balancing import Bounds, LoadBalance, Rebalancing
@@ -197,10 +197,17 @@ class Scheduler:
             self._recovery.open(index, replay)
             self._replay(index)
             return
+        early = tuple(
+            part
+            for part in state.enabling(parts)
+            if self.log.outlasts_message(index, [later for later in parts if later > part])
+        )
+        if early and not self._executor.reports_early:
+            parts, early = tuple(part for part in parts if part <= early[0]), ()
         state.taken.update(parts)
         state.running += 1
         self._running[index] = state
-        step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt)
+        step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt, early)
         self._run(index, step, state.inputs_of(parts), state.deaths[first])
 
     def _replay(self, index: int) -> None:
@@ -250,6 +257,9 @@ class Scheduler:
                 self.log.loaded(event.worker, event.placements, self._executor.now())
                 self.pool.loaded(event.worker, event.parts)
                 self._apply(self._rebalancing.finish())
+            case Made():
+                self._made(event)
+                return
             case Done():
                 self._done(event)
             case Failed():
@@ -297,6 +307,20 @@ class Scheduler:
             self._continue(state, event)
         self._apply(self._rebalancing.measured(event))
 
+    def _made(self, event: Made) -> None:
+        state = self._running.get(event.worker)
+        if state is None or state.is_dropped:
+            self._release(event.outputs.values())
+        else:
+            state.reported.add(event.step.parts[0])
+            self._add(state, event.outputs)
+
+    def _add(self, state: RequestState, outputs: Mapping[str, Handle]) -> None:
+        # A part that passes an input on writes a tensor that exists already.
+        self._release([handle for name, handle in outputs.items() if name in state.handles])
+        runnable = state.add({name: handle for name, handle in outputs.items() if name not in state.handles})
+        self._add_runnable(state, [part for part in runnable if part not in state.taken])
+
     def _continue(self, state: RequestState, event: Done) -> None:
         step = event.step
         if step.sequence is not None:
@@ -306,13 +330,10 @@ class Scheduler:
                 self._release(event.outputs.values())
                 self._restart(state)
                 return
-        # A part that passes an input on writes a tensor that exists already.
-        self._release([handle for name, handle in event.outputs.items() if name in state.handles])
-        runnable = state.add({name: handle for name, handle in event.outputs.items() if name not in state.handles})
+        self._add(state, event.outputs)
         self._release(state.finish(step.parts))
         if state.is_finished:
             self._is_here(state)
-        self._add_runnable(state, [part for part in runnable if part not in state.taken])
 
     def _fail(self, state: RequestState | None, error: Exception) -> None:
         if state is not None:
@@ -340,6 +361,9 @@ class Scheduler:
         if step is None or state is None:
             return
         state.deaths[step.parts[0]] += 1
+        if state.deaths[step.parts[0]] < MAX_KILLS and step.parts[0] in state.reported:
+            self._restart(state)  # others went on with what a repeated step would make again: parts may draw numbers
+            return
         if state.deaths[step.parts[0]] < MAX_KILLS:
             state.taken.difference_update(step.parts)
             self._add_runnable(state, filter(state.is_runnable, step.parts))

@@ -11,18 +11,25 @@ import msgspec
 from onnx import ModelProto
 
 from ...analysis.axes.division import Division, Mode, divide, products_of
-from ...core.atomic_files import mend, replace_files, scratch_folder
-from ...core.errors import GraphcutError, UsageError
+from ...core.errors import UsageError
 from ...core.product import Product
 from ...costs.caches import find_caches
-from ...loading.external_data import write_data
 from ...loading.fingerprint import graph_digest
 from ...loading.model import Model, ModelLike, load
 from ...loading.slices import SHARDED, ShardingNote
 from ...verifying.found_rules import find_rules
-from ..merging import INLINE_BYTES, check_targets
+from ..model_files import (
+    INLINE_BYTES,
+    Storage,
+    check_sharing,
+    check_targets,
+    data_file,
+    files_of,
+    place_values,
+    write_model,
+)
 from .rewriting import ShardedGraph, sharded_graph
-from .weight_files import Storage, fill_slices, place_weights
+from .weight_files import fill_slices, pieces_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,28 +99,16 @@ def shard(  # noqa: PLR0913 - independent settings
     """
     model = load(model)
     output = _output_path(model, output, weights)
-    mend(output.absolute().parent, output.name)
+    check_targets(output, files_of(model), force=force)
     division = division_of(model, ranks, shares, mode, discover=discover)
-    data = output.with_name(f"{output.name}.data")
-    check_targets([output, data], [model.path, *(file for file, _ in model.data.values())], force=force)
     graph = sharded_graph(division)
     write_note_of(division, graph.proto, output.absolute().parent)
     sharding = _summary(division, graph, output)
     fill_slices(model, graph.slices)
-    layout = place_weights(model, graph.proto, graph.slices, data.name, storage=weights, inline_bytes=INLINE_BYTES)
-    try:
-        with scratch_folder(output.absolute().parent, output.name) as scratch:
-            new = scratch / "new"
-            new.mkdir()
-            if layout.file_bytes:
-                write_data(layout, new / data.name, has_digest=False)
-            (new / output.name).write_bytes(graph.proto.SerializeToString(deterministic=True))
-            old = [data.absolute(), output.absolute()] if force else []
-            replace_files(scratch, output.absolute().parent, last=output.name, old=old)
-    except OSError as error:
-        raise GraphcutError(
-            f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"
-        ) from error
+    home = model.path.parent if weights == "share" else None
+    pieces = pieces_of(model, graph.proto, graph.slices)
+    layout = place_values(pieces, data_file(output).name, home=home, inline_bytes=INLINE_BYTES)
+    write_model(output, graph.proto, layout, force=force)
     return sharding
 
 
@@ -161,11 +156,8 @@ def _output_path(model: Model, output: str | Path | None, weights: Storage) -> P
         )
     stem = model.path.name.removesuffix(".onnx")
     path = model.path.with_name(f"{stem}.sharded.onnx") if output is None else Path(output)
-    if weights == "share" and path.absolute().parent.resolve() != model.path.absolute().parent.resolve():
-        raise UsageError(
-            f"a sharded model that shares weights must be in the folder of {model.path.name}",
-            hint="choose a name in that folder, or copy the weights",
-        )
+    if weights == "share":
+        check_sharing(model, path.absolute().parent)
     return path
 
 

@@ -1,0 +1,56 @@
+"""The command `graphcut extract`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Option
+
+from ..core.errors import UsageError
+from .common_options import Force, ModelPath, Output, Texts, names_in
+from .output import say
+
+
+def extract(
+    model: ModelPath,
+    output: Annotated[Path, Output(help="The .onnx file.")],
+    from_: Annotated[
+        Texts, Option("--from", metavar="NAMES", help="Its inputs: tensors, nodes or globs. Comma-separated.")
+    ] = None,
+    to: Annotated[Texts, Option(metavar="NAMES", help="Its outputs, likewise.")] = None,
+    expose: Annotated[Texts, Option(metavar="NAMES", help="More outputs, likewise, besides those it has.")] = None,
+    dead_inputs: Annotated[
+        Literal["keep", "drop"] | None,
+        Option(help="Inputs that no output depends on.", show_default="drop with --to, else keep"),
+    ] = None,
+    weights: Annotated[
+        Literal["copy", "share"], Option(help="copy: it has its weights. share: it refers to those of MODEL.")
+    ] = "copy",
+    force: Force = False,
+) -> None:
+    """Write the sub-model between tensors as one model.
+
+    A node stands for the tensors that it writes. Without --from its inputs are those of the model, without --to its
+    outputs.
+    """
+    from ..core.units import count, size
+    from ..loading.model import load
+    from ..surgery.extracting import extract as extracted
+
+    inputs, outputs, exposed = (names_in(texts or ()) for texts in (from_, to, expose))
+    if not (inputs or outputs or exposed):
+        raise UsageError("no tensor is named", hint="give --to NAMES, --from NAMES or --expose NAMES")
+    opened = load(model)
+    made = extracted(
+        opened,
+        output,
+        inputs=inputs,
+        outputs=outputs,
+        expose=exposed,
+        dead_inputs=dead_inputs,
+        weights=weights,
+        force=force,
+    )
+    graph = made.graph
+    nodes = f"{len(graph.nodes):,} of {count(len(opened.graph.nodes), 'node')}"
+    ends = f"{count(len(graph.reads), 'input')}, {count(len(graph.writes), 'output')}"
+    say(f"wrote {output}: {nodes}, {size(made.weight_bytes)} of weights, {ends}")
