@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import zlib
+from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib import resources
@@ -18,9 +19,11 @@ from msgspec import to_builtins
 
 from ..core.units import count
 from ..core.version import __version__
+from .dependency_matrix import matrix_of
 from .profile_builder import best_options
 from .scene import Scene
 from .svg.document import LANES, MAP, NARROW, WIDE, inline_svg, map_and_lanes
+from .svg.matrix_chart import MAX_ROWS
 from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
 
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -98,7 +101,8 @@ def _answer(scene: Scene) -> str:
 def _data(scene: Scene) -> str:
     """The scene as compressed JSON, in base64; the script adds nothing but what follows from it."""
     parts = range(len(scene.cards))
-    record = to_builtins(scene) | {
+    record = to_builtins(replace(scene, segments=(), segment_tensors=())) | {
+        "matrix": to_builtins(matrix_of(scene, MAX_ROWS)),
         "model": scene.model or scene.title,
         "boundaries": to_builtins(scene.boundaries),
         "received": [to_builtins(scene.received(part)) for part in parts],

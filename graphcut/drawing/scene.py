@@ -165,6 +165,9 @@ class Scene:
     #: plans that trade one time for the other, the shortest period first; the shown plan is one of them.
     other_plans: tuple[OtherPlan, ...] = ()
     model: str = ""  #: path of the model, as a command line names it; empty if unknown.
+    #: of a model that is not cut the segments between its key nodes, each named after its first node.
+    segments: tuple[str, ...] = ()
+    segment_tensors: tuple[BoundaryTensor, ...] = ()  #: the tensors between these, with their indices as parts.
 
     @property
     def fact_texts(self) -> list[str]:

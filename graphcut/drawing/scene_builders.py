@@ -38,6 +38,8 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     graph = model.graph
     profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, repeat=analysis.repeat)
     best = most_balanced(best_options(profile))
+    segments = analysis.segments
+    blocks = segments.blocks
     return Scene(
         title=_title(model.path),
         sentence=sentences.cut_points_answer(best, len(profile.cut_options)),
@@ -52,6 +54,8 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         next_command="" if best is None else _split_command(model.path, best.node),
         details=tuple(_analysis_details(analysis)),
         model=str(model.path),
+        segments=tuple(graph.nodes[block.nodes[0]].name for block in blocks),
+        segment_tensors=tuple(_boundary_tensors(blocks, segments.wiring, model.boundary_types, model.tensor_bytes)),
     )
 
 

@@ -519,7 +519,7 @@ def test_dark_and_light_follow_the_system_and_the_key(show: Show) -> None:
 CONTRAST = """
 (() => {
   const light = (colour) => {
-    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / (colour.startsWith("color") ? 1 : 255))
       .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
   };
@@ -671,6 +671,25 @@ def test_the_page_writes_numbers_as_units_py(show: Show) -> None:
         ]
         for one in cards
     ]
+
+
+# The dependency maps as a matrix
+
+
+@in_browser
+def test_the_matrix_shows_what_each_part_reads_of_each_other(show: Show) -> None:
+    page = show(decoder(3), width=390)
+    cells = "(row) => [...row.cells].map((cell) => cell.textContent)"
+    assert page.evaluate(f"[...document.querySelectorAll('#matrix tr')].map({cells})") == [
+        ["part-0", "0", "4.75 MiB", "768 KiB"],
+        ["part-1", "", "1", "4 MiB"],
+        ["part-2", "", "", "2"],
+    ]
+    assert page.evaluate("document.querySelector('#matrix tr td:last-child button').ariaLabel") == (
+        "part-0 → part-2: 768 KiB, 3 tensors; residual"
+    )
+    page.evaluate("document.querySelector('#matrix .near').focus()")
+    assert panel(page)["names"].startswith("/model/Where_2_output_0, /model/rotary_emb/Cast_1_output_0, ")
 
 
 # Links into the page

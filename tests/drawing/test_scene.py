@@ -94,6 +94,7 @@ def test_the_scene_of_a_model(chain: Path) -> None:
             ("dominators", "2 nodes on every path; a cut at one of them sends only its outputs"),
         ),
         model=str(chain),
+        segments=("relu",),
     )
 
 

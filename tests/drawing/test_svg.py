@@ -269,7 +269,7 @@ def words_of(drawn: Scene) -> list[str]:
 
 def test_unknown_sizes_are_lower_bounds() -> None:
     drawn = scene([card(0), card(1)], [tensor("a", 0, 1, size=5 * KIB, is_exact=False)])
-    assert words_of(drawn).count("≥ 5 KiB") == 3  # the bus, the lane, the boundary
+    assert words_of(drawn).count("≥ 5 KiB") == 4  # the bus, the lane, the boundary, the cell
 
 
 def test_a_chain_of_up_to_four_parts_is_side_by_side() -> None:
@@ -304,7 +304,7 @@ def test_what_is_left_out_is_counted_in_the_picture() -> None:
 
 def test_boundaries_have_totals_if_there_are_residual_tensors() -> None:
     # 512 + 128 + 128 KiB and 4 MiB; at the last boundary as well.
-    assert words_of(replace(decoder(4), profile=None)).count("4.75 MiB") == 6
+    assert words_of(replace(decoder(4), profile=None)).count("4.75 MiB") == 7
     assert words_of(replace(decoder(9), profile=None)).count("4.75 MiB crosses in total") == 8
 
 

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
+from ..dependency_matrix import matrix_of
 from ..scene import Scene
 from . import primitives
 from .bus_lines import KINDS, css_of
 from .chain_map import draw_chain, is_short_chain
 from .lane_chart import draw_lanes
+from .matrix_chart import MAX_ROWS, draw_matrix
 from .primitives import BODY, HEAD, LEAD, LINE_HEIGHT, SMALL, TITLE, Panel, label, number, stacked, width_of, wrapped
 from .profile_chart import draw_profile
 from .row_map import draw_rows
@@ -18,6 +20,11 @@ WIDE: Final = 880.0  #: the width of a file, in user units; wider if the parts n
 NARROW: Final = 340.0  #: the width for a phone.
 MAP: Final = "Parts and tensors between them"
 LANES: Final = "Boundary tensors"
+MATRIX: Final = "Dependency maps"
+MATRIX_LEGEND: Final = (
+    "Rows write, columns read; darker is more bytes (log scale). Right of the diagonal: sequential, read by the next. "
+    "Beyond: residual."
+)
 
 _LANES_LEGEND: Final = (
     "A line goes from the part that makes a tensor (square) to the last part that reads it; dots mark all its readers."
@@ -37,6 +44,8 @@ def svg_of(scene: Scene) -> str:
     pictures = map_and_lanes(scene, WIDE)
     width = max((panel.width for panel in pictures.values()), default=WIDE)
     panels = [_titled(title, panel) for title, panel in pictures.items()]
+    if (matrix := matrix_of(scene, MAX_ROWS)).cells:
+        panels.append(_titled(MATRIX, stacked([_text(MATRIX_LEGEND, width), draw_matrix(matrix, width)])))
     if scene.profile is not None and scene.profile.nodes:
         alive = "bytes alive" if all(scene.profile.exact) else "lower bound of the bytes alive"
         legend = "A cut sends this many bytes. Where several nodes share a bin: dark is the lowest, pale the highest."

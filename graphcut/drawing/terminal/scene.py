@@ -11,13 +11,14 @@ from ..profile_builder import best_options
 from ..scene import BoundaryTotals, Card, Scene, totals_of
 from ..sentences import flop, need_text, size_text
 from .lanes import lanes
+from .matrix import matrix
 from .profile_strip import profile_strip
 from .screen import BAR_CELLS, Screen, Section, picture, screen_on
 from .tables import Column, table
 
 
 def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
-    """A scene on one screen; with `explain`, why each cut is where it is. The next command is not drawn."""
+    """A scene; with `explain`, why each cut is where it is, and the dependency maps. The next command is not drawn."""
     screen, is_ranked = screen_on(console), any(card.rank is not None for card in scene.cards)
     return picture(
         [_title(scene, screen), screen.text(scene.sentence)],
@@ -29,6 +30,7 @@ def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> Rend
         _cut_points(scene, screen),
         _other_plans(scene, screen),
         _reasons(scene, screen) if explain else [],
+        matrix(scene, screen) if explain else [],
         notes=map(screen.note, scene.notes),
     )
 

@@ -1,0 +1,59 @@
+"""The dependency maps as a matrix: a row for each part that writes, a column for each part that reads.
+
+The first cells right of the diagonal are the sequential dependency map, those beyond it the residual one. A model that
+is not cut has its segments as parts.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import ceil, log2
+
+from ..core.units import count
+from .scene import BoundaryTensor, Flow, Scene, totals_of
+from .sentences import size_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell(Flow):
+    """What one row writes and one column reads; `readers` is that column."""
+
+    tensors: tuple[str, ...]  #: names of the tensors.
+    share: float  #: of the largest cell, from 0 to 1 on a logarithmic scale: half the bytes are 1/16 less.
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """The dependency maps of a scene."""
+
+    names: tuple[str, ...]  #: of the rows, which are the columns.
+    cells: tuple[Cell, ...]  #: those that are not empty, row by row.
+
+    def text_of(self, cell: Cell) -> str:
+        """What a tooltip says of a cell."""
+        ends = f"{self.names[cell.source]} → {self.names[cell.readers[0]]}"
+        return f"{ends}: {size_text(cell)}, {count(len(cell.tensors), 'tensor')}, {', '.join(cell.tensors[:8])}"
+
+
+def matrix_of(scene: Scene, most: int) -> Matrix:
+    """The matrix in at most `most` rows: of more parts or segments, equally many neighbours share a row."""
+    names = tuple(card.short_name for card in scene.cards) or scene.segments
+    each = ceil(len(names) / most) or 1
+    found: dict[tuple[int, int], list[BoundaryTensor]] = defaultdict(list)
+    for tensor in scene.tensors or scene.segment_tensors:
+        for row in sorted({reader // each for reader in tensor.readers} - {tensor.source // each}):
+            found[tensor.source // each, row].append(tensor)
+    totals = {ends: totals_of(tensors) for ends, tensors in found.items()}
+    largest = max((total.bytes for total in totals.values()), default=0)
+    cells = (
+        Cell(
+            source=ends[0],
+            readers=(ends[1],),
+            bytes=total.bytes,
+            is_exact=total.is_exact,
+            tensors=tuple(tensor.tensor for tensor in found[ends]),
+            share=max(0.0, 1 - log2((largest + 1) / (total.bytes + 1)) / 16),
+        )
+        for ends, total in sorted(totals.items())
+    )
+    shared = (names[i : i + each] for i in range(0, len(names), each))
+    return Matrix(tuple(one[0] if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in shared), tuple(cells))

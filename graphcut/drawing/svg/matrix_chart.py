@@ -1,0 +1,46 @@
+"""The dependency matrix as a chart."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ..dependency_matrix import Matrix
+from ..sentences import size_text
+from .bus_lines import KINDS, css_of
+from .primitives import BODY, SMALL, Panel, box, label, number, thing, width_of
+
+MAX_ROWS: Final = 64
+_NAMES: Final = 150.0
+_HEIGHT: Final = 20.0
+_WIDEST: Final = 72.0
+_TOP: Final = 18.0
+
+
+def draw_matrix(matrix: Matrix, width: float) -> Panel:
+    """A coloured cell for each writer and reader, darker for more bytes; with the bytes where there is room."""
+    cell_width = min(_WIDEST, (width - _NAMES) / len(matrix.names))
+    height = min(_HEIGHT, max(cell_width, 8.0))
+    has_text = all(width_of(size_text(cell), SMALL) + 4 <= cell_width for cell in matrix.cells)
+    every = max(1, round(11 / height))
+    marks = list(_names(matrix, cell_width, height, every))
+    for i, cell in enumerate(matrix.cells):
+        x, y = _NAMES + cell_width * cell.readers[0], _TOP + height * cell.source
+        opacity = (0.15 + 0.2 * cell.share) if has_text else (0.3 + 0.7 * cell.share)
+        square = box(x + 0.5, y + 0.5, cell_width - 1, height - 1, "tip")
+        text = size_text(cell) if has_text else ""
+        shown = (
+            f'<g fill-opacity="{number(opacity)}">{square}</g>',
+            label(x + cell_width / 2, y + height / 2 + 4, text, SMALL, anchor="middle"),
+        )
+        marks.append(thing("cell", i, f"{matrix.text_of(cell)}; {KINDS[css_of(cell)]}", shown, css_of(cell)))
+    return Panel(width, _TOP + height * len(matrix.names) + 4, tuple(marks))
+
+
+def _names(matrix: Matrix, cell_width: float, height: float, every: int) -> Iterator[str]:
+    """The names of the rows, and the numbers of the columns; each row's diagonal says its number."""
+    for i, name in enumerate(matrix.names):
+        x, y = _NAMES + cell_width * i, _TOP + height * i
+        if i % every == 0:
+            yield label(_NAMES - 8, y + height / 2 + 4, name, BODY, room=_NAMES - 12, anchor="end", keep="end")
+        yield box(x, y, cell_width, height, "track")
+        if cell_width >= width_of(str(i), SMALL) + 2 and height >= SMALL.size:
+            yield label(x + cell_width / 2, y + height / 2 + 4, str(i), SMALL, css="muted", anchor="middle")

@@ -1,0 +1,44 @@
+"""The dependency matrix on the terminal: the height of a block is the logarithm of the bytes."""
+
+from math import ceil
+from typing import Final
+
+from rich.text import Text
+
+from ..dependency_matrix import Matrix, matrix_of
+from ..scene import Scene
+from .screen import Screen, Section
+
+_MAX_ROWS: Final = 16
+_STEP: Final = 3
+_MAX_NAME: Final = 26
+
+
+def matrix(scene: Scene, screen: Screen) -> Section:
+    """A row for each part or segment that writes, a column for each that reads."""
+    found = matrix_of(scene, min(_MAX_ROWS, max(1, (screen.width - _MAX_NAME) // _STEP)))
+    if not found.cells:
+        return []
+    kind = "part" if scene.cards else "segment"
+    legend = f"a row's {kind} writes, a column's reads; higher is more bytes"
+    names = [_name(screen.glyphs.plain(name)) for name in found.names]
+    width = max(map(len, names))
+    head = Text(" " * (width + 1) + "".join(str(i).rjust(_STEP) for i in range(len(names))), style="dim")
+    rows = (_row(found, i, name.ljust(width), screen) for i, name in enumerate(names))
+    return [Text("dependency maps", style="bold"), head, *rows, screen.text(legend, "dim")]
+
+
+def _name(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else f"...{name[3 - _MAX_NAME :]}"
+
+
+def _row(found: Matrix, row: int, name: str, screen: Screen) -> Text:
+    line = Text(f"{name} ")
+    levels, cells = screen.glyphs.levels, {cell.readers[0]: cell for cell in found.cells if cell.source == row}
+    for column in range(len(found.names)):
+        if (cell := cells.get(column)) is None:
+            line.append((str(row) if column == row else screen.glyphs.key).rjust(_STEP), "dim")
+        else:
+            sign = levels[max(1, ceil(cell.share * (len(levels) - 1)))]
+            line.append(f" {sign * (_STEP - 1)}", "yellow" if cell.is_residual else "blue")
+    return line
