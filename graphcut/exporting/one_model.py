@@ -5,7 +5,7 @@
 device configuration, and each node a pipeline stage in it (ONNX IR version 11, 2025).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -41,11 +41,11 @@ def export_ort_annotations(cascade: CascadeLike, folder: str | Path, *, force: b
     """Write one model with `layer_ann` metadata, and the session option that goes with it."""
     cascade = open_cascade(cascade)
 
-    def annotate(node: NodeProto, part: int) -> None:
-        kept = [entry for entry in node.metadata_props if entry.key != ANNOTATION]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
-        node.metadata_props.add(key=ANNOTATION, value=_name(cascade.parts[part]))
+    def annotate(model: ModelProto, homes: list[int]) -> None:
+        for node, home in zip(model.graph.node, homes, strict=True):
+            for entry in [entry for entry in node.metadata_props if entry.key == ANNOTATION]:
+                node.metadata_props.remove(entry)
+            node.metadata_props.add(key=ANNOTATION, value=_name(cascade.parts[home]))
 
     rules: dict[str, list[str]] = {}
     for part in cascade.parts:
@@ -54,7 +54,7 @@ def export_ort_annotations(cascade: CascadeLike, folder: str | Path, *, force: b
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
     options = {"session.layer_assignment_settings": setting}
     content = msgspec.json.format(msgspec.json.encode(options), indent=1) + b"\n"
-    return _write(cascade, folder, lambda _: None, annotate, {OPTIONS: content}, force=force)
+    return _write(cascade, folder, annotate, {OPTIONS: content}, force=force)
 
 
 def export_onnx_ir11(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:
@@ -65,46 +65,39 @@ def export_onnx_ir11(cascade: CascadeLike, folder: str | Path, *, force: bool = 
     cascade = open_cascade(cascade)
     devices = [host.name for host in cascade.manifest.devices] or [_name(part) for part in cascade.parts]
 
-    def declare(model: ModelProto) -> None:
+    def stage(model: ModelProto, homes: list[int]) -> None:
         model.ir_version = max(11, model.ir_version)
         model.configuration.add(name=CONFIGURATION, num_devices=len(devices), device=devices)
+        for node, home in zip(model.graph.node, homes, strict=True):
+            node.device_configurations.add(configuration_id=CONFIGURATION, pipeline_stage=home)
 
-    def stage(node: NodeProto, part: int) -> None:
-        node.device_configurations.add(configuration_id=CONFIGURATION, pipeline_stage=part)
-
-    return _write(cascade, folder, declare, stage, {}, force=force)
+    return _write(cascade, folder, stage, {}, force=force)
 
 
 def _write(
     cascade: Cascade,
     folder: str | Path,
-    declare: Callable[[ModelProto], None],
-    mark: Callable[[NodeProto, int], None],
+    mark: Callable[[ModelProto, list[int]], None],
     more: Mapping[str, bytes],
     *,
     force: bool,
 ) -> list[Path]:
-    """Write the merged model, changed as a whole by `declare` and node by node by `mark`, which gets a part's index."""
+    """Write the merged model, changed by `mark`, which gets it and the part of each node."""
 
     def write(path: Path) -> None:
         merge(cascade, path)
-        model, home = onnx.load(path, load_external_data=False), _parts_of_nodes(cascade)
-        declare(model)
-        for node in model.graph.node:
-            mark(node, home[_first_output(node)])
+        model = onnx.load(path, load_external_data=False)
+        # The home of a node is the first part that has it.
+        homes = {_first_output(node): i for i in reversed(range(len(cascade.parts))) for node in _nodes(cascade, i)}
+        mark(model, [homes[_first_output(node)] for node in model.graph.node])
         path.write_bytes(model.SerializeToString(deterministic=True))
 
     files: dict[str, Content] = {MODEL: write, **more}
     return write_folder(folder, files, own=(f"{MODEL}.data",), what="a file of such an export", force=force)
 
 
-def _parts_of_nodes(cascade: Cascade) -> dict[str, int]:
-    """The part of each node, by the first output of the node: the first that has it, its home."""
-    found: dict[str, int] = {}
-    for i, part in enumerate(cascade.parts):
-        for node in onnx.load(cascade.file(part), load_external_data=False).graph.node:
-            found.setdefault(_first_output(node), i)
-    return found
+def _nodes(cascade: Cascade, part: int) -> Iterable[NodeProto]:
+    return onnx.load(cascade.file(cascade.parts[part]), load_external_data=False).graph.node
 
 
 def _first_output(node: NodeProto) -> str:

@@ -17,16 +17,12 @@ from google.protobuf.text_encoding import CEscape
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, open_cascade
 from ..core.wiring import Tensor
-from .folders import Content, cascade_files, write_folder
+from .folders import PARTS, Content, cascade_files, write_folder
 
 _TYPES: Final = {
-    "bool": "BOOL",
-    **{f"{sign}int{bits}": f"{sign}INT{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "float16": "FP16",
+    **{name: name.upper() for name in ("bool", "string", *(f"{u}int{8 << i}" for u in ("", "u") for i in range(4)))},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
     "bfloat16": "BF16",
-    "float32": "FP32",
-    "float64": "FP64",
-    "string": "STRING",
 }
 
 
@@ -34,7 +30,7 @@ def export_triton(cascade: CascadeLike, folder: str | Path, *, force: bool = Fal
     """Write a model repository with a model for each part, and an ensemble of them."""
     cascade = open_cascade(cascade)
     there = cascade_files(cascade, for_each="Triton has a folder for each part")
-    name = PurePosixPath(cascade.manifest.source.file).stem
+    name = PurePosixPath(cascade.manifest.source.file).stem.strip(".") or "model"
     files: dict[str, Content] = {
         f"{name}/config.pbtxt": _ensemble(cascade, name).encode(),
         f"{name}/1/{MANIFEST}": there[MANIFEST],
@@ -44,7 +40,7 @@ def export_triton(cascade: CascadeLike, folder: str | Path, *, force: bool = Fal
         files[f"{home}/config.pbtxt"] = _part(cascade, part, home).encode()
         files[f"{home}/1/model.onnx"] = there[part.file]
         files |= {f"{home}/1/{PurePosixPath(data).name}": there[data] for data in part.data}
-    own = (f"{name}-part-*/config.pbtxt", f"{name}-part-*/1/model.onnx", f"{name}-part-*/1/part-*.data")
+    own = (f"{name}-part-*/config.pbtxt", f"{name}-part-*/1/model.onnx", f"{name}-part-*/1/{PARTS}")
     return write_folder(folder, files, own=own, what="a file of such a repository", force=force)
 
 
@@ -57,9 +53,8 @@ def _part(cascade: Cascade, part: Part, name: str) -> str:
     lines = [f"name: {_quoted(name)}", 'backend: "onnxruntime"', "max_batch_size: 0"]
     lines += _tensors(cascade, part.reads, part.writes)
     if part.device is not None:
-        lines.append(
-            f"instance_group [ {{ kind: {'KIND_CPU' if settings.provider.startswith('CPU') else 'KIND_GPU'} }} ]"
-        )
+        kind = "KIND_CPU" if settings.provider.startswith("CPU") else "KIND_GPU"
+        lines.append(f"instance_group {{ kind: {kind} }}")
     if settings.threads:
         value = f'{{ string_value: "{settings.threads}" }}'
         lines.append(f'parameters {{ key: "intra_op_thread_count" value: {value} }}')
@@ -87,12 +82,10 @@ def _ensemble(cascade: Cascade, name: str) -> str:
 
 def _tensors(cascade: Cascade, reads: Iterable[str], writes: Iterable[str]) -> list[str]:
     """The inputs and outputs of a model."""
-    lines = []
-    for field, names in (("input", reads), ("output", writes)):
-        for name in names:
-            optional = " optional: true" if field == "input" and name in cascade.manifest.optional else ""
-            lines.append(f"{field} {{ name: {_quoted(name)} {_type(cascade.tensors[name])}{optional} }}")
-    return lines
+    optional = dict.fromkeys(cascade.manifest.optional, " optional: true")
+    tensors = cascade.tensors
+    inputs = [f"input {{ name: {_quoted(name)} {_type(tensors[name])}{optional.get(name, '')} }}" for name in reads]
+    return inputs + [f"output {{ name: {_quoted(name)} {_type(tensors[name])} }}" for name in writes]
 
 
 def _type(tensor: Tensor) -> str:

@@ -1,0 +1,79 @@
+"""A pass for Olive (olive-ai 0.13) that splits an ONNX model, and the package config that makes it known.
+
+python -m graphcut.exporting.olive packages.json
+olive run --config workflow.json --package-config packages.json
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from olive.model import CompositeModelHandler, ONNXModelHandler
+from olive.package_config import OlivePackageConfig
+from olive.passes import Pass
+from olive.passes.pass_config import PassConfigParam
+
+from ..core.errors import CascadeError, UsageError
+from ..costs.tables import read_table
+from ..loading.model import load
+from ..planning.cluster import read_cluster
+from ..planning.goals import Across, Goal, Into, Within
+from ..planning.planner import plan
+from ..surgery.splitting import split
+from ..verifying.verification import verify
+
+
+class GraphcutSplit(Pass):  # type: ignore[misc]
+    """Split a model into parts that together compute the same. The structure of the parts is proved."""
+
+    @classmethod
+    def _default_config(cls, accelerator_spec: object) -> dict[str, PassConfigParam]:  # noqa: ARG003
+        parameters = {
+            "num_splits": (int, "Number of parts."),
+            "memory": (str, "No part over this size, such as 2GB, in the fewest parts."),
+            "cluster": (str, "A TOML file of devices and links: at most one part on each device."),
+            "cost_model": (str, "A CSV file of costs by module, as those of Olive."),
+        }
+        return {
+            name: PassConfigParam(type_=kind, default_value=None, description=text)
+            for name, (kind, text) in parameters.items()
+        }
+
+    def _run_for_config(
+        self,
+        model: ONNXModelHandler,
+        config: Any,  # noqa: ANN401 - Olive makes its class from the parameters above
+        output_model_path: str,
+    ) -> CompositeModelHandler:
+        source, folder = load(model.model_path), Path(output_model_path).with_suffix("")
+        table = None if config.cost_model is None else read_table(config.cost_model)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        cascade = split(source, plan(source, _goal(config), table=table), folder, force=True)
+        if not verify(source, cascade, structural_only=True):
+            raise CascadeError(f"the parts in {folder} are not the model", hint="please report this")
+        parts = [ONNXModelHandler(folder, onnx_file_name=part.file) for part in cascade.parts]
+        names = [Path(part.file).stem for part in cascade.parts]
+        # Olive writes components anew into the folder of its results, unless it is told to copy theirs as it is.
+        attributes = {**(model.model_attributes or {}), "no_flatten": True}
+        return CompositeModelHandler(parts, names, model_path=folder, model_attributes=attributes)
+
+
+def _goal(config: Any) -> Goal:  # noqa: ANN401 - see above
+    kinds: dict[str, Callable[[Any], Goal]] = {
+        "num_splits": Into,
+        "memory": Within,
+        "cluster": lambda path: Across(read_cluster(path)),
+    }
+    given = [name for name in kinds if getattr(config, name) is not None]
+    if len(given) != 1:
+        raise UsageError(f"GraphcutSplit needs one of {', '.join(kinds)}", hint="set it in the workflow")
+    return kinds[given[0]](getattr(config, given[0]))
+
+
+if __name__ == "__main__":  # write Olive's own package config with this pass added
+    packages = json.loads(Path(OlivePackageConfig.get_default_config_path()).read_text("utf-8"))
+    every = {key: ["*"] for key in ("supported_providers", "supported_accelerators", "supported_precisions")}
+    packages["passes"]["GraphcutSplit"] = {"module_path": f"{__spec__.name}.GraphcutSplit", **every}
+    Path(sys.argv[1]).write_text(json.dumps(packages, indent=1), "utf-8")
