@@ -21,7 +21,7 @@ from ..loading.model import load
 from ..planning.cluster import read_cluster
 from ..planning.goals import Across, Goal, Into, Within
 from ..planning.planner import plan
-from ..surgery.splitting import split
+from ..surgery.cutting import split
 from ..verifying.verification import verify
 
 

@@ -15,7 +15,7 @@ from graphcut.cli.application import app
 from pages import PAGES, ROOT, Run, blocks_of, options_in
 
 WITH_BLOCKS = [page for page in PAGES if blocks_of(page.read_text(encoding="utf-8"))]
-LANGUAGES = {"console", "python", "sh", "json", "toml", "yaml", "text", "js", "kotlin", "swift"}
+LANGUAGES = {"console", "python", "sh", "json", "toml", "yaml", "text", "cpp", "js", "kotlin", "swift"}
 MARKDOWN = sorted({*PAGES, *ROOT.glob("*.md")})
 
 
