@@ -57,6 +57,7 @@ from .planning.planner import plan as plan
 from .planning.plans import Plan as Plan
 from .running.decoding.generation import Generation as Generation
 from .running.decoding.generation import generate as generate
+from .running.fetching import fetch as fetch
 from .running.in_process.runner import Runner as Runner
 from .running.in_process.runner import run as run
 from .running.pipelined import Pipeline as Pipeline
@@ -71,6 +72,9 @@ from .simulating.simulator import simulate as simulate
 from .surgery.cutting import split as split
 from .surgery.extracting import extract as extract
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
+from .surgery.linking import LinkedWeight as LinkedWeight
+from .surgery.linking import Linking as Linking
+from .surgery.linking import link as link
 from .surgery.merging import merge as merge
 from .surgery.ranks import split_by_rank as split_by_rank
 from .surgery.sharding.sharding import Sharding as Sharding

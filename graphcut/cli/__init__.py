@@ -23,7 +23,9 @@ from . import (
     demo,
     export,
     extract,
+    fetch,
     generate,
+    link,
     merge,
     plan,
     run,
@@ -55,6 +57,7 @@ _LEGENDS: Final[Mapping[Callable[..., None], Mapping[str, Mapping[str, str]]]] =
 for _function in (
     *(demo.demo, analyze.analyze, plan.plan, split.split, verify.verify, show.show),
     *(
+        fetch.fetch,
         run.run,
         generate.generate,
         bench.bench,
@@ -62,6 +65,7 @@ for _function in (
         shard.shard,
         extract.extract,
         merge.merge,
+        link.link,
         export.export,
         cost_model.cost_model,
     ),

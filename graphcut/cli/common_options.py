@@ -154,9 +154,9 @@ def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
     return sizes
 
 
-def open_(path: Path, *, check_files: bool = True) -> Cascade:
-    """The cascade at `path`."""
-    from ..core.manifest import open_cascade
+def open_(path: Path, *, check_files: bool = True, may_lack_parts: bool = False) -> Cascade:
+    """The cascade at `path`, or of the parts that are there."""
+    from ..core.manifest import open_cascade, open_present
     from ..drawing.path_kinds import kind_of
 
     if kind_of(path) == "model" and path.is_file():
@@ -165,4 +165,4 @@ def open_(path: Path, *, check_files: bool = True) -> Cascade:
     if kind_of(path) == "plan":
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
-    return open_cascade(path, check_files=check_files)
+    return open_present(path) if may_lack_parts else open_cascade(path, check_files=check_files)

@@ -134,8 +134,8 @@ def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def writing(bytes_to_write: int, *, is_silent: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Progress of writing files: a bar over the bytes on a terminal, a line per file elsewhere."""
+def writing(*, is_silent: bool = False, verb: str = "writing") -> Iterator[Callable[[str, int, int], None] | None]:
+    """Progress over bytes of files that are written, or what `verb` says: a bar on a terminal, else a line per file."""
     if is_silent or settings.is_quiet:
         yield None
     elif not sys.stderr.isatty():
@@ -144,16 +144,16 @@ def writing(bytes_to_write: int, *, is_silent: bool) -> Iterator[Callable[[str, 
         def announce(file: str, _moved: int, _total: int) -> None:
             if file not in seen:
                 seen.add(file)
-                say(f"writing {file}")
+                say(f"{verb} {file}")
 
         yield announce
     else:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-        columns = TextColumn("writing {task.description}"), BarColumn(), DownloadColumn(binary_units=True)
+        columns = TextColumn(f"{verb} {{task.description}}"), BarColumn(), DownloadColumn(binary_units=True)
         with Progress(*columns, TransferSpeedColumn(), console=console_(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=bytes_to_write)
-            yield lambda file, moved, _total: bar.update(task, description=file, advance=moved)
+            task = bar.add_task("")
+            yield lambda file, moved, total: bar.update(task, description=file, advance=moved, total=total)
 
 
 def check_output(output: Path | None, *, force: bool, option: str = "-o") -> None:

@@ -99,7 +99,12 @@ def run(
     check_output(pipeline.trace, force=force, option="--trace")
     config = session.session_config()
     limit = memory.memory_bytes
-    cascade = open_(cascade_path)
+    cascade = open_(cascade_path, may_lack_parts=pipeline.via is None)
+    if cascade.elsewhere:
+        absent = ", ".join(dict.fromkeys(cascade.elsewhere.values()))
+        if is_generated:
+            raise UsageError("inputs can't be generated for some parts alone", hint="give a file with --inputs")
+        say(f"note: running {', '.join(part.file for part in cascade.parts)} alone; not here: {absent}")
     feeds = feed_reader(cascade, inputs, output, on_error, force=force)
     if is_generated:
         feeds.generated = read_or_generate(RANDOM, original.load(cascade), original.seed)

@@ -84,7 +84,7 @@ def split(
     if dry_run:
         _describe(cut, as_json=as_json)
         return
-    with writing(cut.bytes_to_write, is_silent=as_json) as progress:
+    with writing(is_silent=as_json) as progress:
         cascade = write(cut, force=force, progress=progress, report=report)
     if report is not None:
         from ..drawing.html import html_of

@@ -17,8 +17,6 @@ BLOCK_BYTES: Final = 8 << 20
 BUFFER_BYTES: Final = 256 << 10
 """The buffer of a thread that reads: the fastest of 64 KiB to 8 MiB."""
 
-_MAX_THREADS: Final = 4
-
 _CLOCK_TICK_NS: Final = 50_000_000
 """File times advance in steps of up to 10 ms, so a younger file could change without another time."""
 
@@ -150,9 +148,9 @@ def block_digest(handle: int, ranges: Sequence[Range]) -> str:
 
 
 @contextmanager
-def hashing_threads() -> Iterator[Executor]:
+def hashing_threads(number: int = min(4, os.cpu_count() or 1)) -> Iterator[Executor]:
     """Threads that hash in parallel: hashing and file access release the GIL. After an error nothing more is begun."""
-    threads = ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="graphcut hash")
+    threads = ThreadPoolExecutor(number, thread_name_prefix="graphcut hash")
     try:
         yield threads
     finally:

@@ -5,8 +5,8 @@ Splitting writes manifests; running, verifying and drawing read them. Format: do
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -66,10 +66,10 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     session_config: tuple[str, ...] = ()  #: session configuration entries, as `KEY=VALUE`.
 
     def __post_init__(self) -> None:
-        for field in ("provider_options", "session_config"):
-            for text in getattr(self, field):
+        for name in ("provider_options", "session_config"):
+            for text in getattr(self, name):
                 if "=" not in text[1:]:
-                    raise ValueError(f"{field} holds {text!r}: expected KEY=VALUE")
+                    raise ValueError(f"{name} holds {text!r}: expected KEY=VALUE")
         if self.threads < 0:
             raise ValueError(f"threads can't be {self.threads}: expected 0 or more")
 
@@ -131,6 +131,8 @@ class Cascade(Product):
 
     path: Path  #: the manifest file.
     manifest: Manifest  #: its content.
+    #: if only some parts are here (`open_present`): the parts that write tensors elsewhere, by tensor.
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -230,6 +232,45 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True) -> Cascade:
     return cascade
 
 
+def open_present(source: CascadeLike) -> Cascade:
+    """The cascade of those parts of `source` whose files are in its folder, such as `fetch` gets.
+
+    Its inputs are what these parts read from the inputs of the model and from other parts; its outputs are what they
+    write for others. Raises as `open_cascade`, also if no part is there.
+    """
+    if isinstance(source, Cascade):
+        return source
+    whole = open_cascade(source, check_files=False)
+    here = [part for part in whole.parts if is_inside(whole.root, part.file) and whole.file(part).is_file()]
+    if len(here) in {0, len(whole.parts)}:
+        return open_cascade(source)
+    absent = [part for part in whole.parts if part not in here]
+    for part in here:
+        for problem in wrong_sizes(whole, part):
+            raise CascadeError(problem, hint="fetch it again")
+    elsewhere = {name: part.file for part in absent for name in part.writes}
+    return Cascade(whole.path, _of_parts(whole.manifest, here, absent), elsewhere)
+
+
+def _of_parts(manifest: Manifest, here: Sequence[Part], absent: Sequence[Part]) -> Manifest:
+    """The manifest of some parts alone."""
+    reads, made = dict[str, None](), dict[str, None]()
+    for part in here:
+        reads.update(dict.fromkeys(name for name in part.reads if name not in made))
+        made.update(dict.fromkeys(part.writes))
+    asked = {*manifest.writes, *(name for part in absent for name in part.reads)}
+    writes = tuple(name for name in made if name in asked)
+    return msgspec.structs.replace(
+        manifest,
+        parts=tuple(here),
+        reads=tuple(reads),
+        optional=tuple(name for name in manifest.optional if name in reads),
+        writes=writes,
+        tensors=tuple(tensor for tensor in manifest.tensors if tensor.name in reads or tensor.name in made),
+        states=tuple(state for state in manifest.states if state.past in reads and state.present in writes),
+    )
+
+
 def _contradictions(manifest: Manifest) -> Iterator[str]:
     listed = Counter(tensor.name for tensor in manifest.tensors)
     of_parts = {name for part in manifest.parts for name in (*part.reads, *part.writes)}
@@ -303,7 +344,7 @@ def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
     """The files of a part that are outside the folder, missing, or not of the size in the manifest, a sentence each."""
     for name, expected in {part.file: None, **{name: data.bytes for name, data in part.data.items()}}.items():
         file = cascade.root / name
-        if not _is_inside(cascade.root, name):
+        if not is_inside(cascade.root, name):
             yield f"{cascade.path} names {name!r}, which is outside its folder"
         elif not file.is_file():
             yield f"{file} is missing"
@@ -311,7 +352,8 @@ def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
             yield f"{file} has {file.stat().st_size:,} bytes, but had {expected:,} when the model was split"
 
 
-def _is_inside(root: Path, name: str) -> bool:
+def is_inside(root: Path, name: str) -> bool:
+    """Whether a manifest in `root` may name this file: it is in this folder or below, links included."""
     try:
         (root / name).exists()
         return not PurePosixPath(name).is_absolute() and (root / name).resolve().is_relative_to(root.resolve())

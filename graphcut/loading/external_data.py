@@ -32,8 +32,6 @@ PADDING_SHARE: Final = 256
 """At most 1/256 of a data file is padding."""
 ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE
 """From this size on a range is aligned, by padding of less than a page."""
-_BLOCKS_AHEAD: Final = 4
-"""The copy is so many blocks ahead of the digests: what it wrote is then still in the caches."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -179,7 +177,8 @@ def write_data(
     """Write the data file that `layout` describes, and return its digest, which is empty without `has_digest`.
 
     One thread copies, in the kernel where it can: it writes whole blocks faster than several threads that take turns.
-    Others hash the blocks that it has written while the system still has them in memory.
+    Others hash the blocks that it has written, and it waits for none of them: what is not on the disk yet is in memory,
+    and a disk that is faster than the hashing also reads faster.
 
     Raises:
         OSError: reading or writing failed (no space left, a file that can't be read).
@@ -193,7 +192,6 @@ def write_data(
                 for done, length in _steps(offset, span.length):
                     while len(hashing) < len(blocks) and (len(hashing) + 1) * BLOCK_BYTES <= offset + done:
                         hashing.append(threads.submit(block_digest, output.fileno(), blocks[len(hashing)]))
-                        hashing[-min(len(hashing), _BLOCKS_AHEAD)].result()
                     _copy(source, span.offset + done, output, offset + done, length)
                     if progress is not None:
                         progress(length)

@@ -19,7 +19,8 @@ from graphcut import cli, demos
 
 COMMANDS = (
     *("demo", "analyze", "plan", "split", "verify", "show"),
-    *("run", "generate", "bench", "simulate", "shard", "extract", "merge", "export", "cost-model"),
+    *("fetch", "run", "generate", "bench", "simulate"),
+    *("shard", "extract", "merge", "link", "export", "cost-model"),
 )
 RAY_FLAGS = {"--head", "--resources", "--address"}
 MIDDLE = "/model/layers.1/add_1"

@@ -43,8 +43,8 @@ def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: p
 
 def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
     usages = [run(name, "--help").out.splitlines()[0] for name in COMMANDS]
-    arguments = ["NAME", "MODEL", "MODEL", "MODEL", "DIR", "THING [THING]", *["DIR"] * 3, "PLAN"]
-    arguments += ["MODEL", "MODEL", "DIR", "DIR", "[MODEL]"]
+    arguments = ["NAME", "MODEL", "MODEL", "MODEL", "DIR", "THING [THING]", "URL", *["DIR"] * 3, "PLAN"]
+    arguments += ["MODEL", "MODEL", "DIR", "MODEL", "DIR", "[MODEL]"]
     assert usages == [
         f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
     ]

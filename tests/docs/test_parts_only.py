@@ -51,6 +51,7 @@ for via in ("threads", "processes"):
         assert (outputs["mask"] == mask).all()
 with graphcut.Pipeline(unet, workers=2) as pipeline:
     assert (pipeline.submit(feeds).result()["mask"] == mask).all()
+assert graphcut.fetch("unet.parts", "first", parts=[0]).parts == unet.parts[:1]
 try:
     graphcut.load("unet.onnx")
 except ModuleNotFoundError:

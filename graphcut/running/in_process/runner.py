@@ -9,7 +9,7 @@ from typing import Self
 import onnxruntime as ort
 
 from ...core.errors import RunError
-from ...core.manifest import CascadeLike, open_cascade
+from ...core.manifest import CascadeLike, open_present
 from ..process_memory import PeakMemory
 from ..stage import SessionConfig
 from ..values import Feeds, OnError, Outputs, Source, Value, outputs_of, shape_of
@@ -42,7 +42,7 @@ def run(
     To run more than once, use a `Runner`, which keeps parts loaded.
 
     Args:
-        cascade: a cascade or its path.
+        cascade: a cascade or its path; in a folder with some of the parts, these are run (`fetch`).
         feeds: the model's inputs by name: numpy arrays; lists for sequences, dicts for maps, None for an optional
             without value. bfloat16 and 8-bit floats as ml_dtypes arrays or as their bits.
         config: how sessions are built.
@@ -55,7 +55,7 @@ def run(
     Raises:
         RunError: an input is missing, unknown or of the wrong type; a part fails; or the memory limit is too small.
     """
-    cascade = open_cascade(cascade)
+    cascade = open_present(cascade)
     if memory_bytes is not None:
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
@@ -113,7 +113,7 @@ class Runner:
         self._predicted: tuple[dict[str, tuple[int, ...]], int | None, bool] | None = None
         self.peak: PeakMemory | None = None
         self._followed: MemoryForecast | None = None
-        self._cascade = cascade = open_cascade(cascade)
+        self._cascade = cascade = open_present(cascade)
         self._config = config or SessionConfig()
         self._exact = exact
         self._memory_bytes = memory_bytes

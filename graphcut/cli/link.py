@@ -1,0 +1,47 @@
+"""The command `graphcut link`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from ..core.text import shell_word
+from ..core.units import count, size
+from .common_options import Force, ModelPath, Output, load
+from .output import print_line, say, say_next, settings, writing
+
+
+def link(
+    model: ModelPath,
+    weights: Annotated[Path, Option(metavar="DIR", help="The folder of a Hugging Face model, or a .safetensors file.")],
+    output: Annotated[Path, Output(help="The .onnx file, in a folder that holds DIR, or in DIR.")],
+    transposed: Annotated[
+        bool, Option("--transposed", help="Also find matrices stored transposed: MatMul becomes FusedMatMul.")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Refer to weights in safetensors files instead of copying them.
+
+    Weights are found by their bytes, whatever their names. Those that are not found are copied to OUTPUT.data.
+    """
+    from ..surgery.linking import link as linked
+
+    opened = load(model, None)
+    with writing(verb="looking up") as progress:
+        made = linked(opened, weights, output, transposed=transposed, force=force, progress=progress)
+    if settings.is_quiet:
+        print_line(str(output))
+        return
+    kinds = {
+        f"stay in {weights}": [weight for weight in made.weights if weight.saved and not weight.is_transposed],
+        "stay there transposed": [weight for weight in made.weights if weight.is_transposed],
+        f"were not found, and are in {output.name}.data": made.copied,
+    }
+    for what, found in kinds.items():
+        if found:
+            print_line(f"{count(len(found), 'weight')} ({size(sum(weight.bytes for weight in found))}) {what}")
+    if made.copied:
+        names = ", ".join(repr(weight.name) for weight in sorted(made.copied, key=lambda one: -one.bytes)[:3])
+        say(f"note: the largest that were not found: {names}; the checkpoint has {', '.join(made.saved_dtypes)}")
+    say(f"wrote {output}")
+    say_next(f"graphcut split {shell_word(str(output))} --num-splits 2 --weights share")

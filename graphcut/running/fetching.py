@@ -1,0 +1,215 @@
+"""`fetch`: some parts of a cascade, and of its weights only the byte ranges that these parts read."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.error import HTTPError
+
+from ..core.atomic_files import replacing
+from ..core.digests import Range, block_digest, digest_of, file_digest, hashing_threads, ranges_of_blocks
+from ..core.errors import CascadeError, GraphcutError, UsageError, did_you_mean
+from ..core.manifest import Cascade, Part, is_inside, open_cascade, open_present
+from ..core.units import size
+from .file_sources import CHANGED, FileSource, source_of
+
+_UNFINISHED: Final = ".unfinished"
+"""What follows the name of the manifest until all is there."""
+
+_MOST_BYTES: Final = {"manifest": 256 << 20, "part": (2 << 30) + 1}
+"""What a file that is read as a whole has at most: a part is a message, and these end at 2 GiB."""
+
+_CONNECTIONS: Final = 8
+_ATTEMPTS: Final = 3
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a file, the bytes of it that are there now, and the bytes of all data files together."""
+
+
+class _Block(NamedTuple):
+    """Bytes of a data file that have one digest."""
+
+    name: str
+    file_bytes: int
+    ranges: list[Range]
+    expected: str
+
+    @property
+    def bytes(self) -> int:
+        return sum(length for _, length in self.ranges)
+
+
+def fetch(
+    source: str | Path,
+    output: str | Path,
+    *,
+    parts: Sequence[int] | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Cascade:
+    """Get some parts of a cascade from elsewhere, and of the weights what they read.
+
+    The data files in `output` have holes where no part reads. What is there already stays, so the same call goes on
+    after an interruption, and another one adds parts. Every byte is checked by the digests of the manifest before it
+    is written.
+
+    Args:
+        source: the folder of the cascade, or its manifest: a path; a URL of a web server that knows HTTP Range; or any
+            other URL that fsspec knows, such as `s3://…`.
+        output: the folder for the files.
+        parts: the indices of the parts; by default all.
+        device: the parts that were planned for this device instead.
+        progress: called for the bytes that are there.
+
+    Returns:
+        The cascade of the parts in `output`.
+
+    Raises:
+        UsageError: there is no such part or device, or `output` holds other files.
+        CascadeError: a file is not what the manifest says, or has no digest; or the server sends whole files only.
+        GraphcutError: reading or writing failed.
+    """
+    output = Path(output)
+    place, name = source_of(source)
+    manifest = _tried(partial(place.whole, name, _MOST_BYTES["manifest"]), f"{name} of {source}")
+    try:
+        with _claim(output, name, manifest) as path:
+            cascade = open_cascade(path, check_files=False)
+            wanted = _chosen(cascade, parts, device)
+            blocks = [list(_blocks(cascade, part)) for part in wanted]
+            _check_space(output, [block for own in blocks for block in own])
+        total = sum(block.bytes for own in blocks for block in own)
+        for part, own in zip(wanted, blocks, strict=True):
+            for block in _fetched(place, output, own):
+                if progress is not None:
+                    progress(block.name, block.bytes, total)
+            _fetch_part(place, output, part)
+        path.replace(output / name)
+    except OSError as error:
+        hint = "make room or correct the permissions; the same command then goes on"
+        raise GraphcutError(f"writing {output} failed: {error.strerror or error}", hint=hint) from error
+    return open_present(output / name)
+
+
+def _tried(read: Callable[[], bytes], what: str) -> bytes:
+    """What `read` returns, at the third attempt at the latest if the network fails."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return read()
+        except (OSError, HTTPException) as error:
+            is_refused = isinstance(error, HTTPError) and error.code < HTTPStatus.INTERNAL_SERVER_ERROR
+            if attempt == _ATTEMPTS or is_refused or isinstance(error, FileNotFoundError):
+                hint = "check the address; the same command goes on where this one stopped"
+                raise GraphcutError(f"{what} can't be read: {error}", hint=hint) from None
+            time.sleep(attempt / 2)
+    raise AssertionError
+
+
+@contextmanager
+def _claim(output: Path, name: str, manifest: bytes) -> Iterator[Path]:
+    """The manifest in the folder, which has nothing but what was fetched of this cascade; undone after an error."""
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {output.parent}", hint="make it first, or choose another with -o")
+    is_new = not output.exists()
+    output.mkdir(exist_ok=True)
+    path = output / name if (output / name).exists() else output / (name + _UNFINISHED)
+    if (path.exists() and path.read_bytes() != manifest) or (not path.exists() and any(output.iterdir())):
+        raise UsageError(f"{output} has files that are not of this cascade", hint="choose another folder with -o")
+    if not path.exists():
+        with replacing(path) as new:
+            new.write_bytes(manifest)
+    try:
+        yield path
+    except GraphcutError:
+        if is_new:
+            shutil.rmtree(output)
+        raise
+
+
+def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -> list[Part]:
+    count = len(cascade.parts)
+    if wrong := [k for k in parts or () if not 0 <= k < count]:
+        raise UsageError(f"there is no part {wrong[0]}", hint=f"the cascade has the parts 0 to {count - 1}")
+    devices = {part.device for part in cascade.parts if part.device is not None}
+    if device is not None and device not in devices:
+        hint = f"the parts are for {', '.join(sorted(devices)) or 'no devices: name them by --part'}"
+        raise UsageError(f"no part is for the device {device!r}", hint=did_you_mean(device, devices) + hint)
+    if device is not None:
+        return [part for part in cascade.parts if part.device == device]
+    return [cascade.parts[k] for k in sorted(set(range(count) if parts is None else parts))]
+
+
+def _blocks(cascade: Cascade, part: Part) -> Iterator[_Block]:
+    """The blocks of the weights of a part, whose names and digests are checked."""
+    taken = (cascade.path.name, cascade.path.name.removesuffix(_UNFINISHED))
+    for name in (part.file, *part.data):
+        if not is_inside(cascade.root, name) or name in taken:
+            raise CascadeError(f"the manifest names {name!r}, which is no file for this folder", hint="don't trust it")
+    for name, data in part.data.items():
+        if data.digest is None:
+            raise CascadeError(
+                f"the weights of {part.file} have no digest, so they can't be fetched in pieces",
+                hint="split again with --digest, or copy the weights",
+            )
+        ranges = ranges_of_blocks(data.digest.ranges)
+        for own, expected in zip(ranges, data.digest.blocks, strict=True):
+            yield _Block(name, data.bytes, own, expected)
+
+
+def _check_space(output: Path, blocks: Sequence[_Block]) -> None:
+    needed = sum({(block.name, *block.ranges): block.bytes for block in blocks}.values())
+    files = {output / block.name for block in blocks}
+    needed -= sum(file.stat().st_blocks * 512 for file in files if file.exists())
+    free = shutil.disk_usage(output).free
+    if needed > free:
+        raise GraphcutError(
+            f"the weights need {size(needed)} more, but {output} has {size(free)} free",
+            hint="choose another disk with -o, or fewer parts",
+        )
+
+
+def _fetched(place: FileSource, output: Path, blocks: Sequence[_Block]) -> Iterator[_Block]:
+    """Get the blocks, by several connections; yields each when it is there."""
+    for name, file_bytes in {block.name: block.file_bytes for block in blocks}.items():
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        with (output / name).open("ab") as file:
+            file.truncate(file_bytes)
+    with hashing_threads(_CONNECTIONS) as threads:
+        yield from threads.map(partial(_fetch_block, place, output), blocks)
+
+
+def _fetch_block(place: FileSource, output: Path, block: _Block) -> _Block:
+    with (output / block.name).open("r+b") as file:
+        if block_digest(file.fileno(), block.ranges) == block.expected:
+            return block
+        pieces, digest = list[bytes](), hashlib.sha256()
+        for start, length in block.ranges:
+            read = partial(place.piece, block.name, start, start + length, block.file_bytes)
+            pieces.append(_tried(read, block.name))
+            digest.update(pieces[-1])
+        if f"sha256:{digest.hexdigest()}" != block.expected:
+            where = f"bytes {block.ranges[0][0]:,} to {sum(block.ranges[-1]):,} of {block.name}"
+            raise CascadeError(f"{where} are not those of the split", hint=CHANGED)
+        for (start, _), piece in zip(block.ranges, pieces, strict=True):
+            file.seek(start)
+            file.write(piece)
+    return block
+
+
+def _fetch_part(place: FileSource, output: Path, part: Part) -> None:
+    """Get the file of a part, after its weights: a part whose file is there is complete."""
+    file = output / part.file
+    if file.exists() and file_digest(file) == part.sha256:
+        return
+    raw = _tried(partial(place.whole, part.file, _MOST_BYTES["part"]), part.file)
+    if digest_of(raw) != part.sha256:
+        raise CascadeError(f"{part.file} is not the file of the split", hint=CHANGED)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as new:
+        new.write_bytes(raw)

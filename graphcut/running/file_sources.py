@@ -1,0 +1,131 @@
+"""Where the files of a cascade are fetched from: a folder, a web server, or an object store."""
+
+import errno
+import os
+from functools import cache
+from http import HTTPStatus
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from ..core.errors import CascadeError, UsageError
+from ..core.manifest import MANIFEST
+
+_TIMEOUT_S: Final = 60.0
+CHANGED: Final = "it is truncated, or of another split: put the folder there again"
+
+
+class FileSource(Protocol):
+    """A folder of files that are read in pieces, by several threads. Errors of the network are OSErrors."""
+
+    def whole(self, name: str, most_bytes: int) -> bytes:
+        """The bytes of a small file; of a larger one `most_bytes` or more."""
+
+    def piece(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
+        """A range of a file that has `file_bytes`.
+
+        Raises:
+            CascadeError: it has another size, or it can't be read in pieces.
+        """
+
+
+def source_of(place: str | Path) -> tuple[FileSource, str]:
+    """The source at a path or URL of a folder, or of a manifest in it; and the file name of the manifest.
+
+    Raises:
+        UsageError: it needs a package that is not installed, or nobody knows such URLs.
+    """
+    home, slash, name = str(place).rstrip("/").rpartition("/")
+    if not name.endswith(".json"):
+        home, slash, name = str(place).rstrip("/"), "/", MANIFEST
+    home += slash
+    if "://" not in home:
+        return _Folder(Path(home)), name
+    return (_WebServer(home) if home.startswith(("http://", "https://")) else _Store(home)), name
+
+
+class _Folder:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def whole(self, name: str, most_bytes: int) -> bytes:
+        with (self._root / name).open("rb") as file:
+            return file.read(most_bytes)
+
+    def piece(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
+        with (self._root / name).open("rb", buffering=0) as file:
+            _check_size(file.name, os.fstat(file.fileno()).st_size, file_bytes)
+            return os.pread(file.fileno(), end - start, start)
+
+
+class _WebServer:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def whole(self, name: str, most_bytes: int) -> bytes:
+        with urlopen(self._url + quote(name), timeout=_TIMEOUT_S) as answer:  # noqa: S310 - http or https
+            return _body(answer, most_bytes)
+
+    def piece(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
+        url = self._url + quote(name)
+        request = Request(url, headers={"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"})  # noqa: S310
+        try:
+            with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - http or https
+                if answer.status != HTTPStatus.PARTIAL_CONTENT:
+                    raise CascadeError(
+                        f"the server of {url} sends whole files only (it answered {answer.status} to a range)",
+                        hint="use one that knows HTTP Range, such as nginx, Caddy or an object store",
+                    )
+                sent, _, total = str(answer.headers["Content-Range"]).partition("/")
+                if sent != f"bytes {start}-{end - 1}" or total not in {"*", str(file_bytes)}:
+                    raise CascadeError(
+                        f"{url} should have {file_bytes:,} bytes; the server sent {sent} of {total}", hint=CHANGED
+                    )
+                return _body(answer, end - start)
+        except HTTPError as error:
+            if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise
+            raise CascadeError(f"{url} has fewer than {file_bytes:,} bytes", hint=CHANGED) from None
+
+
+def _body(answer: HTTPResponse, most_bytes: int) -> bytes:
+    raw = answer.read(most_bytes)
+    if len(raw) < min(most_bytes, int(answer.headers["Content-Length"] or 0)):
+        raise OSError(errno.EPIPE, "the connection broke off")
+    return raw
+
+
+class _Store:
+    """An object store, or whatever else fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError:
+            hint = "pip install fsspec, and its package for the store, such as s3fs or gcsfs"
+            raise UsageError(f"fsspec is not installed, and {url} needs it", hint=hint) from None
+        try:
+            system, root = url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise UsageError(
+                f"{url} can't be opened: {error}", hint="fsspec's documentation lists the stores"
+            ) from None
+        self._system: Any = system
+        self._root = root.rstrip("/")
+        self._size = cache(self._system.size)
+
+    def whole(self, name: str, most_bytes: int) -> bytes:
+        return self._system.cat_file(f"{self._root}/{name}", start=0, end=most_bytes)  # type: ignore[no-any-return]
+
+    def piece(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
+        path = f"{self._root}/{name}"
+        _check_size(path, self._size(path), file_bytes)
+        return self._system.cat_file(path, start=start, end=end)  # type: ignore[no-any-return]
+
+
+def _check_size(file: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise CascadeError(f"{file} has {found:,} bytes, but had {expected:,} when the model was split", hint=CHANGED)
