@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from .cut_model import CutModel
+
 ModulePath = tuple[tuple[str, int | None], ...]
 """The modules around a node, outermost first, each a name and its number: `layers.3` is `("layers", 3)`."""
 
@@ -167,6 +169,7 @@ class Scene:
     model: str = ""  #: path of the model, as a command line names it; empty if unknown.
     #: of a model that is not cut the segments between its key nodes, each named after its first node.
     segments: tuple[str, ...] = ()
+    cut_model: CutModel | None = None  #: what the page needs to cut the model elsewhere; None if that is not known.
     segment_tensors: tuple[BoundaryTensor, ...] = ()  #: the tensors between these, with their indices as parts.
 
     @property

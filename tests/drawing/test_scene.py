@@ -15,6 +15,7 @@ import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
 from graphcut.core.errors import CascadeError
 from graphcut.core.text import printable
+from graphcut.drawing.cut_model import CutModel
 from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutOption, CutProfile, Scene, buses_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.sentences import answer
@@ -71,6 +72,20 @@ CHAIN = CutProfile(
     parts=(),
     cut_options=(CutOption("relu", 1, 32, True, 1, 0, 0, True, ""),),
 )
+CHAIN_CUT = CutModel(
+    order=(0, 1, 2, 3),
+    ends=(3,),
+    tensors=("a", "b", "c"),
+    writers=(0, 1, 2),
+    readers=((1, 3), (2,), (3,)),
+    bytes=(32, 32, 32),
+    exact=(True, True, True),
+    prices=(32, 32, 32),
+    weights=(),
+    users=(),
+    flops=(),
+    dims={"n": 2},
+)
 THREE = (
     card("p0", nodes=2, reads=("x",), writes=("a", "b"), last_node="exp"),
     card("p1", reads=("b",), writes=("c",), depth=1, last_node="neg"),
@@ -95,6 +110,7 @@ def test_the_scene_of_a_model(chain: Path) -> None:
         ),
         model=str(chain),
         segments=("relu",),
+        cut_model=CHAIN_CUT,
     )
 
 
@@ -130,6 +146,7 @@ def test_the_scene_of_a_plan(chain: Path) -> None:
         profile=replace(CHAIN, parts=(0, 0, 1, 2)),
         details=(("goal", "cut at the given nodes"),),
         model=str(chain),
+        cut_model=CHAIN_CUT,
     )
     assert scene.boundaries == (BoundaryTotals(64, True, 2), BoundaryTotals(64, True, 2))
     assert scene.profile is not None
@@ -171,6 +188,7 @@ def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
         cards=tuple(replace(one, last_node=THREE[i].last_node) for i, one in enumerate(bare.cards)),
         profile=replace(CHAIN, parts=(0, 0, 1, 2)),
         model=str(chain),
+        cut_model=CHAIN_CUT,
     )
 
 

@@ -29,7 +29,7 @@ def parts_at(
     if not cuts:
         raise UsageError("no cut requested", hint="name a node or a tensor")
     first_after, last_before = _bounds(graph, cuts)
-    prices = {name: _price(tensor, sizes[name][0]) for name, tensor in tensors.items()}
+    prices = {name: price(tensor, sizes[name][0]) for name, tensor in tensors.items()}
     free_at: list[list[int]] = [[] for _ in cuts]
     for node in graph.flow:
         for cut in range(last_before[node] + 1, first_after[node]):
@@ -94,6 +94,7 @@ def _other_outputs(graph: Graph, first_after: Sequence[int], unmarked: int) -> s
     return {node for node in writers if first_after[node] == unmarked and not graph.nodes[node].is_constant}
 
 
-def _price(tensor: Tensor, number: int) -> int:
+def price(tensor: Tensor, number: int) -> int:
+    """What a minimum cut pays for a tensor of that many bytes."""
     is_awkward = not tensor.is_plain or tensor.dtype in {"undefined", "int4", "uint4", "int2", "uint2", "float4e2m1"}
     return number + _AWKWARD if is_awkward else max(number, 1)
