@@ -34,6 +34,7 @@ from .goals import Across, At, Goal, Heads, Into, Limits, RankMode, Within, chec
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, check_limits, same_parts
 from .problem import PlanningProblem, problem_of
+from .rank_costs import RankCosts
 from .replicable import replicable_nodes, rewritable_nodes
 from .results import Optimality, Solution, optimality_of, reasons
 from .solver.recompute import repeated
@@ -299,8 +300,6 @@ class _Planner(Finisher):
                 return plan_into(problem, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
             case Within():
                 return plan_within(problem, goal, ANY_DEVICE, prove_s=prove_s)
-            case Across(interleave=True):
-                return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
             case Across():
                 return self._across(problem, goal, prove_s)
             case _:
@@ -308,10 +307,10 @@ class _Planner(Finisher):
 
     def _across(self, problem: PlanningProblem, goal: Across, prove_s: float) -> Solution:
         """The best plan for a cluster. Layers are divided if that is asked for, or nothing else fits."""
-        ranks = None if goal.ranks == 1 or not self._may_divide(goal) else self.rank_costs
-        if ranks is None or not ranks.can_divide:
-            return plan_across(problem, goal, self.seconds, prove_s=prove_s)
-        if goal.ranks is None and goal.objective != "latency":
+        ranks = self._usable_ranks(goal)
+        if goal.interleave:
+            return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
+        if ranks is not None and goal.ranks is None and goal.objective != "latency":
             try:
                 return plan_across(problem, goal, self.seconds, prove_s=prove_s)
             except PlanError as error:
@@ -320,10 +319,20 @@ class _Planner(Finisher):
                 raise error from None
         return plan_across(problem, goal, self.seconds, ranks=ranks, prove_s=prove_s)
 
-    def _may_divide(self, goal: Across) -> bool:
-        """Whether the limits and the objective allow that layers are divided."""
+    def _usable_ranks(self, goal: Across) -> RankCosts | None:
+        """What divided layers cost; None where none may be or can be divided."""
+        if goal.ranks is not None and goal.ranks < 1:
+            raise UsageError(f"layers can't be divided among {goal.ranks} devices", hint="use 1 or more")
         is_free = not (self.limits.pins or self.limits.avoid or self.limits.boundary_dtype)
-        return is_free and len(goal.cluster.devices) > 1 and goal.objective in {"throughput", "latency", "decode"}
+        is_free = is_free and goal.objective in {"throughput", "latency", "decode"} and not goal.interleave
+        if (goal.ranks or 1) > 1 and not is_free:
+            raise UsageError(
+                "layers are divided for throughput, latency or decode, and not with --pin, --avoid, --interleave or "
+                "--boundary-dtype",
+                hint="leave out --ranks, or these",
+            )
+        is_free = is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1
+        return self.rank_costs if is_free and self.rank_costs and self.rank_costs.can_divide else None
 
     def _unlimited(self, goal: _Searched) -> Optimality | None:
         """How good the plan would be without pins and nodes to avoid; None if there are none."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
+from functools import cache, cached_property
+from typing import Final, NamedTuple
 
-from ..analysis.axes.division import Division, divide
+from ..analysis.axes.division import Divider, Division
 from ..costs.device import Device
 from ..costs.weighing import Costs
 from .cluster import Cluster
@@ -23,12 +23,11 @@ MOST_REPEATED_BYTES: Final = 1 << 20
 """Nodes that are not divided and read more bytes of weights are not repeated by each rank: the first has them."""
 
 
-@dataclass(frozen=True)
-class _Exchange:
-    """The tensors that ranks receive before a phase."""
+class Exchange(NamedTuple):
+    """What ranks receive before a phase."""
 
-    first: int  #: the first node of the phase before that writes one of them: it is charged with the messages.
-    tensors: tuple[tuple[int, str], ...]  #: each with the node that writes it.
+    first: int  #: the first node of the phase before that writes a part of it: it is charged with the messages.
+    tensors: list[tuple[int, str]]  #: each with the node that writes it.
 
 
 @dataclass(frozen=True)
@@ -41,15 +40,10 @@ class RankCosts:
     seconds: Callable[[Device], Sequence[float]]  #: those of each flowing node on a single device.
 
     @cached_property
-    def _divisions(self) -> dict[tuple[int, ...], Division]:
-        return {}
-
-    def division(self, shares: tuple[int, ...]) -> Division:
-        """How the model is divided by these shares."""
-        if shares not in self._divisions:
-            states = [(cache.past, cache.present) for cache in self.costs.caches]
-            self._divisions[shares] = divide(self.costs.model, shares, self.mode, states=states)
-        return self._divisions[shares]
+    def division(self) -> Callable[[tuple[int, ...]], Division]:
+        """How the model is divided by some shares."""
+        states = tuple((one.past, one.present) for one in self.costs.caches)
+        return cache(Divider(self.costs.model, self.mode, states).divide)
 
     @cached_property
     def can_divide(self) -> bool:
@@ -76,18 +70,16 @@ class RankCosts:
 
     def _bound(self, division: Division) -> frozenset[int]:
         """Nodes that are neither divided nor repeated."""
-        graph = self.costs.model.graph
-        return frozenset(
-            node
-            for node in graph.flow
-            if node not in division.class_of
-            and (
-                graph.nodes[node].is_stateful
-                or sum(graph.weights[name].bytes for name in graph.weights_of(node)) > MOST_REPEATED_BYTES
-            )
-        )
+        nodes, weights_of = self.costs.model.graph.nodes, self._weight_bytes
+        large = {node for node, number in weights_of.items() if number > MOST_REPEATED_BYTES or nodes[node].is_stateful}
+        return frozenset(large - division.class_of.keys())
 
-    def exchanges(self, division: Division) -> list[_Exchange]:
+    @cached_property
+    def _weight_bytes(self) -> Mapping[int, int]:
+        graph = self.costs.model.graph
+        return {node: sum(graph.weights[name].bytes for name in graph.weights_of(node)) for node in graph.flow}
+
+    def exchanges(self, division: Division) -> list[Exchange]:
         """The exchanges of a run, in order. Between two of them is a phase.
 
         What is not divided is computed by each rank that reads it in the same phase. In later phases it is received
@@ -110,7 +102,7 @@ class RankCosts:
         for key, level in first_met.items():
             met[level].append(key)
         return [
-            _Exchange(min(writer for writer, _ in tensors if depth[writer] == level - 1), tuple(tensors))
+            Exchange(min(writer for writer, _ in tensors if depth[writer] == level - 1), tensors)
             for level, tensors in sorted(met.items())
         ]
 
@@ -124,16 +116,16 @@ class RankCosts:
         for exchange in self.exchanges(division):
             found[exchange.first] += max(late_s)
             for writer, tensor in exchange.tensors:
-                pieces = self._pieces(division, tensor)
-                whole = self.costs.tensor_bytes[tensor][0]
+                pieces, whole = self._pieces(division, tensor), self.costs.tensor_bytes[tensor][0]
                 seconds = []
                 for r, rank in enumerate(group.ranks):
-                    moved = whole + sum(pieces)
-                    join_s = moved / rank.device.bytes_per_s + rank.device.dispatch_s if len(pieces) > 1 else 0.0
-                    rates = [(number, routes[r][q][0]) for q, number in enumerate(pieces) if q != r]
-                    received_s = sum(number / min(by.values()) for number, by in rates)
-                    sent_s = (pieces[r] if r < len(pieces) else 0) / rank.device.link_bytes_per_s if in_turn else 0.0
-                    seconds.append(join_s + received_s + sent_s)
+                    joined = (whole + sum(pieces)) / rank.device.bytes_per_s + rank.device.dispatch_s
+                    own_s = joined if len(pieces) > 1 else 0.0
+                    for q, number in enumerate(pieces):
+                        sends = in_turn and q == r
+                        rates = [rank.device.link_bytes_per_s] if sends else routes[r][q][0].values()
+                        own_s += number / min(rates) if sends or q != r else 0.0
+                    seconds.append(own_s)
                 found[writer] += max(seconds)
         return found
 

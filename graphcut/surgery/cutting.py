@@ -9,9 +9,8 @@ from ..core.errors import UsageError
 from ..loading.model import Model, ModelLike, load
 from ..planning import planner
 from ..planning.plans import Plan
-from . import splitting
 from .ranks import prepare_groups
-from .splitting import write
+from .splitting import prepare_parts, write
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -60,7 +59,7 @@ def split(  # noqa: PLR0913 - independent settings
 def prepare(
     model: ModelLike,
     plan: Plan | Goal,
-    output: str | Path | None,
+    output: str | Path | None = None,
     *,
     weights: Storage = "copy",
     max_shard_bytes: int | None = None,
@@ -69,10 +68,12 @@ def prepare(
     """The files that `split` would write; the errors are the same."""
     if not isinstance(plan, Plan):
         plan = planner.plan(model, plan)
-    if not plan.has_groups:
-        return splitting.prepare(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
-    if weights == "share" or max_shard_bytes is not None:
-        raise UsageError("ranks have slices of weights, each in one file", hint="leave out --weights, --max-shard-size")
     if not isinstance(model, Model):
         model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
+    if plan.graph is not model.graph and plan.graph != model.graph:
+        raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
+    if not plan.has_groups:
+        return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+    if weights == "share" or max_shard_bytes is not None:
+        raise UsageError("ranks have slices of weights, each in one file", hint="leave out --weights, --max-shard-size")
     return prepare_groups(model, plan, output)

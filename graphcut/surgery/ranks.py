@@ -86,10 +86,12 @@ def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> Prepa
         raise UsageError("only a plan for a cluster has groups of devices", hint="plan again with --cluster")
     groups = [ranks_of(device) for device in plan.devices]
     numbers = {device: i for i, device in enumerate(dict.fromkeys(rank.device for ranks in groups for rank in ranks))}
-    stages = []
+    stages, taken = [], set[int]()
     for block, ranks in zip(plan.partition.blocks, groups, strict=True):
         shares = {rank.device: rank.share for rank in ranks}
-        stages.append(Stage({*block.nodes}, tuple(shares.get(device, 0) for device in numbers)))
+        nodes = {*block.nodes, *block.replicas} - taken
+        taken |= nodes
+        stages.append(Stage(nodes, tuple(shares.get(device, 0) for device in numbers)))
     states = [(cache.past, cache.present) for cache in find_caches(model)]
     division = divide(model, (1,) * len(numbers), plan.goal.mode, states=states, stages=stages)
     home = {node: i for i, stage in enumerate(stages) for node in stage.nodes}

@@ -35,10 +35,9 @@ from ..costs.device import Device
 from ..loading.derived_tensors import sent_name
 from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
-from ..loading.model import Model, ModelLike, load
+from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
-from ..planning import planner
-from ..planning.goals import Across, Goal
+from ..planning.goals import Across
 from ..planning.plans import Plan, check_budgets
 from ..verifying.facts import half_source, model_facts, part_facts
 from .part_models import part_model
@@ -101,31 +100,18 @@ class PreparedFiles(Product):
         return sum(part.bytes for part in self.parts) + (self.whole.ByteSize() if self.whole else 0)
 
 
-def prepare(
-    model: ModelLike,
-    plan: Plan | Goal,
-    output: str | Path | None = None,
+def prepare_parts(
+    model: Model,
+    plan: Plan,
+    output: str | Path | None,
     *,
-    weights: Storage = "copy",
-    max_shard_bytes: int | None = None,
-    digest: bool = False,
+    weights: Storage,
+    max_shard_bytes: int | None,
+    digest: bool,
 ) -> PreparedFiles:
-    """The files that `split` would write.
-
-    Raises:
-        ModelError: a boundary tensor has an unknown type.
-        PlanError: a part needs more than its budget.
-        UsageError: the plan is for another model or has a part without work, or shared weights can't be reached from
-            `output`, or are to be divided among files.
-    """
+    """The files of a plan for `model` whose parts are each on one device; see `cutting.prepare`."""
     if max_shard_bytes is not None and weights == "share":
         raise UsageError("only copied weights are divided among files", hint="leave out the size of shards")
-    if not isinstance(plan, Plan):
-        plan = planner.plan(model, plan)
-    if not isinstance(model, Model):
-        model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
-    if plan.graph is not model.graph and plan.graph != model.graph:
-        raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
     folder, stem = _checked_folder(model, output, weights)
     prefix = f"{stem}." if weights == "share" else ""
     blocks = enumerate(_as_sent(model, plan))

@@ -223,6 +223,12 @@ def test_an_option_of_another_goal_is_refused(run: Run, llm: Path, option: str, 
     assert "leave" in result.error[1] or "instead" in result.error[1]
 
 
+@pytest.mark.parametrize("words", [("--ranks", 2), ("--sum",)])
+def test_ranks_of_a_plan_need_a_cluster(run: Run, tmp_path: Path, words: tuple[object, ...]) -> None:
+    name = "--exact" if words == ("--sum",) else "--ranks"
+    assert run("plan", tmp_path / "none.onnx", "--num-splits", 2, *words).error[0] == f"{name} applies to --cluster"
+
+
 @pytest.mark.parametrize(
     "words",
     [

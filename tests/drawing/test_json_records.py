@@ -14,7 +14,7 @@ from graphcut.drawing import json_records
 from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.simulating.simulator import simulate
-from graphcut.surgery.splitting import prepare
+from graphcut.surgery.cutting import prepare
 from graphcut.verifying.files import verify_files
 
 CLUSTER = Cluster(devices=(Device(name="a"), Device(name="b")))

@@ -36,8 +36,7 @@ from graphcut.inputs.input_files import read_inputs
 from graphcut.planning.cluster import read_cluster, read_simulated_cluster
 from graphcut.planning.plan_files import replay
 from graphcut.simulating.simulator import simulate
-from graphcut.surgery.cutting import split
-from graphcut.surgery.splitting import prepare
+from graphcut.surgery.cutting import prepare, split
 
 from hazards import HAZARDS
 

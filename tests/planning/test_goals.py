@@ -26,7 +26,8 @@ from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Objective, Within
 from graphcut.planning.planner import default_dims, plan
 from graphcut.planning.problem import problem_of
-from graphcut.surgery.splitting import PreparedFiles, prepare
+from graphcut.surgery.cutting import prepare
+from graphcut.surgery.splitting import PreparedFiles
 
 from conftest import FIXTURES, Draw, floats, model_of
 

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from onnx import ModelProto, helper, numpy_helper
 
 import graphcut
-from graphcut import Across, Cluster, Device, Limits, Plan, PlanError, demos
+from graphcut import Across, Cluster, Device, Limits, Plan, PlanError, SimulatedCluster, UsageError, demos
 from graphcut.analysis.cut_points import Analysis, analyze
 from graphcut.costs.device import run_s
 from graphcut.costs.weighing import Costs, weigh
 from graphcut.planning.cluster import NetworkLink, Overlap
 from graphcut.planning.device_groups import DeviceGroup, ranks_of, tried_groups
-from graphcut.planning.goals import Objective
+from graphcut.planning.goals import Objective, RankMode
 from graphcut.planning.planner import plan, with_metrics
 from graphcut.planning.rank_costs import RankCosts
 
@@ -161,3 +162,46 @@ def test_a_plan_file_with_ranks_gives_the_same_parts(tmp_path: Path) -> None:
     )
     first, second = (graphcut.split(model, one, tmp_path / f"{i}") for i, one in enumerate((made, again)))
     assert [part.sha256 for part in first.parts] == [part.sha256 for part in second.parts]
+
+
+@pytest.mark.parametrize(("speeds", "mode"), [((1, 1), "exact"), ((2, 1, 1), "sum")])
+def test_ranks_that_are_simulated_take_the_time_of_the_plan(
+    speeds: tuple[int, ...], mode: RankMode, tmp_path: Path
+) -> None:
+    model = decoder(tmp_path, layers=2)
+    near = Device(name="near", link_bytes_per_s=1e10, latency_s=1e-7, dispatch_s=1e-7)
+    devices = [replace(near, name=f"d{i}", flops_per_s=1e8 * s, bytes_per_s=1e8 * s) for i, s in enumerate(speeds)]
+    cluster = SimulatedCluster(devices=tuple(devices))
+    made = plan(model, Across(cluster.planned, "latency", mode=mode))
+    assert [len(ranks_of(device)) for device in made.devices] == [len(speeds)]
+    cascade = graphcut.split(model, made, tmp_path / "parts")
+    with pytest.raises(UsageError, match="divided among devices"):
+        graphcut.scenario_of_plan(made, graphcut.load(model), cluster)
+    result = graphcut.simulate(graphcut.scenario_of_cascade(cascade, cluster), requests=2, window=1)
+    assert made.times is not None
+    assert result.latency is not None
+    assert result.latency.mean == pytest.approx(made.times.latency_s, rel=0.02)
+
+
+def test_the_parts_of_groups_decode_the_tokens_of_the_model(tmp_path: Path) -> None:
+    model = decoder(tmp_path, hidden=256, layers=2, heads=8, kv_heads=4, tied=True)
+    room = tuple(Device(name=name, memory_bytes=2300 << 10) for name in "abcd")
+    goal = Across(Cluster(devices=room), "decode")
+    cascade = graphcut.split(graphcut.load(model, dims=TOKEN), goal, tmp_path / "parts")
+    assert {part.rank for part in cascade.parts} == {0, 1, 2, 3}
+    whole = graphcut.split(model, graphcut.Into(1), tmp_path / "whole")
+    expected = graphcut.generate(whole, [[1, 15, 27]], max_tokens=8).all()
+    assert graphcut.generate(cascade, [[1, 15, 27]], max_tokens=8, via="threads").all() == expected
+
+
+def test_ranks_that_nobody_can_plan_are_refused(tmp_path: Path) -> None:
+    model, cluster = decoder(tmp_path, layers=1), Cluster(devices=FAST)
+    for goal, limits in (
+        (Across(cluster, "bytes", ranks=2), Limits()),
+        (Across(cluster, interleave=True, ranks=2), Limits()),
+        (Across(cluster, ranks=2), Limits(boundary_dtype="float16")),
+    ):
+        with pytest.raises(UsageError, match="layers are divided for"):
+            plan(model, goal, limits=limits)
+    with pytest.raises(UsageError, match="among 0 devices"):
+        plan(model, Across(cluster, ranks=0))

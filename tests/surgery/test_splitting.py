@@ -29,7 +29,8 @@ from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_split
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
 from graphcut.surgery import splitting
-from graphcut.surgery.splitting import Storage, describe, prepare
+from graphcut.surgery.cutting import prepare
+from graphcut.surgery.splitting import Storage, describe
 from graphcut.verifying.structural import prove
 
 from conftest import floats, model_of

@@ -49,7 +49,7 @@ class DividedClass:
 class Stage(NamedTuple):
     """Nodes that are divided by shares of their own."""
 
-    nodes: AbstractSet[int]
+    nodes: AbstractSet[int]  #: flowing nodes, and constant nodes that no stage before has.
     shares: tuple[int, ...]  #: the share of each rank; 0 for those that have no part of the stage.
 
 
@@ -218,23 +218,54 @@ def divide(
     Raises:
         UsageError: there are fewer than two ranks, or a share is negative.
     """
-    shares = tuple(shares)
-    if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
-        raise UsageError(
-            f"the shares {':'.join(map(str, shares))} don't divide anything",
-            hint="give two ranks or more, each with a share such as 3:1:1:1",
-        )
-    operations = operations_of(model)
-    alone: dict[int, Blocker] = {}
-    stages = [stage for stage in stages if sum(map(bool, stage.shares)) > 1] or [Stage({*model.graph.flow}, shares)]
-    for _ in range(2):
-        analysis = AxisAnalysis(model, operations, contracts=mode == "sum", detached=alone.keys(), found=found)
-        classes = tuple(one for stage in stages for one in _choose(model, analysis.classes, stage))
-        if not alone:
-            taken = {node for divided in classes for node in divided.factors}
-            left = set().union(*(stage.nodes for stage in stages)) - taken
-            alone = _reasons(analysis.classes, [n for n in products_of(model, operations, found) if n in left])
-    return Division(model, operations, mode, shares, classes, analysis, tuple(states), alone, found)
+    return Divider(model, mode, tuple(states), found).divide(shares, stages)
+
+
+@dataclass(frozen=True)
+class Divider:
+    """Divides a model by any number of shares; see `divide`. What does not depend on shares is found once."""
+
+    model: Model
+    mode: Mode
+    states: tuple[tuple[str, str], ...]
+    found: tuple[FoundRule, ...] = ()
+
+    @cached_property
+    def _operations(self) -> tuple[Operation, ...]:
+        return operations_of(self.model)
+
+    @cached_property
+    def _analyses(self) -> dict[frozenset[int], AxisAnalysis]:
+        return {}
+
+    def _analysis(self, detached: frozenset[int]) -> AxisAnalysis:
+        if detached not in self._analyses:
+            contracts = self.mode == "sum"
+            self._analyses[detached] = AxisAnalysis(
+                self.model, self._operations, contracts=contracts, detached=detached, found=self.found
+            )
+        return self._analyses[detached]
+
+    def divide(self, shares: Sequence[int], stages: Sequence[Stage] = ()) -> Division:
+        """The division by some shares."""
+        shares, model = tuple(shares), self.model
+        if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
+            raise UsageError(
+                f"the shares {':'.join(map(str, shares))} don't divide anything",
+                hint="give two ranks or more, each with a share such as 3:1:1:1",
+            )
+        alone: dict[int, Blocker] = {}
+        stages = [stage for stage in stages if sum(map(bool, stage.shares)) > 1]
+        stages = stages or [Stage({*range(len(model.graph.nodes))}, shares)]
+        for _ in range(2):
+            analysis = self._analysis(frozenset(alone))
+            classes = tuple(one for stage in stages for one in _choose(model, analysis.classes, stage))
+            if not alone:
+                left = set().union(*(stage.nodes for stage in stages)).difference(*(one.factors for one in classes))
+                products = products_of(model, self._operations, self.found)
+                alone = _reasons(analysis.classes, [node for node in products if node in left])
+        states = self.states
+        return Division(model, self._operations, self.mode, shares, classes, analysis, states, alone, self.found)
 
 
 def _reasons(classes: Sequence[AxisClass], nodes: Iterable[int]) -> dict[int, Blocker]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -73,7 +74,7 @@ class PairCosts:
     sent_s: Floats  #: seconds that it uses the link of the sender.
     latency_s: Floats  #: seconds until the first byte is there.
 
-    @property
+    @cached_property
     def senders(self) -> tuple[int, ...]:
         """For each class the first one from which all receive as they do from this one."""
         rows = [tuple(row) for row in np.concatenate([self.received_s, self.latency_s], axis=1)[:-1].tolist()]
