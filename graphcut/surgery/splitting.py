@@ -40,6 +40,7 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across
 from ..planning.plans import Plan, check_budgets
 from ..verifying.facts import half_source, model_facts, part_facts
+from .model_files import check_sharing
 from .part_models import part_model
 
 Storage = Literal["copy", "share"]
@@ -186,12 +187,7 @@ def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -
             f"parts that share weights must be in the folder of {model.path.name}, not in {folder}",
             hint=f"leave -o out (the parts then go to {home}), or copy the weights with {copying}",
         )
-    for file, _ in model.data.values():
-        if not file.resolve().is_relative_to(home.resolve()):
-            raise UsageError(
-                f"the weights in {file} are behind a symbolic link, so parts may not refer to them",
-                hint=f"copy the weights with {copying}",
-            )
+    check_sharing(model, folder)
     return folder, stem
 
 
