@@ -26,8 +26,8 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the model's file, the bytes just looked up, and those of all weights."""
 
 
-@dataclass(frozen=True)
-class LinkedWeight:
+@dataclass(frozen=True, repr=False)
+class LinkedWeight(Product):
     """A large weight of a linked model."""
 
     name: str  #: its name; empty if it is an attribute of a node.
