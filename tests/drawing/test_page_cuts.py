@@ -133,6 +133,27 @@ def test_a_cut_is_made_moved_copied_and_taken_away_by_keys(show: Any, tmp_path: 
     assert not page.evaluate("document.querySelector('#matrix').hidden")
 
 
+def test_the_panel_names_what_crosses_and_leads_to_the_nodes_around(show: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    demos.write("multitask", tmp_path / "multitask.onnx")
+    analysis = analyze(load(tmp_path / "multitask.onnx"))
+    graph = analysis.model.graph
+    page = show(scene_of_analysis(analysis))
+    for node in graph.flow[1:6]:
+        page.evaluate(f"location.hash = '#node={quote(graph.nodes[node].name, safe='')}'")
+        page.wait_for(f"document.querySelector('#panel h2').textContent === {graph.nodes[node].name!r}")
+        cells = "(row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent)"
+        shown = page.evaluate(f"[...document.querySelectorAll('#panel tbody tr')].map({cells})")
+        before = [graph.producer[name] for name in graph.nodes[node].reads if name in graph.producer]
+        after = [reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ())]
+        around = [("from", graph.nodes[n]) for n in before] + [("to", graph.nodes[n]) for n in after]
+        assert sorted(map(tuple, shown)) == sorted((way, f"{one.op} {one.name}") for way, one in around)
+    page.evaluate("document.querySelector('#panel tbody tr:last-child button').click()")
+    assert page.evaluate("document.querySelector('#panel h2').textContent") == graph.nodes[max(after)].name
+    made = plan(analysis, At((graph.nodes[max(after)].name,))).partition.wiring.boundary_tensors
+    names = "[...document.querySelectorAll('#panel dt')].find((word) => word.textContent === 'names')"
+    assert set(page.evaluate(f"{names}.nextSibling.textContent").split(", ")) == {*made}
+
+
 @pytest.mark.parametrize("kind", ["mouse", "touch"])
 def test_a_cut_is_dragged(show: Any, tmp_path: Path, kind: str) -> None:  # noqa: ANN401
     demos.write("llm", tmp_path / "llm.onnx")
