@@ -26,7 +26,6 @@ from ..planning.predictions import PartMetrics
 from ..planning.results import Optimality, Reason
 from ..simulating.results import SimulationResult
 from ..surgery.splitting import PreparedFiles
-from .axis_records import AxisClassRecord, FoundRuleRecord, axis_class_records, found_rule_records
 from .changes.record import Changes
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
@@ -82,6 +81,15 @@ class RepeatRecord(msgspec.Struct, frozen=True):
     after: str  #: what is after them.
 
 
+class AxisClassRecord(msgspec.Struct, frozen=True):
+    """Axes of tensors that are divided alike; see docs/explanation/sharding.md."""
+
+    units: int  #: how many units they consist of; 1 if they can't be divided.
+    axes: dict[str, int]  #: the weights that have such an axis, each with its index.
+    nodes: tuple[str, ...]  #: the nodes that are divided along it.
+    blocked_by: dict[str, str]  #: the nodes that need such an axis whole, each with its operator or the reason.
+
+
 class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.analysis/1"):
     """An analysis of a model."""
 
@@ -102,7 +110,7 @@ class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schem
     cut_points: tuple[CutPoint, ...]  #: where the model can be cut.
     repeat: RepeatRecord | None  #: the repeated block; null if none.
     axis_classes: tuple[AxisClassRecord, ...]  #: the axes along which nodes multiply by weights.
-    found_rules: tuple[FoundRuleRecord, ...]  #: with --discover, what running operators without a rule showed.
+    found_rules: tuple[str, ...]  #: with --discover, what running operators without a rule showed.
 
 
 def analysis_record(analysis: Analysis) -> AnalysisRecord:
@@ -110,8 +118,16 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
     model, graph, segments, repeat = analysis.model, analysis.model.graph, analysis.segments, analysis.repeat
     blocks = () if repeat is None else tuple(_names(graph, block) for block in repeat.blocks)
     return AnalysisRecord(
-        axis_classes=axis_class_records(graph, analysis.axis_classes),
-        found_rules=found_rule_records(graph, analysis.found),
+        axis_classes=tuple(
+            AxisClassRecord(
+                units=one.units,
+                axes={use.tensor: layout.axis for use, layout in one.layouts.items() if use.tensor in one.weights},
+                nodes=_names(graph, one.factors),
+                blocked_by={graph.nodes[blocker.node].name: blocker.reason for blocker in one.blockers},
+            )
+            for one in analysis.axis_classes
+        ),
+        found_rules=tuple(map(str, analysis.found)),
         model=str(model.path),
         nodes=len(graph.nodes),
         flowing_nodes=len(graph.flow),
@@ -342,7 +358,7 @@ class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schem
     units: tuple[tuple[int, ...], ...]  #: for each class of axes the units that each rank has.
     weights: tuple[tuple[str, ...], ...]  #: for each class the weights that are divided in it.
     not_divided: dict[str, str]  #: the nodes that multiply by a weight and are not divided, each with the reason.
-    found_rules: tuple[FoundRuleRecord, ...]  #: with --discover, what running operators without a rule showed.
+    found_rules: tuple[str, ...]  #: with --discover, what running operators without a rule showed.
     rank_bytes: tuple[int, ...]  #: bytes of weights that each rank has for itself.
     replicated_bytes: int  #: bytes of weights that are not divided.
     product_bytes: int  #: bytes of the weights of nodes that multiply by weights.
@@ -362,7 +378,7 @@ def sharding_record(sharding: Sharding) -> ShardingRecord:
         shares=division.shares,
         units=tuple(divided.units for divided in division.classes),
         weights=tuple(divided.axes.weights for divided in division.classes),
-        found_rules=found_rule_records(division.model.graph, division.found),
+        found_rules=tuple(map(str, division.found)),
         not_divided={division.model.graph.nodes[node].name: reason for node, reason in whole.items()},
         exchanges={one.mode: len(one.joins) for one in sharding.modes},
         received_bytes={one.mode: one.received_bytes[0] for one in sharding.modes},

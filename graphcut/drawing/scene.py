@@ -178,6 +178,11 @@ class Scene:
         return [value if word == "dims" else f"{value} {word}" for word, value in self.facts]
 
     @property
+    def is_ranked(self) -> bool:
+        """Whether layers are divided among ranks."""
+        return any(card.rank is not None for card in self.cards)
+
+    @property
     def boundaries(self) -> tuple[BoundaryTotals, ...]:
         """The totals between each part and the next."""
         changes = [[0, 0, 0] for _ in self.cards]

@@ -74,19 +74,17 @@ def length(runs: Runs) -> int:
     return sum(end - begin for begin, end in runs)
 
 
-def bytes_of_slice(tensor: TensorProto, span: ByteRange, axis: int, runs: Runs) -> ByteRange | Columns:
+def bytes_of_slice(tensor: TensorProto, span: ByteRange, note: SliceNote) -> ByteRange | Columns:
     """Where the values of a slice are, if those of the tensor are in `span`."""
-    inner_bits = prod(tensor.dims[axis + 1 :]) * BITS[tensor_of_initializer(tensor).dtype]
-    rows = prod(tensor.dims[:axis])
-    in_row = tuple((begin * inner_bits // 8, end * inner_bits // 8) for begin, end in runs)
-    if rows == 1 and len(runs) == 1:
+    inner_bits = prod(tensor.dims[note.axis + 1 :]) * BITS[tensor_of_initializer(tensor).dtype]
+    rows = prod(tensor.dims[: note.axis])
+    in_row = tuple((begin * inner_bits // 8, end * inner_bits // 8) for begin, end in note.runs)
+    if rows == 1 and len(in_row) == 1:
         return ByteRange(span.file, span.offset + in_row[0][0], in_row[0][1] - in_row[0][0])
     return Columns(span, span.length // rows, in_row)
 
 
-def inline_slice(tensor: TensorProto, axis: int, runs: Runs) -> TensorProto:
-    """A slice of a tensor whose message holds its values."""
-    values = to_array(tensor)
-    made = from_array(np.concatenate([values.take(range(*run), axis=axis) for run in runs], axis=axis))
-    made.data_type = tensor.data_type
-    return made
+def inline_slice(tensor: TensorProto, note: SliceNote) -> bytes:
+    """The values of a slice of a tensor whose message holds them."""
+    values, axis = to_array(tensor), note.axis
+    return from_array(np.concatenate([values.take(range(*run), axis) for run in note.runs], axis)).raw_data

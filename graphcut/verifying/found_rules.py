@@ -9,37 +9,32 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from ..analysis.axes.factors import Factor, FoundRule, Place
+from ..analysis.axes.factors import Factor, FoundRule
 from ..analysis.axes.rules import RULES
-from ..core.errors import GraphcutError, RunError
+from ..core.errors import GraphcutError
+from ..core.units import size
 from ..core.wiring import BITS, Tensor
 from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model, read_model
 from ..loading.operations import Operation, constants_in, operations_of
-from ..loading.shape_inference import tensor_of_initializer, type_proto
+from ..loading.shape_inference import tensor_of_initializer, tensor_of_type, type_proto
 from ..loading.subgraphs import callee_key, has_subgraphs
-from .operator_runs import Array, OperatorRuns
+from .operator_runs import OperatorRuns
 
 MOST_FILES: Final = 1000
+MOST_BYTES: Final = 64 << 20  #: nodes with larger inputs are not tried.
 _FORMAT: Final = b"graphcut axis rules 1 "
-_Axes = tuple[tuple[int, int], ...]
-
-
-class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of the cache."""
-
-    problem: str
-    factors: tuple[tuple[int, _Axes, _Axes, tuple[str, ...]], ...]
+_Record = tuple[tuple[Factor, ...], str]
+"""A file of the cache: the factors, and why the operator could not be run."""
 
 
 def find_rules(model: Model) -> tuple[FoundRule, ...]:
@@ -66,11 +61,7 @@ def _rule(digest: str, op: str, alone: ModelProto, nodes: Sequence[int]) -> Foun
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         record = _run(alone)
         _keep(file, record)
-    factors = tuple(
-        Factor(units, tuple(Place(*one) for one in reads), tuple(Place(*one) for one in writes), counts)
-        for units, reads, writes, counts in record.factors
-    )
-    return FoundRule(op, tuple(nodes), factors, record.problem)
+    return FoundRule(op, tuple(nodes), *record)
 
 
 def _alone(
@@ -103,32 +94,19 @@ def _alone(
 
 
 def _run(alone: ModelProto) -> _Record:
+    taken = sum(tensor_of_type(value.name, value.type).bytes_for({})[0] for value in alone.graph.input)
+    if taken > MOST_BYTES:
+        return (), f"not tried, since its inputs take {size(taken)}"
     copy = ModelProto()
     copy.CopyFrom(alone)
     runs = OperatorRuns(alone)
     try:
-        accepted = find_accepted_inputs(read_model(Path("operator.onnx"), copy), lambda feeds: runs.run(arrays(feeds)))
+        accepted = find_accepted_inputs(read_model(Path("operator.onnx"), copy), runs.run)
         if accepted.refusal:
-            return _Record(f"ONNX Runtime refuses generated inputs: {accepted.refusal}", ())
-        factors = runs.factors([arrays(feeds) for feeds in accepted.feeds])
+            return (), f"ONNX Runtime refuses generated inputs: {accepted.refusal}"
+        return runs.factors(accepted.feeds), ""
     except GraphcutError as error:
-        return _Record(str(error), ())
-    return _Record("", tuple((f.units, _axes(f.reads), _axes(f.writes), f.counts) for f in factors))
-
-
-def _axes(places: Iterable[Place]) -> _Axes:
-    return tuple((place.slot, place.axis) for place in places)
-
-
-def arrays(feeds: Mapping[str, object]) -> dict[str, Array]:
-    """The inputs as arrays.
-
-    Raises:
-        RunError: numpy has no arrays of their type.
-    """
-    if not all(isinstance(value, np.ndarray) for value in feeds.values()):
-        raise RunError("an input has a type that arrays can't have")
-    return {name: np.asarray(value) for name, value in feeds.items()}
+        return (), str(error)
 
 
 def cache_folder() -> Path:

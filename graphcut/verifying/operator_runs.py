@@ -31,7 +31,7 @@ from ..running.stage import SessionConfig, session_options
 from .rank_copies import scale
 
 Array = np.ndarray[Any, Any]
-Feeds = Mapping[str, Array]
+Feeds = Mapping[str, Any]
 _SAME: Final = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-9}
 """Differences that rounding may make, of the largest value."""
 _MOST_CHOICES: Final = 20_000
@@ -81,6 +81,8 @@ class OperatorRuns:
             RunError: there are too many choices, or ONNX Runtime refuses the inputs.
         """
         choices = sorted(self._choices(), key=lambda choice: len(choice[0]) + len(choice[1]))
+        if not all(isinstance(value, np.ndarray) for feeds in sets for value in feeds.values()):
+            raise RunError("an input has a type that arrays can't have")
         sets = [{name: _grown(value) for name, value in feeds.items()} for feeds in sets]
         size = max(sum(value.nbytes for value in feeds.values()) for feeds in sets)
         if len(choices) > _MOST_CHOICES or len(choices) * size > _MOST_WORK:

@@ -146,9 +146,8 @@ class _Comparison:
         span = self.sharded.range_of(tensor) if is_external(tensor) else None
         self.weight_bytes += span.length if span else 0
         if not is_external(source):
-            expected = inline_slice(source, note.axis, note.runs).raw_data
-            return expected == (read_bytes(span) if span else inline_bytes(tensor))
-        where = bytes_of_slice(source, self.model.range_of(source), note.axis, note.runs)
+            return inline_slice(source, note) == (read_bytes(span) if span else inline_bytes(tensor))
+        where = bytes_of_slice(source, self.model.range_of(source), note)
         if span is not None and isinstance(where, ByteRange):
             return same_bytes(where, span)
         if isinstance(where, ByteRange):

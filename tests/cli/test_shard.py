@@ -40,14 +40,19 @@ def test_quiet_prints_the_path_and_the_sharded_model_is_like_any_other(run: Run,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "neither --ranks nor --shares is given"),
-        ("--shares 3-1", "--shares 3-1: expected numbers such as 3:1:1:1"),
-        ("--shares 3:0", "the shares 3:0 don't divide anything"),
-        ("--ranks 3 --shares 1:1", "there are 2 shares for 3 ranks"),
+        ("shard", "neither --ranks nor --shares is given"),
+        ("shard --shares 3-1", "--shares 3-1: expected numbers such as 3:1:1:1"),
+        ("shard --shares 3:0", "the shares 3:0 don't divide anything"),
+        ("shard --ranks 3 --shares 1:1", "there are 2 shares for 3 ranks"),
+        ("split --ranks 2 --weights share", "ranks have slices of weights, which can't be shared"),
+        ("split --num-splits 2 --sum", "--exact applies to --ranks"),
+        ("split --ranks 2 --memory 1MB", "a plan for a cluster or a budget counts no ranks"),
+        ("split --num-splits 2 --discover", "--discover applies to --ranks"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(run: Run, llm: Path, words: str, message: str) -> None:
-    result = run("shard", llm, *words.split())
+    command, *options = words.split()
+    result = run(command, llm, *options)
     assert (result.code, result.err.splitlines()[0]) == (2, f"error: {message}")
 
 
@@ -61,19 +66,6 @@ def test_split_with_ranks_shows_them_as_rows_and_verify_finds_the_model(run: Run
     assert run("verify", folder).out.startswith("✓ the cascade matches the model")
     assert run("verify", folder / "sharded.onnx", "--structural").code == 0
     assert "exchanges" in run("show", folder).out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--ranks 2 --weights share", "ranks have slices of weights, which can't be shared"),
-        ("--num-splits 2 --sum", "--exact applies to --ranks"),
-        ("--ranks 2 --memory 1MB", "a plan for a cluster or a budget counts no ranks"),
-    ],
-)
-def test_a_split_with_ranks_that_makes_no_sense_is_refused(run: Run, llm: Path, words: str, message: str) -> None:
-    result = run("split", llm, *words.split())
-    assert (result.code, result.err.splitlines()[0]) == (2, f"error: {message}")
 
 
 def test_the_document_has_units_weights_and_the_exchanges_of_both_modes(run: Run, llm: Path, tmp_path: Path) -> None:

@@ -422,3 +422,31 @@ def test_the_title_of_a_profile_tells_if_it_is_a_lower_bound() -> None:
 def test_readers_of_a_bus_are_a_range() -> None:
     shown_texts = words_of(wide(8))
     assert any(text.endswith("part-1 to part-6 (6 parts)") for text in shown_texts)
+
+
+def ranked(ranks: int, phases: int) -> Scene:
+    """Parts of ranks, each of which reads what all ranks computed in the phase before, and what the first one made."""
+    parts = [(phase, rank) for phase in range(phases) for rank in range(ranks)]
+    cards = [card(i, device=f"{HOSTILE} {rank}", rank=rank) for i, (_, rank) in enumerate(parts)]
+    readers = [[ranks * (phase + 1) + other for other in range(ranks)] for phase, _ in parts if phase + 1 < phases]
+    ends = [*enumerate(readers), (0, [len(parts) - 1])]
+    return scene(cards, [tensor(f"t{i}", source, *found) for i, (source, found) in enumerate(ends)])
+
+
+@pytest.mark.parametrize(("ranks", "phases"), [(2, 3), (4, 40)])
+def test_ranks_are_rows_and_lines_are_exchanges_between_them(ranks: int, phases: int) -> None:
+    shown = ranked(ranks, phases)
+    drawn = ET.fromstring(svg_of(shown))  # noqa: S314 - it is our own
+    groups = {kind: drawn.findall(f".//{{*}}g[@data-kind='{kind}']") for kind in ("card", "bus")}
+    boxes = [one.find("{*}rect") for one in groups["card"]]
+    places = [(float(box.get("x", "")), float(box.get("y", ""))) for box in boxes if box is not None]
+    rows = [places[rank::ranks] for rank in range(ranks)]
+    assert sorted({y for _, y in places}) == [row[0][1] for row in rows]
+    assert all(len({y for _, y in row}) == 1 for row in rows)
+    assert all([x for x, _ in row] == sorted({x for x, _ in places}) for row in rows)
+    lines = [path.get("d", "") for one in groups["bus"][: len(shown.buses)] for path in one.findall("{*}path")]
+    assert len(lines) == (phases - 1) * ranks * (ranks - 1) + 1
+    for path in lines:
+        (x0, y0), (x1, y1) = (map(float, point.split()) for point in path.removeprefix("M").split("L"))
+        assert x0 < x1
+        assert y0 != y1

@@ -178,10 +178,43 @@ def moe_like() -> ModelProto:
         biases = at.weight(f"eb{i}", experts, INNER), at.weight(f"fb{i}", experts, WIDTH)
         normed = norm(at, x, f"n{i}")
         routes = linear(at, normed, f"r{i}", WIDTH, experts)
-        made = at.node("MoE", normed, routes, up, biases[0], down, biases[1], domain="com.microsoft", k=2)
+        # Without normalized weights, what ONNX Runtime's kernel computes depends on which tensors are outputs.
+        weights = normed, routes, up, biases[0], down, biases[1]
+        made = at.node("MoE", *weights, domain="com.microsoft", k=2, normalize_routing_weights=1)
         x = at.node("Add", x, linear(at, made, f"o{i}", WIDTH, WIDTH))
     at.node("Identity", x, writes="y")
     at.returns("y", 5, WIDTH)
+    return at.model(opset=20)
+
+
+def attention_of(at: Drawing, x: str, memory: str, name: str) -> str:
+    """Queries of `x`, keys without a bias and values of `memory`, with biases as in Whisper."""
+    normed = norm(at, x, f"{name}.norm")
+    rows = [
+        linear(at, read, f"{name}.{kind}", WIDTH, WIDTH, bias=kind != "k")
+        for kind, read in (("q", normed), ("k", memory), ("v", memory))
+    ]
+    made = attended(at, *(heads_of(at, row, HEADS) for row in rows))
+    return at.node("Add", x, linear(at, made, f"{name}.o", WIDTH, WIDTH, bias=True))
+
+
+def whisper_like() -> ModelProto:
+    """Convolutions over time, an encoder, and a decoder with cross attention that shares its embedding with the end."""
+    at = Drawing()
+    x = at.reads("mel", TensorProto.FLOAT, 1, 8, 16)
+    for i, (before, step) in enumerate(((8, 1), (WIDTH, 2))):
+        kernel = at.weight(f"c{i}", WIDTH, before, 3, scale=0.3), at.weight(f"c{i}.bias", WIDTH)
+        x = at.node("Gelu", at.node("Conv", x, *kernel, kernel_shape=[3], strides=[step], pads=[1, 1]))
+    x = at.node("Add", at.node("Transpose", x, perm=[0, 2, 1]), at.weight("positions", 8, WIDTH))
+    table = at.weight("embedding", VOCABULARY, WIDTH, scale=0.2)
+    y = at.node("Gather", table, at.reads("ids", TensorProto.INT64, 1, "seq"))
+    memory = attention_of(at, x, norm(at, x, "first"), "encoder")
+    for name, read in (("self", y), ("cross", memory)):
+        y = attention_of(at, y, read, name)
+    inner = at.node("Gelu", linear(at, norm(at, y, "m"), "up", WIDTH, INNER, bias=True))
+    y = at.node("Add", y, linear(at, inner, "down", INNER, WIDTH, bias=True))
+    at.node("MatMul", y, at.node("Transpose", table, perm=[1, 0]), writes="logits")
+    at.returns("logits", 1, "seq", VOCABULARY)
     return at.model(opset=20)
 
 
@@ -191,5 +224,7 @@ STYLES = {
     "gemma": gemma_like,
     "vit": vit_like,
     "bert": bert_like,
+    "whisper": whisper_like,
     "convolutions": convolutions,
+    "moe": moe_like,
 }

@@ -117,9 +117,10 @@ def test_what_was_found_is_kept_for_nodes_that_are_alike_and_runs_once(
     assert find_rules(model) == (rule,)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent.parent))
-    file.write_text('{"problem": ""}')
+    kept = file.read_bytes()
+    file.write_text('[[{"units": "many"}], ""]')
     assert find_rules(model) == (rule,)
-    assert b"factors" in file.read_bytes()
+    assert file.read_bytes() == kept
 
 
 def test_the_folder_is_bounded_and_need_not_be_writable(
@@ -134,6 +135,12 @@ def test_the_folder_is_bounded_and_need_not_be_writable(
     assert find_rules(opened(mlp(NORM)))[0].factors
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder().name == "graphcut"
+
+
+def test_a_node_with_large_inputs_is_not_tried(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found_rules, "MOST_BYTES", 31)
+    (rule,) = find_rules(opened(mlp(NORM)))
+    assert (rule.factors, rule.problem) == ((), "not tried, since its inputs take 32 B")
 
 
 def factors_of(op: str, *inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32]], **attributes: int) -> list[Factor]:

@@ -81,13 +81,17 @@ class Division(Product):
         """The class of each node that is divided."""
         return {node: i for i, divided in enumerate(self.classes) for node in divided.factors}
 
+    def divided(self, node: int) -> DividedClass:
+        """The class that a node is divided along."""
+        return self.classes[self.class_of[node]]
+
     def use(self, node: int, slot: int) -> Use:
         """What a node reads."""
         return self.analysis.use(node, slot, self.operations[node].inputs[slot])
 
     def divided_reads(self, node: int) -> Mapping[int, Layout]:
         """The inputs of a node of which each rank reads a piece."""
-        divided = self.classes[self.class_of[node]]
+        divided = self.divided(node)
         slots = dict.fromkeys(place.slot for place in divided.factors[node].reads)
         return {slot: divided.axes.layouts[self.use(node, slot)] for slot in slots}
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
+import msgspec
+
 from ...core.text import printable
 from ...core.units import count
 from ...core.wiring import Dim
@@ -22,23 +24,20 @@ class Place(NamedTuple):
     labels: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(msgspec.Struct, frozen=True, tag=True):
     """An input whose element `k` is the size of axis `k` of the first output (Reshape, Expand)."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, tag=True):
     """The sizes of the outputs of a Split: an input, or an attribute."""
 
     slot: int = 1
     attribute: str = "split"
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, tag=True):
     """Where a Slice begins and ends: this element of its inputs 1 and 2."""
 
     element: int

@@ -13,6 +13,7 @@ from .lane_chart import draw_lanes
 from .matrix_chart import MAX_ROWS, draw_matrix
 from .primitives import BODY, HEAD, LEAD, LINE_HEIGHT, SMALL, TITLE, Panel, label, number, stacked, width_of, wrapped
 from .profile_chart import draw_profile
+from .rank_map import draw_ranks
 from .row_map import draw_rows
 from .style import file_style
 
@@ -61,7 +62,8 @@ def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
     found = {}
     if scene.cards:
         is_chain = width >= WIDE and is_short_chain(scene)
-        cards = draw_chain(scene, width) if is_chain else draw_rows(scene, width)
+        draw = draw_ranks if scene.is_ranked else draw_chain if is_chain else draw_rows
+        cards = draw(scene, width)
         width = max(width, cards.width)
         found[MAP] = stacked([_legend(scene, width), cards])
     if scene.tensors:
@@ -114,7 +116,10 @@ def _legend(scene: Scene, width: float) -> Panel:
 
 def _legend_entries(scene: Scene) -> Iterator[tuple[str, str]]:
     drawn = {css_of(bus) for bus in scene.buses}
-    yield from ((css, text) for css, text in KINDS.items() if css in drawn)
+    if scene.is_ranked:
+        yield "near", "exchange between ranks"
+    else:
+        yield from ((css, text) for css, text in KINDS.items() if css in drawn)
     if scene.buses:
         yield "", "width: bytes (log scale)"
     if any(card.budget_bytes is not None for card in scene.cards):

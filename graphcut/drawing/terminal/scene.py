@@ -19,12 +19,12 @@ from .tables import Column, table
 
 def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
     """A scene; with `explain`, why each cut is where it is, and the dependency maps. The next command is not drawn."""
-    screen, is_ranked = screen_on(console), any(card.rank is not None for card in scene.cards)
+    screen = screen_on(console)
     return picture(
         [_title(scene, screen), screen.text(scene.sentence)],
         _details(scene, screen),
-        [table(screen, _part_columns(scene, screen))] if scene.cards and not is_ranked else [],
-        [table(screen, _rank_columns(scene))] if is_ranked else [],
+        [table(screen, _part_columns(scene, screen))] if scene.cards and not scene.is_ranked else [],
+        [table(screen, _rank_columns(scene))] if scene.is_ranked else [],
         [*lanes(scene, screen), *map(screen.text, scene.recomputed)] if scene.cards else [],
         _profile(scene, screen),
         _cut_points(scene, screen),

@@ -12,7 +12,7 @@ from ...analysis.axes.factors import Bounds, Factor, Parts, Sizes
 from ...analysis.axes.layouts import Layout
 from ...loading.fingerprint import head_of
 from ...loading.operations import Operation, constants_in
-from ...loading.slices import Runs, SliceNote, write_note
+from ...loading.slices import SliceNote, write_note
 from ...loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures
 from ...loading.tensor_values import values_bytes
 from ...verifying.rank_copies import scale
@@ -25,8 +25,7 @@ class WeightSlice:
 
     tensor: TensorProto  #: the new initializer, without its values.
     source: TensorProto  #: the constant of the model.
-    axis: int  #: the axis along which it is cut.
-    runs: Runs  #: the ranges of that axis.
+    note: SliceNote  #: which part it is.
     rank: int  #: the first rank that reads it.
 
     @property
@@ -64,7 +63,7 @@ class _Rewriting:
         self.drawing = Drawing(set(names_in(self.proto)), opset_of(self.proto))
         self.constants = constants_in(self.proto)
         self.pieces: dict[tuple[str, int], dict[int, str]] = {}
-        self.slices: dict[tuple[str, int, Runs], WeightSlice] = {}
+        self.slices: dict[SliceNote, WeightSlice] = {}
         self.values: dict[str, ValueInfoProto] = {}
         self.rank_of: dict[str, int] = {}
         graph = self.proto.graph
@@ -118,9 +117,8 @@ class _Rewriting:
         return ShardedGraph(made, slices, whole, self.rank_of, origin_of)
 
     def _divide(self, index: int, node: NodeProto) -> None:
-        division, number = self.division, self.division.class_of[index]
-        divided, operation = division.classes[number], division.operations[index]
-        factor = divided.factors[index]
+        division, operation = self.division, self.division.operations[index]
+        divided = division.divided(index)
         reads = {slot: self._pieces_read(index, slot, layout) for slot, layout in division.divided_reads(index).items()}
         writes = {tensor: self._pieces_written(index, tensor) for tensor in operation.outputs if tensor}
         for rank in divided.ranks:
@@ -133,7 +131,7 @@ class _Rewriting:
             self.rank_of[next(filter(None, copy.output))] = rank
             self._change(copy, index, rank)
             if rank != divided.ranks[0]:
-                _drop(copy, factor.once)
+                _drop(copy, divided.factors[index].once)
             self.drawing.nodes.append(copy)
         for tensor, names in writes.items():
             self._join(tensor, list(names.values()))
@@ -149,21 +147,19 @@ class _Rewriting:
         return self.pieces[tensor, number]
 
     def _slice(self, tensor: str, layout: Layout, divided: DividedClass, rank: int) -> str:
-        runs, source = divided.runs(layout, rank), self.constants[tensor]
-        key = tensor, layout.axis, runs
-        if key not in self.slices:
+        note, source = SliceNote(tensor, layout.axis, divided.runs(layout, rank)), self.constants[tensor]
+        if note not in self.slices:
             dims = list(source.dims)
             dims[layout.axis] = divided.size_of(layout, rank)
             made = TensorProto(name=self.drawing.fresh(rank_name(tensor, rank)), data_type=source.data_type, dims=dims)
-            write_note(made, SliceNote(tensor, layout.axis, runs))
-            self.slices[key] = WeightSlice(made, source, layout.axis, runs, rank)
-        return self.slices[key].tensor.name
+            write_note(made, note)
+            self.slices[note] = WeightSlice(made, source, note, rank)
+        return self.slices[note].tensor.name
 
     def _pieces_written(self, index: int, tensor: str) -> dict[int, str]:
-        division, number = self.division, self.division.class_of[index]
-        if tensor in division.pieces:
-            return self._name_pieces(tensor, *division.pieces[tensor])
-        return {rank: self.drawing.fresh(rank_name(tensor, rank)) for rank in division.classes[number].ranks}
+        if tensor in self.division.pieces:
+            return self._name_pieces(tensor, *self.division.pieces[tensor])
+        return {rank: self.drawing.fresh(rank_name(tensor, rank)) for rank in self.division.divided(index).ranks}
 
     def _join(self, tensor: str, names: list[str]) -> None:
         if tensor in self.division.partial_sums:
@@ -174,8 +170,7 @@ class _Rewriting:
 
     def _change(self, copy: NodeProto, index: int, rank: int) -> None:
         """Change what depends on the number of units: attributes, and constant inputs."""
-        division, operation = self.division, self.division.operations[index]
-        divided = division.classes[division.class_of[index]]
+        operation, divided = self.division.operations[index], self.division.divided(index)
         factor = divided.factors[index]
         for attribute in copy.attribute:
             if attribute.name in factor.counts:
@@ -195,9 +190,8 @@ class _Rewriting:
                 self._set_bounds(copy, index, element, rank)
 
     def _size_written(self, index: int, slot: int, rank: int) -> int:
-        division, tensor = self.division, self.division.operations[index].outputs[slot]
-        divided = division.classes[division.class_of[index]]
-        return divided.size_of(divided.axes.layouts[division.analysis.written(index, tensor)], rank)
+        divided, tensor = self.division.divided(index), self.division.operations[index].outputs[slot]
+        return divided.size_of(divided.axes.layouts[self.division.analysis.written(index, tensor)], rank)
 
     def _set_sizes(self, copy: NodeProto, slot: int, operation: Operation, sizes: Mapping[int, int]) -> None:
         """Put `sizes` into the input that holds a shape."""
@@ -217,9 +211,8 @@ class _Rewriting:
 
     def _set_bounds(self, copy: NodeProto, index: int, element: int, rank: int) -> None:
         """Put the bounds of a rank's piece into the inputs of a Slice."""
-        division, operation = self.division, self.division.operations[index]
-        divided = division.classes[division.class_of[index]]
-        layout = divided.axes.layouts[division.use(index, 0)]
+        operation, divided = self.division.operations[index], self.division.divided(index)
+        layout = divided.axes.layouts[self.division.use(index, 0)]
         ends = [operation.values[slot][element] for slot in (1, 2)]
         for slot, position in zip((1, 2), slice(*ends).indices(layout.size), strict=False):
             new = list(operation.values[slot])

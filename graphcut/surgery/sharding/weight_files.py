@@ -21,9 +21,9 @@ def fill_slices(model: Model, slices: Iterable[WeightSlice]) -> None:
     """
     for one in slices:
         if not is_external(one.source):
-            one.tensor.raw_data = inline_slice(one.source, one.axis, one.runs).raw_data
+            one.tensor.raw_data = inline_slice(one.source, one.note)
         elif one.bytes < large_bytes(one.source.data_type):
-            put_inside(one.tensor, bytes_of_slice(one.source, model.range_of(one.source), one.axis, one.runs))
+            put_inside(one.tensor, bytes_of_slice(one.source, model.range_of(one.source), one.note))
         else:
             location = next(entry.value for entry in one.source.external_data if entry.key == "location")
             refer_to_file(one.tensor, location, model.range_of(one.source).offset, one.bytes)
@@ -42,5 +42,5 @@ def pieces_of(model: Model, proto: ModelProto, slices: Iterable[WeightSlice]) ->
     for tensor in filter(is_external, tensors_in(proto)):
         one = known.get(tensor.name)
         source = model.range_of(tensor if one is None else one.source)
-        pieces.append((tensor, source if one is None else bytes_of_slice(one.source, source, one.axis, one.runs)))
+        pieces.append((tensor, source if one is None else bytes_of_slice(one.source, source, one.note)))
     return pieces
