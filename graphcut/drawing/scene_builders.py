@@ -56,7 +56,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         details=tuple(_analysis_details(analysis)),
         model=str(model.path),
         cut_model=cut_model_of(model, graph.flow, model.tensor_bytes, analysis.model.dims),
-        segments=tuple(graph.nodes[block.nodes[0]].name for block in blocks),
+        segments=tuple(graph.nodes[block.nodes[0]].name for block in blocks if block.nodes),
         segment_tensors=tuple(_boundary_tensors(blocks, segments.wiring, model.boundary_types, model.tensor_bytes)),
     )
 
