@@ -57,6 +57,7 @@ from .planning.planner import plan as plan
 from .planning.plans import Plan as Plan
 from .running.decoding.generation import Generation as Generation
 from .running.decoding.generation import generate as generate
+from .running.decoding.sampling import Sampling as Sampling
 from .running.fetching import fetch as fetch
 from .running.in_process.runner import Runner as Runner
 from .running.in_process.runner import run as run
@@ -64,6 +65,7 @@ from .running.pipelined import Pipeline as Pipeline
 from .running.pipelined import stream as stream
 from .running.run_log import RunLog as RunLog
 from .running.stage import SessionConfig as SessionConfig
+from .running.text.tokenizer import Tokenizer as Tokenizer
 from .simulating.results import SimulationResult as SimulationResult
 from .simulating.scenario import Scenario as Scenario
 from .simulating.scenario import scenario_of_cascade as scenario_of_cascade

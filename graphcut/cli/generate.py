@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer import Option
 
 from ..core.errors import UsageError
-from ..core.units import count, duration
+from ..core.units import count
 from .application import check_applicable, given_options
 from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, SessionOptions, States, Via, Workers, open_
+from .generated import Chat, Output, print_as_it_comes
 from .input_files import is_random, say_generated
 from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
 from .output import complain, print_, print_json, say
+from .text_options import SamplingOptions, TextOptions
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..running.decoding.generation import Generation
 
 _SOME_FAILED: Final = 3
+_CONFLICTS: Final = (
+    ("--memory", {"--via", "--workers"}, "limits one process, and --via starts workers"),
+    ("--chat", {"--json"}, "prints answers as they come, and --json prints one document"),
+)
 _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 
 
 def generate(
     ctx: typer.Context,
     cascade_path: CascadePath,
-    prompt_ids: Annotated[list[str], Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")],
     session: SessionOptions,
+    text: TextOptions,
+    drawing: SamplingOptions,
     original: OriginalOptions,
     memory: MemoryOptions,
+    prompt_ids: Annotated[
+        list[str] | None, Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")
+    ] = None,
     max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate at most.")] = 64,
     stop_ids: Annotated[list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence.")] = None,
     max_context: Annotated[int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most.")] = None,
@@ -45,33 +53,37 @@ def generate(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Generate tokens with a decoder, greedily.
+    """Generate text or tokens with a decoder.
 
-    Every part keeps its own KV cache. Token ids are printed as they come. --inputs gives inputs that are the same at
-    every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
+    Every part keeps its own KV cache. What is generated is printed as it comes. --inputs gives inputs that are the same
+    at every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
     from ..core.states import parse_state_pairs
     from ..running.decoding.generation import generate as decode
 
     given = given_options(ctx)
     check_applicable(given, NEEDS_MEMORY, given)
-    if memory.memory is not None and {"--via", "--workers"}.intersection(given):
-        raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
-    stop = [number for text in stop_ids or () for number in _ids("--stop-ids", text)]
+    for option, others, why in _CONFLICTS:
+        if option in given and others.intersection(given):
+            raise UsageError(f"{option} {why}", hint="leave out one of them")
+    stop = [number for word in stop_ids or () for number in _ids("--stop-ids", word)]
     states = parse_state_pairs(state or ())
     cascade = open_(cascade_path)
-    prompts, fed = _prompts_and_inputs(cascade, prompt_ids, inputs or (), states, original)
+    given_prompts, fed = _prompts_and_inputs(cascade, prompt_ids or (), inputs or (), states, original)
+    output = text.output(cascade, given_prompts, stop)
+    prompts = output.prompts() if isinstance(output, Chat) else output.prompts
     tokens = decode(
         cascade,
         prompts,
         max_tokens=max_tokens,
-        stop=stop,
+        stop=output.ends,
+        sampling=drawing.sampling(original.seed),
         inputs=fed,
         states=states,
         dims=original.dims,
         max_context=max_context,
         batch=batch,
-        on_error="skip" if len(prompts) > 1 else "raise",
+        on_error="skip" if isinstance(prompts, list) and len(prompts) > 1 else "raise",
         via=via,
         workers=workers,
         memory_bytes=memory.memory_bytes,
@@ -81,20 +93,15 @@ def generate(
     )
     if tokens.limited is not None:
         say_before(tokens.limited, exact=memory.exact)
-    made, times = _printed(tokens, len(prompts), is_silent=as_json)
-    if as_json:
-        from ..drawing.run_records import generation_record
-
-        began = times[0] if times else None
-        print_json(generation_record(cascade, tokens, list(zip(prompts, made, strict=True)), began, _rate(times)))
-    elif times:
-        _summarize(cascade, tokens, made, times)
+    was_interrupted = _printed(cascade, tokens, output, as_json=as_json)
     if tokens.limited is not None:
         say_after(tokens.limited, cascade.parts)
+    if was_interrupted:
+        raise KeyboardInterrupt
     for _, error in sorted(tokens.errors.items()):
         complain(str(error))
     if tokens.errors:
-        complain(f"{len(tokens.errors)} of {count(len(prompts), 'sequence')} failed")
+        complain(f"{len(tokens.errors)} of {count(len(tokens.ends), 'sequence')} failed")
         raise typer.Exit(_SOME_FAILED)
 
 
@@ -147,46 +154,27 @@ def _ids(option: str, text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _printed(tokens: Generation, sequences: int, *, is_silent: bool) -> tuple[list[list[int]], list[float]]:
-    """The tokens of each sequence, and the times at which tokens came.
+def _printed(cascade: Cascade, tokens: Generation, output: Output | Chat, *, as_json: bool) -> bool:
+    """Print what is generated, and how that went. Returns whether Ctrl-C ended it."""
+    if isinstance(output, Chat):
+        output.converse(tokens)
+        return False
+    was_interrupted = print_as_it_comes(tokens, output, is_silent=as_json)
+    if as_json and not was_interrupted:
+        from ..drawing.run_records import generation_record
 
-    Printed are the tokens of a single sequence as they come, or else a line for each sequence, in the order of the
-    prompts, when it and all before it have ended.
-    """
-    made: list[list[int]] = [[] for _ in range(sequences)]
-    began, times, printed = perf_counter(), list[float](), 0
-    for sequence, token in tokens:
-        times.append(perf_counter() - began)
-        made[sequence].append(token)
-        if not is_silent and sequences == 1:
-            _put(f"{' ' if len(made[0]) > 1 else ''}{token}")
-        while not is_silent and sequences > 1 and printed in tokens.ends:
-            _put(" ".join(map(str, made[printed])) + "\n")
-            printed += 1
-    if not is_silent and sequences > 1:  # what failed after the last token
-        _put("".join(" ".join(map(str, row)) + "\n" for row in made[printed:]))
-    if not is_silent and sequences == 1:
-        _put("\n")
-    return made, times
+        texts = output.texts if output.is_text else [None] * len(output.prompts)
+        rows = list(zip(output.prompts, output.tokens, texts, strict=True))
+        rates = output.first_s, output.prompt_rate, output.rate
+        print_json(generation_record(cascade, tokens, rows, *rates))
+    elif output.times:
+        _summarize(cascade, tokens, output.sentence())
+    return was_interrupted
 
 
-def _put(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _rate(times: Sequence[float]) -> float | None:
-    """Tokens per second after the first; None for less than two."""
-    return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
-
-
-def _summarize(cascade: Cascade, tokens: Generation, made: Sequence[Sequence[int]], times: Sequence[float]) -> None:
+def _summarize(cascade: Cascade, tokens: Generation, said: str) -> None:
     from ..drawing.terminal.runs import draw_run_log
 
-    rate = _rate(times)
-    total = sum(map(len, made))
-    said = f"{count(total, 'token')}, the first after {duration(times[0])}"
-    said += f", then {rate:,.1f} a second." if rate else "."
     if full := sum(end == "full" for end in tokens.ends.values()):
         said += f" {count(full, 'sequence')} ended because the model has no room for more tokens."
     parts = [part.file for part in cascade.parts]

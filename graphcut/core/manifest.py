@@ -93,6 +93,18 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     is_given: bool  #: the user named this pair; else it was found in the model.
 
 
+TextFile = Literal[
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "genai_config.json",
+]
+"""A file beside a language model that says how text becomes tokens, or which tokens end one."""
+
+
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model that was split."""
 
@@ -114,6 +126,7 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     reads: tuple[str, ...]  #: the model's inputs, in its order.
     optional: tuple[str, ...]  #: the inputs that have a default and may be left out.
     writes: tuple[str, ...]  #: the model's outputs, in its order.
+    text_files: tuple[TextFile, ...] = ()  #: the tokenizer and what belongs to it, beside the manifest.
     tensors: tuple[Tensor, ...]  #: type and shape of all of these, and of every boundary tensor.
     states: tuple[State, ...]  #: outputs that are inputs of the next step, in the order of the inputs.
     devices: tuple[Host, ...]  #: the devices that the parts were planned for, in the order of the parts.

@@ -1,13 +1,16 @@
 """States of a decoder: outputs that are inputs of the next step, such as a KV cache."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from .errors import UsageError
 from .manifest import Cascade, State
 from .wiring import Dim, Tensor, Unit
 
 Value = Any
+#: the output with the scores of the next token, in small letters.
+LOGITS: Final = re.compile(r"(^|[._/])(lm_)?logits$")
 
 
 def token_axis(past: Tensor, present: Tensor) -> int | None:

@@ -20,6 +20,7 @@ class SequenceRecord(msgspec.Struct, frozen=True):
 
     prompt: Sequence[int]  #: its token ids.
     tokens: Sequence[int]  #: the generated token ids.
+    text: str | None  #: their text; null if prompts are token ids.
     end: FinishReason  #: why it ended.
     error: str | None  #: the message, if it failed.
 
@@ -45,6 +46,7 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="sch
 
     sequences: tuple[SequenceRecord, ...]  #: one for each prompt.
     first_token_s: float | None  #: seconds until the first token; null if there is none.
+    prompt_tokens_per_s: float | None  #: rate of the prompt, once parts are loaded; null if there are several.
     tokens_per_s: float | None  #: rate after the first token; null if there is only one.
     parts: tuple[PartRunRecord, ...]  #: one for each part.
     deaths: tuple[DeathRecord, ...]  #: workers that ended and were replaced.
@@ -53,11 +55,12 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="sch
 def generation_record(
     cascade: Cascade,
     generation: Generation,
-    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+    sequences: Sequence[tuple[Sequence[int], Sequence[int], str | None]],
     first_token_s: float | None,
+    prompt_tokens_per_s: float | None,
     tokens_per_s: float | None,
 ) -> GenerationRecord:
-    """The document of a generation that is over; `sequences` are prompts and the tokens generated for them."""
+    """The document of a generation that is over; `sequences` are prompts, the tokens after them, and their texts."""
     log = generation.log
     totals = [log.total_of(index) for index in range(len(cascade.parts))]
     return GenerationRecord(
@@ -66,6 +69,7 @@ def generation_record(
             for i, pair in enumerate(sequences)
         ),
         first_token_s=first_token_s,
+        prompt_tokens_per_s=prompt_tokens_per_s,
         tokens_per_s=tokens_per_s,
         parts=tuple(
             PartRunRecord(part.file, total.runs, total.seconds, waited_s)

@@ -224,6 +224,8 @@ def _tensor_list(tensors: Sequence[Tensor]) -> str:
 def _storage(cascade: Cascade) -> Iterable[tuple[str, str]]:
     if cascade.manifest.weights == "share":
         yield "weights", "all parts refer to the model's weight files"
+    if cascade.manifest.text_files:
+        yield "text", ", ".join(cascade.manifest.text_files)
 
 
 def _limits(limits: Limits, names: Sequence[str]) -> Iterable[tuple[str, str]]:

@@ -19,7 +19,7 @@ Content = bytes | Path | Callable[[Path], object]
 
 
 def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
-    """The manifest, the parts and their data files, by their names in the folder that is written.
+    """The manifest, parts, their data files and those of the tokenizer, by their names in the folder that is written.
 
     Args:
         cascade: the cascade.
@@ -37,7 +37,7 @@ def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
         for problem in wrong_sizes(cascade, part):
             raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
         files |= {name: cascade.root / name for name in (part.file, *part.data)}
-    return files
+    return files | {name: cascade.root / name for name in cascade.manifest.text_files}
 
 
 def write_folder(

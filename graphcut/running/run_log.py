@@ -49,6 +49,7 @@ class RunLog(Product):
     waited_s: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)  #: every run of a part; empty without tracing.
     began_s: float | None = None  #: when the first request arrived.
+    first_s: float | None = None  #: when the first part began to run.
     answered: int = 0  #: the number of requests that were answered.
     failures: int = 0  #: the number of requests that failed.
     #: the maximum resident memory by worker, for workers that are processes.
@@ -63,7 +64,6 @@ class RunLog(Product):
     _loaded_s: dict[int, float] = field(default_factory=dict)
     _started_s: dict[int, float] = field(default_factory=dict)
     _overhead_s: dict[int, float] = field(default_factory=dict)
-    _first_s: float | None = None
     _last_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class RunLog(Product):
         since_s = self._runnable_s.pop((step.request, step.parts[0]), now_s)
         self.waited_s[step.parts[0]] += now_s - min(now_s, max(since_s, self._loaded_s.get(worker, since_s)))
         self._started_s[worker] = now_s
-        self._first_s = now_s if self._first_s is None else self._first_s
+        self.first_s = now_s if self.first_s is None else self.first_s
 
     def done(self, worker: int, step: Step, seconds: Sequence[float], now_s: float) -> None:
         """A step ended now; `seconds` are those of its parts."""
@@ -126,7 +126,7 @@ class RunLog(Product):
     @property
     def elapsed_s(self) -> float:
         """Seconds from the start of the first step to the last answer."""
-        return self._last_s - self._first_s if self.answered and self._first_s is not None else 0.0
+        return self._last_s - self.first_s if self.answered and self.first_s is not None else 0.0
 
     def total_of(self, part: int) -> PartTotals:
         """The totals of a part over all workers, without `recent_s`."""

@@ -24,6 +24,7 @@ from ..core.manifest import (
     Manifest,
     Part,
     Source,
+    TextFile,
     open_cascade,
     read_manifest,
     save_manifest,
@@ -39,6 +40,7 @@ from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across
 from ..planning.plans import Plan, check_budgets
+from ..running.text.text_files import check_tokenizer, text_files
 from ..verifying.facts import half_source, model_facts, part_facts
 from .model_files import check_sharing
 from .part_models import part_model
@@ -95,10 +97,33 @@ class PreparedFiles(Product):
     parts: tuple[PartFile, ...]  #: the parts.
     whole: ModelProto | None = None  #: the sharded model, which is to be in the folder, too.
 
+    @cached_property
+    def text_files(self) -> tuple[TextFile, ...]:
+        """The tokenizer and what belongs to it, as the folder of the model has them.
+
+        Raises:
+            UsageError: the tokenizer has tokens that the model does not know.
+        """
+        home = self.source.path.parent
+        found = text_files(home)
+        if "tokenizer.json" in found:
+            facts = model_facts(self.source, ())
+            outputs = (tensor for tensor in facts["tensors"] if tensor.name in self.source.graph.writes)
+            check_tokenizer(home / "tokenizer.json", facts["states"], outputs)
+        return found
+
+    @property
+    def copied(self) -> dict[str, Path]:
+        """Those of them that are copied, by name: if parts share weights, they are in the model's folder already."""
+        home = self.source.path.parent
+        return {name: home / name for name in self.text_files} if self.weights == "copy" else {}
+
     @property
     def bytes_to_write(self) -> int:
         """Size of all files together, without the manifest."""
-        return sum(part.bytes for part in self.parts) + (self.whole.ByteSize() if self.whole else 0)
+        whole = self.whole.ByteSize() if self.whole else 0
+        copied = sum(path.stat().st_size for path in self.copied.values())
+        return sum(part.bytes for part in self.parts) + whole + copied
 
 
 def prepare_parts(
@@ -253,6 +278,7 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
     if found.weights == "copy":
         names += [name for part in found.parts for name in part.data]
         names += [_index_of(part.file) for part in found.parts if len(part.data) > 1]
+        names += found.text_files
     paths = [manifest.parent / name for name in names]
     return [manifest, *(path for path in paths if path.resolve().parent == manifest.parent)]
 
@@ -287,6 +313,8 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
         (folder / part.name).write_bytes(part.raw)
         if progress is not None:
             progress(part.name, len(part.raw), total)
+    for name, path in files.copied.items():
+        shutil.copyfile(path, folder / name)
     if files.whole is not None:
         (folder / SHARDED_FILE).write_bytes(files.whole.SerializeToString(deterministic=True))
     save_manifest(_manifest(files, digests), folder / files.manifest_name)
@@ -327,6 +355,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
         weights=files.weights,
         dims=dict(model.dims),
         assumed=files.assumed,
+        text_files=files.text_files,
         devices=tuple(
             Host(**{field: getattr(device, field) for field in Host.__struct_fields__})
             for device in dict.fromkeys(_devices(files))
@@ -362,4 +391,5 @@ def describe(files: PreparedFiles) -> list[str]:
         lines += [f"{files.folder / name}  {size(layout.file_bytes)}" for name, layout in part.layouts.items()]
         lines += [f"{files.folder / _index_of(part.name)}  {size(len(part.index))}"] if part.index else []
     whole = [] if files.whole is None else [f"{files.folder / SHARDED_FILE}  {size(files.whole.ByteSize())}"]
-    return [*lines, *whole, f"{files.folder / files.manifest_name}"]
+    copied = [f"{files.folder / name}  {size(path.stat().st_size)}" for name, path in files.copied.items()]
+    return [*lines, *copied, *whole, f"{files.folder / files.manifest_name}"]

@@ -4,7 +4,8 @@ What follows from the files must be equal. What follows from inferred types must
 versions of onnx and ONNX Runtime infer more or less.
 
 Not derived: which `dims` were assumed, where the model was (`source.file`), the memory and providers of devices, which
-part was planned for which device, and states that the user named, of which only the types are compared.
+part was planned for which device, files of the tokenizer, and states that the user named, of which only the types are
+compared.
 """
 
 import re

@@ -114,17 +114,6 @@ def test_a_cascade_gives_the_bits_of_its_model(engine: str, name: str, tmp_path:
 
 
 @in_node
-def test_weights_may_be_in_several_files(tmp_path: Path) -> None:
-    path = FIXTURES / "tiny-llama-int4" / "model.onnx"
-    cascade = graphcut.split(path, Into(2), tmp_path / "parts", max_shard_bytes=100_000)
-    assert [len(part.data) for part in cascade.parts] == [5, 3]
-    export_js(cascade, tmp_path / "js")
-    address = (tmp_path / "js" / "cascade.json").as_uri()
-    answers = ran("onnxruntime-node", fed(path), cascade=address, model=str(path))
-    assert answers["freed"]["outputs"] == answers["whole"]
-
-
-@in_node
 @pytest.mark.parametrize("place", [10, 8_500_000])
 def test_a_changed_weight_is_refused_whichever_block_it_is_in(place: int, blocks: Path, tmp_path: Path) -> None:
     address = exported(blocks, 2, tmp_path)

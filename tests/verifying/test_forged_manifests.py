@@ -152,7 +152,7 @@ FORGED = [
     ("states/is_given", declare_swapped_states, ""),  # then it is the word of the user, and said to be
 ]
 
-NOT_DERIVED = {"format", "assumed", "source/file", "devices/memory_bytes"} | {
+NOT_DERIVED = {"format", "assumed", "source/file", "text_files", "devices/memory_bytes"} | {
     f"devices/{field}" for field in SessionSettings.__struct_fields__
 }
 """The format is checked when a manifest is read; for the others see docs/reference/claims.md."""

@@ -10,14 +10,14 @@ import numpy as np
 
 from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade, State
-from ...core.states import kept_states, next_state, states_of
+from ...core.states import LOGITS, kept_states, next_state, states_of
 from ...core.wiring import Dim, Tensor
 from ..values import Value, bits_type, from_array, memory_of, rows_of, shape_of, symbol_sizes, to_value, zeros
+from .sampling import Sampling
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})
 _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64"})
-_LOGITS: Final = re.compile(r"(^|[._/])(lm_)?logits$")
 _BATCH: Final = re.compile(r"batch", re.IGNORECASE)
 
 
@@ -39,6 +39,7 @@ class Decoder:
     batch_axes: Mapping[str, int] | None  #: the axis of each state for the batch; None if it takes one sequence only.
     most: int | None  #: the maximum number of tokens in a step; None for no limit.
     capacity: int | None  #: the maximum length of a sequence, prompt included; None for no limit.
+    sampling: Sampling  #: how the next token is chosen.
 
     @property
     def is_stateless(self) -> bool:
@@ -96,14 +97,15 @@ class Decoder:
         """The sent states for the next step."""
         return {past: next_state(before[past], answer[present]) for past, present in self.next_sent.items()}
 
-    def token(self, answer: Mapping[str, Value], row: int, chunk: TokenChunk) -> int:
-        """The most likely next token of a row of the batch; of equally likely ones the first."""
+    def token(self, answer: Mapping[str, Value], row: int, chunk: TokenChunk, fed: Sequence[int], sequence: int) -> int:
+        """The next token of a row of the batch: of the sequence at index `sequence`, which was `fed`."""
         value = answer[self.logits]
         *before, vocabulary = value.shape()
         # [batch, tokens, vocabulary], [batch, vocabulary]; and [tokens, vocabulary] if the ids have no batch.
         scored = before[-1] if before and len(before) == 1 + self.has_batch else 1
         place = row * scored + min(scored, chunk.length) - 1
-        return int(np.argmax(_elements(value, self.cascade.tensors[self.logits].dtype, place * vocabulary, vocabulary)))
+        scores = _elements(value, self.cascade.tensors[self.logits].dtype, place * vocabulary, vocabulary)
+        return self.sampling.choose(scores, fed, sequence)
 
 
 def decoder_of(
@@ -113,6 +115,7 @@ def decoder_of(
     pairs: Mapping[str, str],
     dims: Mapping[str, int],
     max_context: int | None,
+    sampling: Sampling,
 ) -> Decoder:
     """How `cascade` is decoded. See `generate` for the arguments and errors; `pairs` are its `states`."""
     states = states_of(cascade, pairs)
@@ -154,6 +157,7 @@ def decoder_of(
         batch_axes=None if given or dims or not has_batch else _batch_axes(ids_batch, states, tensors[logits]),
         most=most,
         capacity=_capacity(cascade, roles, states, max_context),
+        sampling=sampling,
     )
 
 
@@ -227,7 +231,7 @@ def _logits(cascade: Cascade, states: Sequence[State]) -> str:
     presents = {state.present for state in states}
     others = [name for name in cascade.manifest.writes if name not in presents]
     tensors = [cascade.tensors[name] for name in others]
-    likely = [name for name in others if _LOGITS.search(name.lower())] or [
+    likely = [name for name in others if LOGITS.search(name.lower())] or [
         tensor.name for tensor in tensors if tensor.dtype in _FLOATS and len(tensor.shape or ()) in {2, 3}
     ]
     if len(likely) != 1:

@@ -1,7 +1,7 @@
-"""Greedy decoding: each step feeds the tokens that are new, and every part keeps its own cache."""
+"""Decoding: each step feeds the tokens that are new, and every part keeps its own cache."""
 
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import count
 from math import ceil
@@ -23,11 +23,13 @@ from ..stage import SessionConfig, Stage
 from ..values import OnError, Value
 from .decoder import Decoder, decoder_of
 from .decoding_memory import predict_decoding
+from .sampling import Sampling
 from .token_sequences import SequenceBatch, TokenSequence
 
 FinishReason = Literal["stop", "max_tokens", "full", "failed"]
-"""Why a sequence ended: a stop token; `max_tokens` were generated; the model takes no more tokens; an error."""
+"""Why a sequence ended: what `stop` says; `max_tokens` were generated; the model takes no more tokens; an error."""
 
+GREEDY: Final = Sampling()  #: the most likely token.
 BATCH: Final = 8  #: the maximum number of sequences in a batch, unless another one is asked for.
 
 _LAST_TOKEN: Final = 2**31 - 1  #: the largest id that every type of token input can hold.
@@ -56,10 +58,11 @@ class Generation:
         decoder: Decoder,
         scheduler: Scheduler | OneWorker,
         prompts: Sequence[tuple[int, ...]],
+        later: Iterator[Sequence[int]] | None,
         *,
         batch: int,
         max_tokens: int,
-        stop: frozenset[int],
+        stop: frozenset[int] | Callable[[int, int], bool],
         on_error: OnError,
         errors: Mapping[int, GraphcutError],
         limited: LimitedWorker | None,
@@ -72,7 +75,8 @@ class Generation:
         self.limited = limited
         self._decoder = decoder
         self._scheduler = scheduler
-        self._prompts = prompts
+        self._prompts = list(prompts)
+        self._later = later
         self._batch = batch
         self._max_tokens = max_tokens
         self._stop = stop
@@ -99,6 +103,7 @@ class Generation:
         """The tokens of each sequence, by prompt. Tokens that were already iterated over are not included."""
         found: list[list[int]] = [[] for _ in self._prompts]
         for sequence, token in self._tokens:
+            found += [[] for _ in range(len(found), sequence + 1)]
             found[sequence].append(token)
         return found
 
@@ -127,7 +132,7 @@ class Generation:
             self._scheduler.forget(batch.number)
 
     def _end(self, one: TokenSequence, token: int) -> FinishReason | None:
-        if token in self._stop:
+        if self._stop(one.index, token) if callable(self._stop) else token in self._stop:
             return "stop"
         if one.generated >= self._max_tokens:
             return "max_tokens"
@@ -149,7 +154,7 @@ class Generation:
 
     def _requests(self) -> Iterator[Request | None]:
         """The next step of each batch after its last answer; new ones as the window allows; None if all wait."""
-        while len(self.ends) < len(self._prompts):
+        while len(self.ends) < len(self._prompts) or self._take_later():
             if not self._ready and self._waiting:
                 row = [self._waiting.pop() for _ in range(min(self._batch, len(self._waiting)))]
                 self._ready.append(SequenceBatch(next(self._batches), row, self._decoder))
@@ -160,13 +165,25 @@ class Generation:
             self._in_flight.append(batch)
             yield batch.request()
 
+    def _take_later(self) -> bool:
+        """Ask for the next prompt. Returns whether there is one."""
+        for prompt in self._later or ():
+            self._prompts.append(tuple(prompt))
+            problem = _problem(len(self._prompts) - 1, self._prompts[-1], self._decoder.capacity)
+            if problem is not None:
+                raise problem
+            self._waiting.append(TokenSequence(len(self._prompts) - 1, self._prompts[-1]))
+            return True
+        return False
+
 
 def generate(  # noqa: PLR0913 - independent settings, all with defaults
     cascade: CascadeLike,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int]] | Iterator[Sequence[int]],
     *,
     max_tokens: int,
-    stop: Collection[int] = (),
+    stop: Collection[int] | Callable[[int, int], bool] = (),
+    sampling: Sampling = GREEDY,
     inputs: Mapping[str, object] = MappingProxyType({}),
     states: Mapping[str, str] = MappingProxyType({}),
     dims: Mapping[str, int] = MappingProxyType({}),
@@ -182,7 +199,7 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     config: SessionConfig | None = None,
     log: RunLog | None = None,
 ) -> Generation:
-    """The most likely tokens after each of `prompts`, as they are generated (greedy decoding).
+    """The tokens after each of `prompts`, as they are generated: the most likely ones, or as `sampling` draws them.
 
     Each prompt is a sequence of its own. Several are decoded together, as a batch, if the model declares an axis for
     it. Kernels add in another order for a batch, so a token may then differ where two are equally likely up to
@@ -191,9 +208,12 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
 
     Args:
         cascade: a cascade or its path.
-        prompts: the token ids of each prompt.
+        prompts: the token ids of each prompt. An iterator is asked for the next one when the sequence of the one before
+            has ended, so that a prompt may continue an answer.
         max_tokens: the maximum number of generated tokens for each prompt.
-        stop: token ids that end a sequence; they are returned, too.
+        stop: token ids that end a sequence, or a function of the index of the prompt and a new token, which tells
+            whether the sequence ends there. The last token is returned, too.
+        sampling: how the next token is chosen.
         inputs: what is fed in each step, such as the output of an encoder; for a state, its first value.
         states: states that the manifest does not know: the output that becomes each of these inputs in the next step.
         dims: sizes of states that are not known otherwise, by symbol.
@@ -217,9 +237,10 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
         UsageError: a prompt is empty or too long, or a name or number does not fit the model.
         RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """
+    later, prompts = (prompts, ()) if isinstance(prompts, Iterator) else (None, prompts)
     prompt_ids = [tuple(int(token) for token in prompt) for prompt in prompts]
     cascade = open_cascade(cascade)
-    decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context)
+    decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context, sampling=sampling)
     _check(max_tokens, batch, workers, len(cascade.parts))
     if memory_bytes is not None and (via != "threads" or (workers or 1) > 1):
         raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
@@ -238,7 +259,8 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     scheduler: Scheduler | OneWorker
     limited = None
     if memory_bytes is not None:
-        prompt = max((len(prompt) for index, prompt in enumerate(prompt_ids) if index not in errors), default=1)
+        lengths = [len(prompt) for index, prompt in enumerate(prompt_ids) if index not in errors]
+        prompt = max(lengths, default=1) if later is None else _longest(decoder)
         total = prompt + max_tokens - 1
         longest = prompt, min(total, decoder.capacity or total)
         memory = available_memory(memory_bytes, is_forced=forced)
@@ -254,9 +276,10 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
         decoder,
         scheduler,
         prompt_ids,
+        later,
         batch=batch,
         max_tokens=max_tokens,
-        stop=frozenset(stop),
+        stop=stop if callable(stop) else frozenset(stop),
         on_error=on_error,
         errors=errors,
         limited=limited,
@@ -274,6 +297,14 @@ def _check(max_tokens: int, batch: int, workers: int | None, parts: int) -> None
             "the states of a sequence stay with a part",
             hint=f"take {parts} or fewer, or split the model into more parts",
         )
+
+
+def _longest(decoder: Decoder) -> int:
+    """The length that later prompts may have."""
+    if decoder.capacity is None:
+        message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
+        raise UsageError(message, hint="set one with --max-context N")
+    return decoder.capacity
 
 
 def _problem(index: int, prompt: tuple[int, ...], capacity: int | None) -> UsageError | None:

@@ -72,7 +72,7 @@ class SequenceBatch:
         """The next token of each sequence whose tokens are all fed."""
         self._sent = self._decoder.states_after(answer, self._sent)
         return [
-            (one, self._decoder.token(answer, row, self.chunk))
+            (one, self._decoder.token(answer, row, self.chunk, one.fed, one.index))
             for row, one in enumerate(self.sequences)
             if not one.unfed
         ]

@@ -1,0 +1,83 @@
+"""Choosing the next token: the most likely one, or one drawn at random."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import RunError, UsageError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen from the scores (logits) of all tokens.
+
+    The fields apply in this order, as in Hugging Face's generation and ONNX Runtime GenAI: `repetition_penalty`,
+    `temperature`, `top_k`, `top_p`. What is drawn depends on `seed`, the index of the prompt and the number of tokens
+    before, and not on batches, workers or restarts.
+
+    Raises:
+        UsageError: a number is out of its range.
+    """
+
+    #: above 0. A token that is in the sequence already, prompt included, has its score divided by it (Keskar et al.
+    #: 2019, CTRL, section 4.1), or multiplied if it is negative.
+    repetition_penalty: float = 1.0
+    temperature: float = 0.0  #: scores are divided by it. 0: the most likely token, of equally likely ones the first.
+    top_k: int = 0  #: draw from so many of the most likely tokens, and from those that equal the last one; 0 for all.
+    #: above 0, at most 1: draw from the fewest most likely tokens whose probabilities sum up to this or more.
+    top_p: float = 1.0
+    seed: int = 0  #: the random seed.
+
+    def __post_init__(self) -> None:
+        for name, is_right, expected in (
+            ("repetition_penalty", 0 < self.repetition_penalty < np.inf, "a number above 0"),
+            ("temperature", 0 <= self.temperature < np.inf, "0 or more"),
+            ("top_k", self.top_k >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "a number above 0, at most 1"),
+            ("seed", self.seed >= 0, "0 or more"),
+        ):
+            if not is_right:
+                raise UsageError(f"{name} can't be {getattr(self, name)}", hint=f"expected {expected}")
+
+    def choose(self, scores: np.ndarray[Any, Any], before: Sequence[int], sequence: int) -> int:
+        """The next token of the sequence at index `sequence`, which has the tokens `before`.
+
+        Raises:
+            RunError: nothing can be drawn, because scores are not numbers.
+        """
+        if self.repetition_penalty != 1:
+            scores = self._penalized(scores, before)
+        if not self.temperature:
+            return int(np.argmax(scores))
+        tokens, weights = self._candidates(scores.astype(np.float64))
+        sums = np.cumsum(weights)
+        if not sums[-1] < np.inf:
+            raise RunError(
+                "no token can be drawn: the logits are not finite", hint="run `graphcut verify` on the cascade"
+            )
+        drawn = np.random.default_rng((self.seed, sequence, len(before))).random() * sums[-1]
+        return int(tokens[min(int(np.searchsorted(sums, drawn, side="right")), len(tokens) - 1)])
+
+    def _penalized(self, scores: np.ndarray[Any, Any], before: Sequence[int]) -> np.ndarray[Any, Any]:
+        scores, seen = scores.astype(np.float32), np.unique(before)
+        seen = seen[seen < len(scores)]
+        old, penalty = scores[seen], np.float32(self.repetition_penalty)
+        scores[seen] = np.where(old < 0, old * penalty, old / penalty)
+        return scores
+
+    def _candidates(self, scores: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The tokens to draw from, and their probabilities up to a factor."""
+        tokens = np.arange(len(scores))
+        if 0 < self.top_k < len(scores):
+            tokens = np.flatnonzero(scores >= np.partition(scores, -self.top_k)[-self.top_k])
+        weights = np.exp((scores[tokens] - scores[tokens].max()) / self.temperature)
+        if self.top_p < 1:
+            total = weights.sum()
+            # All tokens below this together are less than what is left out, so the others need not be sorted.
+            likely = np.flatnonzero(weights * len(weights) >= (1 - self.top_p) * total)
+            order = likely[np.argsort(-weights[likely], kind="stable")]
+            kept = order[: int(np.searchsorted(np.cumsum(weights[order]), self.top_p * total)) + 1]
+            tokens, weights = tokens[kept], weights[kept]
+        return tokens, weights

@@ -1,0 +1,1 @@
+"""Text in, text out: tokenizers, chat templates, and text that is made of tokens as they come."""
