@@ -332,7 +332,8 @@ class _Planner(Finisher):
                 hint="leave out --ranks, or these",
             )
         is_free = is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1
-        return self.rank_costs if is_free and self.rank_costs and self.rank_costs.can_divide else None
+        ranks = self.rank_costs if is_free else None
+        return ranks if ranks and ranks.division((1, 1)).classes else None
 
     def _unlimited(self, goal: _Searched) -> Optimality | None:
         """How good the plan would be without pins and nodes to avoid; None if there are none."""

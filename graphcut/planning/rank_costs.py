@@ -45,11 +45,6 @@ class RankCosts:
         states = tuple((one.past, one.present) for one in self.costs.caches)
         return cache(Divider(self.costs.model, self.mode, states).divide)
 
-    @cached_property
-    def can_divide(self) -> bool:
-        """Whether two ranks can divide anything."""
-        return bool(self.division((1, 1)).classes)
-
     def seconds_of(self, group: DeviceGroup) -> list[float]:
         """Seconds that each flowing node takes: those of the slowest rank, and of the exchange of what it writes."""
         division, flow = self.division(group.shares), self.costs.model.graph.flow

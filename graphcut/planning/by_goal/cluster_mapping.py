@@ -34,7 +34,6 @@ from ..solver.cost_tables import (
     received_bytes,
     time_quantum,
     used_devices,
-    with_groups,
 )
 from ..solver.linked_chains import LinkedChains, driver_s
 from ..solver.milp import MilpObjective, MilpProblem, prove
@@ -173,7 +172,8 @@ class ClusterEvaluator:
         if ranks is not None:
             most = goal.ranks or len(goal.cluster.devices)
             groups = list(tried_groups([c.devices for c in classes], most, ranks.shares_to_try))
-            classes = with_groups(classes, groups)
+            of_groups = (DeviceClass((g,), np.inf, 1 / g.link_bytes_per_s, g.latency_s, m) for m, g in groups)
+            classes = (*classes, *of_groups)  # each rank has its own memory
             saved = [[problem.saved(ranks, group, rank) for rank in range(len(group.ranks))] for _, group in groups]
         sent = travelling(goal, problem.graph, problem.costs.caches)
         load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)

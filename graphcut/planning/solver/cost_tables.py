@@ -43,14 +43,6 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     return tuple(found)
 
 
-def with_groups(
-    classes: Sequence[DeviceClass], groups: Iterable[tuple[tuple[int, ...], DeviceGroup]]
-) -> tuple[DeviceClass, ...]:
-    """The classes, and one for each group, whose ranks are devices of these classes. Each rank has its own memory."""
-    made = (DeviceClass((g,), np.inf, 1 / g.link_bytes_per_s, g.latency_s, members) for members, g in groups)
-    return (*classes, *made)
-
-
 def used_devices(classes: Sequence[DeviceClass]) -> list[tuple[int, ...]]:
     """For each class how many devices of each class of single ones a part on it takes."""
     single = range(sum(not c.members for c in classes))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import compress, pairwise, product
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -94,8 +94,8 @@ class LinkedChains:
         end[-1] = 0.0
         found: dict[_State, Floats] = {}
         for used in sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used)):
-            lasts = sorted({sender for sender, taken in zip(senders, self.uses, strict=True) if _holds(used, taken)})
-            lasts = lasts if any(used) else [0]
+            found_last = (all(map(int.__ge__, used, taken)) for taken in self.uses)
+            lasts = sorted({*compress(senders, found_last)}) if any(used) else [0]
             rest = np.tile(end, (len(lasts), 1))
             for c, state in enumerate(self.next_states(used)):
                 if (behind := found.get(state)) is not None:
@@ -192,10 +192,6 @@ def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, overlap
         own_s = sent_s + answers_s + late_s if overlap == "none" else max(sent_s, answers_s)
         return float(max(own_s, one_s))
     return float(late_s + (sent_s + answers_s if overlap == "none" else 0.0))
-
-
-def _holds(used: DeviceCounts, taken: DeviceCounts) -> bool:
-    return all(map(int.__ge__, used, taken))
 
 
 @dataclass(frozen=True)
