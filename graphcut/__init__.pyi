@@ -74,6 +74,7 @@ from .simulating.simulator import simulate as simulate
 from .surgery.cutting import split as split
 from .surgery.extracting import extract as extract
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
+from .surgery.joining import merge_models as merge_models
 from .surgery.linking import LinkedWeight as LinkedWeight
 from .surgery.linking import Linking as Linking
 from .surgery.linking import link as link
@@ -83,6 +84,8 @@ from .surgery.sharding.sharding import Sharding as Sharding
 from .surgery.sharding.sharding import shard as shard
 from .verifying.files import FileVerification as FileVerification
 from .verifying.files import verify_files as verify_files
+from .verifying.two_models import ModelComparison as ModelComparison
+from .verifying.two_models import compare_models as compare_models
 from .verifying.verification import Verification as Verification
 from .verifying.verification import verify as verify
 

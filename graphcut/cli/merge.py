@@ -1,22 +1,71 @@
 """The command `graphcut merge`."""
 
-from pathlib import Path
-from typing import Annotated
+from __future__ import annotations
 
-from .common_options import CascadePath, Force, Output, open_
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from ..core.errors import UsageError
+from ..core.units import count
+from .common_options import Force, Output, Texts, open_
 from .output import say
+
+if TYPE_CHECKING:
+    from ..loading.model import Model
+
+_EXAMPLE = "for example --connect a.hidden=b.x, with the names of the files, or --connect 1.hidden=2.x"
 
 
 def merge(
-    cascade_path: CascadePath,
+    paths: Annotated[list[Path], Argument(metavar="DIR|MODELS", help="A cascade, or models.")],
     output: Annotated[Path, Output(help="The .onnx file.")],
+    connect: Annotated[
+        Texts, Option(metavar="A.OUT=B.IN", help="Input IN of model B reads output OUT of model A. Repeatable.")
+    ] = None,
     force: Force = False,
 ) -> None:
-    """Merge the parts of a cascade into one model."""
+    """Merge the parts of a cascade, or models, into one model.
+
+    Inputs of models read outputs of the same name in other ones, unless --connect says what they read. Other names that
+    models share are changed.
+    """
+    if len(paths) > 1:
+        from ..loading.model import load
+        from ..surgery.joining import merge_models
+
+        models = [load(path) for path in paths]
+        model = merge_models(models, output, connect=_connections(models, connect), force=force)
+        ends = f"{count(len(model.graph.reads), 'input')}, {count(len(model.graph.writes), 'output')}"
+        say(f"wrote {output}: {count(len(model.graph.nodes), 'node')}, {ends}")
+        return
+    if connect:
+        raise UsageError("--connect joins two models or more", hint="name them: graphcut merge a.onnx b.onnx")
     from ..loading.fingerprint import graph_digest
     from ..surgery.merging import merge as merged
 
-    cascade = open_(cascade_path)
+    cascade = open_(paths[0])
     model = merged(cascade, output, force=force)
     is_original = graph_digest(model.proto) == cascade.manifest.source.graph
     say(f"wrote {output}: its graph equals that of the original model" if is_original else f"wrote {output}")
+
+
+def _connections(models: Sequence[Model], texts: Texts) -> dict[tuple[int, str], tuple[int, str]] | None:
+    """What inputs read, by the index of a model and a name; None if nothing is said."""
+    if texts is None:
+        return None
+    ends: dict[str, tuple[int, str]] = {}
+    for i, model in enumerate(models):
+        for name in (*model.graph.reads, *model.graph.writes):
+            for label in (model.path.name.removesuffix(".onnx"), str(i + 1)):
+                ends.setdefault(f"{label}.{name}", (i, name))
+    found: dict[tuple[int, str], tuple[int, str]] = {}
+    for text in texts:
+        signs = [at for at, sign in enumerate(text) if sign == "="]  # names may have this sign, too
+        at = next((at for at in signs if text[:at] in ends and text[at + 1 :] in ends), None)
+        if at is None:
+            raise UsageError(f"--connect {text} names no output and input of the models", hint=_EXAMPLE)
+        found[ends[text[at + 1 :]]] = ends[text[:at]]
+    return found

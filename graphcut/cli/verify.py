@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +20,23 @@ if TYPE_CHECKING:
     from ..loading.model import Model
 
 
+@dataclass(frozen=True)
+class AgainstOptions:
+    """Options of a comparison of two models."""
+
+    against: Annotated[
+        Path | None, Option(metavar="FILE", help="Compare two models: find the first tensor that differs.")
+    ] = None
+    tolerance: Annotated[
+        float, Option(metavar="F", min=0, help="What --against allows, as a fraction of a tensor's largest value.")
+    ] = 0.0
+    provider: Annotated[str | None, Option(metavar="NAME", help="Execution provider of the model of --against.")] = None
+
+
 def verify(
-    cascade_path: Annotated[Path, Argument(metavar="DIR", help="A cascade, or a sharded model.")],
+    cascade_path: Annotated[Path, Argument(metavar="DIR", help="A cascade, a sharded model; any for --against.")],
     original: OriginalOptions,
+    other: AgainstOptions,
     inputs: Inputs = None,
     optimized: Annotated[bool, Option("--optimized", help="Compare with graph optimizations on.")] = False,
     structural: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
@@ -30,8 +46,17 @@ def verify(
     """Verify that a cascade or a sharded model equals its model.
 
     Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed. --files needs no
-    model: it compares parts and weights with the digests in the manifest.
+    model: it compares parts and weights with the digests in the manifest. --against compares two models where they have
+    tensors of the same name; with --optimized the second one runs with graph optimizations.
     """
+    if other != AgainstOptions():
+        if structural or files_only or original.model or other.against is None:
+            raise UsageError(
+                "--against FILE compares two models",
+                hint="with --tolerance, --provider, --optimized, --inputs, --dim, --seed and --json",
+            )
+        _compare(cascade_path, other, original, inputs, optimized=optimized, as_json=as_json)
+        return
     if files_only:
         if inputs or optimized or structural or original != OriginalOptions():
             raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
@@ -40,7 +65,6 @@ def verify(
     from ..drawing.json_records import verification_record
     from ..drawing.path_kinds import kind_of
     from ..drawing.terminal.verification import draw_verification
-    from ..inputs.input_files import read_inputs
     from ..verifying.verification import verify as verified
 
     cascade: Cascade | Model
@@ -51,8 +75,7 @@ def verify(
     else:
         cascade = opened
         source = original.load(opened, given={})  # what the manifest says is to be verified
-    files = [file for file in inputs or () if not is_random(file)]
-    feeds = [read_inputs(file, source.graph.reads, tensors=source.tensors) for file in files]
+    feeds = _read(inputs, source)
     seed = original.seed
     report = verified(source, cascade, inputs=feeds, seed=seed, optimized=optimized, structural_only=structural)
     if as_json:
@@ -60,6 +83,46 @@ def verify(
     else:
         print_(lambda console: draw_verification(report, cascade, console))
     if not report:
+        raise typer.Exit(1)
+
+
+def _read(inputs: Sequence[Path] | None, model: Model) -> list[dict[str, object]]:
+    """The inputs in files; none for `random`, since inputs are then generated."""
+    from ..inputs.input_files import read_inputs
+
+    files = [file for file in inputs or () if not is_random(file)]
+    return [read_inputs(file, model.graph.reads, tensors=model.tensors) for file in files]
+
+
+def _compare(
+    path: Path,
+    other: AgainstOptions,
+    original: OriginalOptions,
+    inputs: Sequence[Path] | None,
+    *,
+    optimized: bool,
+    as_json: bool,
+) -> None:
+    from ..drawing.json_records import model_comparison_record
+    from ..drawing.terminal.verification import draw_model_comparison
+    from ..verifying.numerical import EXACT
+    from ..verifying.two_models import compare_models
+
+    model = load(path, original.dim)
+    config = replace(EXACT, optimize="all" if optimized else "none", provider=other.provider)
+    found = compare_models(
+        model,
+        other.against or path,
+        inputs=_read(inputs, model),
+        seed=original.seed,
+        tolerance=other.tolerance,
+        config=config,
+    )
+    if as_json:
+        print_json(model_comparison_record(found))
+    else:
+        print_(lambda console: draw_model_comparison(found, console))
+    if not found:
         raise typer.Exit(1)
 
 

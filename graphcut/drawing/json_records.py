@@ -31,6 +31,7 @@ from .changes.record import Changes
 if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..surgery.sharding.sharding import Sharding
     from ..verifying.files import FileVerification
+    from ..verifying.two_models import ModelComparison
     from ..verifying.verification import Verification
 
 
@@ -50,7 +51,7 @@ def schema_types() -> dict[str, type[msgspec.Struct]]:
     """The type of each document, by the name under its key `schema`."""
     from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
 
-    verified = (VerificationRecord, FileVerificationRecord)
+    verified = (VerificationRecord, FileVerificationRecord, ModelComparisonRecord)
     types = (
         AnalysisRecord,
         PlanRecord,
@@ -301,7 +302,7 @@ class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedTensorRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor of a run, in the model and in the cascade."""
+    """A tensor of a run, in the model and in the cascade, or in two models."""
 
     tensor: str  #: its name.
     part: int  #: index of the part that computes it.
@@ -332,6 +333,23 @@ class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="s
 def verification_record(verification: Verification) -> VerificationRecord:
     """The document of a verification."""
     return msgspec.convert(verification, VerificationRecord, from_attributes=True)
+
+
+class ModelComparisonRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.comparison/1"):
+    """Two models compared with each other."""
+
+    same: bool  #: whether all outputs agree.
+    common: int  #: number of tensors that both models compute under the same name.
+    runs: int  #: how often each model was run to compare tensors.
+    outputs: tuple[ComparedTensorRecord, ...]  #: the outputs.
+    first: ComparedTensorRecord | None  #: the first tensor that differs; null if no output does.
+    node: str  #: the node of the model that computes it; empty if there is none.
+    sources: tuple[str, ...]  #: the tensors that it is computed from, which agree.
+
+
+def model_comparison_record(comparison: ModelComparison) -> ModelComparisonRecord:
+    """The document of a comparison of two models."""
+    return msgspec.convert(comparison, ModelComparisonRecord, from_attributes=True)
 
 
 class FileVerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.files/1"):

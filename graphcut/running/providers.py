@@ -38,12 +38,17 @@ def entries(texts: Sequence[str]) -> dict[str, str]:
 
 
 def open_session(
-    file: Path, options: ort.SessionOptions, provider: str, provider_options: Mapping[str, str], *, may_fall_back: bool
+    file: Path | bytes,
+    options: ort.SessionOptions,
+    provider: str,
+    provider_options: Mapping[str, str],
+    *,
+    may_fall_back: bool,
 ) -> tuple[ort.InferenceSession, NodesByProvider]:
     """A session of a model with a provider and, for the nodes that it does not take, the CPU.
 
     Args:
-        file: the model.
+        file: the model, or its bytes.
         options: options of the session. Those for the provider are added.
         provider: its name.
         provider_options: its options.
@@ -56,13 +61,15 @@ def open_session(
         RunError: the provider is missing or can't be started, and `may_fall_back` is false.
     """
     if provider == CPU:
-        return ort.InferenceSession(os.fspath(file), options, providers=[(CPU, dict(provider_options))]), {}
+        return ort.InferenceSession(
+            os.fspath(file), options, providers=[(CPU, dict(provider_options))], enable_fallback=0
+        ), {}
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     session, problem = _session_on(file, options, provider, dict(provider_options))
     if session is None and not may_fall_back:
         known = ", ".join(ort.get_available_providers())
         raise RunError(
-            f"{file.name} is to run with {provider}: {problem}",
+            f"{file.name if isinstance(file, Path) else 'the model'} is to run with {provider}: {problem}",
             hint=f"this ONNX Runtime has {known}; choose one with --provider, or accept the CPU with --allow-fallback",
         )
     session = session or ort.InferenceSession(os.fspath(file), options, providers=[CPU])
@@ -70,7 +77,7 @@ def open_session(
 
 
 def _session_on(
-    file: Path, options: ort.SessionOptions, provider: str, provider_options: dict[str, str]
+    file: Path | bytes, options: ort.SessionOptions, provider: str, provider_options: dict[str, str]
 ) -> tuple[ort.InferenceSession | None, str]:
     """A session with a provider; or None, and why there is none. ONNX Runtime itself would silently take the CPU."""
     providers = None

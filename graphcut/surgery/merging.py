@@ -12,7 +12,15 @@ from ..loading.fingerprint import head_of
 from ..loading.model import Model, load, range_in
 from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import function_key, is_external, tensors_in
-from .model_files import INLINE_BYTES, check_targets, data_file, files_of, place_values, write_model
+from .model_files import (
+    INLINE_BYTES,
+    check_targets,
+    data_file,
+    files_of,
+    make_locations_unique,
+    place_values,
+    write_model,
+)
 
 
 def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> Model:
@@ -33,24 +41,13 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
     cascade, output = open_cascade(cascade), Path(output)
     parts = [_load(cascade.file(part)) for part in cascade.parts]
     check_targets(output, [file for part in parts for file in files_of(part)], force=force)
-    data = _unique_locations(parts)
-    merged = _merged(cascade, [part.proto for part in parts])
+    protos = [part.proto for part in parts]
+    data = make_locations_unique(protos, [part.data for part in parts])
+    merged = _merged(cascade, protos)
     pieces = [(tensor, range_in(data, tensor)) for tensor in tensors_in(merged) if is_external(tensor)]
     layout = place_values(pieces, data_file(output).name, inline_bytes=INLINE_BYTES)
     write_model(output, merged, layout, force=force)
     return load(output)
-
-
-def _unique_locations(parts: Sequence[Model]) -> dict[str, tuple[Path, int]]:
-    """The data files of all parts. Changes the locations in the parts' messages so that they are unique."""
-    data = {}
-    for i, part in enumerate(parts):
-        data.update({f"{i}/{location}": file for location, file in part.data.items()})
-        for tensor in tensors_in(part.proto):
-            for entry in tensor.external_data if is_external(tensor) else ():
-                if entry.key == "location":
-                    entry.value = f"{i}/{entry.value}"
-    return data
 
 
 def _load(file: Path) -> Model:

@@ -1,6 +1,6 @@
 """One model written to a file: its weights go into the file, into `OUTPUT.data`, or stay where they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -19,6 +19,7 @@ from ..loading.external_data import (
     write_data,
 )
 from ..loading.model import Model
+from ..loading.subgraphs import is_external, tensors_in
 from ..loading.wire_format import large_bytes
 
 INLINE_BYTES: Final = 64 << 20
@@ -63,7 +64,7 @@ def check_sharing(model: Model, folder: Path) -> None:
         raise UsageError("the model was given in memory, so it has no weights to share", hint="copy the weights")
     if folder.resolve() != home:
         raise UsageError(f"a model that shares weights must be in the folder of {model.path.name}", hint=hint)
-    for file in files_of(model):
+    for file, _ in model.data.values():
         if not file.resolve().is_relative_to(home):
             raise UsageError(f"the weights in {file} are behind a symbolic link, so they can't be shared", hint=hint)
 
@@ -71,6 +72,19 @@ def check_sharing(model: Model, folder: Path) -> None:
 def files_of(model: Model) -> list[Path]:
     """The files of a model: its own, and those with its weights."""
     return [model.path, *(file for file, _ in model.data.values())]
+
+
+def make_locations_unique(
+    models: Sequence[ModelProto], data: Sequence[Mapping[str, tuple[Path, int]]]
+) -> dict[str, tuple[Path, int]]:
+    """The data files of all models, by locations that are unique. Changes the locations in the messages."""
+    found = {f"{i}/{location}": file for i, files in enumerate(data) for location, file in files.items()}
+    for i, model in enumerate(models):
+        for tensor in filter(is_external, tensors_in(model)):
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = f"{i}/{entry.value}"
+    return found
 
 
 def place_values(pieces: Pieces, name: str, *, home: Path | None = None, inline_bytes: int = -1) -> FileLayout:

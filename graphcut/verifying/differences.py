@@ -20,7 +20,7 @@ _FLOAT_KINDS: Final = "fcV"
 
 
 def flatten(value: Value, tensor: Tensor) -> list[Any]:
-    """The arrays, keys and lengths that a value consists of, in a fixed order; a large array in chunks, after its type.
+    """The arrays, keys and lengths that a value consists of, in a fixed order; a large one in chunks, after its shape.
 
     Arrays are views: `value` must live as long as they do. A float in a map is an array of one number. An array of a
     type that numpy lacks (bfloat16, 8-bit floats) is of a type of ml_dtypes, which onnx depends on.
@@ -41,7 +41,7 @@ def flatten(value: Value, tensor: Tensor) -> list[Any]:
     if not isinstance(plain, np.ndarray) or plain.size <= _CHUNK_ELEMENTS:
         return [plain]
     chunks = (plain.reshape(-1)[i : i + _CHUNK_ELEMENTS] for i in range(0, plain.size, _CHUNK_ELEMENTS))
-    return [f"{plain.dtype}{plain.shape}", *chunks]
+    return [plain.shape, *chunks]
 
 
 def _view(value: ort.OrtValue, tensor: Tensor) -> Array:
@@ -77,6 +77,11 @@ def _is_identical(a: object, b: object) -> bool:
     for part in ("real", "imag"):
         same_number &= np.signbit(getattr(left, part)) == np.signbit(getattr(right, part))
     return bool(np.all(same_number | (np.isnan(left) & np.isnan(right))))
+
+
+def widened(items: Sequence[Any]) -> list[Any]:
+    """A flattened value with its floats in a type that holds those of other types exactly."""
+    return [_widened(item) if is_float(item) else item for item in items]
 
 
 def _widened(array: Array) -> Array:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from sys import float_info
 from typing import Final
 
-import onnxruntime as ort
 from onnx import ModelProto, ValueInfoProto
 
 from ..core.errors import RunError
@@ -18,9 +17,10 @@ from ..core.manifest import Cascade
 from ..core.wiring import Tensor
 from ..loading.model import Model
 from ..running.in_process.sequential import run_sequentially
+from ..running.providers import CPU, open_session
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, session_options
 from ..running.values import Value, copied, is_numeric_tensor, to_array, to_value
-from .differences import are_identical, difference, flatten, is_float, largest
+from .differences import are_identical, difference, flatten, is_float, largest, widened
 
 HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
 """Allowed differences of a model that computes in half precision, as fractions of the tensor's largest value."""
@@ -70,9 +70,8 @@ def run_whole(
     options.add_session_config_entry(*external_weights_entry(model.path.parent))
     tensors = model.tensors
     try:
-        session = ort.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        provider = config.provider or CPU
+        session, _ = open_session(proto.SerializeToString(), options, provider, config.options, may_fall_back=False)
         values = {name: to_value(value, tensors[name]) for name, value in feeds.items()}
         if all(is_numeric_tensor(tensors[name]) for name in (*values, *wanted)):
             return dict(zip(wanted, session.run_with_ort_values(list(wanted), values), strict=True))
@@ -121,7 +120,13 @@ def compare(
 
 
 def compare_tensor(
-    tensor: Tensor, whole: Value, value: Value, fraction: float, unoptimized: Value | None
+    tensor: Tensor,
+    whole: Value,
+    value: Value,
+    fraction: float,
+    unoptimized: Value | None,
+    *,
+    other: Tensor | None = None,
 ) -> TensorComparison:
     """The comparison of an output.
 
@@ -131,8 +136,11 @@ def compare_tensor(
         value: its value in what is compared with it.
         fraction: the allowed difference as a fraction of the largest value.
         unoptimized: its value in the model without optimizations, if these are on; None if they are off.
+        other: its type in what is compared with the model, if that may be another one.
     """
-    expected, actual = flatten(whole, tensor), flatten(value, tensor)
+    expected, actual = flatten(whole, tensor), flatten(value, other or tensor)
+    if other is not None and other.dtype != tensor.dtype:
+        expected, actual = widened(expected), widened(actual)
     top = largest(expected)
     is_exact = not any(map(is_float, expected))  # integers, booleans and strings have no rounding to allow for
     allowed = 0.0 if is_exact else top * fraction

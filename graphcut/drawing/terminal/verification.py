@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # these load ONNX Runtime
     from ...loading.model import Model
     from ...verifying.files import FileVerification
     from ...verifying.numerical import TensorComparison
+    from ...verifying.two_models import ModelComparison
     from ...verifying.verification import Verification
 
 
@@ -45,6 +46,14 @@ def draw_verification(verification: Verification, cascade: Cascade | Model, cons
     if verification.reason:
         lines.append(screen.text(f"  {verification.reason}", "dim"))
     return Group(*lines)
+
+
+def draw_model_comparison(comparison: ModelComparison, console: Console) -> RenderableType:
+    """The answer in the first line, then what was compared, and where the models begin to differ."""
+    screen = screen_on(console)
+    sign, style = (screen.glyphs.yes, "bold green") if comparison else (screen.glyphs.no, "bold red")
+    answer, *lines = str(comparison).split("\n")
+    return Group(Text(f"{sign} {answer}", style), *(screen.text(f"  {line}") for line in lines))
 
 
 def draw_file_verification(verification: FileVerification, console: Console) -> RenderableType:

@@ -1,0 +1,307 @@
+"""`merge_models`: one model from several, with outputs of some connected to inputs of others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+from google.protobuf.message import Message
+from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, ValueInfoProto
+
+from ..core.errors import ModelError, UsageError, did_you_mean
+from ..loading.fingerprint import head_of
+from ..loading.graph_reader import read_graph
+from ..loading.model import Model, ModelLike, load, range_in
+from ..loading.subgraphs import (
+    FIRST_IR_WITH_DEFAULTS,
+    FunctionKey,
+    callee_key,
+    domain,
+    function_key,
+    is_external,
+    nodes_within,
+    subgraphs,
+    tensors_in,
+)
+from .model_files import (
+    INLINE_BYTES,
+    check_targets,
+    data_file,
+    files_of,
+    make_locations_unique,
+    place_values,
+    write_model,
+)
+
+End = tuple[int, str]
+"""The index of a model, and one of its inputs or outputs."""
+
+
+def merge_models(
+    models: Sequence[ModelLike],
+    output: str | Path,
+    *,
+    connect: Mapping[End, End] | None = None,
+    force: bool = False,
+) -> Model:
+    """Write several models as one, and open it.
+
+    Its inputs are those of the models that are not connected, and its outputs those that are not connected. A tensor, a
+    node, a function or a symbol whose name an earlier model has is renamed: `x` of `b.onnx` becomes `b/x`. The symbols
+    of dimensions that are connected become one.
+
+    Args:
+        models: the models or their paths.
+        output: the .onnx file to write. Weights of more than 64 MiB are written to `OUTPUT.data`.
+        connect: for inputs of models the output, or input, of another model that they read. By default each input reads
+            the output of that name in another model, or else the input of that name in an earlier one.
+        force: overwrite an existing file.
+
+    Raises:
+        UsageError: there is no such input or output, their types contradict each other, nothing is connected, or
+            `output` exists.
+        ModelError: the connections form a cycle, or the models import different versions of an operator set.
+        GraphcutError: writing failed.
+    """
+    opened, output = [load(model) for model in models], Path(output)
+    sources = _by_name(opened) if connect is None else connect
+    _check_versions(opened)
+    _check(opened, sources)
+    check_targets(output, [file for model in opened for file in files_of(model)], force=force)
+    protos = [_copy(model.proto) for model in opened]
+    data = make_locations_unique(protos, [model.data for model in opened])
+    joined = _Joining(opened, protos, sources).joined()
+    pieces = [(tensor, range_in(data, tensor)) for tensor in tensors_in(joined) if is_external(tensor)]
+    layout = place_values(pieces, data_file(output).name, inline_bytes=INLINE_BYTES)
+    write_model(output, joined, layout, force=force)
+    return load(output)
+
+
+def _copy(proto: ModelProto) -> ModelProto:
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def _by_name(models: Sequence[Model]) -> dict[End, End]:
+    found: dict[End, End] = {}
+    for i, model in enumerate(models):
+        others = [*range(i - 1, -1, -1), *range(i + 1, len(models))]
+        for name in model.graph.reads:
+            ends = [j for j in others if name in models[j].graph.writes]
+            ends += [j for j in range(i) if name in models[j].graph.reads]
+            if ends:
+                found[i, name] = ends[0], name
+    if not found:
+        raise UsageError(
+            "no output of a model has the name of an input of another one",
+            hint="say what is connected: --connect A.OUTPUT=B.INPUT",
+        )
+    return found
+
+
+def _check_versions(models: Sequence[Model]) -> None:
+    versions: dict[str, int] = {}
+    for opset in (opset for model in models for opset in model.proto.opset_import):
+        known = versions.setdefault(domain(opset.domain), opset.version)
+        if known != opset.version:
+            raise ModelError(
+                f"a model imports version {known} of the operator set {opset.domain or 'ai.onnx'}, and another one "
+                f"version {opset.version}",
+                hint="convert one of them with onnx.version_converter first",
+            )
+
+
+def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
+    for (i, name), (j, source) in connect.items():
+        for model, end, known in (
+            (models[i], name, models[i].graph.reads),
+            (models[j], source, (*models[j].graph.writes, *models[j].graph.reads)),
+        ):
+            if end not in known:
+                hint = f"{did_you_mean(end, known)}it has {', '.join(known)}"
+                raise UsageError(f"{model.path.name} has nothing called {end!r} to be connected", hint=hint)
+        if (j, source) in connect:
+            raise UsageError(
+                f"{name!r} would read {source!r}, an input that is connected itself", hint="use its output"
+            )
+        read, written = models[i].tensors[name], models[j].tensors[source]
+        pairs = [*zip(read.shape or (), written.shape or (), strict=False)]
+        is_rank_open = read.shape is None or written.shape is None or len(read.shape) == len(written.shape)
+        is_open = is_rank_open and not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+        if read.dtype != written.dtype or not is_open:
+            places = models[i].path.name, models[j].path.name
+            raise UsageError(
+                f"{name!r} of {places[0]} is {read}, and {source!r} of {places[1]} is {written}",
+                hint="connect tensors of one type",
+            )
+
+
+class _Joining:
+    """The messages of models, changed so that they have no name in common but those that are connected."""
+
+    def __init__(self, models: Sequence[Model], protos: Sequence[ModelProto], sources: Mapping[End, End]) -> None:
+        self._models = models
+        self._labels = [model.path.name.removesuffix(".onnx") for model in models]
+        self._protos, self._sources = protos, sources
+        self._identities: list[NodeProto] = []
+
+    def joined(self) -> ModelProto:
+        self._rename_functions()
+        self._rename_tensors()
+        self._rename_nodes()
+        self._rename_symbols()
+        return self._together()
+
+    def _fresh(self, i: int, name: str, taken: AbstractSet[str], sign: str = "/") -> str:
+        """A name that is not taken: the same with the label of its model."""
+        fresh = f"{self._labels[i]}{sign}{name}"
+        while fresh in taken:
+            fresh += "'"
+        return fresh
+
+    def _renamed(self, own: Sequence[AbstractSet[str]]) -> list[dict[str, str]]:
+        """For each model new names for those of `own` that an earlier one has."""
+        used, found = set[str](), list[dict[str, str]]()
+        everything = {name for names in own for name in names}
+        for i, names in enumerate(own):
+            found.append({name: self._fresh(i, name, everything | used) for name in sorted(names & used)})
+            used |= (names - found[-1].keys()) | set(found[-1].values())
+        return found
+
+    def _rename_functions(self) -> None:
+        """Equal ones, too: the functions that they call may differ."""
+        keys = [{function_key(function) for function in proto.functions} for proto in self._protos]
+        names, known = {key[1] for own in keys for key in own}, set[FunctionKey]()
+        for i, proto in enumerate(self._protos):
+            new = {key: self._fresh(i, key[1], names, "_") for key in sorted(keys[i] & known)}
+            known |= keys[i]
+            for node in nodes_within((*proto.graph.node, *(node for one in proto.functions for node in one.node))):
+                node.op_type = new.get(callee_key(node), node.op_type)
+            for function in proto.functions:
+                function.name = new.get(function_key(function), function.name)
+
+    def _rename_tensors(self) -> None:
+        connected: list[set[str]] = [set() for _ in self._protos]
+        for i, name in self._sources:
+            connected[i].add(name)
+        renamed = self._renamed([_names_in(p.graph) - connected[i] for i, p in enumerate(self._protos)])
+        for i, proto in enumerate(self._protos):
+            taken = {new for names in renamed for new in names.values()}
+            taken.update(name for p in self._protos for name in _names_in(p.graph))
+            readers: dict[str, str] = {}
+            for name in sorted(connected[i]):
+                j, source = self._sources[i, name]
+                written = renamed[j].get(source, source)
+                if written in readers.values():  # one name for both could be hidden by that of a subgraph
+                    readers[name] = self._fresh(i, name, taken)
+                    self._identities.append(NodeProto(op_type="Identity", input=[written], output=[readers[name]]))
+                else:
+                    readers[name] = written
+            for field in ("input", "initializer"):
+                kept = [one for one in getattr(_copy(proto).graph, field) if one.name not in connected[i]]
+                proto.graph.ClearField(field)
+                getattr(proto.graph, field).extend(kept)
+            _rename_in(proto.graph, {**renamed[i], **readers})
+
+    def _rename_nodes(self) -> None:
+        own = [{node.name for node in proto.graph.node} - {""} for proto in self._protos]
+        for proto, names in zip(self._protos, self._renamed(own), strict=True):
+            for node in proto.graph.node:
+                node.name = names.get(node.name, node.name)
+
+    def _rename_symbols(self) -> None:
+        """One name for the dimensions of a connection, and different ones for all others."""
+        own = [{dim.dim_param for dim in _dims_in(proto.graph)} - {""} for proto in self._protos]
+        used = set[str]()
+        found: list[dict[str, str]] = []
+        for i, proto in enumerate(self._protos):
+            names: dict[str, str] = {}
+            for (reader, name), (j, source) in self._sources.items():
+                ends = (self._models[i].tensors[name], self._models[j].tensors[source]) if j < reader == i else ()
+                for a, b in zip(*(end.shape or () for end in ends), strict=False):
+                    if isinstance(a, str) and isinstance(b, str):
+                        names.setdefault(a, found[j].get(b, b))
+            taken = used.union(*own)
+            names |= {name: self._fresh(i, name, taken) for name in sorted((own[i] & used) - names.keys())}
+            used |= {names.get(name, name) for name in own[i]}
+            found.append(names)
+            for dim in _dims_in(proto.graph):
+                if dim.dim_param in names:
+                    dim.dim_param = names[dim.dim_param]
+
+    def _together(self) -> ModelProto:
+        made = head_of(self._protos[0])
+        made.ir_version = max(proto.ir_version for proto in self._protos)
+        opsets = {domain(one.domain): one for proto in self._protos for one in proto.opset_import}
+        metadata = {one.key: one for proto in reversed(self._protos) for one in proto.metadata_props}
+        functions = {function_key(function): function for proto in self._protos for function in proto.functions}
+        for field, messages in (("opset_import", opsets), ("metadata_props", metadata), ("functions", functions)):
+            made.ClearField(field)
+            getattr(made, field).extend(messages.values())
+        graph, outputs, inner = made.graph, dict[str, ValueInfoProto](), dict[str, ValueInfoProto]()
+        read = set(self._sources.values())
+        for i, (model, proto) in enumerate(zip(self._models, self._protos, strict=True)):
+            own = proto.graph
+            for field in ("node", "initializer", "sparse_initializer", "quantization_annotation"):
+                getattr(graph, field).extend(getattr(own, field))
+            # In IR 3 every initializer is an input as well.
+            is_old = proto.ir_version < FIRST_IR_WITH_DEFAULTS <= made.ir_version
+            fixed = {tensor.name for tensor in own.initializer} if is_old else set()
+            graph.input.extend(value for value in own.input if value.name not in fixed)
+            inner.update((value.name, value) for value in own.value_info)
+            for name, value in zip(model.graph.writes, own.output, strict=True):
+                (inner if (i, name) in read else outputs)[value.name] = value
+        graph.node.extend(self._identities)
+        graph.output.extend(outputs.values())
+        given = {value.name for value in graph.input}
+        graph.value_info.extend(value for name, value in inner.items() if name not in {*outputs, *given})
+        read_graph(made, functions)  # sorts the nodes
+        return made
+
+
+def _graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph, and the subgraphs in it at any depth."""
+    yield graph
+    for node in nodes_within(graph.node):
+        yield from subgraphs(node)
+
+
+def _names_in(graph: GraphProto) -> set[str]:
+    """The names of tensors in a graph, at any depth."""
+    found = {""}
+    for one in _graphs_in(graph):
+        found.update(value.name for field in (one.input, one.output, one.initializer) for value in field)
+        found.update(sparse.values.name for sparse in one.sparse_initializer)
+        found.update(name for node in one.node for name in (*node.input, *node.output))
+    return found - {""}
+
+
+def _rename_in(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors at any depth. As all of one name change alike, each name still means the same tensor."""
+    for one in _graphs_in(graph):
+        for field in (one.input, one.output, one.initializer, one.value_info):
+            for value in field:
+                value.name = names.get(value.name, value.name)
+        for sparse in one.sparse_initializer:
+            sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+        for node in one.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+            node.output[:] = [names.get(name, name) for name in node.output]
+        for note in one.quantization_annotation:
+            note.tensor_name = names.get(note.tensor_name, note.tensor_name)
+            for entry in note.quant_parameter_tensor_names:
+                entry.value = names.get(entry.value, entry.value)
+
+
+def _dims_in(message: Message) -> Iterator[TensorShapeProto.Dimension]:
+    """The dimensions in the types of a graph, at any depth, or in a part of such a type."""
+    if isinstance(message, TensorShapeProto.Dimension):
+        yield message
+    elif isinstance(message, GraphProto):
+        for one in _graphs_in(message):
+            for value in (*one.input, *one.output, *one.value_info):
+                yield from _dims_in(value.type)
+    else:
+        for _, value in message.ListFields():
+            for inner in (value,) if isinstance(value, Message) else value if not isinstance(value, str | int) else ():
+                yield from _dims_in(inner)

@@ -1,0 +1,155 @@
+"""`merge_models`: several models as one, which computes what they compute one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import graphcut
+from graphcut import Into, Model, ModelError, UsageError, demos
+from graphcut.verifying.numerical import EXACT, compare_tensor, run_whole
+
+from conftest import floats, model_of
+from hazards import HAZARDS
+
+TWO = np.array([1.5, -2], np.float32)
+
+
+def ran(path: Path, feeds: Mapping[str, Any]) -> dict[str, list[float]]:
+    session = ort.InferenceSession(path)
+    names = [one.name for one in session.get_outputs()]
+    return {name: value.tolist() for name, value in zip(names, session.run(names, dict(feeds)), strict=True)}
+
+
+def saved(folder: Path, **models: ModelProto) -> list[Path]:
+    for name, model in models.items():
+        onnx.save(model, folder / f"{name}.onnx")
+    return [folder / f"{name}.onnx" for name in models]
+
+
+def scaled(factor: float, *, opset: int = 17) -> ModelProto:
+    """y = x * factor, with names that all such models share."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["t"], name="n"), helper.make_node("Neg", ["t"], ["y"], name="m")]
+    weight = numpy_helper.from_array(np.array([factor], np.float32), "w")
+    return model_of(nodes, [floats("x", "batch")], [floats("y", "batch")], [weight], opset=opset)
+
+
+def test_clashing_names_are_renamed_and_one_symbol_stays(tmp_path: Path) -> None:
+    a, b = saved(tmp_path, a=scaled(2), b=scaled(3))
+    made = graphcut.merge_models([a, b], tmp_path / "ab.onnx", connect={(1, "x"): (0, "y")})
+    onnx.checker.check_model(str(made.path), full_check=True)
+    assert (made.graph.reads, made.graph.writes) == (("x",), ("b/y",))
+    assert [node.name for node in made.graph.nodes] == ["n", "m", "b/n", "b/m"]
+    assert made.symbols == ("batch",)
+    assert {made.tensors[name].shape for name in made.tensors} == {("batch",)}
+    assert ran(made.path, {"x": TWO}) == {"b/y": (TWO * 6).tolist()}
+
+
+def test_what_is_not_connected_keeps_its_own_symbol(tmp_path: Path) -> None:
+    """Otherwise ONNX Runtime would take both for one size, and reuse memory of the wrong size."""
+    a, b = saved(tmp_path, a=scaled(2), b=scaled(3))
+    made = graphcut.merge_models([a, b], tmp_path / "ab.onnx", connect={})
+    assert (made.graph.reads, made.symbols) == (("x", "b/x"), ("batch", "b/batch"))
+    found = ran(made.path, {"x": TWO, "b/x": np.ones(3, np.float32)})
+    assert found == {"y": (TWO * -2).tolist(), "b/y": [-3.0] * 3}
+
+
+def test_models_are_connected_in_any_order_and_both_ways(tmp_path: Path) -> None:
+    """b reads y0 of a, and a reads z of b."""
+    one = [helper.make_node("Neg", ["x"], ["y0"]), helper.make_node("Abs", ["back"], ["y1"])]
+    a = model_of(one, [floats("x", 2), floats("back", 2)], [floats("y0", 2), floats("y1", 2)])
+    b = model_of([helper.make_node("Add", ["p", "p"], ["z"])], [floats("p", 2)], [floats("z", 2)])
+    paths = saved(tmp_path, a=a, b=b)
+    connect = {(1, "p"): (0, "y0"), (0, "back"): (1, "z")}
+    made = graphcut.merge_models(paths, tmp_path / "ab.onnx", connect=connect)
+    onnx.checker.check_model(str(made.path))
+    assert ran(made.path, {"x": TWO}) == {"y1": [3.0, 4.0]}
+    with pytest.raises(ModelError, match="cycle"):
+        graphcut.merge_models(paths, tmp_path / "x.onnx", connect={(1, "p"): (0, "y1"), (0, "back"): (1, "z")})
+
+
+def test_two_inputs_of_a_model_read_one_output(tmp_path: Path) -> None:
+    b = model_of([helper.make_node("Add", ["p", "q"], ["out"])], [floats("p", 2), floats("q", 2)], [floats("out", 2)])
+    paths = saved(tmp_path, a=scaled(2), b=b)
+    made = graphcut.merge_models(paths, tmp_path / "ab.onnx", connect={(1, "p"): (0, "y"), (1, "q"): (0, "y")})
+    assert ran(made.path, {"x": TWO}) == {"out": (-4 * TWO).tolist()}
+
+
+def with_functions(inner: str) -> ModelProto:
+    """y = F(x), and F calls G: of two such models the texts of F are equal."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    model = model_of([helper.make_node("F", ["x"], ["y"], domain="own")], [floats("x", 2)], [floats("y", 2)])
+    model.opset_import.append(opsets[1])
+    for name, op, place in (("F", "G", "own"), ("G", inner, "")):
+        node = helper.make_node(op, ["p"], ["q"], domain=place)
+        model.functions.append(helper.make_function("own", name, ["p"], ["q"], [node], opsets))
+    return model
+
+
+def test_functions_of_one_name_are_renamed_also_if_only_those_that_they_call_differ(tmp_path: Path) -> None:
+    paths = saved(tmp_path, a=with_functions("Neg"), b=with_functions("Abs"))
+    made = graphcut.merge_models(paths, tmp_path / "ab.onnx", connect={(1, "x"): (0, "y")})
+    assert [key[1] for key in made.functions] == ["F", "G", "b_F", "b_G"]
+    assert ran(made.path, {"x": TWO}) == {"b/y": [1.5, 2.0]}
+
+
+def test_different_operator_sets_are_refused(tmp_path: Path) -> None:
+    paths = saved(tmp_path, a=scaled(2, opset=14), b=scaled(3, opset=17))
+    with pytest.raises(ModelError, match=r"version 14 of the operator set ai\.onnx, and another one version 17"):
+        graphcut.merge_models(paths, tmp_path / "ab.onnx", connect={(1, "x"): (0, "y")})
+
+
+def test_connections_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    wide = model_of([helper.make_node("Neg", ["x"], ["z"])], [floats("x", 3)], [floats("z", 3)])
+    four = model_of([helper.make_node("Neg", ["x"], ["z"])], [floats("x", 4)], [floats("z", 4)])
+    a, b = saved(tmp_path, a=wide, b=four)
+    output = tmp_path / "ab.onnx"
+    with pytest.raises(UsageError, match=r"'x' of b.onnx is float32\[4\], and 'z' of a.onnx is float32\[3\]"):
+        graphcut.merge_models([a, b], output, connect={(1, "x"): (0, "z")})
+    with pytest.raises(UsageError, match=r"a.onnx has nothing called 'zz' to be connected") as caught:
+        graphcut.merge_models([a, b], output, connect={(1, "x"): (0, "zz")})
+    assert caught.value.hint == "did you mean 'z'? it has z, x"
+    with pytest.raises(UsageError, match="'x' would read 'x', an input that is connected itself"):
+        graphcut.merge_models([a, b], output, connect={(1, "x"): (1, "x")})
+
+
+RUNNING = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and hazard.runs}
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_each_hazard_is_joined_with_itself_and_both_compute_what_they_did(name: str, tmp_path: Path) -> None:
+    """All names clash, at every depth."""
+    model = graphcut.load(RUNNING[name].write(tmp_path))
+    if any(node.is_stateful for node in model.graph.nodes):
+        pytest.skip("random")
+    made = graphcut.merge_models([model, model], tmp_path / "twice.onnx", connect={})
+    feeds = RUNNING[name].feeds
+    twins = dict(zip(made.graph.reads[len(model.graph.reads) :], model.graph.reads, strict=True))
+    found = run_whole(
+        made, {**feeds, **{new: feeds[own] for new, own in twins.items()}}, made.graph.writes, config=EXACT
+    )
+    values = run_whole(model, feeds, model.graph.writes, config=EXACT)
+    half = len(model.graph.writes)
+    for names in (made.graph.writes[:half], made.graph.writes[half:]):
+        for new, own in zip(names, model.graph.writes, strict=True):
+            compared = compare_tensor(model.tensors[own], values[own], found[new], 0.0, None)
+            assert compared.is_identical
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_parts_are_joined_by_the_names_of_their_tensors(external: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """And the states and masks that several parts read are one input."""
+    demos.write("llm", tmp_path / "m.onnx", hidden=16, layers=2, heads=2, kv_heads=1, vocab=32, external=external)
+    model = graphcut.load(tmp_path / "m.onnx")
+    cascade = graphcut.split(model, Into(2), tmp_path / "parts")
+    made: Model = graphcut.merge_models([cascade.file(part) for part in cascade.parts], tmp_path / "again.onnx")
+    assert set(made.graph.reads) == set(model.graph.reads)
+    assert set(made.graph.writes) == set(model.graph.writes)
+    assert graphcut.compare_models(model, made)
