@@ -64,7 +64,7 @@ def compare_models(
     Outputs are compared first. If one differs, the first tensor that does is found by bisection: it differs, and each
     tensor that it is computed from agrees. In a graph with branches there can be several such tensors; it is one of
     those that an output that differs depends on. Tensors are compared where both models compute them under the same
-    name. Takes at most ceil(log2(n)) runs of each model after the first one, where n is the number of these tensors.
+    name. Takes one run of each model for each set of inputs, and then at most ceil(log2(n)) for n such tensors.
 
     Memory: the values of the tensors alive at one cut at a time. Weights stay on disk.
 
