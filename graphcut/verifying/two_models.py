@@ -66,7 +66,8 @@ def compare_models(
     those that an output that differs depends on. Tensors are compared where both models compute them under the same
     name. Takes one run of each model for each set of inputs, and then at most ceil(log2(n)) for n such tensors.
 
-    Memory: the values of the tensors alive at one cut at a time. Weights stay on disk.
+    Memory: the values of the tensors alive at one cut at a time. Weights are mapped from disk; ONNX Runtime holds those
+    that it converts, such as float16 on the CPU.
 
     Args:
         model: the model or its path. It runs on the CPU, without graph optimizations.
