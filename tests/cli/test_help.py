@@ -132,11 +132,15 @@ def strings_in(path: Path) -> Iterator[str]:
     )
 
 
+FLAGS_OF_OTHERS = {"ray_cluster": RAY_FLAGS, "olive": {"--config", "--package-config"}}
+"""Options of other commands that a file of the package names."""
+
+
 def test_messages_name_existing_options_and_commands(run: Run) -> None:
     flags = flags_of(run).union(*(flags_of(run, name) for name in COMMANDS))
     house = Path(graphcut.__file__).parent
     for path in house.rglob("*.py"):
         for text in strings_in(path):
-            known = flags | RAY_FLAGS if path.stem == "ray_cluster" else flags
+            known = flags | FLAGS_OF_OTHERS.get(path.stem, set())
             assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known, (path, text)
             assert set(re.findall(r"`graphcut ([a-z-]+)", text)) <= set(COMMANDS), (path, text)
