@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def bench_run(folder: Path, *, small: bool) -> None:
     cut = {n: graphcut.split(model, graphcut.plan(analysis, Into(n)), folder / f"parts{n}") for n in (4, 12)}
     for seq in (8, 64, 128):
         bench_latency(path, cut, feeds_of(model, seq), seq)
+    bench_ranks(model, folder)
     bench_contest(cut[4], feeds_of(model, 64))
     bench_memory(cut)
     whole_cut = {1: graphcut.split(model, graphcut.plan(analysis, Into(1)), folder / "parts1")}
@@ -105,10 +107,34 @@ def bench_load(folder: Path, *, small: bool) -> None:
         row(f"{one.title}: first answer, peak", f"{one.load_s:.2f} s, {one.peak_bytes / MIB:,.0f} MiB", "-")
 
 
-def whole(path: Path) -> Callable[[Feeds], Any]:
+def whole(path: Path, threads: int = 0) -> Callable[[Feeds], Any]:
     """The model that was cut, loaded. Its threads don't spin: they would take the cores from whoever comes next."""
-    session = ort.InferenceSession(path, session_options(SessionConfig()), providers=["CPUExecutionProvider"])
+    options = session_options(SessionConfig(threads=threads))
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda feed: session.run(None, dict(feed))
+
+
+def bench_ranks(model: graphcut.Model, folder: Path) -> None:
+    """One input on two ranks of one thread each; beside them the whole model with one thread and with two."""
+    with ExitStack() as stack:
+        ways = {f"whole, {count_of(threads, 'thread')}": whole(model.path, threads) for threads in (1, 2)}
+        for mode in ("exact", "sum"):
+            ranked = graphcut.split_by_rank(model, folder / mode, ranks=2, mode=mode)
+            for via in ("threads", "processes"):
+                pipeline = stack.enter_context(Pipeline(ranked, via=via, config=SessionConfig(threads=1)))
+                ways[f"2 ranks, {mode}, {via}"] = partial(on_ranks, pipeline, ranked)
+        for seq in (512, 64, 1):
+            for way, ratio in list(in_turn(ways, feeds_of(model, seq)).items())[1:]:
+                goal = "<= 0.65" if seq == 512 and "ranks" in way else "-"
+                row(f"{way}, {count_of(seq, 'token')}: latency, to one thread", f"{ratio:.2f}", goal)
+
+
+def on_ranks(pipeline: Pipeline, cascade: Cascade, feed: Feeds) -> Any:  # noqa: ANN401 - outputs by name
+    """One input with an empty cache, whose heads are divided among the ranks."""
+    reads = {name: cascade.tensors[name].shape or () for name in cascade.manifest.reads}
+    sizes = {name: [size if isinstance(size, int) else 0 for size in shape] for name, shape in reads.items()}
+    caches = {name: np.empty([1, *size[1:]], np.float32) for name, size in sizes.items() if name not in feed}
+    return pipeline.submit({**{name: feed[name] for name in reads if name in feed}, **caches}).result()
 
 
 def in_turn(ways: Mapping[str, Callable[[Feeds], Any]], feed: Feeds) -> dict[str, float]:
@@ -139,7 +165,7 @@ def bench_memory(cut: Mapping[int, Cascade]) -> None:
     """Memory above that of an idle process, parts loaded in turn, to what the fullest moment must have."""
     for number, cascade in cut.items():
         feed = feeds_of(graphcut.load(cascade.source), 64)
-        for found in compare(cascade, feed, ways=["in turn", "in turn, mapped"], rounds=3)[1:]:
+        for found in compare(cascade, feed, ways=["parts-in-turn", "parts-in-turn-mapped"], rounds=3)[1:]:
             ratio, peak = found.peak_bytes / fullest_bytes(cascade), found.peak_bytes / MIB
             row(f"{number} {found.title}: peak to the fullest moment", f"{ratio:.2f} ({peak:,.0f} MiB)", "<= 1.15")
 

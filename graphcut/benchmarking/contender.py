@@ -160,6 +160,7 @@ def _pipeline(task: BenchmarkTask, config: SessionConfig, *, via: Via) -> Iterat
 
 _OPENERS: Final[Mapping[str, Callable[[BenchmarkTask, SessionConfig], AbstractContextManager[Answer]]]] = {
     "whole": _whole,
+    "whole-one-thread": lambda task, config: _whole(task, replace(config, threads=1)),
     "whole-spinning": partial(_whole, spins=True),
     "whole-concurrent": lambda task, config: _whole(task, replace(config, threads=1), callers=CORES),
     "whole-mapped": lambda task, config: _whole(task, replace(config, prepacked=False)),

@@ -11,8 +11,8 @@ from typing import Final, Literal, Self
 from weakref import finalize
 
 from ..core.errors import RunError, UsageError
-from ..core.manifest import Cascade, CascadeLike, open_cascade
-from ..core.wiring import asked_for
+from ..core.manifest import CascadeLike, open_cascade
+from ..core.wiring import Tensor, asked_for
 from .batches import BatchAxis, are_close, batch_axis
 from .in_process.sequential import input_values
 from .run_log import RunLog
@@ -81,7 +81,9 @@ class Pipeline:
             balance=load_balance_of(parts, pool) if balanced else None,
             log=self.log,
         )
-        self._service = _Service(scheduler, executor.wake, cascade, most=2 * self.window)
+        # Only Ray's object stores, and the inputs of a user, are memory that others read or write after the answer.
+        copied = cascade.manifest.writes if via == "ray" else cascade.manifest.reads
+        self._service = _Service(scheduler, executor.wake, cascade.tensors, frozenset(copied), most=2 * self.window)
         finalize(self, self._service.end_later).atexit = False
 
     def __enter__(self) -> Self:
@@ -175,12 +177,21 @@ class _Service:
     It does not refer to the pipeline, so that one that nobody refers to any more is freed and ends its workers.
     """
 
-    def __init__(self, scheduler: Scheduler, wake: Callable[[], None], cascade: Cascade, *, most: int) -> None:
-        """Start the thread. `send` waits while `most` requests are unanswered."""
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        wake: Callable[[], None],
+        tensors: Mapping[str, Tensor],
+        copied: frozenset[str],
+        *,
+        most: int,
+    ) -> None:
+        """Start the thread. `send` waits while `most` requests are unanswered; outputs in `copied` are copied."""
         self.end: BaseException | None = None  #: why there are no more answers.
         self._scheduler = scheduler
         self._wake = wake
-        self._tensors = cascade.tensors
+        self._tensors = tensors
+        self._copied = copied
         self._most = most
         self._inbox: SimpleQueue[Request | None] = SimpleQueue()
         self._pending: deque[Future[Outputs]] = deque()
@@ -218,7 +229,7 @@ class _Service:
         try:
             for answer in self._scheduler.run(self._requests()):
                 values = {} if isinstance(answer, RunError) else answer
-                outputs = {name: to_array(value, self._tensors[name]) for name, value in values.items()}
+                outputs = {n: to_array(v, self._tensors[n], copy=n in self._copied) for n, v in values.items()}
                 with self._answered:  # what leaves `_pending` is answered: nothing fails from here on
                     future = self._pending.popleft()
                     self._answered.notify()

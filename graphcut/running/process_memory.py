@@ -6,6 +6,7 @@ import re
 import sys
 from contextlib import suppress
 from functools import cache
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,9 @@ def status_bytes(field: str, process: Path = _SELF) -> int:
 
 def resident_bytes() -> int:
     """The resident memory of this process; on systems other than Linux, its maximum so far."""
-    return status_bytes("VmRSS") or _lifetime_peak_bytes()
+    with suppress(OSError), open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - for each step
+        return int(file.read().split()[1]) * PAGESIZE  # a quarter of the time of /proc/self/status
+    return _lifetime_peak_bytes()
 
 
 def unloaded_library_bytes() -> int:

@@ -143,15 +143,21 @@ class RunLog(Product):
 
     def expected_s(self, worker: int, parts: Sequence[int]) -> float | None:
         """The expected time of a step, transfers included; None if the worker never ran one of `parts`."""
-        totals = [self.part_totals[part, worker] for part in parts if (part, worker) in self.part_totals]
-        if len(totals) < len(parts):
-            return None
-        return sum(total.recent_s for total in totals) + self._overhead_s.get(worker, 0.0)
+        recent_s = self.recent_s(worker, parts)
+        return None if recent_s is None else recent_s + self._overhead_s.get(worker, 0.0)
 
-    def outlasts_message(self, worker: int, parts: Sequence[int]) -> bool:
-        """Do parts take longer than a message to and from a worker? Unknown times are taken for long."""
-        expected_s = self.expected_s(worker, parts)
-        return expected_s is None or expected_s > 2 * self._overhead_s.get(worker, 0.0)
+    def recent_s(self, worker: int, parts: Sequence[int]) -> float | None:
+        """The expected time of a step without transfers."""
+        totals = [self.part_totals[part, worker] for part in parts if (part, worker) in self.part_totals]
+        return sum(total.recent_s for total in totals) if len(totals) == len(parts) else None
+
+    def outlasts_message(self, worker: int, parts: Sequence[int], pace: float) -> bool:
+        """Do parts, `pace` times as long as usual, take longer than a message to and from a worker?
+
+        Unknown times are taken for long.
+        """
+        recent_s = self.recent_s(worker, parts)
+        return recent_s is None or pace * recent_s > self._overhead_s.get(worker, 0.0)
 
 
 def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: Path) -> None:

@@ -94,7 +94,7 @@ def test_the_error_for_an_unknown_way_lists_the_ways(cascade: Cascade) -> None:
     done = command("bench", cascade.root, "--way", "swimming")
     assert done.returncode == 2
     assert "there is no way 'swimming' to run a cascade" in done.stderr
-    assert "whole, whole-spinning" in done.stderr.replace("'", "")
+    assert "whole, whole-one-thread" in done.stderr.replace("'", "")
 
 
 def test_the_table_shows_ratios_and_whether_outputs_are_the_same() -> None:

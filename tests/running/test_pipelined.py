@@ -87,6 +87,22 @@ def test_a_pipeline_gives_the_outputs_of_a_sequential_run(tmp_path: Path, name: 
             np.testing.assert_array_equal(outputs[key], array, strict=True)
 
 
+@pytest.mark.parametrize("via", ["threads", "processes"])
+def test_writing_to_inputs_and_outputs_changes_no_other_output(via: Via, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="a"), helper.make_node("Neg", ["a"], ["y"], name="y")]
+    onnx.save(model_of(nodes, [floats("x", 2), floats("s", 2)], [floats("y", 2), floats("s", 2)]), tmp_path / "m.onnx")
+    model = graphcut.load(tmp_path / "m.onnx")
+    parts = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At("a")), tmp_path / "parts")
+    fed = np.ones(2, np.float32)
+    with Pipeline(parts, via=via) as pipeline:
+        first = pipeline.submit({"x": fed, "s": fed}).result()
+        fed[:] = 7
+        assert {name: value.tolist() for name, value in first.items()} == {"y": [-1, -1], "s": [1, 1]}
+        first["y"][:] = first["s"][:] = 5
+        assert pipeline.submit({"x": fed, "s": fed}).result()["y"].tolist() == [-7, -7]
+    assert fed.tolist() == [7, 7]
+
+
 def test_feeds_are_fetched_as_the_window_allows(cascade: Cascade) -> None:
     fetched: list[int] = []
 

@@ -349,6 +349,27 @@ def test_nothing_is_reported_early_if_the_rest_of_the_step_is_shorter_than_a_mes
     assert [step.early for _, _, step in script.ran if step.parts == (0, 1)][-1] == early
 
 
+def test_a_request_that_takes_longer_than_others_reports_early_once_that_is_seen() -> None:
+    """A prompt after tokens: its first step shows how much longer it takes."""
+    units = [*trunk_and_heads(), *(replace(unit, name=f"{unit.name}2") for unit in trunk_and_heads())]
+    renamed = {"x": "joined", "trunk": "trunk2", "a": "a2", "b": "b2", "joined": "joined2"}
+    units[4:] = [
+        replace(unit, reads=tuple(renamed[n] for n in unit.reads), writes=tuple(renamed[n] for n in unit.writes))
+        for unit in units[4:]
+    ]
+    costs = [0.5] * 8
+    script = Script(units, 2, costs=costs)
+    script.reports_early, script.lag_s = True, 1.0
+
+    def lengthen() -> None:
+        costs[:] = [5.0] * 8
+
+    script.at(60, lengthen)
+    play(script, workers_with([0, 1, 3, 4, 5, 7], [2, 6]), feeds(8), ["joined2"], window=1)
+    early = {step.request: step.early for _, _, step in script.ran if step.parts[-2:] == (4, 5)}
+    assert (early[3], early[7]) == ((), (4,))
+
+
 def test_a_request_whose_step_is_killed_after_it_reported_is_restarted() -> None:
     """Its parts may draw random numbers: both heads must read the same ones."""
     script = Script(trunk_and_heads(), 2, costs=[1.0, 5.0, 1.0, 1.0])

@@ -13,12 +13,13 @@ from ...core.manifest import CascadeLike, open_cascade
 from ...core.units import count as count_of
 from ..executors.worker import Worker
 from ..in_process.limited_worker import LimitedWorker
-from ..in_process.memory_plan import available_memory
+from ..in_process.memory_plan import AvailableMemory, available_memory
 from ..run_log import RunLog
 from ..scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
 from ..scheduling.one_worker import OneWorker
 from ..scheduling.requests import Request, Routing
 from ..scheduling.scheduler import Answer, Scheduler
+from ..scheduling.worker_pool import WorkerState
 from ..stage import SessionConfig, Stage
 from ..values import OnError, Value
 from .decoder import Decoder, decoder_of
@@ -255,26 +256,15 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
     batch = max(1, min(batch, ceil(len(prompt_ids) / len(pool))))
     window = window or 2 * len(pool)
     config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(prompt_ids))), via)
-    routing = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
-    scheduler: Scheduler | OneWorker
     limited = None
     if memory_bytes is not None:
         lengths = [len(prompt) for index, prompt in enumerate(prompt_ids) if index not in errors]
         prompt = max(lengths, default=1) if later is None else _longest(decoder)
-        total = prompt + max_tokens - 1
-        longest = prompt, min(total, decoder.capacity or total)
         memory = available_memory(memory_bytes, is_forced=forced)
-        forecast = predict_decoding(decoder, memory, longest, batch, prepacked=config.prepacked, exact=exact)
-        limited = LimitedWorker(cascade, decoder.kept, config, forecast)
-    if limited is not None or (via == "threads" and len(pool) == 1):
-        load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
-        scheduler = OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
-    else:
-        executor = make_executor(cascade, via, config, decoder.kept, pool)
-        scheduler = Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)
+        limited = _limited_worker(decoder, config, memory, prompt, max_tokens, batch, exact=exact)
     return Generation(
         decoder,
-        scheduler,
+        _scheduler(decoder, config, via, pool, window, log=log, limited=limited),
         prompt_ids,
         later,
         batch=batch,
@@ -284,6 +274,42 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
         errors=errors,
         limited=limited,
     )
+
+
+def _limited_worker(
+    decoder: Decoder,
+    config: SessionConfig,
+    memory: AvailableMemory,
+    prompt: int,
+    max_tokens: int,
+    batch: int,
+    *,
+    exact: bool,
+) -> LimitedWorker:
+    """The worker for a memory limit; `prompt` is the length of the longest prompt."""
+    total = prompt + max_tokens - 1
+    longest = prompt, min(total, decoder.capacity or total)
+    forecast = predict_decoding(decoder, memory, longest, batch, prepacked=config.prepacked, exact=exact)
+    return LimitedWorker(decoder.cascade, decoder.kept, config, forecast)
+
+
+def _scheduler(
+    decoder: Decoder,
+    config: SessionConfig,
+    via: Via,
+    pool: Sequence[WorkerState],
+    window: int,
+    *,
+    log: RunLog | None,
+    limited: LimitedWorker | None,
+) -> Scheduler | OneWorker:
+    cascade = decoder.cascade
+    routing = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
+    if limited is not None or (via == "threads" and len(pool) == 1):
+        load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
+        return OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
+    executor = make_executor(cascade, via, config, decoder.kept, pool)
+    return Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)
 
 
 def _check(max_tokens: int, batch: int, workers: int | None, parts: int) -> None:

@@ -200,7 +200,7 @@ class Scheduler:
         early = tuple(
             part
             for part in state.enabling(parts)
-            if self.log.outlasts_message(index, [later for later in parts if later > part])
+            if self.log.outlasts_message(index, [later for later in parts if later > part], state.pace)
         )
         if early and not self._executor.reports_early:
             parts, early = tuple(part for part in parts if part <= early[0]), ()
@@ -297,6 +297,8 @@ class Scheduler:
         step = event.step
         state = self._free(event.worker)
         self.pool.workers[event.worker].deaths = 0
+        if state is not None and (usual_s := self.log.recent_s(event.worker, step.parts)):
+            state.pace = sum(event.seconds) / usual_s
         self.log.done(event.worker, step, event.seconds, self._executor.now())
         self.log.memory(event.worker, event.memory_bytes)
         if step.request < 0:
