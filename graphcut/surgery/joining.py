@@ -175,6 +175,7 @@ class _Joining:
         for i, proto in enumerate(self._protos):
             new = {key: self._fresh(i, key[1], names, "_") for key in sorted(keys[i] & known)}
             known |= keys[i]
+            names.update(new.values())
             for node in nodes_within((*proto.graph.node, *(node for one in proto.functions for node in one.node))):
                 node.op_type = new.get(callee_key(node), node.op_type)
             for function in proto.functions:

@@ -100,6 +100,18 @@ def test_functions_of_one_name_are_renamed_also_if_only_those_that_they_call_dif
     assert ran(made.path, {"x": TWO}) == {"b/y": [1.5, 2.0]}
 
 
+def test_models_of_one_file_name_have_different_functions_and_tensors(tmp_path: Path) -> None:
+    paths = []
+    for folder, op in (("one", "Neg"), ("two", "Abs"), ("three", "Exp")):
+        (tmp_path / folder).mkdir()
+        paths += saved(tmp_path / folder, model=with_functions(op))
+    connect = {(1, "x"): (0, "y"), (2, "x"): (1, "y")}
+    made = graphcut.merge_models(paths, tmp_path / "all.onnx", connect=connect)
+    assert len(made.functions) == 6
+    (found,) = ran(made.path, {"x": TWO}).values()
+    np.testing.assert_allclose(found, np.exp(np.abs(-TWO)), rtol=1e-6)
+
+
 def test_different_operator_sets_are_refused(tmp_path: Path) -> None:
     paths = saved(tmp_path, a=scaled(2, opset=14), b=scaled(3, opset=17))
     with pytest.raises(ModelError, match=r"version 14 of the operator set ai\.onnx, and another one version 17"):
