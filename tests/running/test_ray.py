@@ -398,10 +398,14 @@ def test_an_error_names_a_lost_device_whose_parts_fit_nowhere_else(machines: Mac
 
 
 @pytest.mark.usefixtures("machines")
-def test_caches_lost_with_a_worker_are_recomputed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_ranked", [False, True])
+def test_caches_lost_with_a_worker_are_recomputed(tmp_path: Path, *, is_ranked: bool) -> None:
     demos.write("llm", tmp_path / "llm.onnx", layers=4)
     model = graphcut.load(tmp_path / "llm.onnx")
-    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(2)), tmp_path / "parts")
+    if is_ranked:
+        cascade = graphcut.split_by_rank(model, tmp_path / "parts", ranks=2)
+    else:
+        cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(2)), tmp_path / "parts")
     prompts = [[1, 15, 27], [3, 4]]
     expected = graphcut.generate(cascade, prompts, max_tokens=8, config=ONE).all()
     generation = graphcut.generate(cascade, prompts, max_tokens=8, via="ray", workers=2, config=ONE)
