@@ -40,7 +40,7 @@ from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across
 from ..planning.plans import Plan, check_budgets
-from ..running.text.text_files import check_tokenizer, text_files
+from ..running.text.text_files import text_files
 from ..verifying.facts import half_source, model_facts, part_facts
 from .model_files import check_sharing
 from .part_models import part_model
@@ -99,18 +99,8 @@ class PreparedFiles(Product):
 
     @cached_property
     def text_files(self) -> tuple[TextFile, ...]:
-        """The tokenizer and what belongs to it, as the folder of the model has them.
-
-        Raises:
-            UsageError: the tokenizer has tokens that the model does not know.
-        """
-        home = self.source.path.parent
-        found = text_files(home)
-        if "tokenizer.json" in found:
-            facts = model_facts(self.source, ())
-            outputs = (tensor for tensor in facts["tensors"] if tensor.name in self.source.graph.writes)
-            check_tokenizer(home / "tokenizer.json", facts["states"], outputs)
-        return found
+        """The tokenizer and what belongs to it, as the folder of the model has them."""
+        return text_files(self.source.path.parent)
 
     @property
     def copied(self) -> dict[str, Path]:

@@ -7,11 +7,13 @@ and `jinja2` are needed here alone, and are imported when they are used.
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from ...core.errors import RecordError, UsageError
-from ...core.manifest import CascadeLike, open_cascade
-from .text_files import check_tokenizer, read_json
+from ...core.manifest import Cascade, CascadeLike, open_cascade
+from ...core.states import LOGITS
+from .text_files import read_json
 from .text_stream import TextStream
 
 _END_TOKENS: Final = ("genai_config.json", "generation_config.json")
@@ -46,12 +48,27 @@ class Tokenizer:
             if isinstance(error, UsageError):
                 raise
             raise RecordError(f"{path} can't be read: {error}", hint="take the file of the model") from None
-        check_tokenizer(path, cascade.manifest.states, [cascade.tensors[name] for name in cascade.manifest.writes])
+        self._check(path, cascade)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._files = files
         self._settings = self._json("tokenizer_config.json")
         self.stop = self._stop_tokens()
+
+    def _check(self, path: Path, cascade: Cascade) -> None:
+        """Refuse the tokenizer of a model with more tokens.
+
+        One with fewer tokens than logits is usual: models are padded. Tokens that were added to a tokenizer later may
+        have no logits.
+        """
+        logits = [name for name in cascade.manifest.writes if LOGITS.search(name.lower())]
+        scored = (cascade.tensors[logits[0]].shape or (None,))[-1] if len(logits) == 1 else None
+        largest = max(self._tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
+        if isinstance(scored, int) and largest >= scored:
+            raise UsageError(
+                f"{path} has token ids up to {largest:,}, and the model scores {scored:,} tokens",
+                hint="put the tokenizer of this model there",
+            )
 
     def encode(self, text: str, *, is_whole: bool = True) -> list[int]:
         """The tokens of a text, with those that the tokenizer puts before and after one, if it `is_whole`."""
