@@ -52,6 +52,10 @@ NON_NUMPY_TYPES: Final[Mapping[str, tuple[type[np.generic], int]]] = {
 """Element types that numpy lacks: the unsigned type of the same width, and the number in TensorProto.DataType."""
 
 
+_ORT_NAMES: Final = {"float32": "float", "float64": "double"}
+"""What ONNX Runtime calls types otherwise."""
+
+
 def bits_type(dtype: str) -> np.dtype[Any]:
     """The numpy type of an array for such numbers; the unsigned type of the same width if numpy lacks theirs."""
     return np.dtype(NON_NUMPY_TYPES[dtype][0] if dtype in NON_NUMPY_TYPES else dtype)
@@ -118,12 +122,20 @@ def to_array(value: Value, tensor: Tensor, *, copy: bool = True) -> Any:  # noqa
 
     Warns if its shape is not the declared one, which ONNX Runtime accepts. Without `copy` the array is the memory of
     the value, which it keeps alive: for values that nothing else reads or writes.
+
+    Raises:
+        RunError: it is of another type.
     """
     if tensor.is_plain and not _has_shape(shape_of(value), tensor):
         message = f"output {tensor.name!r} has shape {list(shape_of(value))}, and the model declares {tensor}"
         warnings.warn(message, ShapeWarning, stacklevel=2)
     if not isinstance(value, ort.OrtValue):
         return value
+    if value.data_type() != f"tensor({_ORT_NAMES.get(tensor.dtype, tensor.dtype)})":
+        raise RunError(
+            f"output {tensor.name!r} is a {value.data_type()}, and the manifest says {tensor.dtype}",
+            hint="split the model again",
+        )
     array = memory_of(value).view(bits_type(tensor.dtype)).reshape(value.shape())
     return array.copy() if copy else array
 

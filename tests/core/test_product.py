@@ -23,6 +23,7 @@ RECORDS = [
     "NetworkLink",
     "ScheduledFailure",
     "SessionConfig",
+    "Sampling",
 ]
 """Public records of few fields, each with a `repr` that Python or msgspec makes."""
 
