@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -132,6 +133,14 @@ def test_outputs_are_valid_after_the_parts_are_dropped(cascade: Cascade) -> None
     gc.collect()
     expected = [graphcut.run(cascade, {"x": X * factor})["y"] for factor in (1, 2)]
     assert [array.tolist() for array in found] == [array.tolist() for array in expected]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "gloat32"])
+def test_an_output_of_another_type_than_the_manifest_says_is_an_error(cascade: Cascade, dtype: str) -> None:
+    """Its bytes would be read as other numbers."""
+    cascade.path.write_text(re.sub(r'("name": "y",\s*"dtype": )"float32"', rf'\1"{dtype}"', cascade.path.read_text()))
+    with pytest.raises(RunError, match=rf"output 'y' is a tensor\(float\), and the manifest says {dtype}"):
+        graphcut.run(cascade.path, {"x": X})
 
 
 @pytest.mark.parametrize("is_folded", [True, False])
