@@ -36,21 +36,14 @@ def extract(
     from ..loading.model import load
     from ..surgery.extracting import extract as extracted
 
-    inputs, outputs, exposed = (names_in(texts or ()) for texts in (from_, to, expose))
-    if not (inputs or outputs or exposed):
+    reads, writes, more = (names_in(texts or ()) for texts in (from_, to, expose))
+    if not (reads or writes or more):
         raise UsageError("no tensor is named", hint="give --to NAMES, --from NAMES or --expose NAMES")
-    opened = load(model)
+    whole = load(model)
     made = extracted(
-        opened,
-        output,
-        inputs=inputs,
-        outputs=outputs,
-        expose=exposed,
-        dead_inputs=dead_inputs,
-        weights=weights,
-        force=force,
+        whole, output, inputs=reads, outputs=writes, expose=more, dead_inputs=dead_inputs, weights=weights, force=force
     )
     graph = made.graph
-    nodes = f"{len(graph.nodes):,} of {count(len(opened.graph.nodes), 'node')}"
+    nodes = f"{len(graph.nodes):,} of {count(len(whole.graph.nodes), 'node')}"
     ends = f"{count(len(graph.reads), 'input')}, {count(len(graph.writes), 'output')}"
     say(f"wrote {output}: {nodes}, {size(made.weight_bytes)} of weights, {ends}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from typer import Argument, Option
@@ -16,8 +16,13 @@ from .input_files import is_random
 from .output import print_, print_json
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from ..core.manifest import Cascade
     from ..loading.model import Model
+    from ..verifying.two_models import ModelComparison
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,21 @@ def verify(
                 "--against FILE compares two models",
                 hint="with --tolerance, --provider, --optimized, --inputs, --dim, --seed and --json",
             )
-        _compare(cascade_path, other, original, inputs, optimized=optimized, as_json=as_json)
+        from ..drawing.json_records import model_comparison_record
+        from ..drawing.terminal.verification import draw_model_comparison
+
+        found = _compared(cascade_path, other, original, inputs, optimized=optimized)
+        _show(found, model_comparison_record, lambda console: draw_model_comparison(found, console), as_json=as_json)
         return
     if files_only:
         if inputs or optimized or structural or original != OriginalOptions():
             raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
-        _verify_files(open_(cascade_path, check_files=False), as_json=as_json)
+        from ..drawing.json_records import file_verification_record
+        from ..drawing.terminal.verification import draw_file_verification
+        from ..verifying.files import verify_files
+
+        files = verify_files(open_(cascade_path, check_files=False))
+        _show(files, file_verification_record, lambda console: draw_file_verification(files, console), as_json=as_json)
         return
     from ..drawing.json_records import verification_record
     from ..drawing.path_kinds import kind_of
@@ -78,11 +92,22 @@ def verify(
     feeds = _read(inputs, source)
     seed = original.seed
     report = verified(source, cascade, inputs=feeds, seed=seed, optimized=optimized, structural_only=structural)
+    _show(report, verification_record, lambda console: draw_verification(report, cascade, console), as_json=as_json)
+
+
+def _show(
+    result: _Result,
+    record: Callable[[_Result], object],
+    draw: Callable[[Console], RenderableType],
+    *,
+    as_json: bool,
+) -> None:
+    """Print a result. Exit code 1 if it is false."""
     if as_json:
-        print_json(verification_record(report))
+        print_json(record(result))
     else:
-        print_(lambda console: draw_verification(report, cascade, console))
-    if not report:
+        print_(draw)
+    if not result:
         raise typer.Exit(1)
 
 
@@ -94,47 +119,14 @@ def _read(inputs: Sequence[Path] | None, model: Model) -> list[dict[str, object]
     return [read_inputs(file, model.graph.reads, tensors=model.tensors) for file in files]
 
 
-def _compare(
-    path: Path,
-    other: AgainstOptions,
-    original: OriginalOptions,
-    inputs: Sequence[Path] | None,
-    *,
-    optimized: bool,
-    as_json: bool,
-) -> None:
-    from ..drawing.json_records import model_comparison_record
-    from ..drawing.terminal.verification import draw_model_comparison
+def _compared(
+    path: Path, other: AgainstOptions, original: OriginalOptions, inputs: Sequence[Path] | None, *, optimized: bool
+) -> ModelComparison:
     from ..verifying.numerical import EXACT
     from ..verifying.two_models import compare_models
 
     model = load(path, original.dim)
+    feeds, seed = _read(inputs, model), original.seed
     config = replace(EXACT, optimize="all" if optimized else "none", provider=other.provider)
-    found = compare_models(
-        model,
-        other.against or path,
-        inputs=_read(inputs, model),
-        seed=original.seed,
-        tolerance=other.tolerance,
-        config=config,
-    )
-    if as_json:
-        print_json(model_comparison_record(found))
-    else:
-        print_(lambda console: draw_model_comparison(found, console))
-    if not found:
-        raise typer.Exit(1)
-
-
-def _verify_files(cascade: Cascade, *, as_json: bool) -> None:
-    from ..drawing.json_records import file_verification_record
-    from ..drawing.terminal.verification import draw_file_verification
-    from ..verifying.files import verify_files
-
-    report = verify_files(cascade)
-    if as_json:
-        print_json(file_verification_record(report))
-    else:
-        print_(lambda console: draw_file_verification(report, console))
-    if not report:
-        raise typer.Exit(1)
+    against = other.against or path
+    return compare_models(model, against, inputs=feeds, seed=seed, tolerance=other.tolerance, config=config)

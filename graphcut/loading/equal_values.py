@@ -12,15 +12,9 @@ from numpy.typing import NDArray
 from ..core.digests import hashing_threads
 from .external_data import ByteRange, read_at, same_bytes
 
-_PLACES: Final = 16
-"""Values at so many places, of a matrix in each direction, say which ranges are compared."""
-
-_TILE_BYTES: Final = 4096
-"""Length of the rows of a tile, in which a matrix is compared with a transposed one: a page."""
-
-_BLOCK: Final = 128
-"""Rows and columns of what is compared at a time: both sides stay in a cache."""
-
+_PLACES: Final = 16  #: values at so many places, of a matrix in each direction, say which ranges are compared.
+_TILE_BYTES: Final = 4096  #: length of the rows of a tile, in which a matrix is compared with a transposed one: a page.
+_BLOCK: Final = 128  #: rows and columns of what is compared at a time: both sides stay in a cache.
 _Groups = Mapping[bytes, Sequence[ByteRange]]
 
 

@@ -296,8 +296,10 @@ def same_bytes(a: ByteRange, b: ByteRange) -> bool:
         return all(threads.map(is_same, range(0, a.length, BLOCK_BYTES)))
 
 
-def read_bytes(span: ByteRange) -> bytes:
-    """The bytes of a small range."""
+def read_bytes(span: ByteRange | Columns) -> bytes:
+    """The bytes of a small range, or of small columns."""
+    if isinstance(span, Columns):
+        return b"".join(piece.tobytes() for _, piece in read_columns([span]))
     with span.file.open("rb") as stream:
         stream.seek(span.offset)
         return stream.read(span.length)
@@ -312,7 +314,7 @@ def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) 
     tensor.data_location = TensorProto.EXTERNAL
 
 
-def read_values(tensor: TensorProto, span: ByteRange) -> None:
+def read_values(tensor: TensorProto, span: ByteRange | Columns) -> None:
     """Put the values of an external tensor into its message."""
     tensor.raw_data = read_bytes(span)
     del tensor.external_data[:]

@@ -12,8 +12,7 @@ import msgspec
 from ..core.errors import ModelError, UsageError
 from .external_data import ByteRange
 
-_MAX_HEADER_BYTES: Final = 100_000_000
-"""The limit of the safetensors library."""
+_MAX_HEADER_BYTES: Final = 100_000_000  #: the limit of the safetensors library.
 
 
 class _Entry(msgspec.Struct):

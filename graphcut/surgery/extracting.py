@@ -12,16 +12,7 @@ from ..core.graph import block_between
 from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning.node_names import find_tensors
-from .model_files import (
-    INLINE_BYTES,
-    Storage,
-    check_sharing,
-    check_targets,
-    data_file,
-    files_of,
-    place_values,
-    write_model,
-)
+from .model_files import Storage, check_sharing, check_targets, files_of, write_model
 from .part_models import part_model
 
 DeadInputs = Literal["keep", "drop"]
@@ -70,8 +61,7 @@ def extract(  # noqa: PLR0913 - independent settings
     proto = _sub_model(model, _tuple(inputs), _tuple(outputs), _tuple(expose), keeps_dead_inputs=keeps)
     pieces = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
     home = model.path.parent if weights == "share" else None
-    layout = place_values(pieces, data_file(output).name, home=home, inline_bytes=INLINE_BYTES)
-    write_model(output, proto, layout, force=force)
+    write_model(output, proto, pieces, home=home, force=force)
     return load(output)
 
 

@@ -5,35 +5,24 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from google.protobuf.message import Message
-from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from ..core.errors import ModelError, UsageError, did_you_mean
 from ..loading.fingerprint import head_of
 from ..loading.graph_reader import read_graph
-from ..loading.model import Model, ModelLike, load, range_in
+from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import (
     FIRST_IR_WITH_DEFAULTS,
     FunctionKey,
     callee_key,
     domain,
     function_key,
-    is_external,
     nodes_within,
     subgraphs,
-    tensors_in,
 )
-from .model_files import (
-    INLINE_BYTES,
-    check_targets,
-    data_file,
-    files_of,
-    make_locations_unique,
-    place_values,
-    write_model,
-)
+from .model_files import write_together
 
-End = tuple[int, str]
-"""The index of a model, and one of its inputs or outputs."""
+End = tuple[int, str]  #: the index of a model, and one of its inputs or outputs.
 
 
 def merge_models(
@@ -62,24 +51,11 @@ def merge_models(
         ModelError: the connections form a cycle, or the models import different versions of an operator set.
         GraphcutError: writing failed.
     """
-    opened, output = [load(model) for model in models], Path(output)
+    opened = [load(model) for model in models]
     sources = _by_name(opened) if connect is None else connect
     _check_versions(opened)
     _check(opened, sources)
-    check_targets(output, [file for model in opened for file in files_of(model)], force=force)
-    protos = [_copy(model.proto) for model in opened]
-    data = make_locations_unique(protos, [model.data for model in opened])
-    joined = _Joining(opened, protos, sources).joined()
-    pieces = [(tensor, range_in(data, tensor)) for tensor in tensors_in(joined) if is_external(tensor)]
-    layout = place_values(pieces, data_file(output).name, inline_bytes=INLINE_BYTES)
-    write_model(output, joined, layout, force=force)
-    return load(output)
-
-
-def _copy(proto: ModelProto) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(proto)
-    return copy
+    return write_together(Path(output), opened, lambda protos: _Joining(opened, protos, sources).joined(), force=force)
 
 
 def _by_name(models: Sequence[Model]) -> dict[End, End]:
@@ -199,9 +175,9 @@ class _Joining:
                 else:
                     readers[name] = written
             for field in ("input", "initializer"):
-                kept = [one for one in getattr(_copy(proto).graph, field) if one.name not in connected[i]]
-                proto.graph.ClearField(field)
-                getattr(proto.graph, field).extend(kept)
+                values = getattr(proto.graph, field)
+                for place in reversed([k for k, value in enumerate(values) if value.name in connected[i]]):
+                    del values[place]
             _rename_in(proto.graph, {**renamed[i], **readers})
 
     def _rename_nodes(self) -> None:
@@ -295,14 +271,11 @@ def _rename_in(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _dims_in(message: Message) -> Iterator[TensorShapeProto.Dimension]:
-    """The dimensions in the types of a graph, at any depth, or in a part of such a type."""
+    """The dimensions in all types in a message, at any depth."""
     if isinstance(message, TensorShapeProto.Dimension):
         yield message
-    elif isinstance(message, GraphProto):
-        for one in _graphs_in(message):
-            for value in (*one.input, *one.output, *one.value_info):
-                yield from _dims_in(value.type)
-    else:
-        for _, value in message.ListFields():
-            for inner in (value,) if isinstance(value, Message) else value if not isinstance(value, str | int) else ():
+        return
+    for field, value in () if isinstance(message, TensorProto) else message.ListFields():
+        if field.message_type is not None:
+            for inner in (value,) if isinstance(value, Message) else value:
                 yield from _dims_in(inner)

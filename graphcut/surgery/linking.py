@@ -16,7 +16,7 @@ from ..loading.external_data import ByteRange, refer_to_file
 from ..loading.model import ModelLike, load
 from ..loading.safetensors_files import read_checkpoint
 from ..loading.subgraphs import captures, domain, is_external, tensors_in
-from .model_files import check_targets, data_file, files_of, place_values, write_model
+from .model_files import check_targets, files_of, write_model
 
 _MICROSOFT: Final = "com.microsoft"
 _FUSED_TYPES: Final = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
@@ -97,7 +97,7 @@ def link(
     total = sum(span.length for _, span in held)
     for tensor, span in held:
         match, is_transposed = finder.equal(span), False
-        if match is None and tensor.name in multiplied and _can_be_fused(tensor):
+        if match is None and tensor.name in multiplied and len(tensor.dims) == 2 and tensor.data_type in _FUSED_TYPES:
             match = finder.transposed(span, *tensor.dims)
             is_transposed = match is not None
         if match is None:
@@ -110,7 +110,7 @@ def link(
         found.append(LinkedWeight(tensor.name, span.length, name, is_transposed))
         if progress is not None:
             progress(model.path.name, span.length, total)
-    write_model(output, proto, place_values(copied, data_file(output).name), force=force)
+    write_model(output, proto, copied, is_inline=False, force=force)
     return Linking(output, tuple(found), tuple(sorted({tensor.dtype for tensor in saved.values()})))
 
 
@@ -138,10 +138,6 @@ def _multiplied(graph: GraphProto) -> Mapping[str, Sequence[NodeProto]]:
             nodes[node.input[1]].append(node)
     weights = {tensor.name for tensor in graph.initializer if times[tensor.name] == 1} - others
     return {name: nodes[name] for name in weights if name in nodes}
-
-
-def _can_be_fused(weight: TensorProto) -> bool:
-    return weight.data_type in _FUSED_TYPES and len(weight.dims) == 2
 
 
 def _multiply_transposed(proto: ModelProto, weight: TensorProto, nodes: Sequence[NodeProto]) -> None:

@@ -1,6 +1,7 @@
 """`merge`: one ONNX model from the parts of a cascade."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -9,18 +10,10 @@ from ..core.errors import ModelError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..loading.derived_tensors import helper_names
 from ..loading.fingerprint import head_of
-from ..loading.model import Model, load, range_in
+from ..loading.model import Model, load
 from ..loading.shape_inference import type_proto
-from ..loading.subgraphs import function_key, is_external, tensors_in
-from .model_files import (
-    INLINE_BYTES,
-    check_targets,
-    data_file,
-    files_of,
-    make_locations_unique,
-    place_values,
-    write_model,
-)
+from ..loading.subgraphs import function_key
+from .model_files import write_together
 
 
 def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> Model:
@@ -38,16 +31,9 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
         UsageError: `output` exists, or is a file of the cascade.
         ModelError: a part is damaged.
     """
-    cascade, output = open_cascade(cascade), Path(output)
+    cascade = open_cascade(cascade)
     parts = [_load(cascade.file(part)) for part in cascade.parts]
-    check_targets(output, [file for part in parts for file in files_of(part)], force=force)
-    protos = [part.proto for part in parts]
-    data = make_locations_unique(protos, [part.data for part in parts])
-    merged = _merged(cascade, protos)
-    pieces = [(tensor, range_in(data, tensor)) for tensor in tensors_in(merged) if is_external(tensor)]
-    layout = place_values(pieces, data_file(output).name, inline_bytes=INLINE_BYTES)
-    write_model(output, merged, layout, force=force)
-    return load(output)
+    return write_together(Path(output), parts, partial(_merged, cascade), force=force)
 
 
 def _load(file: Path) -> Model:

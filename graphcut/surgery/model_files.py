@@ -1,6 +1,7 @@
 """One model written to a file: its weights go into the file, into `OUTPUT.data`, or stay where they are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Final, Literal
 
@@ -13,18 +14,15 @@ from ..loading.external_data import (
     Columns,
     FileLayout,
     lay_out,
-    read_columns,
     read_values,
     refer_to_file,
     write_data,
 )
-from ..loading.model import Model
+from ..loading.model import Model, load, range_in
 from ..loading.subgraphs import is_external, tensors_in
 from ..loading.wire_format import large_bytes
 
-INLINE_BYTES: Final = 64 << 20
-"""Weights of at most this size together are written into the model file."""
-
+INLINE_BYTES: Final = 64 << 20  #: weights of at most this size together are written into the model file.
 Storage = Literal["copy", "share"]
 Pieces = Sequence[tuple[TensorProto, ByteRange | Columns]]
 """External tensors, and where their values are."""
@@ -74,29 +72,12 @@ def files_of(model: Model) -> list[Path]:
     return [model.path, *(file for file, _ in model.data.values())]
 
 
-def make_locations_unique(
-    models: Sequence[ModelProto], data: Sequence[Mapping[str, tuple[Path, int]]]
-) -> dict[str, tuple[Path, int]]:
-    """The data files of all models, by locations that are unique. Changes the locations in the messages."""
-    found = {f"{i}/{location}": file for i, files in enumerate(data) for location, file in files.items()}
-    for i, model in enumerate(models):
-        for tensor in filter(is_external, tensors_in(model)):
-            for entry in tensor.external_data:
-                if entry.key == "location":
-                    entry.value = f"{i}/{entry.value}"
-    return found
-
-
 def place_values(pieces: Pieces, name: str, *, home: Path | None = None, inline_bytes: int = -1) -> FileLayout:
-    """The data file with the values of tensors, which refer to it afterwards.
+    """The data file `name` with the values of tensors, which refer to it afterwards.
 
-    Args:
-        pieces: the tensors.
-        name: the name of the data file.
-        home: the folder of the new model. Ranges of files stay where they are, in this folder or below, and the data
-            file has only the columns. None: everything is copied.
-        inline_bytes: if what is copied takes at most so much, it is put into the messages. Small values that are in a
-            file stay in one: the digest of the graph counts values in messages.
+    With `home`, the folder of the new model, ranges of files stay where they are, there or below, and the data file has
+    only the columns. Without it everything is copied, into the messages if it takes at most `inline_bytes`. Small
+    values that are in a file stay in one: the digest of the graph counts values in messages.
     """
     if home is not None:
         for tensor, piece in pieces:
@@ -107,30 +88,25 @@ def place_values(pieces: Pieces, name: str, *, home: Path | None = None, inline_
     is_large = all(piece.length >= large_bytes(tensor.data_type) for tensor, piece in pieces)
     if home is None and layout.file_bytes <= inline_bytes and (is_large or not layout.file_bytes):
         for tensor, piece in pieces:
-            put_inside(tensor, piece)
+            read_values(tensor, piece)
         return lay_out([])
     for tensor, piece in pieces:
         refer_to_file(tensor, name, layout.offset_of(piece), piece.length)
     return layout
 
 
-def put_inside(tensor: TensorProto, piece: ByteRange | Columns) -> None:
-    """Put values into the message of their tensor."""
-    if isinstance(piece, ByteRange):
-        read_values(tensor, piece)
-        return
-    tensor.ClearField("data_location")
-    del tensor.external_data[:]
-    tensor.raw_data = b"".join(part.tobytes() for _, part in read_columns([piece]))
-
-
-def write_model(output: Path, model: ModelProto, layout: FileLayout, *, force: bool) -> None:
+def write_model(
+    output: Path, model: ModelProto, pieces: Pieces, *, home: Path | None = None, is_inline: bool = True, force: bool
+) -> None:
     """Write a model, and its data file if it has one: both or neither.
+
+    `home` is as for `place_values`. Without `is_inline` even few values are in the data file.
 
     Raises:
         GraphcutError: writing failed.
     """
     data, folder = data_file(output), output.absolute().parent
+    layout = place_values(pieces, data.name, home=home, inline_bytes=INLINE_BYTES if is_inline else -1)
     try:
         with scratch_folder(folder, output.name) as scratch:
             new = scratch / "new"
@@ -144,3 +120,27 @@ def write_model(output: Path, model: ModelProto, layout: FileLayout, *, force: b
         raise GraphcutError(
             f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"
         ) from error
+
+
+def write_together(
+    output: Path, models: Sequence[Model], join: Callable[[Sequence[ModelProto]], ModelProto], *, force: bool
+) -> Model:
+    """Write the model that `join` makes of the messages of others, and open it. It is given copies.
+
+    Raises:
+        UsageError: the target can't be written, see `check_targets`.
+        GraphcutError: writing failed.
+    """
+    check_targets(output, [file for model in models for file in files_of(model)], force=force)
+    protos = [deepcopy(model.proto) for model in models]
+    # Locations that no two models share.
+    data = {f"{i}/{place}": file for i, model in enumerate(models) for place, file in model.data.items()}
+    for i, proto in enumerate(protos):
+        for tensor in filter(is_external, tensors_in(proto)):
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = f"{i}/{entry.value}"
+    joined = join(protos)
+    pieces = [(tensor, range_in(data, tensor)) for tensor in tensors_in(joined) if is_external(tensor)]
+    write_model(output, joined, pieces, force=force)
+    return load(output)

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Final
 
@@ -33,8 +34,7 @@ from .operator_runs import OperatorRuns
 MOST_FILES: Final = 1000
 MOST_BYTES: Final = 64 << 20  #: nodes with larger inputs are not tried.
 _FORMAT: Final = b"graphcut axis rules 1 "
-_Record = tuple[tuple[Factor, ...], str]
-"""A file of the cache: the factors, and why the operator could not be run."""
+_Record = tuple[tuple[Factor, ...], str]  #: a file of the cache: factors, and why the operator could not be run.
 
 
 def find_rules(model: Model) -> tuple[FoundRule, ...]:
@@ -97,11 +97,9 @@ def _run(alone: ModelProto) -> _Record:
     taken = sum(tensor_of_type(value.name, value.type).bytes_for({})[0] for value in alone.graph.input)
     if taken > MOST_BYTES:
         return (), f"not tried, since its inputs take {size(taken)}"
-    copy = ModelProto()
-    copy.CopyFrom(alone)
     runs = OperatorRuns(alone)
     try:
-        accepted = find_accepted_inputs(read_model(Path("operator.onnx"), copy), runs.run)
+        accepted = find_accepted_inputs(read_model(Path("operator.onnx"), deepcopy(alone)), runs.run)
         if accepted.refusal:
             return (), f"ONNX Runtime refuses generated inputs: {accepted.refusal}"
         return runs.factors(accepted.feeds), ""

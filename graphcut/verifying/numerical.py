@@ -15,6 +15,7 @@ from onnx import ModelProto, ValueInfoProto
 from ..core.errors import RunError
 from ..core.manifest import Cascade
 from ..core.wiring import Tensor
+from ..inputs.searching import AcceptedInputs, find_accepted_inputs
 from ..loading.model import Model
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
@@ -83,6 +84,13 @@ def run_whole(
         raise RunError(
             f"ONNX Runtime refuses the whole model: {ort_message(error)}", hint="feed it with --inputs"
         ) from error
+
+
+def accepted_inputs(model: Model, *, seed: int, sizes: Mapping[str, int]) -> AcceptedInputs:
+    """Generated inputs that the model accepts when it runs without graph optimizations."""
+    return find_accepted_inputs(
+        model, lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT), seed=seed, sizes=sizes
+    )
 
 
 def compare(

@@ -16,6 +16,7 @@ added once, and constants that change with the size are not found.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import chain, combinations, product
 from math import gcd
@@ -32,8 +33,8 @@ from .rank_copies import scale
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Any]
+#: differences that rounding may make, of the largest value.
 _SAME: Final = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-9}
-"""Differences that rounding may make, of the largest value."""
 _MOST_CHOICES: Final = 20_000
 _MOST_WORK: Final = 1 << 35  #: bytes of the inputs, times the number of choices.
 _CONFIG: Final = SessionConfig(optimize="none", threads=1, is_checked=False)
@@ -46,7 +47,7 @@ class OperatorRuns:
         """`model` has one node, and as inputs what may be halved, along axes of a fixed even size."""
         self._model = model
         self._node = model.graph.node[0]
-        self._slots = {value.name: list(self._node.input).index(value.name) for value in model.graph.input}
+        self._names = {list(self._node.input).index(value.name): value.name for value in model.graph.input}
 
     def run(self, feeds: Feeds, counts: Sequence[str] = (), units: int = 1, all_units: int = 1) -> list[Array]:
         """Its outputs, with the attributes `counts` for some units.
@@ -54,8 +55,7 @@ class OperatorRuns:
         Raises:
             RunError: ONNX Runtime refuses the inputs, or an output is no tensor.
         """
-        model = ModelProto()
-        model.CopyFrom(self._model)
+        model = deepcopy(self._model)
         for attribute in model.graph.node[0].attribute:
             if attribute.name in counts:
                 scale(attribute, units, all_units)
@@ -100,9 +100,9 @@ class OperatorRuns:
     def _choices(self) -> Iterator[tuple[tuple[Place, ...], tuple[str, ...]]]:
         """Each choice of axes of inputs, at least one, and of attributes."""
         axes = []
-        for value in self._model.graph.input:
+        for slot, value in zip(self._names, self._model.graph.input, strict=True):
             sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-            even = [Place(self._slots[value.name], axis) for axis, n in enumerate(sizes) if n and n % 2 == 0]
+            even = [Place(slot, axis) for axis, n in enumerate(sizes) if n and n % 2 == 0]
             axes.append([None, *even])
         counts = [a.name for a in self._node.attribute if (number := _count_of(a)) and number % 2 == 0]
         subsets = list(chain.from_iterable(combinations(counts, n) for n in range(len(counts) + 1)))
@@ -131,9 +131,8 @@ class OperatorRuns:
         return replace(factor, writes=tuple(writes))
 
     def _part(self, factor: Factor, feeds: Feeds, units: Sequence[int]) -> list[Array]:
-        axes = {place.slot: place.axis for place in factor.reads}
-        names = {name: axes[slot] for name, slot in self._slots.items() if slot in axes}
-        parts = {name: _units_of(feeds[name], axis, factor.units, units) for name, axis in names.items()}
+        axes = {self._names[place.slot]: place.axis for place in factor.reads}
+        parts = {name: _units_of(feeds[name], axis, factor.units, units) for name, axis in axes.items()}
         return self.run({**feeds, **parts}, factor.counts, len(units), factor.units)
 
     def _holds(self, factor: Factor, feeds: Feeds, whole: list[Array]) -> bool:
@@ -162,8 +161,7 @@ class OperatorRuns:
 
     def _with_most_units(self, factor: Factor, wholes: Sequence[tuple[Feeds, list[Array]]]) -> Factor:
         feeds, whole = wholes[0]
-        names = {slot: name for name, slot in self._slots.items()}
-        sizes = [feeds[names[place.slot]].shape[place.axis] for place in factor.reads]
+        sizes = [feeds[self._names[place.slot]].shape[place.axis] for place in factor.reads]
         sizes += [whole[number].shape[place.axis] for number, place in enumerate(factor.writes)]
         sizes += [_count_of(attribute) for attribute in self._node.attribute if attribute.name in factor.counts]
         most = gcd(*sizes)

@@ -1,6 +1,7 @@
 """What a rank's copy of a node writes, by the factors of the node."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from onnx import AttributeProto, NodeProto
@@ -35,19 +36,14 @@ class RankCopy:
 
     def _units(self, factor: Factor) -> dict[int, Runs] | None:
         """The units of the factor that all pieces have, by the labels of segments; None if it is not divided by it."""
-        places = {place.slot: place for place in factor.reads}
-        if places.keys() != self.pieces.keys():
+        if {place.slot for place in factor.reads} != self.pieces.keys():
             return None
         found: dict[int, Runs] = {}
-        for slot, place in places.items():
-            piece = self.pieces[slot]
+        for place in factor.reads:
+            piece, size = self.pieces[place.slot], self._size(place, self.operation.reads)
             if piece.axis != place.axis:
                 return None
-            own = (
-                {}
-                if piece.is_uniform
-                else units_of(piece, place, self._size(place, self.operation.reads), factor.units)
-            )
+            own = {} if piece.is_uniform else units_of(piece, place, size, factor.units)
             if own is None or any(found.setdefault(label, runs) != runs for label, runs in own.items()):
                 return None
         return self._with_equal_elements(factor, found)
@@ -102,8 +98,7 @@ class RankCopy:
 
     def _has_attributes(self, factor: Factor, share: tuple[int, int], written: Mapping[int, Piece]) -> bool:
         """Whether its attributes are those of the node, and those that count units are in proportion."""
-        expected = NodeProto()
-        expected.CopyFrom(self.original)
+        expected = deepcopy(self.original)
         for attribute in expected.attribute:
             if attribute.name in factor.counts:
                 scale(attribute, *share)
@@ -171,8 +166,7 @@ def scale(attribute: AttributeProto, units: int, all_units: int) -> None:
 
 def nameless(node: NodeProto) -> NodeProto:
     """A node without its name and those of its tensors."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
+    copy = deepcopy(node)
     for field in ("name", "input", "output"):
         copy.ClearField(field)
     return copy

@@ -24,6 +24,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from google.protobuf.message import Message
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..analysis.axes.factors import Factor, FoundRule, found_factors
@@ -118,8 +119,7 @@ class _Comparison:
         source, note = self.weights.get(tensor.name), note_of(tensor)
         if source is not None:
             self.weight_bytes += values_bytes(tensor) if is_external(tensor) else 0
-            is_same = without_values(tensor) == without_values(source)
-            if is_same and has_same_values(self.sharded, tensor, self.model, source):
+            if self._is_same(tensor, source):
                 self.meanings[tensor.name] = Piece(tensor.name)
             else:
                 self.objections.append(f"the weight {tensor.name!r} is not the model's")
@@ -143,16 +143,14 @@ class _Comparison:
             self.objections.append(f"the values of {tensor.name!r} are not those of its slice of {note.slice_of!r}")
 
     def _has_slice(self, tensor: TensorProto, source: TensorProto, note: SliceNote) -> bool:
-        span = self.sharded.range_of(tensor) if is_external(tensor) else None
-        self.weight_bytes += span.length if span else 0
-        if not is_external(source):
-            return inline_slice(source, note) == (read_bytes(span) if span else inline_bytes(tensor))
-        where = bytes_of_slice(source, self.model.range_of(source), note)
-        if span is not None and isinstance(where, ByteRange):
-            return same_bytes(where, span)
-        if isinstance(where, ByteRange):
-            return inline_bytes(tensor) == read_bytes(where)
-        return _same_columns(where, span, b"" if span else inline_bytes(tensor))
+        where = bytes_of_slice(source, self.model.range_of(source), note) if is_external(source) else None
+        if not is_external(tensor):
+            return inline_bytes(tensor) == (read_bytes(where) if where else inline_slice(source, note))
+        span = self.sharded.range_of(tensor)
+        self.weight_bytes += span.length
+        if where is None:
+            return read_bytes(span) == inline_slice(source, note)
+        return same_bytes(where, span) if isinstance(where, ByteRange) else _same_columns(where, span)
 
     def _input(self, value: ValueInfoProto) -> None:
         name, note = value.name, note_of(value)
@@ -223,7 +221,7 @@ class _Comparison:
             written = self._shape_of_piece(node, index, pieces[0])
         elif not (pieces or changed or dropped):
             inner = all(self.meanings.get(name) == Piece(name) for name in captures(node))
-            is_same = inner and self._is_same(node, original)
+            is_same = inner and self._is_same(nameless(node), nameless(original))
             written = [Piece(name) for name in original.output if name] if is_same else None
         else:
             factors = (*factors_of(operation), *self.found_factors.get(index, ()))
@@ -235,11 +233,11 @@ class _Comparison:
         self.found[index] += bool(written)
         return None if is_again else written
 
-    def _is_same(self, node: NodeProto, original: NodeProto) -> bool:
-        """Whether two nodes differ in names at most; values of their tensors may be in files."""
-        pairs = zip(tensors_in(node), tensors_in(original), strict=False)
-        return without_values(nameless(node)) == without_values(nameless(original)) and all(
-            has_same_values(self.sharded, ours, self.model, own) for ours, own in pairs
+    def _is_same(self, ours: Message, own: Message) -> bool:
+        """Whether a message is that of the model; values of their tensors may be in files."""
+        pairs = zip(tensors_in(ours), tensors_in(own), strict=False)
+        return without_values(ours) == without_values(own) and all(
+            has_same_values(self.sharded, one, self.model, other) for one, other in pairs
         )
 
     def _note_rounding(self, operation: Operation, factor: Factor | None) -> None:
@@ -253,7 +251,7 @@ class _Comparison:
         operation = self.operations[index]
         axes = range(len(operation.read(0) or ()))[operation.given("start", 0) : operation.attributes.get("end")]
         size = (operation.read(0) or ())[piece.axis]
-        if not self._is_same(node, self.model.proto.graph.node[index]):
+        if not self._is_same(nameless(node), nameless(self.model.proto.graph.node[index])):
             return None
         output = operation.outputs[0]
         if piece.axis not in axes:
@@ -302,9 +300,7 @@ def _fits(note: SliceNote, dims: Sequence[object]) -> bool:
     return bool(note.runs) and is_ascending and isinstance(size, int) and numbers[-1] <= size
 
 
-def _same_columns(where: Columns, span: ByteRange | None, inline: bytes) -> bool:
-    if span is None:
-        return b"".join(piece.tobytes() for _, piece in read_columns([where])) == inline
+def _same_columns(where: Columns, span: ByteRange) -> bool:
     done, own = 0, np.empty(COLUMNS_BYTES, np.uint8)
     if where.length != span.length:
         return False

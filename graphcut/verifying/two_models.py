@@ -1,17 +1,16 @@
 """`compare_models`: where two models begin to differ, found by bisection over the tensors that both have."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.errors import RunError, UsageError
 from ..core.product import Product
 from ..core.units import count
-from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model, ModelLike, load
 from ..running.stage import SessionConfig
-from .numerical import EXACT, TensorComparison, compare_tensor, random_tensors, run_whole
+from .numerical import EXACT, TensorComparison, accepted_inputs, compare_tensor, random_tensors, run_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,12 +35,10 @@ class ModelComparison(Product):
         return self.same
 
     def __str__(self) -> str:
-        agreeing, worst = sum(one.passes for one in self.outputs), self.first
-        runs, outputs = count(self.runs, "run"), count(len(self.outputs), "output")
-        lines = [f"the models {'agree' if self.same else 'differ'}"]
-        lines.append(
-            f"{agreeing} of {outputs} agree; {self.common:,} tensors have the same name in both, {runs} of each"
-        )
+        worst = self.first
+        agreeing = f"{sum(one.passes for one in self.outputs)} of {count(len(self.outputs), 'output')} agree"
+        common = f"{self.common:,} tensors have the same name in both, {count(self.runs, 'run')} of each"
+        lines = [f"the models {'agree' if self.same else 'differ'}", f"{agreeing}; {common}"]
         if worst is not None:
             sources = ", ".join(map(repr, self.sources)) or "inputs of the model alone"
             lines.append(f"the first tensor that differs: {worst.tensor!r}, from node {self.node!r}")
@@ -93,69 +90,35 @@ def compare_models(
 
 
 def _generated(model: Model, seed: int) -> Sequence[Mapping[str, object]]:
-    found = find_accepted_inputs(
-        model, lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT), seed=seed, sizes=model.dims
-    )
+    found = accepted_inputs(model, seed=seed, sizes=model.dims)
     if not found.feeds:
         raise RunError(f"{model.path.name} rejects the generated inputs: {found.refusal}", hint="give yours: --inputs")
     return found.feeds
 
 
-@dataclass
 class _Pair:
     """Two models, and the tensors that both compute."""
 
-    model: Model
-    other: Model
-    tolerance: float
-    config: SessionConfig
-    runs: int = 0
-    #: the tensors that both compute, in the order of the model, each with its index.
-    position: dict[str, int] = field(default_factory=dict)
-    #: for each of these the tensors of this kind that it is computed from, by paths without another of them.
-    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        graph, own = (
-            self.model.graph,
-            {name for i in self.other.graph.flow for name in self.other.graph.nodes[i].writes},
-        )
-        own -= random_tensors(self.model) | random_tensors(self.other)
-        behind: dict[str, dict[str, None]] = {}  # of each tensor: itself if both compute it, else what it comes from
-        for node in map(graph.nodes.__getitem__, graph.flow):
-            found = dict.fromkeys(name for read in node.reads for name in behind.get(read, ()))
-            for name in node.writes:
-                behind[name] = {name: None} if name in own else found
-                if name in own:
-                    self.position[name] = len(self.position)
-                    self.sources[name] = tuple(found)
-        self._check()
-
-    def _check(self) -> None:
-        graph = self.other.graph
-        names = self.model.path.name, self.other.path.name
-        if more := [name for name in graph.reads if name not in (*self.model.graph.reads, *graph.weights)]:
+    def __init__(self, model: Model, other: Model, tolerance: float, config: SessionConfig) -> None:
+        self.model, self.other, self.tolerance, self.config, self.runs = model, other, tolerance, config, 0
+        self.sources = _common_tensors(model, other)
+        self.position = {name: i for i, name in enumerate(self.sources)}
+        names, known = (model.path.name, other.path.name), (*model.graph.reads, *other.graph.weights)
+        if more := [name for name in other.graph.reads if name not in known]:
             raise UsageError(
                 f"{names[1]} has an input {more[0]!r}, and {names[0]} has none", hint="compare two forms of one model"
             )
-        if self.position.keys().isdisjoint(self.model.graph.writes):
+        if self.sources.keys().isdisjoint(model.graph.writes):
             raise UsageError(f"{names[1]} computes no output of {names[0]}", hint="outputs are compared by their names")
 
     def compared(self, feeds: Mapping[str, object], names: Sequence[str]) -> list[TensorComparison]:
         """Run both models, and compare tensors."""
         self.runs += 1
-        types = self.model.tensors, self.other.tensors
-        fed = {
-            name: _as_type(value, types[1][name].dtype)
-            for name, value in feeds.items()
-            if name in self.other.graph.reads
-        }
+        own, others = self.model.tensors, self.other.tensors
+        fed = {name: _as_type(feeds[name], others[name].dtype) for name in self.other.graph.reads if name in feeds}
         values = run_whole(self.model, feeds, names, config=EXACT)
-        others = run_whole(self.other, fed, names, config=self.config)
-        return [
-            compare_tensor(types[0][name], values[name], others[name], self.tolerance, None, other=types[1][name])
-            for name in names
-        ]
+        found = run_whole(self.other, fed, names, config=self.config)
+        return [compare_tensor(own[n], values[n], found[n], self.tolerance, None, other=others[n]) for n in names]
 
     def ancestors(self, target: str, after: int) -> list[str]:
         """The tensors that `target` is computed from, and itself, in order; without those of an index up to `after`."""
@@ -165,6 +128,20 @@ class _Pair:
             found.update(new)
             waiting += new
         return sorted(found, key=self.position.__getitem__)
+
+
+def _common_tensors(model: Model, other: Model) -> dict[str, tuple[str, ...]]:
+    """The tensors that both compute, in order, each with those that it is computed from by paths without another."""
+    computed = {name for i in other.graph.flow for name in other.graph.nodes[i].writes}
+    computed -= random_tensors(model) | random_tensors(other)
+    common: dict[str, tuple[str, ...]] = {}
+    behind: dict[str, tuple[str, ...]] = {}  # of each tensor: itself if both compute it, else what it comes from
+    for i in model.graph.flow:
+        node = model.graph.nodes[i]
+        found = tuple(dict.fromkeys(name for read in node.reads for name in behind.get(read, ())))
+        behind |= {name: (name,) if name in computed else found for name in node.writes}
+        common |= {name: found for name in node.writes if name in computed}
+    return common
 
 
 def _compared(both: _Pair, feeds: Mapping[str, object]) -> ModelComparison:

@@ -11,12 +11,11 @@ from ..core.errors import CascadeError, RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.product import Product
 from ..core.units import count, size
-from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
 from .found_rules import find_rules
-from .numerical import EXACT, TensorComparison, compare, half_tolerance, run_whole
+from .numerical import EXACT, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
@@ -170,12 +169,7 @@ def _ran(
     """Compare on each set of inputs, or on generated ones."""
     sets, refusal = list(inputs), ""
     if not sets:
-        accepted = find_accepted_inputs(
-            model,
-            lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT),
-            seed=seed,
-            sizes=sizes,
-        )
+        accepted = accepted_inputs(model, seed=seed, sizes=sizes)
         sets, refusal = list(accepted.feeds), accepted.refusal
     runs, failure = [], ""
     for feeds in sets:

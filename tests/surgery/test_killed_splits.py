@@ -151,7 +151,7 @@ def test_a_split_that_is_told_to_end_leaves_a_whole_state(
 
 
 def test_a_killed_merge_is_undone_or_complete(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
     cascade, whole = cut(net, "m0"), tmp_path / "whole"
     whole.mkdir()
     graphcut.merge(cascade, whole / "whole.onnx")
@@ -180,7 +180,7 @@ def split_ranks_into(net: Path, folder: Path, ranks: int, *, force: bool = True)
 def test_a_killed_sharding_is_undone_or_complete(
     net: Path, tmp_path: Path, write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphcut.surgery.sharding.sharding.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
     folder, states = tmp_path / "here", []
     for ranks in (2, 3):
         shutil.rmtree(folder, ignore_errors=True)

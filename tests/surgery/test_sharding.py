@@ -163,7 +163,7 @@ def test_a_rank_without_a_whole_unit_has_no_copy_and_no_state(tmp_path: Path) ->
 @pytest.fixture
 def external(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A decoder with its weights in a file, which a sharded model has too."""
-    monkeypatch.setattr("graphcut.surgery.sharding.sharding.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
     demos.write("llm", tmp_path / "model.onnx", layers=2, external=True)
     return tmp_path / "model.onnx"
 

@@ -722,7 +722,7 @@ def test_small_weights_are_merged_into_the_model_file(inline: Path, tmp_path: Pa
 def test_large_weights_are_merged_into_a_data_file(
     inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 3071)
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 3071)
     whole = graphcut.merge(cut(inline, "m0"), tmp_path / "whole.onnx")
     assert (tmp_path / "whole.onnx.data").stat().st_size == 3072
     assert graph_digest(whole.proto) == graph_digest(graphcut.load(inline).proto)
@@ -731,7 +731,7 @@ def test_large_weights_are_merged_into_a_data_file(
 
 
 def test_a_weight_in_two_parts_is_merged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
     onnx.save(products("w", "w"), tmp_path / "m.onnx")
     cascade = cut(tmp_path / "m.onnx", "m0")
     assert [data_sizes(part) for part in cascade.parts] == [{"part-0.onnx.data": 1024}, {"part-1.onnx.data": 1024}]
@@ -743,7 +743,7 @@ def test_a_weight_in_two_parts_is_merged_once(tmp_path: Path, monkeypatch: pytes
 def test_merging_overwrites_nothing_without_force(
     inline: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
     cascade = cut(inline, "m0")
     (tmp_path / name).write_text("mine")
     with pytest.raises(UsageError, match=f"{name} already exists") as caught:
@@ -779,7 +779,7 @@ def test_merging_into_a_missing_folder_changes_nothing(inline: Path, tmp_path: P
 
 
 def test_a_merge_that_fails_changes_nothing(inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphcut.surgery.merging.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
     cascade = cut(inline, "m0")
     graphcut.merge(cascade, tmp_path / "whole.onnx")
     before = holdings(tmp_path)

@@ -237,7 +237,7 @@ def test_a_state_must_stay_in_its_rank(tmp_path: Path) -> None:
 def test_slices_in_files_are_compared_with_the_bytes_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphcut.surgery.sharding.sharding.INLINE_BYTES", 0)
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
     demos.write("llm", tmp_path / "model.onnx", layers=2, external=True)
     made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
     report = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True)

@@ -18,16 +18,7 @@ from ...loading.fingerprint import graph_digest
 from ...loading.model import Model, ModelLike, load
 from ...loading.slices import SHARDED, ShardingNote
 from ...verifying.found_rules import find_rules
-from ..model_files import (
-    INLINE_BYTES,
-    Storage,
-    check_sharing,
-    check_targets,
-    data_file,
-    files_of,
-    place_values,
-    write_model,
-)
+from ..model_files import Storage, check_sharing, check_targets, files_of, write_model
 from .rewriting import ShardedGraph, sharded_graph
 from .weight_files import fill_slices, pieces_of
 
@@ -106,9 +97,7 @@ def shard(  # noqa: PLR0913 - independent settings
     sharding = _summary(division, graph, output)
     fill_slices(model, graph.slices)
     home = model.path.parent if weights == "share" else None
-    pieces = pieces_of(model, graph.proto, graph.slices)
-    layout = place_values(pieces, data_file(output).name, home=home, inline_bytes=INLINE_BYTES)
-    write_model(output, graph.proto, layout, force=force)
+    write_model(output, graph.proto, pieces_of(model, graph.proto, graph.slices), home=home, force=force)
     return sharding
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 from onnx import ModelProto, TensorProto
 
-from ...loading.external_data import ByteRange, Columns, refer_to_file
+from ...loading.external_data import ByteRange, Columns, read_values, refer_to_file
 from ...loading.model import Model
 from ...loading.slices import bytes_of_slice, inline_slice
 from ...loading.subgraphs import is_external, tensors_in
 from ...loading.wire_format import large_bytes
-from ..model_files import Pieces, put_inside
+from ..model_files import Pieces
 from .rewriting import WeightSlice
 
 
@@ -23,7 +23,7 @@ def fill_slices(model: Model, slices: Iterable[WeightSlice]) -> None:
         if not is_external(one.source):
             one.tensor.raw_data = inline_slice(one.source, one.note)
         elif one.bytes < large_bytes(one.source.data_type):
-            put_inside(one.tensor, bytes_of_slice(one.source, model.range_of(one.source), one.note))
+            read_values(one.tensor, bytes_of_slice(one.source, model.range_of(one.source), one.note))
         else:
             location = next(entry.value for entry in one.source.external_data if entry.key == "location")
             refer_to_file(one.tensor, location, model.range_of(one.source).offset, one.bytes)
