@@ -165,17 +165,12 @@ def _printed(cascade: Cascade, tokens: Generation, output: Output | Chat, *, as_
 
         texts = output.texts if output.is_text else [None] * len(output.prompts)
         rows = list(zip(output.prompts, output.tokens, texts, strict=True))
-        rates = output.first_s, output.prompt_rate, output.rate
-        print_json(generation_record(cascade, tokens, rows, *rates))
+        print_json(generation_record(cascade, tokens, rows, *output.rates))
     elif output.times:
-        _summarize(cascade, tokens, output.sentence())
+        from ..drawing.terminal.runs import draw_run_log
+
+        said, parts = output.sentence(), [part.file for part in cascade.parts]
+        if full := sum(end == "full" for end in tokens.ends.values()):
+            said += f" {count(full, 'sequence')} ended because the model has no room for more tokens."
+        print_(lambda console: draw_run_log(tokens.log, parts, tokens.workers, console, said), stderr=True)
     return was_interrupted
-
-
-def _summarize(cascade: Cascade, tokens: Generation, said: str) -> None:
-    from ..drawing.terminal.runs import draw_run_log
-
-    if full := sum(end == "full" for end in tokens.ends.values()):
-        said += f" {count(full, 'sequence')} ended because the model has no room for more tokens."
-    parts = [part.file for part in cascade.parts]
-    print_(lambda console: draw_run_log(tokens.log, parts, tokens.workers, console, said), stderr=True)

@@ -63,27 +63,22 @@ class Output:
         return text
 
     @property
-    def first_s(self) -> float | None:
-        """Seconds until the first token."""
-        return self.times[0] - self.began_s if self.times else None
-
-    @property
-    def rate(self) -> float | None:
-        """Tokens per second after the first; None for less than two."""
+    def rates(self) -> tuple[float | None, float | None, float | None]:
+        """Seconds until the first token; tokens a second of a single prompt, once parts were loaded; and later ones."""
         times = self.times
-        return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
-
-    @property
-    def prompt_rate(self) -> float | None:
-        """Tokens of the prompt per second, once parts were loaded; None for several prompts."""
-        return len(self.prompts[0]) / (self.times[0] - self.loaded_s) if len(self.prompts) == 1 and self.times else None
+        if not times:
+            return None, None, None
+        prompt_rate = len(self.prompts[0]) / (times[0] - self.loaded_s) if len(self.prompts) == 1 else None
+        rate = (len(times) - 1) / (times[-1] - times[0]) if times[-1] > times[0] else None
+        return times[0] - self.began_s, prompt_rate, rate
 
     def sentence(self) -> str:
         """How many tokens, and how fast."""
-        said = f"{count(len(self.times), 'token')}, the first after {duration(self.first_s or 0)}"
-        said += f", then {self.rate:,.1f} a second" if self.rate else ""
-        if self.prompt_rate:
-            said += f"; the prompt of {count(len(self.prompts[0]), 'token')} at {self.prompt_rate:,.1f} a second"
+        first_s, prompt_rate, rate = self.rates
+        said = f"{count(len(self.times), 'token')}, the first after {duration(first_s or 0)}"
+        said += f", then {rate:,.1f} a second" if rate else ""
+        if prompt_rate:
+            said += f"; the prompt of {count(len(self.prompts[0]), 'token')} at {prompt_rate:,.1f} a second"
         return f"{said}."
 
 

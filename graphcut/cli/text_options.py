@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,10 +75,4 @@ class SamplingOptions:
         """How tokens are drawn."""
         from ..running.decoding.sampling import Sampling
 
-        return Sampling(
-            repetition_penalty=self.repetition_penalty,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=seed,
-        )
+        return Sampling(**asdict(self), seed=seed)

@@ -2,10 +2,11 @@
 
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from fnmatch import fnmatch
 from functools import partial
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import msgspec
 
 from ..core.atomic_files import mend, replace_files, scratch_folder
 from ..core.errors import CascadeError, GraphcutError, UsageError
@@ -14,8 +15,8 @@ from ..core.manifest import MANIFEST, Cascade, wrong_sizes
 PARTS: Final = "part-*.onnx*"
 """The names of parts and of what belongs to them, as a pattern."""
 
-Content = bytes | Path | Callable[[Path], object]
-"""What is written into a file: bytes, a copy of a file, or what a function writes when it is given the path."""
+Content = bytes | Path | dict[str, Any] | Callable[[Path], object]
+"""What is written into a file: bytes, a copy of a file, JSON, or what a function writes when it is given the path."""
 
 
 def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
@@ -73,6 +74,8 @@ def write_folder(
                     shutil.copyfile(content, new / name)
                 elif isinstance(content, bytes):
                     (new / name).write_bytes(content)
+                elif isinstance(content, dict):
+                    (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
                 else:
                     content(new / name)
             check = partial(check_target, scratch / "old" / folder.name)
@@ -91,13 +94,7 @@ def _check_target(folder: Path, place: Path, *, own: Collection[str], what: str,
     files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())
     existing = sorted(path.relative_to(place).as_posix() for path in files)
     for name in existing:
-        if name not in own and not any(_matches(name, pattern) for pattern in own):
+        if name not in own and not any(PurePosixPath("/", name).match(f"/{pattern}") for pattern in own):
             raise UsageError(f"{folder} contains {name!r}, which is not {what}", hint="choose a new folder with -o")
     if existing and not force:
         raise UsageError(f"{folder} already exists", hint="choose another folder with -o, or add --force")
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """As fnmatch; but `*` stands for one folder or file."""
-    names, patterns = name.split("/"), pattern.split("/")
-    return len(names) == len(patterns) and all(map(fnmatch, names, patterns))

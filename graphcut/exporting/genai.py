@@ -62,7 +62,7 @@ def export_genai(
     for part in cascade.parts:
         if own := {old: new for old, new in renamed.items() if old in {*part.reads, *part.writes}}:
             files[part.file] = _with_names(cascade.root / part.file, own)
-    files[CONFIG] = msgspec.json.format(msgspec.json.encode(_pipeline(config, cascade, renamed)), indent=4) + b"\n"
+    files[CONFIG] = _pipeline(config, cascade, renamed)
     return write_folder(folder, files, own=(PARTS, *_COPIED), what="a file of such a pipeline", force=force)
 
 

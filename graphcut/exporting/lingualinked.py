@@ -21,10 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
-from .folders import write_folder
+from .folders import Content, write_folder
 
 Map = dict[str, dict[str, list[int]]]
 """`map[source][target]` is the indices, among the outputs of module `source`, of the tensors that `target` reads."""
@@ -45,14 +43,11 @@ def export_lingualinked(
     `sizes` are the bytes of each tensor, and whether that is exact (`Model.tensor_bytes`); by default by the types and
     dims of the manifest. If one is not exact, `model_output_mem_size.json` is left out.
     """
-    content = {
-        name: msgspec.json.format(msgspec.json.encode(one), indent=1) + b"\n"
-        for name, one in _files(open_cascade(cascade), sizes)
-    }
+    content = dict(_files(open_cascade(cascade), sizes))
     return write_folder(folder, content, own=_OWN_FILES, what="a map of LinguaLinked", force=force)
 
 
-def _files(cascade: Cascade, sizes: Mapping[str, tuple[int, bool]] | None) -> Iterator[tuple[str, object]]:
+def _files(cascade: Cascade, sizes: Mapping[str, tuple[int, bool]] | None) -> Iterator[tuple[str, Content]]:
     parts, wiring = cascade.parts, cascade.wiring
     # Its runner looks up every pair of neighbours, so that a pair without tensors has an empty list.
     neighbours = {i: {i + 1: wiring.sequential.get(i, {}).get(i + 1, ())} for i in range(len(parts) - 1)}
@@ -66,9 +61,11 @@ def _files(cascade: Cascade, sizes: Mapping[str, tuple[int, bool]] | None) -> It
     yield "model_output_names.json", {f"module_{i}": list(part.writes) for i, part in enumerate(parts)}
     for i, part in enumerate(parts):
         yield f"module{i}/module_name_{i}.json", {"input": reads[i], "output": list(part.writes)}
-    known = _exact_sizes(cascade, sizes or {})
-    if known is not None:
-        yield SIZES, _sizes_of_outputs(parts, sequential, residual, known)
+    written, dims = {name: cascade.tensors[name] for part in parts for name in part.writes}, cascade.manifest.dims
+    known = {name: (sizes or {}).get(name) or tensor.bytes_for(dims) for name, tensor in written.items()}
+    if all(is_exact for _, is_exact in known.values()):
+        numbers = {name: number for name, (number, _) in known.items()}
+        yield SIZES, _sizes_of_outputs(parts, sequential, residual, numbers)
 
 
 def _with_indices(names: Mapping[int, Mapping[int, Sequence[str]]], parts: Sequence[Part]) -> Map:
@@ -100,27 +97,15 @@ def _inputs(cascade: Cascade, index: int) -> list[str]:
     return list(dict.fromkeys((*received, *cascade.parts[index].reads)))
 
 
-def _exact_sizes(cascade: Cascade, known: Mapping[str, tuple[int, bool]]) -> dict[str, int] | None:
-    """Bytes of all outputs of modules; None if one is not known exactly."""
-    sizes = {}
-    for tensor in dict.fromkeys(name for part in cascade.parts for name in part.writes):
-        sizes[tensor], is_exact = known.get(tensor) or cascade.tensors[tensor].bytes_for(cascade.manifest.dims)
-        if not is_exact:
-            return None
-    return sizes
-
-
-def _sizes_of_outputs(parts: Sequence[Part], sequential: Map, residual: Map, sizes: Mapping[str, int]) -> object:
+def _sizes_of_outputs(parts: Sequence[Part], sequential: Map, residual: Map, sizes: Mapping[str, int]) -> Content:
     """Bytes in the order of the maps; LinguaLinked sends the outputs of the last module to the first."""
 
     def sizes_of(source: int, targets: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
         return {target: [sizes[parts[source].writes[i]] for i in indices] for target, indices in targets.items()}
 
     last = len(parts) - 1
-    return {
-        **{
-            str(i): {"seq": sizes_of(i, sequential[str(i)]), "res": sizes_of(i, residual.get(str(i), {}))}
-            for i in range(last)
-        },
-        str(last): {"seq": {"0": [sizes[tensor] for tensor in parts[last].writes]}, "res": {}},
+    found = {
+        str(i): {"seq": sizes_of(i, sequential[str(i)]), "res": sizes_of(i, residual.get(str(i), {}))}
+        for i in range(last)
     }
+    return {**found, str(last): {"seq": {"0": [sizes[tensor] for tensor in parts[last].writes]}, "res": {}}}

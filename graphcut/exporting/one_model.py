@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import onnx
 from onnx import ModelProto, NodeProto
 
@@ -53,8 +52,7 @@ def export_ort_annotations(cascade: CascadeLike, folder: str | Path, *, force: b
         rules.setdefault(device, []).append(f"={_name(part)}")  # = is an exact match; part-1 alone is part-10, too
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
     options = {"session.layer_assignment_settings": setting}
-    content = msgspec.json.format(msgspec.json.encode(options), indent=1) + b"\n"
-    return _write(cascade, folder, annotate, {OPTIONS: content}, force=force)
+    return _write(cascade, folder, annotate, {OPTIONS: options}, force=force)
 
 
 def export_onnx_ir11(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:
@@ -78,7 +76,7 @@ def _write(
     cascade: Cascade,
     folder: str | Path,
     mark: Callable[[ModelProto, list[int]], None],
-    more: Mapping[str, bytes],
+    more: Mapping[str, Content],
     *,
     force: bool,
 ) -> list[Path]:

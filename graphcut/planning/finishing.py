@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from math import inf
 from typing import Final
 
@@ -71,9 +71,10 @@ class Finisher:
         return RankCosts(self.costs, goal.cluster, goal.mode, self.seconds)
 
     @cached_property
-    def _made(self) -> dict[tuple[tuple[tuple[int, ...], ...], tuple[Device, ...]], Plan]:
-        """The plans by their parts and devices: several ways to finish parts often make the same ones."""
-        return {}
+    def _made(self) -> Callable[[tuple[tuple[int, ...], ...], tuple[Device, ...]], Plan]:
+        """The plan of parts on devices, made once: several ways to finish parts often make the same ones."""
+        plain = partial(Plan, self.goal, self.graph, limits=self.limits)
+        return cache(lambda parts, devices: self.with_metrics(plain(parts, devices=devices)))
 
     def with_metrics(self, made: Plan) -> Plan:
         """The plan with the predicted metrics of its parts."""
@@ -114,10 +115,7 @@ class Finisher:
     def _planned(
         self, parts: tuple[tuple[int, ...], ...], devices: tuple[Device, ...], recomputed: tuple[Recomputed, ...]
     ) -> Plan:
-        if (parts, devices) not in self._made:
-            made = Plan(self.goal, self.graph, parts, devices=devices, limits=self.limits)
-            self._made[parts, devices] = self.with_metrics(made)
-        return same_parts(self._made[parts, devices], recomputed=recomputed)
+        return same_parts(self._made(parts, devices), recomputed=recomputed)
 
     def with_replicas(
         self,
@@ -134,7 +132,8 @@ class Finisher:
         """
         if self.limits.recompute == "never":
             return self._planned(parts, devices, ())
-        repeatable: dict[int, frozenset[int]] = {}
+        goal, repeatable = self.goal, dict[int, frozenset[int]]()
+        is_time = isinstance(goal, Across) or (isinstance(goal, Into) and goal.by == "time")
         while True:
             prices = cache(self.prices(parts, devices, repeatable, counts_all=counts_all))
             made, recomputed = recompute(self.graph, parts, prices, self.kept)
@@ -143,7 +142,7 @@ class Finisher:
             for part in (entry.part for entry in found.recomputed):
                 fits = found.budget_shares[part] <= 1
                 if not fits or found.expense[part] > most * (1 + _TOLERANCE):
-                    can_stop = fits and _is_time(self.goal)
+                    can_stop = fits and is_time
                     narrowed[part] = frozenset(planned if part not in repeatable or can_stop else ())
             if narrowed == repeatable:
                 return found
@@ -180,10 +179,6 @@ class Finisher:
             return TransferPrices(run_s, s_per_byte, {**sizes, **held}, unsent, (repeatable or {}).get(part))
 
         return prices_of
-
-
-def _is_time(goal: Goal) -> bool:
-    return isinstance(goal, Across) or (isinstance(goal, Into) and goal.by == "time")
 
 
 def _most_planned(goal: Goal, solution: Solution) -> float:

@@ -6,7 +6,7 @@ values, or receive them. The best of these candidates is the plan, and its lower
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
@@ -228,8 +228,9 @@ class _Planner(Finisher):
             raise
         if isinstance(goal, Within) and whole.value <= fewest_parts(self._problem(goal, inside), goal):
             return replace(whole, bound=whole.value, keeps_layers=False)
-        if isinstance(goal, Into) and not _is_uneven(whole.made.expense):
-            return whole
+        expense = whole.made.expense
+        if isinstance(goal, Into) and sum(expense) / len(expense) >= max(expense) * (1 - _LARGE_GAIN):
+            return whole  # equal parts, with no more transfers, would not be much cheaper
         cut = self._best_of_all(goal, inside, prove_s)
         if cut.value < whole.value * (1 if isinstance(goal, Within) else 1 - _LARGE_GAIN):
             return cut
@@ -386,8 +387,3 @@ def _front_with(made: Plan, front: tuple[tuple[float, float], ...]) -> tuple[tup
     if any(p <= period * (1 + _TOLERANCE) and s <= latency * (1 + _TOLERANCE) for p, s in front):
         return front
     return tuple(sorted([(period, latency), *((p, s) for p, s in front if p < period or s < latency)]))
-
-
-def _is_uneven(expense: Sequence[float]) -> bool:
-    """Whether equal parts, with no more transfers, would make the most expensive part much cheaper."""
-    return sum(expense) / len(expense) < max(expense) * (1 - _LARGE_GAIN)

@@ -13,14 +13,20 @@ from functools import cache, cached_property
 from typing import Final, NamedTuple
 
 from ..analysis.axes.division import Divider, Division
+from ..core.graph import Graph
 from ..costs.device import Device
 from ..costs.weighing import Costs
 from .cluster import Cluster
 from .device_groups import DeviceGroup, shares_by
 from .goals import RankMode
 
-MOST_REPEATED_BYTES: Final = 1 << 20
-"""Nodes that are not divided and read more bytes of weights are not repeated by each rank: the first has them."""
+_MOST_REPEATED_BYTES: Final = 1 << 20
+
+
+def is_repeatable(graph: Graph, node: int) -> bool:
+    """Whether each rank repeats a node that is not divided. One with large weights, or that runs once, the first has."""
+    weight_bytes = sum(graph.weights[name].bytes for name in graph.weights_of(node))
+    return weight_bytes <= _MOST_REPEATED_BYTES and not graph.nodes[node].is_stateful
 
 
 class Exchange(NamedTuple):
@@ -54,7 +60,7 @@ class RankCosts:
         for i, node in enumerate(flow):
             own_s = [seconds[i] for seconds, _ in rows]
             if node in division.class_of:
-                units = division.classes[division.class_of[node]].units
+                units = division.divided(node).units
                 own_s = [
                     min(seconds[i], dispatch_s) + max(seconds[i] - dispatch_s, 0.0) * number / sum(units)
                     for (seconds, dispatch_s), number in zip(rows, units, strict=True)
@@ -65,14 +71,12 @@ class RankCosts:
 
     def _bound(self, division: Division) -> frozenset[int]:
         """Nodes that are neither divided nor repeated."""
-        nodes, weights_of = self.costs.model.graph.nodes, self._weight_bytes
-        large = {node for node, number in weights_of.items() if number > MOST_REPEATED_BYTES or nodes[node].is_stateful}
-        return frozenset(large - division.class_of.keys())
+        return self._unrepeatable - division.class_of.keys()
 
     @cached_property
-    def _weight_bytes(self) -> Mapping[int, int]:
+    def _unrepeatable(self) -> frozenset[int]:
         graph = self.costs.model.graph
-        return {node: sum(graph.weights[name].bytes for name in graph.weights_of(node)) for node in graph.flow}
+        return frozenset(node for node in graph.flow if not is_repeatable(graph, node))
 
     def exchanges(self, division: Division) -> list[Exchange]:
         """The exchanges of a run, in order. Between two of them is a phase.
@@ -172,7 +176,7 @@ class RankCosts:
             for name in graph.weights_of(node):
                 users[name].append(node)
                 if name in cut:
-                    units = division.classes[division.class_of[node]].units
+                    units = division.divided(node).units
                     divided[name].append(node)
                     shares[name] = units[rank] / sum(units)
         bound = self._bound(division) if rank else frozenset[int]()

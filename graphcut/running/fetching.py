@@ -1,6 +1,5 @@
 """`fetch`: some parts of a cascade, and of its weights only the byte ranges that these parts read."""
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -136,13 +135,13 @@ def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -
     count = len(cascade.parts)
     if wrong := [k for k in parts or () if not 0 <= k < count]:
         raise UsageError(f"there is no part {wrong[0]}", hint=f"the cascade has the parts 0 to {count - 1}")
+    if device is None:
+        return [cascade.parts[k] for k in sorted(set(range(count) if parts is None else parts))]
     devices = {part.device for part in cascade.parts if part.device is not None}
-    if device is not None and device not in devices:
+    if device not in devices:
         hint = f"the parts are for {', '.join(sorted(devices)) or 'no devices: name them by --part'}"
         raise UsageError(f"no part is for the device {device!r}", hint=did_you_mean(device, devices) + hint)
-    if device is not None:
-        return [part for part in cascade.parts if part.device == device]
-    return [cascade.parts[k] for k in sorted(set(range(count) if parts is None else parts))]
+    return [part for part in cascade.parts if part.device == device]
 
 
 def _blocks(cascade: Cascade, part: Part) -> Iterator[_Block]:
@@ -188,12 +187,9 @@ def _fetch_block(place: FileSource, output: Path, block: _Block) -> _Block:
     with (output / block.name).open("r+b") as file:
         if block_digest(file.fileno(), block.ranges) == block.expected:
             return block
-        pieces, digest = list[bytes](), hashlib.sha256()
-        for start, length in block.ranges:
-            read = partial(place.piece, block.name, start, start + length, block.file_bytes)
-            pieces.append(_tried(read, block.name))
-            digest.update(pieces[-1])
-        if f"sha256:{digest.hexdigest()}" != block.expected:
+        reads = [partial(place.piece, block.name, start, start + n, block.file_bytes) for start, n in block.ranges]
+        pieces = [_tried(read, block.name) for read in reads]
+        if digest_of(b"".join(pieces)) != block.expected:
             where = f"bytes {block.ranges[0][0]:,} to {sum(block.ranges[-1]):,} of {block.name}"
             raise CascadeError(f"{where} are not those of the split", hint=CHANGED)
         for (start, _), piece in zip(block.ranges, pieces, strict=True):

@@ -104,15 +104,11 @@ class _Store:
     def __init__(self, url: str) -> None:
         try:
             from fsspec.core import url_to_fs
-        except ImportError:
-            hint = "pip install fsspec, and its package for the store, such as s3fs or gcsfs"
-            raise UsageError(f"fsspec is not installed, and {url} needs it", hint=hint) from None
-        try:
+
             system, root = url_to_fs(url)
         except (ImportError, ValueError) as error:
-            raise UsageError(
-                f"{url} can't be opened: {error}", hint="fsspec's documentation lists the stores"
-            ) from None
+            hint = "pip install fsspec, and its package for the store, such as s3fs or gcsfs"
+            raise UsageError(f"{url} can't be opened: {error}", hint=hint) from None
         self._system: Any = system
         self._root = root.rstrip("/")
         self._size = cache(self._system.size)

@@ -39,7 +39,7 @@ from ..solver.linked_chains import LinkedChains, driver_s
 from ..solver.milp import MilpObjective, MilpProblem, prove
 from ..solver.relaxed_tables import relaxed_result
 from ..solver.search import SearchResult, better, result_on, search
-from ..transfers import travelling
+from ..transfers import RequestTimes, travelling
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
 
 COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")
@@ -282,16 +282,12 @@ class ClusterEvaluator:
 
     def _value(self, period: float, latency: float) -> float:
         match self.goal.objective:
-            case "throughput":
-                return period
-            case "latency":
-                return latency
-            case "decode":
-                return max(period, latency / self.goal.in_flight)
             case "bytes":
                 return 0.0
             case "devices":
                 return float(self._fewest_devices())
+            case _:
+                return RequestTimes((), period, latency).objective(self.goal)
 
     def with_one_more(self, tables: BoundaryTables) -> float:
         """A lower bound of the first value of plans in which one device has replicable values only."""
@@ -363,9 +359,8 @@ def _with_least_latency(chains: LinkedChains, fastest: ChainPartition | None) ->
     if fastest is None:
         return None
     soonest = chains.best("sum", limit=fastest.values[0])
-    return replace(
-        fastest if soonest is None else replace(soonest, values=soonest.values[::-1]), is_best=fastest.is_best
-    )
+    found = fastest if soonest is None else replace(soonest, values=soonest.values[::-1])
+    return replace(found, is_best=fastest.is_best)
 
 
 def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[DeviceClass]) -> PlanError:

@@ -4,16 +4,16 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import count
-from math import ceil
+from math import ceil, inf
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, cast
 
 from ...core.errors import GraphcutError, RunError, UsageError
-from ...core.manifest import CascadeLike, open_cascade
+from ...core.manifest import Cascade, CascadeLike, open_cascade
 from ...core.units import count as count_of
 from ..executors.worker import Worker
 from ..in_process.limited_worker import LimitedWorker
-from ..in_process.memory_plan import AvailableMemory, available_memory
+from ..in_process.memory_plan import available_memory
 from ..run_log import RunLog
 from ..scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
 from ..scheduling.one_worker import OneWorker
@@ -58,35 +58,33 @@ class Generation:
         self,
         decoder: Decoder,
         scheduler: Scheduler | OneWorker,
-        prompts: Sequence[tuple[int, ...]],
+        prompts: Sequence[Sequence[int]],
         later: Iterator[Sequence[int]] | None,
         *,
         batch: int,
         max_tokens: int,
         stop: frozenset[int] | Callable[[int, int], bool],
         on_error: OnError,
-        errors: Mapping[int, GraphcutError],
         limited: LimitedWorker | None,
     ) -> None:
-        """Nothing runs before the first token is asked for. See `generate`; `errors` are those of prompts by index."""
+        """Nothing runs before the first token is asked for. See `generate`."""
         self.log = scheduler.log
         self.workers = scheduler.worker_names
-        self.errors: dict[int, GraphcutError] = dict(errors)
-        self.ends: dict[int, FinishReason] = dict.fromkeys(errors, "failed")
+        self.errors: dict[int, GraphcutError] = {}
+        self.ends: dict[int, FinishReason] = {}
         self.limited = limited
         self._decoder = decoder
         self._scheduler = scheduler
-        self._prompts = list(prompts)
         self._later = later
         self._batch = batch
         self._max_tokens = max_tokens
         self._stop = stop
         self._on_error = on_error
-        # Those of similar length are decoded together.
-        self._waiting = sorted(
-            (TokenSequence(index, prompt) for index, prompt in enumerate(prompts) if index not in errors),
-            key=lambda one: (-len(one.unfed), -one.index),
-        )
+        self._prompts = 0  # how many there are
+        self._waiting: list[TokenSequence] = []
+        for prompt in prompts:
+            self._add(prompt)
+        self._waiting.sort(key=lambda one: (-len(one.unfed), -one.index))  # similar lengths are decoded together
         self._ready: deque[SequenceBatch] = deque()
         self._in_flight: deque[SequenceBatch] = deque()
         self._batches = count()
@@ -102,7 +100,7 @@ class Generation:
 
     def all(self) -> list[list[int]]:
         """The tokens of each sequence, by prompt. Tokens that were already iterated over are not included."""
-        found: list[list[int]] = [[] for _ in self._prompts]
+        found: list[list[int]] = [[] for _ in range(self._prompts)]
         for sequence, token in self._tokens:
             found += [[] for _ in range(len(found), sequence + 1)]
             found[sequence].append(token)
@@ -146,16 +144,19 @@ class Generation:
         good = [one for one in batch.sequences if causes[one.index] is None]
         for one in batch.sequences:
             if (cause := causes[one.index] or (error if len(causes) == 1 else None)) is not None:
-                if self._on_error == "raise":
-                    raise cause
-                self.errors[one.index], self.ends[one.index] = cause, "failed"
+                self._fail(one.index, cause)
         if len(causes) > 1:
             for row in [good] if 0 < len(good) < len(causes) else [[one] for one in good]:
                 self._ready.append(SequenceBatch(next(self._batches), row, self._decoder))
 
+    def _fail(self, index: int, error: GraphcutError) -> None:
+        if self._on_error == "raise":
+            raise error
+        self.errors[index], self.ends[index] = error, "failed"
+
     def _requests(self) -> Iterator[Request | None]:
         """The next step of each batch after its last answer; new ones as the window allows; None if all wait."""
-        while len(self.ends) < len(self._prompts) or self._take_later():
+        while len(self.ends) < self._prompts or self._take_later():
             if not self._ready and self._waiting:
                 row = [self._waiting.pop() for _ in range(min(self._batch, len(self._waiting)))]
                 self._ready.append(SequenceBatch(next(self._batches), row, self._decoder))
@@ -167,15 +168,21 @@ class Generation:
             yield batch.request()
 
     def _take_later(self) -> bool:
-        """Ask for the next prompt. Returns whether there is one."""
+        """Ask for the next prompt that can be decoded. Returns whether there is one."""
         for prompt in self._later or ():
-            self._prompts.append(tuple(prompt))
-            problem = _problem(len(self._prompts) - 1, self._prompts[-1], self._decoder.capacity)
-            if problem is not None:
-                raise problem
-            self._waiting.append(TokenSequence(len(self._prompts) - 1, self._prompts[-1]))
-            return True
+            self._add(prompt)
+            if self._waiting:
+                return True
         return False
+
+    def _add(self, prompt: Sequence[int]) -> None:
+        index, self._prompts = self._prompts, self._prompts + 1
+        sequence = TokenSequence(index, tuple(int(token) for token in prompt))
+        problem = _problem(sequence, self._decoder.capacity)
+        if problem is None:
+            self._waiting.append(sequence)
+        else:
+            self._fail(index, problem)
 
 
 def generate(  # noqa: PLR0913 - independent settings, all with defaults
@@ -239,58 +246,51 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
         RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """
     later, prompts = (prompts, ()) if isinstance(prompts, Iterator) else (None, prompts)
-    prompt_ids = [tuple(int(token) for token in prompt) for prompt in prompts]
     cascade = open_cascade(cascade)
     decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context, sampling=sampling)
     _check(max_tokens, batch, workers, len(cascade.parts))
-    if memory_bytes is not None and (via != "threads" or (workers or 1) > 1):
-        raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
-    problems = ((i, _problem(i, prompt, decoder.capacity)) for i, prompt in enumerate(prompt_ids))
-    errors = {index: problem for index, problem in problems if problem is not None}
-    if on_error == "raise" and errors:
-        raise errors[min(errors)]
     batch = batch if decoder.batch_axes is not None else 1
-    pool = assign_parts(cascade, workers if memory_bytes is None else 1)
-    if workers is None and not cascade.manifest.devices:
-        pool = assign_parts(cascade, max(1, min(len(pool), ceil(len(prompt_ids) / batch))))
-    batch = max(1, min(batch, ceil(len(prompt_ids) / len(pool))))
+    pool = _pool(cascade, workers if memory_bytes is None else 1, ceil(len(prompts) / batch))
+    batch = max(1, min(batch, ceil(len(prompts) / len(pool))))
     window = window or 2 * len(pool)
-    config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(prompt_ids))), via)
+    config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(prompts))), via)
     limited = None
     if memory_bytes is not None:
-        lengths = [len(prompt) for index, prompt in enumerate(prompt_ids) if index not in errors]
-        prompt = max(lengths, default=1) if later is None else _longest(decoder)
+        if via != "threads" or (workers or 1) > 1:
+            raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
         memory = available_memory(memory_bytes, is_forced=forced)
-        limited = _limited_worker(decoder, config, memory, prompt, max_tokens, batch, exact=exact)
+        longest = _longest(decoder, None if later is not None else prompts, max_tokens)
+        forecast = predict_decoding(decoder, memory, longest, batch, prepacked=config.prepacked, exact=exact)
+        limited = LimitedWorker(cascade, decoder.kept, config, forecast)
     return Generation(
         decoder,
         _scheduler(decoder, config, via, pool, window, log=log, limited=limited),
-        prompt_ids,
+        prompts,
         later,
         batch=batch,
         max_tokens=max_tokens,
         stop=stop if callable(stop) else frozenset(stop),
         on_error=on_error,
-        errors=errors,
         limited=limited,
     )
 
 
-def _limited_worker(
-    decoder: Decoder,
-    config: SessionConfig,
-    memory: AvailableMemory,
-    prompt: int,
-    max_tokens: int,
-    batch: int,
-    *,
-    exact: bool,
-) -> LimitedWorker:
-    """The worker for a memory limit; `prompt` is the length of the longest prompt."""
-    total = prompt + max_tokens - 1
-    longest = prompt, min(total, decoder.capacity or total)
-    forecast = predict_decoding(decoder, memory, longest, batch, prepacked=config.prepacked, exact=exact)
-    return LimitedWorker(decoder.cascade, decoder.kept, config, forecast)
+def _pool(cascade: Cascade, workers: int | None, batches: int) -> list[WorkerState]:
+    pool = assign_parts(cascade, workers)
+    if workers is None and not cascade.manifest.devices:
+        return assign_parts(cascade, max(1, min(len(pool), batches)))
+    return pool
+
+
+def _longest(decoder: Decoder, prompts: Sequence[Sequence[int]] | None, max_tokens: int) -> tuple[int, int]:
+    """The tokens of the longest prompt that fits, and of the longest sequence; None for prompts that come later."""
+    capacity = decoder.capacity
+    if prompts is None and capacity is None:
+        message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
+        raise UsageError(message, hint="set one with --max-context N")
+    most = inf if capacity is None else capacity
+    prompt = most if prompts is None else max([1, *(len(one) for one in prompts if len(one) <= most)])
+    return int(prompt), int(min(prompt + max_tokens - 1, most))
 
 
 def _scheduler(
@@ -325,25 +325,15 @@ def _check(max_tokens: int, batch: int, workers: int | None, parts: int) -> None
         )
 
 
-def _longest(decoder: Decoder) -> int:
-    """The length that later prompts may have."""
-    if decoder.capacity is None:
-        message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
-        raise UsageError(message, hint="set one with --max-context N")
-    return decoder.capacity
-
-
-def _problem(index: int, prompt: tuple[int, ...], capacity: int | None) -> UsageError | None:
+def _problem(sequence: TokenSequence, capacity: int | None) -> UsageError | None:
     """Why a prompt can't be decoded."""
+    name, prompt = f"prompt {sequence.index}", sequence.unfed
     if not prompt:
-        return UsageError(f"prompt {index} is empty", hint="give at least one token id")
+        return UsageError(f"{name} is empty", hint="give at least one token id")
     if strange := [token for token in prompt if not 0 <= token <= _LAST_TOKEN]:
-        return UsageError(
-            f"prompt {index} has {strange[0]}, which is not a token id",
-            hint="token ids range from 0 to the size of the vocabulary",
-        )
+        hint = "token ids range from 0 to the size of the vocabulary"
+        return UsageError(f"{name} has {strange[0]}, which is not a token id", hint=hint)
     if capacity is not None and len(prompt) > capacity:
-        return UsageError(
-            f"prompt {index} has {count_of(len(prompt), 'token')}, and the model takes {capacity}", hint="shorten it"
-        )
+        message = f"{name} has {count_of(len(prompt), 'token')}, and the model takes {capacity}"
+        return UsageError(message, hint="shorten it")
     return None

@@ -41,13 +41,11 @@ class Tokenizer:
                 f"{cascade.path} names no tokenizer.json, and text needs one",
                 hint="put the tokenizer's files beside the model and split it again, or give --prompt-ids",
             )
-        path = files["tokenizer.json"]
+        path, package = files["tokenizer.json"], _package("tokenizers")
         try:
-            self._tokenizer = _package("tokenizers").Tokenizer.from_file(str(path))
+            self._tokenizer = package.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises nothing more specific
-            if isinstance(error, UsageError):
-                raise
-            raise RecordError(f"{path} can't be read: {error}", hint="take the file of the model") from None
+            raise RecordError(f"{path} can't be read: {error}", hint="take the file of the model") from error
         self._check(path, cascade)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

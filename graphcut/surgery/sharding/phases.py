@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...core.graph import Graph
-from ...planning.rank_costs import MOST_REPEATED_BYTES
+from ...planning.rank_costs import is_repeatable
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ def rank_parts(
         stage_of: the stage of each node.
         first_ranks: the first rank of each stage.
     """
-    found = {node: _rank(graph, node, rank_of, first_ranks[stage_of[node]]) for node in graph.flow}
-    ranks = {node: rank for node, rank in found.items() if rank is not None}
+    bound = (node for node in graph.flow if not is_repeatable(graph, node))
+    ranks = {**{node: first_ranks[stage_of[node]] for node in bound}, **rank_of}
     phases: dict[int, tuple[int, int]] = {}
     for node in graph.flow:
         phase = 0
@@ -60,10 +60,3 @@ def rank_parts(
         for number, (stage, phase) in enumerate(sorted(members))
         for rank, nodes in sorted(members[stage, phase].items())
     ]
-
-
-def _rank(graph: Graph, node: int, rank_of: Mapping[int, int], first: int) -> int | None:
-    """The rank that alone has a node; None if it is common."""
-    weight_bytes = sum(graph.weights[name].bytes for name in graph.weights_of(node))
-    is_bound = graph.nodes[node].is_stateful or weight_bytes > MOST_REPEATED_BYTES
-    return rank_of.get(node, first if is_bound else None)
