@@ -24,7 +24,7 @@ _MOST_REPEATED_BYTES: Final = 1 << 20
 
 
 def is_repeatable(graph: Graph, node: int) -> bool:
-    """Whether each rank repeats a node that is not divided. One with large weights, or that runs once, the first has."""
+    """Whether each rank repeats a node that is not divided; else, with large weights, only the first has it."""
     weight_bytes = sum(graph.weights[name].bytes for name in graph.weights_of(node))
     return weight_bytes <= _MOST_REPEATED_BYTES and not graph.nodes[node].is_stateful
 

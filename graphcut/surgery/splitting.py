@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from onnx import ModelProto
@@ -40,7 +40,6 @@ from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across
 from ..planning.plans import Plan, check_budgets
-from ..running.text.text_files import text_files
 from ..verifying.facts import half_source, model_facts, part_facts
 from .model_files import check_sharing
 from .part_models import part_model
@@ -100,7 +99,7 @@ class PreparedFiles(Product):
     @cached_property
     def text_files(self) -> tuple[TextFile, ...]:
         """The tokenizer and what belongs to it, as the folder of the model has them."""
-        return text_files(self.source.path.parent)
+        return tuple(name for name in get_args(TextFile) if (self.source.path.parent / name).is_file())
 
     @property
     def copied(self) -> dict[str, Path]:

@@ -10,10 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from ...core.errors import RecordError, UsageError
 from ...core.manifest import Cascade, CascadeLike, open_cascade
 from ...core.states import LOGITS
-from .text_files import read_json
 from .text_stream import TextStream
 
 _END_TOKENS: Final = ("genai_config.json", "generation_config.json")
@@ -35,7 +36,7 @@ class Tokenizer:
             RecordError: a file can't be understood.
         """
         cascade = open_cascade(cascade)
-        files = {name: cascade.root / name for name in cascade.manifest.text_files}
+        files: dict[str, Path] = {name: cascade.root / name for name in cascade.manifest.text_files}
         if "tokenizer.json" not in files:
             raise UsageError(
                 f"{cascade.path} names no tokenizer.json, and text needs one",
@@ -132,7 +133,12 @@ class Tokenizer:
         return frozenset(() if number is None else (number,))
 
     def _json(self, name: str) -> dict[str, Any]:
-        return read_json(self._files[name], dict[str, Any]) if name in self._files else {}
+        path = self._files.get(name)
+        try:
+            return {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise RecordError(f"{path} can't be read: {why}", hint="take the file of the model") from None
 
 
 def _package(name: str) -> Any:  # noqa: ANN401 - a module
