@@ -36,7 +36,7 @@ class ModelComparison(Product):
 
     def __str__(self) -> str:
         worst = self.first
-        agreeing = f"{sum(one.passes for one in self.outputs)} of {count(len(self.outputs), 'output')} agree"
+        agreeing = f"outputs that agree: {sum(one.passes for one in self.outputs):,} of {len(self.outputs):,}"
         common = f"{self.common:,} tensors have the same name in both, {count(self.runs, 'run')} of each"
         lines = [f"the models {'agree' if self.same else 'differ'}", f"{agreeing}; {common}"]
         if worst is not None:
