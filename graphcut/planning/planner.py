@@ -308,20 +308,22 @@ class _Planner(Finisher):
 
     def _across(self, problem: PlanningProblem, goal: Across, prove_s: float) -> Solution:
         """The best plan for a cluster. Layers are divided if that is asked for, or nothing else fits."""
-        ranks = self._usable_ranks(goal)
+        may_divide = self._may_divide(goal)
         if goal.interleave:
             return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
-        if ranks is not None and goal.ranks is None and goal.objective != "latency":
-            try:
-                return plan_across(problem, goal, self.seconds, prove_s=prove_s)
-            except PlanError as error:
+        if goal.ranks is not None or goal.objective == "latency":
+            ranks = self._dividing() if may_divide else None
+            return plan_across(problem, goal, self.seconds, ranks=ranks, prove_s=prove_s)
+        try:
+            return plan_across(problem, goal, self.seconds, prove_s=prove_s)
+        except PlanError as error:
+            if may_divide and (ranks := self._dividing()):
                 with suppress(PlanError):
                     return plan_across(problem, goal, self.seconds, ranks=ranks)
-                raise error from None
-        return plan_across(problem, goal, self.seconds, ranks=ranks, prove_s=prove_s)
+            raise error from None
 
-    def _usable_ranks(self, goal: Across) -> RankCosts | None:
-        """What divided layers cost; None where none may be or can be divided."""
+    def _may_divide(self, goal: Across) -> bool:
+        """Whether the goal and the limits allow layers to be divided."""
         if goal.ranks is not None and goal.ranks < 1:
             raise UsageError(f"layers can't be divided among {goal.ranks} devices", hint="use 1 or more")
         is_free = not (self.limits.pins or self.limits.avoid or self.limits.boundary_dtype)
@@ -332,8 +334,11 @@ class _Planner(Finisher):
                 "--boundary-dtype",
                 hint="leave out --ranks, or these",
             )
-        is_free = is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1
-        ranks = self.rank_costs if is_free else None
+        return is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1
+
+    def _dividing(self) -> RankCosts | None:
+        """What divided layers cost; None where none can be divided. It takes longer than most plans."""
+        ranks = self.rank_costs
         return ranks if ranks and ranks.division((1, 1)).classes else None
 
     def _unlimited(self, goal: _Searched) -> Optimality | None:
