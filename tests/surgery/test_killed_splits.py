@@ -84,6 +84,8 @@ def signalled(work: Work, number: signal.Signals, *, at: int) -> int:
 
         status = 1
         try:
+            if number != signal.SIGKILL:
+                signal.signal(number, signal.SIG_DFL)  # Ray leaves a handler of its own in the tests' process
             sys.addaudithook(watch)
             work()
             status = 0
