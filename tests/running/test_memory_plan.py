@@ -671,7 +671,9 @@ for _ in range(2):  # the first call loads modules, and so raises what the proce
     cap = smallest(Runner(cascade, memory_bytes=1, exact=exact))
 runner = Runner(cascade, memory_bytes=cap, exact=exact)
 answered = sum(1 for _ in runner.run_all([feeds(i) for i in range(times)]))
+from graphcut.running.process_memory import unloaded_library_bytes
 said.update(cap=cap, measured=runner.peak.bytes, predicted=runner.forecast.peak_bytes, answered=answered)
+said.update(unloaded=unloaded_library_bytes())
 """
 
 
@@ -704,9 +706,10 @@ def test_the_memory_limit_is_kept(request: pytest.FixtureRequest, name: str, exa
     said = in_a_process(MEASURE + SMALLEST, cascade.path, exact, 3)
     assert said["answered"] == 3
     assert said["measured"] <= said["predicted"] <= said["cap"]
-    assert (
-        said["cap"] <= (1.05 if ORT_VERSION >= (1, 27) else 2) * said["measured"]
-    )  # and the limit that a refusal names is not much too high
+    # The limit that a refusal names is not much too high, but for code of ONNX Runtime's library that was expected to
+    # become resident and did not: how much does, depends on the processor.
+    limit = (1.05 if ORT_VERSION >= (1, 27) else 2) * said["measured"]
+    assert said["cap"] - said["unloaded"] <= limit
 
 
 PEAK = """
