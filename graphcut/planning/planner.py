@@ -288,7 +288,7 @@ class _Planner(Finisher):
             s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
             kept, avoided = self.kept, find_nodes(self.graph, limits.avoid)
             if isinstance(goal, Across):  # what is asked for comes from one part
-                names = travelling(goal, self.graph, self.costs.caches) & self.graph.producer.keys()
+                names = travelling(goal, self.costs).keys() & self.graph.producer.keys()
                 kept |= {self.graph.producer[name] for name in names}
             replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
             if not (isinstance(goal, Within) or any(device.memory_bytes for device in devices)):

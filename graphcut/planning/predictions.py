@@ -36,16 +36,15 @@ class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def plan_transfers(partition: Partition, costs: Costs, goal: Goal) -> list[SentTensor]:
     """What the parts send; for a cluster what the driver sends and gets, too."""
-    sizes = {name: number for name, (number, _) in costs.tensor_bytes.items()}
     boundary_tensors = partition.wiring.boundary_tensors
     found = [SentTensor(costs.sent_bytes[name][0], *ends) for name, ends in boundary_tensors.items()]
     if isinstance(goal, Across):
-        graph, names = costs.model.graph, travelling(goal, costs.model.graph, costs.caches)
-        for name in sorted(names.intersection(graph.reads)):
+        graph, sizes = costs.model.graph, travelling(goal, costs)
+        for name in sorted(sizes.keys() & graph.reads):
             readers = [i for i, block in enumerate(partition.blocks) if name in block.reads]
             found += [SentTensor(sizes[name], DRIVER, readers)]
         for i, block in enumerate(partition.blocks):
-            answers = names.intersection(block.writes, graph.producer)
+            answers = sizes.keys() & block.writes & graph.producer.keys()
             found += [SentTensor(sizes[name], i, (DRIVER,)) for name in sorted(answers)]
     return found
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
@@ -98,11 +99,14 @@ class PlanningProblem:
         return tuple(map(tuple, nodes))
 
     def workload(
-        self, work: Sequence[Sequence[float]], counting: Collection[Counted] = (), travelling: Collection[str] = ()
+        self,
+        work: Sequence[Sequence[float]],
+        counting: Collection[Counted] = (),
+        travelling: Mapping[str, int] = MappingProxyType({}),
     ) -> Workload:
         """The workload of the groups; `work` is for each device class the seconds (or else) of each flowing node.
 
-        `travelling` are the inputs and outputs of the model that are sent from and to the driver.
+        `travelling` are the bytes of the inputs and outputs of the model that are sent from and to the driver.
         """
         per_node = [dict(zip(self.graph.flow, row, strict=True)) for row in work]
         alone = [[node for node in group if node not in self.rerunners] for group in self.groups]
@@ -179,11 +183,11 @@ class PlanningProblem:
             ),
         )
 
-    def _answer_bytes(self, travelling: Collection[str]) -> Ints:
+    def _answer_bytes(self, travelling: Mapping[str, int]) -> Ints:
         found = np.zeros(len(self.groups), dtype=np.int64)
-        for name in travelling & self.graph.producer.keys():
+        for name in travelling.keys() & self.graph.producer.keys():
             if (group := self.home.get(self.graph.producer[name])) is not None:
-                found[group] += self.costs.tensor_bytes[name][0]
+                found[group] += travelling[name]
         return found
 
     @cached_property
@@ -226,7 +230,7 @@ class PlanningProblem:
         return dict.fromkeys(self.replicable, frozenset[int]()) | found
 
     def _shared(
-        self, counting: Collection[Counted], travelling: Collection[str], users: Mapping[int, frozenset[int]]
+        self, counting: Collection[Counted], travelling: Mapping[str, int], users: Mapping[int, frozenset[int]]
     ) -> tuple[list[frozenset[int]], Ints]:
         """What a part holds once (weights, constants, functions, inputs): the groups that need it, and `[2, item]`.
 
@@ -241,7 +245,7 @@ class PlanningProblem:
             is_counted = ("cache" if name in pasts else "inputs") in counting
             number, readers = self.costs.tensor_bytes[name][0], self.graph.readers.get(name, ())
             held = self.sizes.declarations[name] + is_counted * number
-            fixed[_union(users, readers)] += (held, number * (name in travelling))
+            fixed[_union(users, readers)] += (held, travelling.get(name, 0))
         fixed.pop(frozenset(), None)
         return list(fixed), np.array(list(fixed.values()), dtype=np.int64).reshape(-1, 2).T
 

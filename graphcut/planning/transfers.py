@@ -8,16 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..core.graph import Graph
+from ..core.states import LOGITS
 from ..core.wiring import asked_for
-from ..costs.caches import Cache
 from ..costs.device import Device
+from ..costs.weighing import Costs
 from .cluster import Cluster, LinkEnds
 from .device_groups import ranks_of
 from .goals import Across
 from .instance import Workload
 
 DRIVER: Final = -1  #: the index of the driver among parts.
+TOKEN_BYTES: Final = 8  #: of the token that a step returns while decoding.
 
 
 class SentTensor(NamedTuple):
@@ -112,13 +113,19 @@ def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:
     return found
 
 
-def travelling(goal: Across, graph: Graph, caches: Iterable[Cache]) -> frozenset[str]:
-    """The inputs of the model that the driver sends, and the outputs that it gets: those that are asked for.
+def travelling(goal: Across, costs: Costs) -> dict[str, int]:
+    """The inputs of the model that the driver sends, the outputs that it gets (those that are asked for), their bytes.
 
-    While decoding, caches stay where they are.
+    While decoding, caches stay where they are, and the token that is chosen comes in place of the logits.
     """
-    kept = {name for cache in caches for name in (cache.past, cache.present)} if goal.objective == "decode" else set()
-    return frozenset({*graph.reads, *asked_for(graph.writes, goal.outputs)} - kept)
+    graph, is_decoding = costs.model.graph, goal.objective == "decode"
+    kept = {name for cache in costs.caches for name in (cache.past, cache.present)} if is_decoding else set()
+    sizes = {name: costs.tensor_bytes[name][0] for name in (*graph.reads, *asked_for(graph.writes, goal.outputs))}
+    return {
+        name: TOKEN_BYTES if is_decoding and LOGITS.search(name.lower()) else number
+        for name, number in sizes.items()
+        if name not in kept
+    }
 
 
 def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTensor]:

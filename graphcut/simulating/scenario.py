@@ -128,8 +128,8 @@ def scenario_of_plan(
     goal = plan.goal if isinstance(plan.goal, Across) else Across(cluster.planned)
     if outputs is not None:
         goal = changed(goal, outputs=tuple(outputs))
-    sent = travelling(goal, graph, costs.caches)
-    tensors = sent.union(*(block.writes for block in blocks))
+    sent = travelling(goal, costs)
+    sizes = {name: costs.sent_bytes[name][0] for block in blocks for name in block.writes} | sent
     planned = [device.name for device in plan.devices] if isinstance(plan.goal, Across) else None
     return Scenario(
         tuple(
@@ -139,7 +139,7 @@ def scenario_of_plan(
         tuple(metrics.weight_bytes for metrics in plan.metrics),
         graph.reads,
         tuple(name for name in graph.writes if name in sent),
-        {name: (costs.tensor_bytes if name in sent else costs.sent_bytes)[name][0] for name in sorted(tensors)},
+        sizes,
         cluster,
         _assignment(cluster, planned, seconds[0]),
         seconds,

@@ -356,6 +356,11 @@ def test_the_value_of_a_plan_is_what_its_metrics_add_up_to(name: str, objective:
     assert outcome.bound >= outcome.value if outcome.unit == "tokens/s" else outcome.bound <= outcome.value
 
 
+def test_while_decoding_a_token_comes_back_in_place_of_the_logits_and_no_cache(named: Named) -> None:
+    made = plan(named("llm"), Across(SLOW_LINKS, "decode"))
+    assert sum(metrics.output_bytes for metrics in made.metrics) == 8
+
+
 def test_sequences_never_cross_a_boundary(named: Named) -> None:
     analysis = named("control-flow")
     tensors = analysis.model.tensors

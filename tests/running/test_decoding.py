@@ -34,12 +34,13 @@ from decoders import (
 )
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from graphcut import At, Cascade, Into, Limits, RunError, UsageError, analyze, generate, load, plan, split
+from graphcut import At, Cascade, Into, Limits, RunError, Sampling, UsageError, analyze, generate, load, plan, split
 from graphcut.core.states import kept_states, sent_states
 from graphcut.core.wiring import Tensor
 from graphcut.costs.caches import find_caches
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.running.decoding.token_inputs import TokenChunk, input_array, role_of
+from graphcut.running.executors.protocol import TOKENS
 from graphcut.running.executors.worker import Worker
 from graphcut.running.scheduling.assignment import Via
 
@@ -372,6 +373,25 @@ def test_an_iterator_is_asked_for_a_prompt_when_the_sequence_before_has_ended(tm
     assert tokens.ends == dict.fromkeys(range(3), "max_tokens")
     with pytest.raises(UsageError, match="prompt 1 is empty"):
         generate(cascade, iter([[1], []]), max_tokens=2).all()
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1, repetition_penalty=1.5)])
+def test_tokens_are_chosen_where_the_logits_are_and_travel_in_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampling: Sampling
+) -> None:
+    cascade = cut(written(tmp_path, with_concat()), 2)
+    run, sent = Worker.run, list[dict[str, Any]]()
+
+    def noted(worker: Worker, *arguments: Any) -> tuple[dict[str, Any], tuple[float, ...]]:  # noqa: ANN401 - any
+        outputs, seconds = run(worker, *arguments)
+        sent.append(outputs)
+        return outputs, seconds
+
+    monkeypatch.setattr(Worker, "run", noted)
+    (tokens,) = generate(cascade, [[3, 1, 4]], max_tokens=3, workers=1, sampling=sampling).all()
+    assert [{name: value.numpy().tolist() for name, value in one.items()} for one in sent] == [
+        {TOKENS.name: [token]} for token in tokens
+    ]
 
 
 def test_workers_forget_a_sequence_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

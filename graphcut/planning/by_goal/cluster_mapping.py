@@ -175,7 +175,7 @@ class ClusterEvaluator:
             of_groups = (DeviceClass((g,), np.inf, 1 / g.link_bytes_per_s, g.latency_s, m) for m, g in groups)
             classes = (*classes, *of_groups)  # each rank has its own memory
             saved = [[problem.saved(ranks, group, rank) for rank in range(len(group.ranks))] for _, group in groups]
-        sent = travelling(goal, problem.graph, problem.costs.caches)
+        sent = travelling(goal, problem.costs)
         load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
         pairs = pair_costs(classes, goal.cluster)
         return cls(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins, saved)

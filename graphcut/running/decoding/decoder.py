@@ -2,18 +2,19 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade, State
 from ...core.states import LOGITS, kept_states, next_state, states_of
 from ...core.wiring import Dim, Tensor
-from ..values import Value, bits_type, from_array, memory_of, rows_of, shape_of, symbol_sizes, to_value, zeros
-from .sampling import Sampling
+from ..executors.protocol import TOKENS
+from ..scheduling.assignment import scheduled_parts
+from ..scheduling.requests import ScheduledPart
+from ..values import Value, from_array, rows_of, shape_of, symbol_sizes, to_value, zeros
+from .sampling import LogitsChoice, Sampling, ScoredRow
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})
@@ -49,7 +50,7 @@ class Decoder:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The outputs that a step must return."""
-        return (self.logits, *self.next_sent.values())
+        return (TOKENS.name, *self.next_sent.values())
 
     @property
     def presents(self) -> dict[str, str]:
@@ -97,15 +98,16 @@ class Decoder:
         """The sent states for the next step."""
         return {past: next_state(before[past], answer[present]) for past, present in self.next_sent.items()}
 
-    def token(self, answer: Mapping[str, Value], row: int, chunk: TokenChunk, fed: Sequence[int], sequence: int) -> int:
-        """The next token of a row of the batch: of the sequence at index `sequence`, which was `fed`."""
-        value = answer[self.logits]
-        *before, vocabulary = value.shape()
-        # [batch, tokens, vocabulary], [batch, vocabulary]; and [tokens, vocabulary] if the ids have no batch.
-        scored = before[-1] if before and len(before) == 1 + self.has_batch else 1
-        place = row * scored + min(scored, chunk.length) - 1
-        scores = _elements(value, self.cascade.tensors[self.logits].dtype, place * vocabulary, vocabulary)
-        return self.sampling.choose(scores, fed, sequence)
+    def choice(self, chunk: TokenChunk, rows: tuple[ScoredRow, ...]) -> LogitsChoice:
+        """How the next tokens of `rows` of the batch are chosen after `chunk`."""
+        return LogitsChoice(self.cascade.tensors[self.logits], self.has_batch, chunk.length, self.sampling, rows)
+
+    def scheduled_parts(self) -> list[ScheduledPart]:
+        """The parts as the scheduler sees them: who writes the logits makes the tokens."""
+        parts = scheduled_parts(self.cascade, self.kept)
+        return [
+            replace(part, writes=(*part.writes, TOKENS.name)) if self.logits in part.writes else part for part in parts
+        ]
 
 
 def decoder_of(
@@ -289,11 +291,3 @@ def _zero_shape(state: State, sizes: Mapping[str, int], batch: int, *, has_branc
             )
         shape.append(size or 0)  # with a branch, the first step takes the one that reads no cache
     return tuple(shape)
-
-
-def _elements(value: Value, dtype: str, begin: int, length: int) -> np.ndarray[Any, Any]:
-    """Some elements of a tensor of floats, without copying. Valid while `value` exists."""
-    found = memory_of(value).view(bits_type(dtype))[begin : begin + length]
-    if dtype == "bfloat16":
-        found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
-    return found

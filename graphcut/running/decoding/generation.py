@@ -15,7 +15,7 @@ from ..executors.worker import Worker
 from ..in_process.limited_worker import LimitedWorker
 from ..in_process.memory_plan import available_memory
 from ..run_log import RunLog
-from ..scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
+from ..scheduling.assignment import Via, assign_parts, make_executor, share_threads
 from ..scheduling.one_worker import OneWorker
 from ..scheduling.requests import Request, Routing
 from ..scheduling.scheduler import Answer, Scheduler
@@ -304,7 +304,7 @@ def _scheduler(
     limited: LimitedWorker | None,
 ) -> Scheduler | OneWorker:
     cascade = decoder.cascade
-    routing = Routing(scheduled_parts(cascade, decoder.kept), decoder.outputs)
+    routing = Routing(decoder.scheduled_parts(), decoder.outputs)
     if limited is not None or (via == "threads" and len(pool) == 1):
         load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
         return OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core.errors import RunError, UsageError
+from ...core.wiring import Tensor
+from ..executors.protocol import TOKENS
+from ..values import Value, bits_type, from_array, memory_of
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,10 @@ class Sampling:
         drawn = np.random.default_rng((self.seed, sequence, len(before))).random() * sums[-1]
         return int(tokens[min(int(np.searchsorted(sums, drawn, side="right")), len(tokens) - 1)])
 
+    def needed(self, before: Sequence[int]) -> Sequence[int]:
+        """What `choose` needs of the tokens before: only with a penalty more than their number."""
+        return tuple(before) if self.repetition_penalty != 1 else range(len(before))
+
     def _penalized(self, scores: np.ndarray[Any, Any], before: Sequence[int]) -> np.ndarray[Any, Any]:
         scores, seen = scores.astype(np.float32), np.unique(before)
         seen = seen[seen < len(scores)]
@@ -81,3 +88,40 @@ class Sampling:
             kept = order[: int(np.searchsorted(np.cumsum(weights[order]), self.top_p * total)) + 1]
             tokens, weights = tokens[kept], weights[kept]
         return tokens, weights
+
+
+class ScoredRow(NamedTuple):
+    """A row of a batch whose next token is chosen."""
+
+    row: int  #: its index.
+    sequence: int  #: the index of its sequence.
+    before: Sequence[int]  #: the tokens before.
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsChoice:
+    """The next tokens of a batch. They are chosen by the worker that has the logits."""
+
+    tensor: Tensor  #: the logits: [batch, tokens, vocabulary] or [batch, vocabulary], without a batch one axis less.
+    has_batch: bool  #: there is an axis for the batch.
+    length: int  #: the number of tokens that were fed of each sequence.
+    sampling: Sampling  #: how tokens are chosen.
+    rows: tuple[ScoredRow, ...]  #: the rows whose next token is chosen.
+
+    @property
+    def logits(self) -> str:
+        """The name of the logits."""
+        return self.tensor.name
+
+    def tokens(self, logits: Value) -> Value:
+        """The token of each of `rows`, from its last scores."""
+        *axes, vocabulary = logits.shape()
+        scored = axes[-1] if axes and len(axes) == 1 + self.has_batch else 1
+        scores = memory_of(logits).view(bits_type(self.tensor.dtype)).reshape(-1, vocabulary)
+        chosen = []
+        for row, sequence, before in self.rows:
+            found = scores[row * scored + min(scored, self.length) - 1]
+            if self.tensor.dtype == "bfloat16":
+                found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
+            chosen.append(self.sampling.choose(found, before, sequence))
+        return from_array(np.array(chosen, np.int64), TOKENS)

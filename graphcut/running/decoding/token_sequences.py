@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.errors import RunError
+from ..executors.protocol import TOKENS
 from ..scheduling.requests import Request
 from ..values import Value
 from .decoder import Decoder
+from .sampling import ScoredRow
 from .token_inputs import TokenChunk
 
 
@@ -64,18 +66,22 @@ class SequenceBatch:
         names = ", ".join(str(one.index) for one in self.sequences)
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
-        request = Request(feeds, self.number, {} if past else self._zero_states, self._rows, title)
+        needed, zero_states = self._decoder.sampling.needed, {} if past else self._zero_states
+        ended = tuple(ScoredRow(row, one.index, needed(one.fed)) for row, one in self._complete())
+        choice = self._decoder.choice(self.chunk, ended)
+        request = Request(feeds, self.number, zero_states, self._rows, title, choice)
         self._rows = {}
         return request
 
     def step_done(self, answer: Mapping[str, Value]) -> list[tuple[TokenSequence, int]]:
         """The next token of each sequence whose tokens are all fed."""
         self._sent = self._decoder.states_after(answer, self._sent)
-        return [
-            (one, self._decoder.token(answer, row, self.chunk, one.fed, one.index))
-            for row, one in enumerate(self.sequences)
-            if not one.unfed
-        ]
+        tokens = answer[TOKENS.name].numpy().tolist()
+        return [(one, token) for (_, one), token in zip(self._complete(), tokens, strict=True)]
+
+    def _complete(self) -> list[tuple[int, TokenSequence]]:
+        """The sequences whose tokens are all fed, with their rows."""
+        return [(row, one) for row, one in enumerate(self.sequences) if not one.unfed]
 
     def drop_ended(self) -> bool:
         """Go on with the sequences that have a token to be fed. Returns whether there are any."""

@@ -7,13 +7,29 @@ scheduler decides which step runs when and on which worker. The executor runs it
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
+from typing import Final, Protocol
 
+from ...core.wiring import Tensor
 from ..providers import NodesByProvider
 from ..values import Value
 
 Handle = object
 """A reference to a tensor that an executor stores: an OrtValue, a shared-memory tensor ref, a Ray object reference."""
+
+
+TOKENS: Final = Tensor(name="the tokens chosen", dtype="int64", shape=(None,))
+"""The tensor in which a worker returns the tokens that it chose. No part of a cascade writes it."""
+
+
+class TokenChoice(Protocol):
+    """How the worker that makes the logits chooses tokens from them, so that the tokens travel in their place."""
+
+    @property
+    def logits(self) -> str:
+        """The name of the logits."""
+
+    def tokens(self, logits: Value) -> Value:
+        """The value of `TOKENS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +47,7 @@ class Step:
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     #: the parts after which what was made so far is reported, since other workers can go on with it.
     early: tuple[int, ...] = ()
+    choice: TokenChoice | None = None  #: how tokens are chosen, where they are among the `writes`.
 
 
 @dataclass(frozen=True, slots=True)

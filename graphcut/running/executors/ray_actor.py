@@ -20,7 +20,7 @@ from ..stage import SessionConfig, Stage, ort_message
 from ..values import from_array, to_array
 from .file_transfer import PartStore
 from .locked_folders import RECEIVED_PREFIX
-from .protocol import Step
+from .protocol import TOKENS, Step
 from .worker import StatesByPart, Worker
 
 #: arrays up to this size travel in calls and results, which is faster than Ray's object store.
@@ -51,6 +51,7 @@ class RemoteWorker(PartStore):
         self._config = config
         self._cascade = Cascade(self._path, manifest)
         self._worker = Worker(self._cascade, states, self._load)
+        self._tensors = {**self._cascade.tensors, TOKENS.name: TOKENS}
 
     def location(self) -> tuple[str, str, str]:
         """Ray's id of this machine, the folder for received files, and the version of graphcut."""
@@ -80,7 +81,7 @@ class RemoteWorker(PartStore):
         `stored` are the inputs that Ray fetched from object stores: their names, then as many values.
         """
         large = [name for name in step.writes if name not in requested_inline]
-        tensors, half = self._cascade.tensors, len(stored) // 2
+        tensors, half = self._tensors, len(stored) // 2
         try:
             arrays = {**inline, **dict(zip(stored[:half], stored[half:], strict=True))}
             inputs = {name: from_array(array, tensors[name]) for name, array in arrays.items()}

@@ -25,7 +25,7 @@ from ...core.version import __version__
 from ..stage import SessionConfig, ort_message
 from ..values import Value, from_array, to_array
 from .file_transfer import FileStamp, chunks, stamps_of, with_digests
-from .protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
+from .protocol import TOKENS, Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
 from .ray_actor import RemoteWorker, StepResult, is_inline
 from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, remove_folders
 from .worker import StatesByPart
@@ -77,6 +77,7 @@ class RayExecutor(Executor):
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
         self._cascade = cascade
+        self._tensors = {**cascade.tensors, TOKENS.name: TOKENS}
         self._path = cascade.path.resolve()
         self._config = config
         self._states = states
@@ -138,7 +139,7 @@ class RayExecutor(Executor):
         ray.kill(actor.remote)
 
     def put(self, value: Value, tensor: str) -> Handle:
-        array = to_array(value, self._cascade.tensors[tensor])
+        array = to_array(value, self._tensors[tensor])
         return _RayTensor(array if is_inline(array) else ray.put(array))
 
     def fetch(self, handles: Iterable[Handle]) -> bool:
@@ -161,7 +162,7 @@ class RayExecutor(Executor):
             array = ray.get(data) if isinstance(data, ray.ObjectRef) else data
         except exceptions.ObjectLostError as error:
             raise LookupError(f"{tensor} is lost with the machine that made it") from error
-        return from_array(array, self._cascade.tensors[tensor])
+        return from_array(array, self._tensors[tensor])
 
     def release(self, handle: Handle) -> None:
         pass  # Ray frees an object with its last reference

@@ -9,7 +9,7 @@ from ...core.states import next_state
 from ..providers import NodesByProvider
 from ..stage import Stage
 from ..values import Value, Values, rows_of, zeros
-from .protocol import Step
+from .protocol import TOKENS, Step
 
 StatesByPart = Mapping[int, tuple[State, ...]]  #: the states that stay in a part, by its index.
 
@@ -49,6 +49,8 @@ class Worker:
         for part, unread in self._order(step.parts):
             start = perf_counter()
             made = self._run_part(stages[part], part, step, values, buffers)
+            if step.choice is not None and TOKENS.name in writes and step.choice.logits in made:
+                made[TOKENS.name] = step.choice.tokens(made[step.choice.logits])
             values.update(made)
             outputs.update((name, value) for name, value in made.items() if name in writes)
             for name in unread:

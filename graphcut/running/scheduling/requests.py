@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..executors.protocol import Handle, Step
+from ..executors.protocol import Handle, Step, TokenChoice
 from ..values import Value
 
 
@@ -32,6 +32,7 @@ class Request:
     #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     title: str = ""  #: its name in messages; `input N` by default.
+    choice: TokenChoice | None = None  #: how tokens are chosen from its logits; None to choose none.
 
     def step(
         self,
@@ -42,7 +43,8 @@ class Request:
         early: tuple[int, ...] = (),
     ) -> Step:
         """The step that runs `parts` for it; `number` is that of the request."""
-        return Step(number, parts, writes, attempt, self.sequence, dict(self.zero_states), self.rows, early)
+        zero_states = dict(self.zero_states)
+        return Step(number, parts, writes, attempt, self.sequence, zero_states, self.rows, early, self.choice)
 
 
 class Routing:
