@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, OriginalModel, Outputs, Seed, output_names
+from .common_options import AsJson, OriginalOptions, Outputs, output_names
 from .output import print_, print_json
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def _devices(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def simulate(
     plan: Annotated[Path, Argument(metavar="PLAN", help="A plan file, or the folder of a cascade.")],
+    original: OriginalOptions,
     cluster: Annotated[
         Path | None, Option(metavar="FILE", help="A cluster file (TOML).", show_default="the cluster of the plan")
     ] = None,
@@ -52,8 +53,6 @@ def simulate(
         ),
     ] = None,
     outputs: Outputs = None,
-    seed: Seed = 0,
-    model: OriginalModel = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a plan on a cluster: throughput, latency, failures.
@@ -68,9 +67,9 @@ def simulate(
 
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
     known_cluster = None if cluster is None else read_simulated_cluster(cluster)
-    scenario = scenario_at(plan, known_cluster, model=model, outputs=output_names(outputs))
+    scenario = scenario_at(plan, known_cluster, model=original.model, outputs=output_names(outputs), dims=original.dims)
     scenario = scenario.copied(copies).with_failures(failures)
-    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=seed)
+    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=original.seed)
     if as_json:
         print_json(simulation_record(result, str(plan)))
     else:

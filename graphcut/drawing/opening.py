@@ -45,8 +45,7 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
             raise UsageError(f"{path} is a model itself", hint="--model is for a plan or a cascade")
         return scene_of_analysis(analyze(load(path, dims=dims)))
     if kind == "plan":
-        if dims:
-            raise UsageError(f"the predictions of {path} are for fixed sizes", hint="plan again with other --dim")
+        _check_fixed(path, dims)
         analysis = analyze(_model_of_plan(path, model))
         return scene_of_plan(replay(analysis, path), analysis)
     cascade = with_dims(open_cascade(path), dims or {})
@@ -77,10 +76,12 @@ def scenario_at(
     *,
     model: Path | None = None,
     outputs: Sequence[str] | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> Scenario:
     """The scenario for a simulation of a plan or cascade on `cluster`; None is the one that the plan was made for.
 
-    `outputs` are those that requests ask for, by default those of the plan, and all of a cascade.
+    `outputs` are those that requests ask for, by default those of the plan, and all of a cascade. `dims` are as in
+    `scene_at`.
     """
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
@@ -88,14 +89,20 @@ def scenario_at(
     if kind == "model":
         raise UsageError(f"{path} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
     if kind == "plan":
+        _check_fixed(path, dims)
         opened = _model_of_plan(path, model)
         return scenario_of_plan(replay(analyze(opened), path), opened, cluster, outputs)
     if cluster is None:
         raise UsageError(
             f"{path} is a cascade, which has no device speeds", hint="name a cluster file with --cluster FILE"
         )
-    cascade = open_cascade(path)
+    cascade = with_dims(open_cascade(path), dims or {})
     return scenario_of_cascade(cascade, cluster, source_of(cascade, model), outputs)
+
+
+def _check_fixed(plan: Path, dims: Mapping[str, int] | None) -> None:
+    if dims:
+        raise UsageError(f"the predictions of {plan} are for fixed sizes", hint="plan again with other --dim")
 
 
 def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:
@@ -105,7 +112,8 @@ def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:
     if unknown := [name for name in dims if name not in symbols]:
         known = ", ".join(symbols) or "none"
         raise UsageError(f"no tensor of {cascade.path} has a dimension {unknown[0]!r}", hint=f"its dimensions: {known}")
-    bound = msgspec.structs.replace(manifest, dims={**manifest.dims, **dims})
+    assumed = tuple(name for name in manifest.assumed if name not in dims)
+    bound = msgspec.structs.replace(manifest, dims={**manifest.dims, **dims}, assumed=assumed)
     return replace(cascade, manifest=bound) if dims else cascade
 
 

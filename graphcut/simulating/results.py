@@ -57,5 +57,6 @@ class SimulationResult(Product, msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceUse, ...]  #: the use of each device.
     links: tuple[LinkUse, ...]  #: the use of each link direction.
     is_exact: bool = True  #: whether all tensors have a size; else times are too short, and the throughput too high.
+    assumed: dict[str, int] = {}  #: sizes of the inputs that nobody gave.
     #: the result of the same run without device failures; None if there can be none.
     without_failures: SimulationResult | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from msgspec.structs import replace as changed
@@ -12,7 +12,7 @@ from ..analysis.cut_points import analyze
 from ..core.errors import UsageError
 from ..core.manifest import Cascade
 from ..core.product import Product
-from ..core.wiring import asked_for
+from ..core.wiring import Tensor, asked_for
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model, load
@@ -44,6 +44,8 @@ class Scenario(Product):
     assignment: PartsByDevice  #: for each device, the indices of the parts that it runs.
     seconds: SecondsByDevice  #: for each device, the run time of each part.
     is_exact: bool = True  #: whether all tensors have a size; else `seconds` and `tensor_bytes` are lower bounds.
+    assumed: Mapping[str, int] = field(default_factory=dict)  #: sizes of the inputs that nobody gave.
+    in_flight: int | None = None  #: requests in flight by default; None for twice the devices that have a part.
 
     @property
     def can_fail(self) -> bool:
@@ -144,6 +146,8 @@ def scenario_of_plan(
         _assignment(cluster, planned, seconds[0]),
         seconds,
         costs.sizes.are_exact,
+        _assumed((model.tensors[name] for name in graph.reads), plan.dims, (plan.model or model).dims),
+        goal.in_flight if goal.objective == "decode" else None,
     )
 
 
@@ -170,7 +174,14 @@ def scenario_of_cascade(
     parts, weight_bytes = tuple(scheduled_parts(cascade, {})), tuple(part.weight_bytes for part in cascade.parts)
     inputs, answers = cascade.manifest.reads, asked_for(cascade.manifest.writes, outputs)
     is_exact = all(costs.sizes.are_exact for costs in costs_by_part)
-    return Scenario(parts, weight_bytes, inputs, answers, tensor_bytes, cluster, assignment, seconds, is_exact)
+    assumed = _assumed((cascade.tensors[name] for name in inputs), dims, cascade.manifest.given_dims)
+    return Scenario(parts, weight_bytes, inputs, answers, tensor_bytes, cluster, assignment, seconds, is_exact, assumed)
+
+
+def _assumed(inputs: Iterable[Tensor], dims: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of inputs that nobody gave: a symbol without a number counts as 1."""
+    names = (name for tensor in inputs for name in tensor.dim_names)
+    return {name: dims.get(name, 1) for name in names if isinstance(name, str) and name not in given}
 
 
 def _roofline_s(costs: Costs, device: Device, nodes_by_part: Sequence[Sequence[int]]) -> list[float]:

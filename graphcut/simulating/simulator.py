@@ -37,7 +37,8 @@ def simulate(
         requests: the number of requests.
         rate_per_s: the mean rate of Poisson arrivals, independent of how many requests wait.
         window: instead of a rate, the number of requests in flight: each answer is followed by a new request. The
-            default is two for each device that has a part, as in `stream`.
+            default is two for each device that has a part, as in `stream`, and for a plan for `decode` the number of
+            its sequences.
         seed: the random seed.
 
     Raises:
@@ -52,7 +53,7 @@ def simulate(
     if window is not None and window < 1:
         raise UsageError(f"{window} requests can't be in flight", hint="take 1 or more")
     if rate_per_s is None:
-        window = window or 2 * sum(bool(parts) for parts in scenario.assignment)
+        window = window or scenario.in_flight or 2 * sum(bool(parts) for parts in scenario.assignment)
     result = _run(scenario, requests, rate_per_s, window, seed)
     if not scenario.can_fail:
         return result
@@ -93,6 +94,7 @@ def _run(
         lost=executor.network.lost_messages,
         restarted=len(executor.restarted),
         is_exact=scenario.is_exact,
+        assumed=dict(scenario.assumed),
         devices=_device_use(scenario, executor, total_s or 1.0),
         links=tuple(
             LinkUse(

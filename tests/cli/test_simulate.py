@@ -41,7 +41,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     demos.write("llm", home / "llm.onnx", hidden=64, layers=4, heads=2, kv_heads=1, vocab=64)
     (home / "cluster.toml").write_text(CLUSTER)
     (home / "faulty.toml").write_text(FAULTY)
-    model = graphcut.load(home / "llm.onnx", dims={"batch": 1, "seq": 64, "past": 0})
+    model = graphcut.load(home / "llm.onnx", dims={"batch": 1, "seq": 64, "past": 0, "total": 64})
     analysis = graphcut.analyze(model)
     made = graphcut.plan(analysis, graphcut.Across(graphcut.read_cluster(home / "cluster.toml")))
     graphcut.save_plan(made, model, home / "plan.json")
@@ -112,6 +112,29 @@ def test_a_plan_without_a_cluster_uses_the_given_one(run: Run, house: Path) -> N
     found = simulated(run, house / "anywhere.json", "--cluster", house / "cluster.toml", "--requests", "5")
     assert sorted(part for device in found["devices"] for part in device["parts"]) == [0, 1, 2]
     assert [bool(device["parts"]) for device in found["devices"]] == [True, True]
+
+
+def test_sizes_that_nobody_gave_are_said_and_can_be_given(run: Run, house: Path) -> None:
+    demos.write("resnet", house / "resnet.onnx")
+    model = graphcut.load(house / "resnet.onnx")
+    parts = graphcut.split(model, graphcut.plan(model, graphcut.Into(2)), house / "resnet.parts").root
+    words = (parts, "--cluster", house / "cluster.toml", "--requests", "5")
+    note = "note: sizes assume batch=1; set others with --dim NAME=N"
+    assert note in run("simulate", *words).out.splitlines()
+    assert "assume" not in run("simulate", *words, "--dim", "batch=4").out
+    one, four = simulated(run, *words), simulated(run, *words, "--dim", "batch=4")
+    assert (one["assumed"], four["assumed"]) == ({"batch": 1}, {})
+    carried = [{(link["source"], link["target"]): link["bytes"] for link in found["links"]} for found in (one, four)]
+    assert carried[1] == {ends: 4 * number for ends, number in carried[0].items()}
+    assert run("simulate", house / "plan.json", "--dim", "seq=4").error[0].endswith("are for fixed sizes")
+
+
+def test_a_plan_for_decoding_has_as_many_requests_in_flight_as_sequences(run: Run, house: Path) -> None:
+    model = graphcut.load(house / "llm.onnx")
+    cluster = graphcut.read_cluster(house / "cluster.toml")
+    made = graphcut.plan(model, graphcut.Across(cluster, "decode", 3))
+    graphcut.save_plan(made, model, house / "decode.json")
+    assert simulated(run, house / "decode.json", "--requests", "5")["window"] == 3
 
 
 def test_a_rate_above_the_throughput_is_noted(run: Run, house: Path) -> None:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ...core.units import count, duration, size
 from ...simulating.results import DeviceUse, SimulationResult
+from ..sentences import assumed_sizes
 from .lanes import MAX_ROWS
 from .screen import Screen, Section, picture, screen_on
 from .tables import Column, table
@@ -49,6 +50,8 @@ def _answer(result: SimulationResult, screen: Screen) -> Iterable[RenderableType
         yield screen.note("requests arrive faster than they are answered: the longer the run, the higher the latency")
     if not result.is_exact:
         yield screen.note("some sizes are not known and count as 1: times are too short, and the throughput too high")
+    for sentence in assumed_sizes(result.assumed, {}):
+        yield screen.note(sentence)
     if result.failed:
         yield screen.note(f"{count(result.failed, 'request')} failed: workers ended at every attempt")
 
