@@ -1,0 +1,50 @@
+"""The machines on which clusters are tested: links of a known rate, which can be pulled, and files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from netcluster import NetCluster, machines
+
+_RECEIVE = "import socket; s = socket.create_server(('', 5000)); open('/tmp/ready', 'w'); c, _ = s.accept()"
+_COUNT = f"{_RECEIVE}; print(sum(iter(lambda: len(c.recv(1 << 16)), 0)))"
+_SEND = "import socket; s = socket.create_connection(('h1', 5000), timeout=5); s.sendall(bytes(1_000_000))"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[NetCluster]:
+    with machines("100mbit", "20mbit") as found:
+        yield found
+
+
+def test_machines_have_names_processes_and_temporary_files_of_their_own(pair: NetCluster) -> None:
+    pair("on", 0, "touch /tmp/here")
+    assert [pair("on", k, "hostname").strip() for k in (0, 1)] == ["h0", "h1"]
+    assert (pair.tmp(0) / "here").exists()
+    assert not (pair.tmp(1) / "here").exists()
+    assert int(pair("on", 1, "ls -d /proc/[0-9]* | wc -l")) < 10
+
+
+def test_bytes_that_cross_a_link_are_counted(pair: NetCluster) -> None:
+    receiver = pair.start("on", 1, f'python3 -c "{_COUNT}"')
+    while not (pair.tmp(1) / "ready").exists():
+        assert receiver.poll() is None
+    before = pair.received()[1]
+    pair("on", 0, f'python3 -c "{_SEND}"')
+    assert receiver.communicate(timeout=30)[0] == "1000000\n"
+    assert 1_000_000 < pair.received()[1] - before < 1_100_000
+
+
+def test_a_pulled_cable_and_a_power_cut_part_machines(pair: NetCluster) -> None:
+    ask = "python3 -c \"import socket; socket.create_connection(('h1', 22), timeout=0.3)\" 2>&1 | tail -1"
+    assert "ConnectionRefused" in pair("on", 0, ask)  # it answers that nobody listens
+    pair("link", 1, "down")
+    assert "ConnectionRefused" not in pair("on", 0, ask)
+    pair("link", 1, "up")
+    pair("on", 1, "touch /tmp/kept")
+    pair("kill", 1)
+    with pytest.raises(RuntimeError):
+        pair("on", 1, "true")
+    pair("start", 1)
+    assert "kept" in pair("on", 1, "ls /tmp")
