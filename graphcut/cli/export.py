@@ -10,9 +10,10 @@ from .application import check_applicable, given_options
 from .common_options import CascadePath, Dims, Force, OriginalModel, Output, open_, parsed_dims
 from .output import say
 
-Format = Literal["genai", "js", "lingualinked", "mobile", "onnx-ir11", "ort-annotations", "triton"]
+Format = Literal["cpp", "genai", "js", "lingualinked", "mobile", "onnx-ir11", "ort-annotations", "triton"]
 
 FORMATS: Final = {
+    "cpp": "parts, and a header that runs them in a C++ program",
     "genai": "a pipeline of ONNX Runtime GenAI: parts, genai_config.json and tokenizer, these from the model's folder",
     "js": "parts, a module that runs them in Node.js and in browsers, and a page",
     "lingualinked": "LinguaLinked's maps of what parts send; --dim and --model make sizes known",
@@ -35,9 +36,10 @@ def export(
 ) -> None:
     """Write a cascade as another engine reads it."""
     from ..drawing.opening import source_of, with_dims
-    from ..exporting import genai, js, lingualinked, mobile, one_model, triton
+    from ..exporting import cpp, genai, js, lingualinked, mobile, one_model, triton
 
     plain = {
+        "cpp": cpp.export_cpp,
         "js": js.export_js,
         "mobile": mobile.export_mobile,
         "onnx-ir11": one_model.export_onnx_ir11,
