@@ -55,6 +55,7 @@ from .planning.plan_files import replay as replay
 from .planning.plan_files import save_plan as save_plan
 from .planning.planner import plan as plan
 from .planning.plans import Plan as Plan
+from .running.decoding.decoding_service import DecodingService as DecodingService
 from .running.decoding.generation import Generation as Generation
 from .running.decoding.generation import generate as generate
 from .running.decoding.sampling import Sampling as Sampling

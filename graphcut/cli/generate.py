@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,11 +15,11 @@ from ..core.errors import UsageError
 from ..core.units import count
 from .application import check_applicable, given_options
 from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, SessionOptions, States, Via, Workers, open_
-from .generated import Chat, Output, print_as_it_comes
+from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
 from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
-from .output import complain, print_, print_json, say
-from .text_options import SamplingOptions, TextOptions
+from .output import complain, print_, say
+from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _SOME_FAILED: Final = 3
 _CONFLICTS: Final = (
     ("--memory", {"--via", "--workers"}, "limits one process, and --via starts workers"),
-    ("--chat", {"--json"}, "prints answers as they come, and --json prints one document"),
+    ("--chat", {"--json"}, "prints answers as text, and --json prints records"),
 )
 _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 
@@ -37,15 +38,13 @@ def generate(
     cascade_path: CascadePath,
     session: SessionOptions,
     text: TextOptions,
+    length: LengthOptions,
     drawing: SamplingOptions,
     original: OriginalOptions,
     memory: MemoryOptions,
     prompt_ids: Annotated[
         list[str] | None, Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")
     ] = None,
-    max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate at most.")] = 64,
-    stop_ids: Annotated[list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence.")] = None,
-    max_context: Annotated[int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most.")] = None,
     inputs: Inputs = None,
     state: States = None,
     batch: Annotated[int, Option(metavar="N", min=1, help="Sequences that are decoded together at most.")] = 8,
@@ -59,6 +58,8 @@ def generate(
     at every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
     from ..core.states import parse_state_pairs
+    from ..running.decoding.decoding_service import DecodingService
+    from ..running.decoding.generation import DecodingSettings
     from ..running.decoding.generation import generate as decode
 
     given = given_options(ctx)
@@ -66,36 +67,54 @@ def generate(
     for option, others, why in _CONFLICTS:
         if option in given and others.intersection(given):
             raise UsageError(f"{option} {why}", hint="leave out one of them")
-    stop = [number for word in stop_ids or () for number in _ids("--stop-ids", word)]
     states = parse_state_pairs(state or ())
     cascade = open_(cascade_path)
     given_prompts, fed = _prompts_and_inputs(cascade, prompt_ids or (), inputs or (), states, original)
-    output = text.output(cascade, given_prompts, stop)
-    prompts = output.prompts() if isinstance(output, Chat) else output.prompts
+    prompts, tokenizer = text.prompts_of(cascade, given_prompts)
+    settings = DecodingSettings(inputs=fed, states=states, dims=original.dims, via=via, workers=workers)
+    settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact, "forced": memory.force_memory}
+    settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
+    settings["config"], sampling = session.session_config(), drawing.sampling(original.seed)
+    output_of = partial(Output, stop_ids=length.stop(), tokenizer=tokenizer, stop=text.stop or ())
+    if text.chat and tokenizer is not None:
+        with DecodingService(cascade, most=1, **settings) as service:
+            say_before(service.generation.limited, exact=memory.exact)
+            converse(service, tokenizer, output_of, max_tokens=length.max_tokens, sampling=sampling)
+        say_after(service.generation.limited, cascade.parts)
+        return
+    output = output_of(prompts)
     tokens = decode(
         cascade,
         prompts,
-        max_tokens=max_tokens,
+        max_tokens=length.max_tokens,
         stop=output.ends,
-        sampling=drawing.sampling(original.seed),
-        inputs=fed,
-        states=states,
-        dims=original.dims,
-        max_context=max_context,
+        sampling=sampling,
         batch=batch,
-        on_error="skip" if isinstance(prompts, list) and len(prompts) > 1 else "raise",
-        via=via,
-        workers=workers,
-        memory_bytes=memory.memory_bytes,
-        exact=memory.exact,
-        forced=memory.force_memory,
-        config=session.session_config(),
+        on_error="skip" if len(prompts) > 1 else "raise",
+        **settings,
     )
-    if tokens.limited is not None:
-        say_before(tokens.limited, exact=memory.exact)
-    was_interrupted = _printed(cascade, tokens, output, as_json=as_json)
-    if tokens.limited is not None:
-        say_after(tokens.limited, cascade.parts)
+    say_before(tokens.limited, exact=memory.exact)
+    _print(cascade, tokens, output, as_json=as_json)
+
+
+def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: bool) -> None:
+    """Print what is generated, how that went, and what failed."""
+    was_interrupted = print_as_it_comes(tokens, output, as_json=as_json)
+    if as_json and not was_interrupted:
+        from ..drawing.json_records import dumps
+        from ..drawing.run_records import generation_record
+
+        texts = output.texts if output.is_text else [None] * len(output.prompts)
+        rows = list(zip(output.prompts, output.tokens, texts, strict=True))
+        put(dumps(generation_record(cascade, tokens, rows, *output.rates), indent=0) + "\n")
+    elif output.times:
+        from ..drawing.terminal.runs import draw_run_log
+
+        said, parts = output.sentence(tokens.log, tokens.reused), [part.file for part in cascade.parts]
+        if full := sum(end == "full" for end in tokens.ends.values()):
+            said += f" {count(full, 'sequence')} ended because the model has no room for more tokens."
+        print_(lambda console: draw_run_log(tokens.log, parts, tokens.workers, console, said), stderr=True)
+    say_after(tokens.limited, cascade.parts)
     if was_interrupted:
         raise KeyboardInterrupt
     for _, error in sorted(tokens.errors.items()):
@@ -121,7 +140,7 @@ def _prompts_and_inputs(
     fed: dict[str, object] = {}
     for file in files:
         fed |= constants if is_random(file) else read_inputs(file, reads, tensors=tensors)
-    return [prompt if text == "random" else _ids("--prompt-ids", text) for text in texts], fed
+    return [prompt if text == "random" else token_ids("--prompt-ids", text) for text in texts], fed
 
 
 def _generated(
@@ -143,34 +162,3 @@ def _generated(
     past = {state.past for state in states_of(cascade, states)}
     constants = {name: value for name, value in feeds.items() if roles[name] is None and name not in past}
     return [int(token) for token in feeds[ids].ravel()], constants
-
-
-def _ids(option: str, text: str) -> list[int]:
-    words = text.replace(",", " ").split()
-    if not words or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
-        raise UsageError(
-            f"{option} {text!r} is not a comma-separated list of token ids", hint=f"for example {option} 1,15,27"
-        )
-    return [int(word) for word in words]
-
-
-def _printed(cascade: Cascade, tokens: Generation, output: Output | Chat, *, as_json: bool) -> bool:
-    """Print what is generated, and how that went. Returns whether Ctrl-C ended it."""
-    if isinstance(output, Chat):
-        output.converse(tokens)
-        return False
-    was_interrupted = print_as_it_comes(tokens, output, is_silent=as_json)
-    if as_json and not was_interrupted:
-        from ..drawing.run_records import generation_record
-
-        texts = output.texts if output.is_text else [None] * len(output.prompts)
-        rows = list(zip(output.prompts, output.tokens, texts, strict=True))
-        print_json(generation_record(cascade, tokens, rows, *output.rates))
-    elif output.times:
-        from ..drawing.terminal.runs import draw_run_log
-
-        said, parts = output.sentence(), [part.file for part in cascade.parts]
-        if full := sum(end == "full" for end in tokens.ends.values()):
-            said += f" {count(full, 'sequence')} ended because the model has no room for more tokens."
-        print_(lambda console: draw_run_log(tokens.log, parts, tokens.workers, console, said), stderr=True)
-    return was_interrupted

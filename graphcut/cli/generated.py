@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,10 @@ from ..core.units import count, duration
 from .output import say
 
 if TYPE_CHECKING:
+    from ..running.decoding.decoding_service import DecodingService
     from ..running.decoding.generation import Generation
+    from ..running.decoding.sampling import Sampling
+    from ..running.run_log import RunLog
     from ..running.text.tokenizer import Tokenizer
 
 _CONTROLS: Final = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")
@@ -72,55 +74,44 @@ class Output:
         rate = (len(times) - 1) / (times[-1] - times[0]) if times[-1] > times[0] else None
         return times[0] - self.began_s, prompt_rate, rate
 
-    def sentence(self) -> str:
-        """How many tokens, and how fast."""
+    def sentence(self, log: RunLog, reused: int) -> str:
+        """How many tokens, how fast, and how long a step took in each part; `reused` tokens were not computed."""
         first_s, prompt_rate, rate = self.rates
         said = f"{count(len(self.times), 'token')}, the first after {duration(first_s or 0)}"
         said += f", then {rate:,.1f} a second" if rate else ""
         if prompt_rate:
             said += f"; the prompt of {count(len(self.prompts[0]), 'token')} at {prompt_rate:,.1f} a second"
-        return f"{said}."
+            said += f", {reused:,} of them reused" if reused else ""
+        totals = [log.total_of(part) for part in range(len(log.waited_s))]
+        each = " + ".join(duration(total.seconds / total.runs) for total in totals if total.runs)
+        return f"{said}; a step took {each} in the parts." if each else f"{said}."
 
 
-class Chat:
-    """A conversation: each line of the standard input is a message, and is answered."""
-
-    def __init__(self, tokenizer: Tokenizer, stop_ids: Collection[int], stop: Sequence[str]) -> None:
-        """Nothing is read yet."""
-        self._settings = stop_ids, tokenizer, stop
-        self._output = Output([], *self._settings)
-        self._is_interrupted = False
-
-    def ends(self, _sequence: int, token: int) -> bool:
-        """Whether a token ends the answer, or Ctrl-C did."""
-        return self._output.ends(0, token) or self._is_interrupted
-
-    def prompts(self) -> Iterator[list[int]]:
-        """The conversation up to each new message. The answer to one is complete when the next is asked for."""
-        messages: list[dict[str, str]] = []
-        while (line := _line()) is not None:
-            messages.append({"role": "user", "content": line})
-            prompt = self._settings[1].chat(messages)
-            self._output, self._is_interrupted = Output([prompt], *self._settings), False
-            before = signal.signal(signal.SIGINT, self._interrupt)
+def converse(
+    service: DecodingService,
+    tokenizer: Tokenizer,
+    output_of: Callable[[list[list[int]]], Output],
+    *,
+    max_tokens: int,
+    sampling: Sampling,
+) -> None:
+    """Answer each line of the standard input, as it comes. Ctrl-C ends an answer."""
+    messages: list[dict[str, str]] = []
+    while (line := _line()) is not None:
+        messages.append({"role": "user", "content": line})
+        output = output_of([tokenizer.chat(messages)])
+        with closing(service.stream(output.prompts[0], max_tokens=max_tokens, sampling=sampling)) as tokens:
             try:
-                yield prompt
-            finally:
-                signal.signal(signal.SIGINT, before)
-                put(f"{self._output.rest(0)}\n")
-            messages.append({"role": "assistant", "content": self._output.texts[0]})
-            say(self._output.sentence())
-
-    def converse(self, tokens: Generation) -> None:
-        """Print the answers as they come."""
-        with closing(tokens):
-            for _, token in tokens:
-                put(self._output.take(0, token, tokens))
-
-    def _interrupt(self, *_: object) -> None:
-        if self._is_interrupted:
-            raise KeyboardInterrupt
-        self._is_interrupted = True
+                for token in tokens:
+                    is_last = output.ends(0, token)
+                    put(output.take(0, token, service.generation))
+                    if is_last:
+                        break
+            except KeyboardInterrupt:
+                pass
+        put(f"{output.rest(0)}\n")
+        messages.append({"role": "assistant", "content": output.texts[0]})
+        say(output.sentence(service.generation.log, tokens.sequence.reused))
 
 
 def _line() -> str | None:
@@ -135,30 +126,34 @@ def _line() -> str | None:
     return line
 
 
-def print_as_it_comes(tokens: Generation, output: Output, *, is_silent: bool) -> bool:
-    """Print what is generated, unless `is_silent`. Returns whether Ctrl-C ended that.
+def print_as_it_comes(tokens: Generation, output: Output, *, as_json: bool) -> bool:
+    """Print what is generated. Returns whether Ctrl-C ended that.
 
     A single sequence is printed as it comes, or else a line for each sequence, in the order of the prompts, when it and
-    all before it have ended.
+    all before it have ended. As JSON each token is a line.
     """
-    show = (lambda _: None) if is_silent else put
+    from ..drawing.json_records import dumps
+
     sequences, printed, was_interrupted = len(output.prompts), 0, False
     output.began_s = perf_counter()
     try:
         for sequence, token in tokens:
             piece = output.take(sequence, token, tokens)
-            if sequences == 1:
-                show(piece)
-            while sequences > 1 and printed in tokens.ends:
-                output.rest(printed)
-                show(f"{output.texts[printed]}\n")
+            if as_json:
+                record = {"sequence": sequence, "token": token, "text": piece if output.is_text else None}
+                put(f"{dumps(record, indent=0)}\n")
+            elif sequences == 1:
+                put(piece)
+            while not as_json and sequences > 1 and printed in tokens.ends:
+                put(f"{output.texts[printed]}{output.rest(printed)}\n")
                 printed += 1
     except KeyboardInterrupt:
         tokens.close()
         was_interrupted = True
     for sequence in range(printed, sequences):  # the only one, and those that failed later or were interrupted
-        rest = output.rest(sequence)
-        show(f"{rest if sequences == 1 else output.texts[sequence]}\n")
+        text, rest = output.texts[sequence], output.rest(sequence)
+        if not as_json:
+            put(f"{rest if sequences == 1 else text + rest}\n")
     return was_interrupted
 
 

@@ -35,9 +35,9 @@ class MemoryOptions:
         return None if self.memory is None else parse_bytes(self.memory)
 
 
-def say_before(run: Runner | LimitedWorker, *, exact: bool) -> None:
+def say_before(run: Runner | LimitedWorker | None, *, exact: bool) -> None:
     """Say what is predicted, if there is a limit."""
-    forecast = run.forecast
+    forecast = None if run is None else run.forecast
     if forecast is None or forecast.memory_bytes is None:
         return
     about = "about " if forecast.is_estimated else ""
@@ -48,10 +48,12 @@ def say_before(run: Runner | LimitedWorker, *, exact: bool) -> None:
         say("tensors between parts that do not fit into memory go to a temporary folder")
 
 
-def say_after(run: Runner | LimitedWorker, parts: Sequence[Part]) -> None:
+def say_after(run: Runner | LimitedWorker | None, parts: Sequence[Part]) -> None:
     """Say what other providers took, and what was measured, if there is a limit."""
     from ..running.providers import placement_text
 
+    if run is None:
+        return
     for index, nodes in sorted(run.placements.items()):
         complain(placement_text(parts[index].file, nodes))
     peak, forecast = run.peak, run.forecast

@@ -1,20 +1,22 @@
-"""Options of prompts that are texts and of how tokens are drawn, and the texts that are made of tokens."""
+"""Options of `generate`: prompts that are texts, what ends a sequence, what is kept, and how tokens are drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
 from ..core.errors import UsageError
-from .generated import Chat, Output
+from ..core.units import parse_bytes
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..running.decoding.sampling import Sampling
+    from ..running.text.tokenizer import Tokenizer
+
+_KEPT_OF_A_CHAT: Final = "1GiB"
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class TextOptions:
     chat: Annotated[bool, Option("--chat", help="Answer each line of the standard input, as a conversation.")] = False
     stop: Annotated[list[str] | None, Option(metavar="TEXT", help="Text that ends a sequence. Repeatable.")] = None
 
-    def output(self, cascade: Cascade, prompts: list[list[int]], stop_ids: Sequence[int]) -> Output | Chat:
-        """How the given prompts and those that are texts are continued.
+    def prompts_of(self, cascade: Cascade, prompts: list[list[int]]) -> tuple[list[list[int]], Tokenizer | None]:
+        """The given prompts and those that are texts; and the tokenizer, if there are texts.
 
         Raises:
             UsageError: there are no prompts, or the cascade has no tokenizer.
@@ -39,13 +41,11 @@ class TextOptions:
                 hint="give either --prompt TEXT, --prompts FILE, --prompt-ids N,N,... or --chat",
             )
         if not (texts or self.stop or self.chat):
-            return Output(prompts, stop_ids, None, ())
+            return prompts, None
         from ..running.text.tokenizer import Tokenizer
 
-        tokenizer, stop = Tokenizer(cascade), self.stop or ()
-        if self.chat:
-            return Chat(tokenizer, stop_ids, stop)
-        return Output([*prompts, *map(tokenizer.encode, texts)], stop_ids, tokenizer, stop)
+        tokenizer = Tokenizer(cascade)
+        return [*prompts, *map(tokenizer.encode, texts)], tokenizer
 
     def _texts(self) -> list[str]:
         if self.prompts is None:
@@ -76,3 +76,33 @@ class SamplingOptions:
         from ..running.decoding.sampling import Sampling
 
         return Sampling(**asdict(self), seed=seed)
+
+
+@dataclass(frozen=True)
+class LengthOptions:
+    """What ends a sequence, and what is kept of it."""
+
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate at most.")] = 64
+    stop_ids: Annotated[list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence.")] = None
+    max_context: Annotated[int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most.")] = None
+    cache_prefix: Annotated[
+        str | None, Option(metavar="SIZE", help="Keep states for prompts that begin alike, e.g. 1GiB.")
+    ] = None
+
+    def stop(self) -> list[int]:
+        """The token ids that end a sequence."""
+        return [number for word in self.stop_ids or () for number in token_ids("--stop-ids", word)]
+
+    def cache_bytes(self, *, chat: bool) -> int:
+        """How much is kept; by default the past of a `chat`."""
+        return parse_bytes(self.cache_prefix or (_KEPT_OF_A_CHAT if chat else "0"))
+
+
+def token_ids(option: str, text: str) -> list[int]:
+    """The token ids that are the value of an option."""
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+        raise UsageError(
+            f"{option} {text!r} is not a comma-separated list of token ids", hint=f"for example {option} 1,15,27"
+        )
+    return [int(word) for word in words]

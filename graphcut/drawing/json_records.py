@@ -35,9 +35,9 @@ if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..verifying.verification import Verification
 
 
-def dumps(record: object) -> str:
-    """`record` as indented JSON; the same content gives the same text. What does not print is escaped."""
-    text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+def dumps(record: object, *, indent: int = 2) -> str:
+    """`record` as JSON, a line without `indent`; the same content gives the same text. Only what prints is in it."""
+    text = msgspec.json.format(msgspec.json.encode(record), indent=indent).decode()
     return "\n".join(line if line.isprintable() else _in_ascii(line) for line in text.split("\n"))
 
 

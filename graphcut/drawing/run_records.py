@@ -48,6 +48,7 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="sch
     first_token_s: float | None  #: seconds until the first token; null if there is none.
     prompt_tokens_per_s: float | None  #: rate of the prompt, once parts are loaded; null if there are several.
     tokens_per_s: float | None  #: rate after the first token; null if there is only one.
+    reused_tokens: int  #: tokens of prompts whose states were kept, and not computed again.
     parts: tuple[PartRunRecord, ...]  #: one for each part.
     deaths: tuple[DeathRecord, ...]  #: workers that ended and were replaced.
 
@@ -71,6 +72,7 @@ def generation_record(
         first_token_s=first_token_s,
         prompt_tokens_per_s=prompt_tokens_per_s,
         tokens_per_s=tokens_per_s,
+        reused_tokens=generation.reused,
         parts=tuple(
             PartRunRecord(part.file, total.runs, total.seconds, waited_s)
             for part, total, waited_s in zip(cascade.parts, totals, log.waited_s, strict=True)

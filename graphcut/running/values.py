@@ -190,6 +190,13 @@ def zeros(tensor: Tensor, shape: tuple[int, ...]) -> Value:
     return from_array(np.zeros(shape, bits_type(tensor.dtype)), tensor)
 
 
+def first_tokens(value: Value, tensor: Tensor, axis: int | None, length: int, kept: int) -> Value:
+    """A state after `length` tokens as it was after `kept`. RunError if it has no place for each on `axis`."""
+    if kept < length and (axis is None or shape_of(value)[axis] != length):
+        raise RunError(f"the state {tensor.name!r} can't be cut to {kept} of {length} tokens")
+    return value if axis is None or kept == length else rows_of(value, tensor, axis, range(kept))
+
+
 def rows_of(value: Value, tensor: Tensor, axis: int, rows: Sequence[int]) -> Value:
     """Some rows of a tensor along `axis`."""
     return from_array(np.ascontiguousarray(to_array(value, tensor, copy=False).take(rows, axis)), tensor)

@@ -39,7 +39,8 @@ def test_the_tokens_of_one_prompt_are_one_line(run: Run, parts: Path, expected: 
     assert (result.code, result.out) == (0, spaced(expected[0]))
     lines = result.err.splitlines()
     rates = (
-        r"9 tokens, the first after [\d.,]+ \S+, then [\d.,]+ a second; the prompt of 3 tokens at [\d.,]+ a second\."
+        r"9 tokens, the first after [\d.,]+ \S+, then [\d.,]+ a second; the prompt of 3 tokens at [\d.,]+ a second; "
+        r"a step took [\d.,]+ \S+ \+ [\d.,]+ \S+ in the parts\."
     )
     assert re.fullmatch(rates, lines[0])
     assert [line.split()[:2] for line in lines[2:4]] == [["part-0.onnx", "9"], ["part-1.onnx", "9"]]
@@ -55,7 +56,9 @@ def test_several_prompts_have_a_line_each_in_their_order(run: Run, parts: Path, 
 
 def test_json_has_sequences_times_and_parts(run: Run, parts: Path, expected: list[list[int]]) -> None:
     result = run("generate", parts, "--prompt-ids", "1,15,27", "--prompt-ids", "4,5", "--max-tokens", 9, "--json")
-    told = json.loads(result.out)
+    *lines, told = map(json.loads, result.out.splitlines())
+    assert [[line["token"] for line in lines if line["sequence"] == i] for i in (0, 1)] == expected
+    assert {frozenset(line) for line in lines} == {frozenset({"sequence", "token", "text"})}
     assert result.err == ""
     assert told["sequences"] == [
         {"prompt": prompt, "tokens": row, "text": None, "end": "max_tokens", "error": None}
@@ -103,11 +106,11 @@ def test_inputs_come_from_a_file(run: Run, tmp_path: Path) -> None:
 def test_a_random_prompt_is_in_the_vocabulary(run: Run, parts: Path) -> None:
     words = ("generate", parts, "--prompt-ids", "random", "--max-tokens", 2, "--json")
     result = run(*words, "--seed", 5)
-    (sequence,) = json.loads(result.out)["sequences"]
+    (sequence,) = json.loads(result.out.splitlines()[-1])["sequences"]
     assert result.err == f"prompt generated with --seed 5: {','.join(map(str, sequence['prompt']))}\n"
     assert len(sequence["prompt"]) == 8
     assert set(sequence["prompt"]) <= set(range(32))
-    assert json.loads(run(*words, "--seed", 5).out)["sequences"] == [sequence]
+    assert json.loads(run(*words, "--seed", 5).out.splitlines()[-1])["sequences"] == [sequence]
 
 
 def test_random_inputs_are_those_that_do_not_follow_from_tokens(run: Run, tmp_path: Path) -> None:
@@ -166,7 +169,7 @@ def test_of_several_sequences_one_that_fails_ends_alone(run: Run, parts: Path, e
     assert (result.code, result.out) == (3, f"{spaced(expected[0])}\n{spaced(expected[1])}")
     why = "token id 99999 of prompt 1 is outside the vocabulary (32)"
     assert result.err == f"{why}\n1 of 3 sequences failed\n"
-    told = json.loads(run("generate", parts, *words, "--json").out)["sequences"]
+    told = json.loads(run("generate", parts, *words, "--json").out.splitlines()[-1])["sequences"]
     assert [(one["tokens"], one["end"], one["error"]) for one in told] == [
         (expected[0], "max_tokens", None),
         ([], "failed", why),
@@ -196,7 +199,7 @@ def test_all_sequences_may_fail(run: Run, parts: Path) -> None:
     result = run("generate", parts, *words)
     assert (result.code, result.out) == (3, "\n\n")
     assert result.err.splitlines()[-1] == "2 of 2 sequences failed"
-    told = json.loads(run("generate", parts, *words, "--json").out)
+    told = json.loads(run("generate", parts, *words, "--json").out.splitlines()[-1])
     assert (told["first_token_s"], told["tokens_per_s"]) == (None, None)
 
 

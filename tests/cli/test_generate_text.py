@@ -38,7 +38,7 @@ def test_a_prompt_is_continued(run: Run, cascade: graphcut.Cascade) -> None:
     result = run("generate", cascade.root, "--prompt", "The fox 🚀", "--max-tokens", 12)
     assert (result.code, result.out) == (0, continued(cascade, "The fox 🚀")[1] + "\n")
     number = len(Tokenizer(cascade).encode("The fox 🚀"))
-    rates = rf"12 tokens, the first after .+, then .+ a second; the prompt of {number} tokens at [\d.,]+ a second\."
+    rates = rf"12 tokens, the first after .+, then .+ a second; the prompt of {number} tokens at [\d.,]+ a second; .+"
     assert re.fullmatch(rates, result.err.splitlines()[0])
 
 
@@ -47,18 +47,40 @@ def test_a_file_has_a_prompt_in_each_line(run: Run, cascade: graphcut.Cascade, t
     words = ("--prompts", tmp_path / "prompts.txt", "--max-tokens", 12, "--batch", 1)
     tokens, texts = map(list, zip(*(continued(cascade, text) for text in ("The fox", "नम 🚀")), strict=True))
     assert run("generate", cascade.root, *words, "-q").out == "".join(f"{text}\n" for text in texts)
-    told = json.loads(run("generate", cascade.root, *words, "--json").out)
+    told = json.loads(run("generate", cascade.root, *words, "--json").out.splitlines()[-1])
     assert [row["text"] for row in told["sequences"]] == texts
     assert [row["tokens"] for row in told["sequences"]] == tokens
     missing = run("generate", cascade.root, "--prompts", tmp_path / "none.txt")
     assert (missing.code, missing.error[0]) == (2, f"{tmp_path / 'none.txt'} can't be read: No such file or directory")
 
 
+def test_prompts_that_begin_alike_are_computed_once(run: Run, cascade: graphcut.Cascade, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("The quick brown fox\nThe quick brown dog\n", encoding="utf-8")
+    words = (
+        "generate",
+        cascade.root,
+        "--prompts",
+        tmp_path / "prompts.txt",
+        "--max-tokens",
+        5,
+        "--json",
+        "--workers",
+        1,
+    )
+    without, cached = (
+        json.loads(run(*words, "--json", *more).out.splitlines()[-1]) for more in ((), ("--cache-prefix", "1MB"))
+    )
+    prompts = [row["prompt"] for row in cached["sequences"]]
+    shared = next(i for i, (a, b) in enumerate(zip(*prompts, strict=False)) if a != b)
+    assert cached["sequences"] == without["sequences"]
+    assert (without["reused_tokens"], cached["reused_tokens"]) == (0, shared)
+
+
 def test_text_ends_before_a_stop_text(run: Run, cascade: graphcut.Cascade) -> None:
     text = continued(cascade, "The fox", max_tokens=40)[1]
     stop = text[5:7]
     words = ("--prompt", "The fox", "--max-tokens", 40, "--stop", stop, "--stop", "never", "--json")
-    (told,) = json.loads(run("generate", cascade.root, *words).out)["sequences"]
+    (told,) = json.loads(run("generate", cascade.root, *words).out.splitlines()[-1])["sequences"]
     assert (told["text"], told["end"]) == (text[: text.index(stop)], "stop")
 
 
@@ -78,7 +100,7 @@ NO_LIMIT = ", and the model sets no limit"
     ("words", "message"),
     [
         ((), "there is no prompt"),
-        (("--chat", "--json"), "--chat prints answers as they come, and --json prints one document"),
+        (("--chat", "--json"), "--chat prints answers as text, and --json prints records"),
         (("--chat", "--memory", "1GB"), f"a memory limit needs to know how long a conversation becomes{NO_LIMIT}"),
         (("--chat", "--prompt", "a"), "--chat reads messages from the standard input"),
         (("--prompt", "a", "--top-p", "0"), "top_p can't be 0.0"),
@@ -135,7 +157,9 @@ def test_a_chat_answers_each_line_and_remembers_the_others(
         0,
         "".join(f"{text}\n" for text in answers(cascade, "Hello 🚀", "The fox", "And?")),
     )
-    assert [line.partition(",")[0] for line in result.err.splitlines()] == ["12 tokens"] * 3
+    lines = result.err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["12 tokens"] * 3
+    assert [" of them reused" in line for line in lines] == [False, True, True]
 
 
 def test_ctrl_c_ends_an_answer_and_not_the_chat(cascade: graphcut.Cascade) -> None:

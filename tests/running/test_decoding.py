@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,6 @@ from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.running.decoding.token_inputs import TokenChunk, input_array, role_of
 from graphcut.running.executors.protocol import TOKENS
 from graphcut.running.executors.worker import Worker
-from graphcut.running.scheduling.assignment import Via
 
 from conftest import ORT_VERSION, floats, model_of
 
@@ -350,29 +349,6 @@ def test_sequences_take_turns(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, with_concat()), 2)
     found = list(generate(cascade, PROMPTS[:2], max_tokens=3, window=2, batch=1))
     assert [token.sequence for token in found] == [1, 0, 1, 0, 1, 0]
-
-
-@pytest.mark.parametrize("via", ["threads", "processes"])
-def test_an_iterator_is_asked_for_a_prompt_when_the_sequence_before_has_ended(tmp_path: Path, via: Via) -> None:
-    cascade = cut(written(tmp_path, with_concat()), 2)
-    found: list[list[int]] = []
-
-    def prompts() -> Iterator[list[int]]:
-        said: list[int] = []
-        for more in ([3], [1, 4], [9]):
-            said = [*said, *(found[-1] if found else []), *more]
-            found.append([])
-            yield said
-
-    tokens = generate(cascade, prompts(), max_tokens=4, via=via, workers=2)
-    for sequence, token in tokens:
-        found[sequence].append(token)
-    second = [3, *found[0], 1, 4]
-    third = [*second, *found[1], 9]
-    assert found == generate(cascade, [[3], second, third], max_tokens=4).all()
-    assert tokens.ends == dict.fromkeys(range(3), "max_tokens")
-    with pytest.raises(UsageError, match="prompt 1 is empty"):
-        generate(cascade, iter([[1], []]), max_tokens=2).all()
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1, repetition_penalty=1.5)])

@@ -40,7 +40,6 @@ class Decoder:
     batch_axes: Mapping[str, int] | None  #: the axis of each state for the batch; None if it takes one sequence only.
     most: int | None  #: the maximum number of tokens in a step; None for no limit.
     capacity: int | None  #: the maximum length of a sequence, prompt included; None for no limit.
-    sampling: Sampling  #: how the next token is chosen.
 
     @property
     def is_stateless(self) -> bool:
@@ -98,9 +97,9 @@ class Decoder:
         """The sent states for the next step."""
         return {past: next_state(before[past], answer[present]) for past, present in self.next_sent.items()}
 
-    def choice(self, chunk: TokenChunk, rows: tuple[ScoredRow, ...]) -> LogitsChoice:
+    def choice(self, chunk: TokenChunk, sampling: Sampling, rows: tuple[ScoredRow, ...]) -> LogitsChoice:
         """How the next tokens of `rows` of the batch are chosen after `chunk`."""
-        return LogitsChoice(self.cascade.tensors[self.logits], self.has_batch, chunk.length, self.sampling, rows)
+        return LogitsChoice(self.cascade.tensors[self.logits], self.has_batch, chunk.length, sampling, rows)
 
     def scheduled_parts(self) -> list[ScheduledPart]:
         """The parts as the scheduler sees them: who writes the logits makes the tokens."""
@@ -117,7 +116,6 @@ def decoder_of(
     pairs: Mapping[str, str],
     dims: Mapping[str, int],
     max_context: int | None,
-    sampling: Sampling,
 ) -> Decoder:
     """How `cascade` is decoded. See `generate` for the arguments and errors; `pairs` are its `states`."""
     states = states_of(cascade, pairs)
@@ -159,7 +157,6 @@ def decoder_of(
         batch_axes=None if given or dims or not has_batch else _batch_axes(ids_batch, states, tensors[logits]),
         most=most,
         capacity=_capacity(cascade, roles, states, max_context),
-        sampling=sampling,
     )
 
 

@@ -32,11 +32,10 @@ def predict_decoding(
         first = TokenChunk(0, ((0,) * min(prompt, decoder.most or prompt),) * sequences)
         last = TokenChunk(total - 1, ((0,),) * sequences)
     cascade, steps = decoder.cascade, [_sizes(decoder, step) for step in (first, last)]
-    shapes, tensors = _state_shapes(decoder, sequences, total), cascade.tensors
-    state_bytes = {name: prod(shape) * bits_type(tensors[name].dtype).itemsize for name, shape in shapes.items()}
+    held, tensors = state_bytes(decoder, sequences, total), cascade.tensors
     kept = {name for row in decoder.kept.values() for state in row for name in (state.past, state.present)}
     # A part holds its own states twice while it runs, as inputs and as outputs. Here they are counted once, among all.
-    own = [sum(state_bytes[state.past] for state in decoder.kept.get(i, ())) for i in range(len(cascade.parts))]
+    own = [sum(held[state.past] for state in decoder.kept.get(i, ())) for i in range(len(cascade.parts))]
     sizes = TensorSizes(
         {name: 0 if name in kept else max(step.tensors[name] for step in steps) for name in tensors},
         [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)],
@@ -60,6 +59,12 @@ def _sizes(decoder: Decoder, chunk: TokenChunk) -> TensorSizes:
     rows, presents = len(chunk.rows), decoder.presents
     after = {presents[name]: shape for name, shape in _state_shapes(decoder, rows, chunk.total).items()}
     return tensor_sizes(decoder.cascade, {**_state_shapes(decoder, rows, chunk.past), **after, **shapes})
+
+
+def state_bytes(decoder: Decoder, sequences: int, length: int) -> dict[str, int]:
+    """The bytes of each state after so many tokens."""
+    tensors, shapes = decoder.cascade.tensors, _state_shapes(decoder, sequences, length)
+    return {name: prod(shape) * bits_type(tensors[name].dtype).itemsize for name, shape in shapes.items()}
 
 
 def _state_shapes(decoder: Decoder, sequences: int, length: int) -> dict[str, tuple[int, ...]]:

@@ -1,12 +1,12 @@
 """Decoding: each step feeds the tokens that are new, and every part keeps its own cache."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from math import ceil, inf
-from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, TypedDict, Unpack, cast
 
 from ...core.errors import GraphcutError, RunError, UsageError
 from ...core.manifest import Cascade, CascadeLike, open_cascade
@@ -24,13 +24,13 @@ from ..stage import SessionConfig, Stage
 from ..values import OnError, Value
 from .decoder import Decoder, decoder_of
 from .decoding_memory import predict_decoding
-from .sampling import Sampling
+from .prefix_cache import PrefixCache
+from .sampling import GREEDY, Sampling
 from .token_sequences import SequenceBatch, TokenSequence
 
 FinishReason = Literal["stop", "max_tokens", "full", "failed"]
 """Why a sequence ended: what `stop` says; `max_tokens` were generated; the model takes no more tokens; an error."""
 
-GREEDY: Final = Sampling()  #: the most likely token.
 BATCH: Final = 8  #: the maximum number of sequences in a batch, unless another one is asked for.
 
 _LAST_TOKEN: Final = 2**31 - 1  #: the largest id that every type of token input can hold.
@@ -51,6 +51,7 @@ class Generation:
         workers: the names of the workers in the log.
         ends: by index of the prompt, why a sequence ended.
         errors: by index of the prompt, the error of a sequence that failed.
+        reused: how many tokens of prompts were not computed, because states of sequences before were kept.
         limited: with a memory limit, the worker, which knows the predicted and the measured memory; else None.
     """
 
@@ -58,32 +59,34 @@ class Generation:
         self,
         decoder: Decoder,
         scheduler: Scheduler | OneWorker,
-        prompts: Sequence[Sequence[int]],
-        later: Iterator[Sequence[int]] | None,
+        sequences: Iterable[TokenSequence],
+        later: Iterator[TokenSequence | None],
         *,
         batch: int,
-        max_tokens: int,
+        cache: PrefixCache,
         stop: frozenset[int] | Callable[[int, int], bool],
         on_error: OnError,
         limited: LimitedWorker | None,
     ) -> None:
-        """Nothing runs before the first token is asked for. See `generate`."""
+        """Nothing runs before the first token is asked for.
+
+        `later` gives sequences that begin meanwhile, and None while there is none. For the rest see `generate`.
+        """
         self.log = scheduler.log
         self.workers = scheduler.worker_names
         self.errors: dict[int, GraphcutError] = {}
         self.ends: dict[int, FinishReason] = {}
+        self.reused = 0
         self.limited = limited
         self._decoder = decoder
         self._scheduler = scheduler
         self._later = later
         self._batch = batch
-        self._max_tokens = max_tokens
+        self._cache = cache
         self._stop = stop
         self._on_error = on_error
-        self._prompts = 0  # how many there are
-        self._waiting: list[TokenSequence] = []
-        for prompt in prompts:
-            self._add(prompt)
+        self._open: set[int] = set()  # the indices of the sequences that have not ended
+        self._waiting = [one for one in sequences if self._is_possible(one)]
         self._waiting.sort(key=lambda one: (-len(one.unfed), -one.index))  # similar lengths are decoded together
         self._ready: deque[SequenceBatch] = deque()
         self._in_flight: deque[SequenceBatch] = deque()
@@ -100,9 +103,8 @@ class Generation:
 
     def all(self) -> list[list[int]]:
         """The tokens of each sequence, by prompt. Tokens that were already iterated over are not included."""
-        found: list[list[int]] = [[] for _ in range(self._prompts)]
+        found: list[list[int]] = [[] for _ in range(len(self._open) + len(self.ends))]
         for sequence, token in self._tokens:
-            found += [[] for _ in range(len(found), sequence + 1)]
             found[sequence].append(token)
         return found
 
@@ -117,49 +119,60 @@ class Generation:
                 del answer  # its memory is free in the next step
 
     def _continued(self, batch: SequenceBatch, answer: Mapping[str, Value]) -> Iterator[Token]:
+        if batch.origin is not None and not batch.is_begun:
+            self.reused += batch.origin.kept
         for one, token in batch.step_done(answer):
             one.generated += 1
             end = self._end(one, token)
             if end is None:
                 one.unfed = (token,)
             else:
-                self.ends[one.index] = end
+                self._close(one.index, end)
             yield Token(one.index, token)
         if batch.drop_ended():
             self._ready.append(batch)
         else:
-            self._scheduler.forget(batch.number)
+            self._scheduler.forget(batch.number, states=not self._cache.keep(batch))
+        waiting = (batch for batch in (*self._ready, *self._in_flight) if not batch.is_begun)
+        used = {batch.origin.sequence for batch in waiting if batch.origin is not None}
+        for number in self._cache.dropped - used:
+            self._scheduler.forget(number)
+        self._cache.dropped &= used
 
     def _end(self, one: TokenSequence, token: int) -> FinishReason | None:
         if self._stop(one.index, token) if callable(self._stop) else token in self._stop:
             return "stop"
-        if one.generated >= self._max_tokens:
+        if one.generated >= one.max_tokens:
             return "max_tokens"
         return "full" if len(one.fed) == self._decoder.capacity else None
 
     def _failed(self, batch: SequenceBatch, error: RunError) -> None:
-        """A step of a batch failed: find the sequences that are to blame, and begin again with the others."""
+        """A step of a batch failed: find the sequences that are to blame."""
         self._scheduler.forget(batch.number)
-        causes = {one.index: one.outside(self._decoder.vocabulary) for one in batch.sequences}
-        good = [one for one in batch.sequences if causes[one.index] is None]
-        for one in batch.sequences:
-            if (cause := causes[one.index] or (error if len(causes) == 1 else None)) is not None:
-                self._fail(one.index, cause)
-        if len(causes) > 1:
-            for row in [good] if 0 < len(good) < len(causes) else [[one] for one in good]:
-                self._ready.append(SequenceBatch(next(self._batches), row, self._decoder))
+        if len(batch.sequences) > 1 or batch.origin is not None:  # each begins again, alone and without kept states
+            if batch.origin is not None:
+                self._cache.drop(batch.origin.sequence)
+            for one in batch.sequences:
+                self._ready.append(SequenceBatch(next(self._batches), [one], self._decoder))
+            return
+        (one,) = batch.sequences
+        self._fail(one.index, one.outside(self._decoder.vocabulary) or error)
 
     def _fail(self, index: int, error: GraphcutError) -> None:
         if self._on_error == "raise":
             raise error
-        self.errors[index], self.ends[index] = error, "failed"
+        self.errors[index] = error
+        self._close(index, "failed")
+
+    def _close(self, index: int, end: FinishReason) -> None:
+        self.ends[index] = end
+        self._open.discard(index)
 
     def _requests(self) -> Iterator[Request | None]:
         """The next step of each batch after its last answer; new ones as the window allows; None if all wait."""
-        while len(self.ends) < self._prompts or self._take_later():
+        while self._begin_later() or self._open:
             if not self._ready and self._waiting:
-                row = [self._waiting.pop() for _ in range(min(self._batch, len(self._waiting)))]
-                self._ready.append(SequenceBatch(next(self._batches), row, self._decoder))
+                self._begin([self._waiting.pop() for _ in range(min(self._batch, len(self._waiting)))])
             if not self._ready:
                 yield None
                 continue
@@ -167,45 +180,83 @@ class Generation:
             self._in_flight.append(batch)
             yield batch.request()
 
-    def _take_later(self) -> bool:
-        """Ask for the next prompt that can be decoded. Returns whether there is one."""
-        for prompt in self._later or ():
-            self._add(prompt)
-            if self._waiting:
+    def _begin_later(self) -> bool:
+        """Begin the sequences that were asked for meanwhile. Returns whether there may be more."""
+        for one in self._later:
+            if one is None:
                 return True
+            if self._is_possible(one):
+                self._begin([one])
         return False
 
-    def _add(self, prompt: Sequence[int]) -> None:
-        index, self._prompts = self._prompts, self._prompts + 1
-        sequence = TokenSequence(index, tuple(int(token) for token in prompt))
-        problem = _problem(sequence, self._decoder.capacity)
-        if problem is None:
-            self._waiting.append(sequence)
-        else:
-            self._fail(index, problem)
+    def _begin(self, row: Sequence[TokenSequence]) -> None:
+        origin = self._cache.origin(row[0]) if len(row) == 1 else None
+        self._ready.append(SequenceBatch(next(self._batches), row, self._decoder, origin))
+
+    def _is_possible(self, one: TokenSequence) -> bool:
+        try:
+            self.check(one)
+        except UsageError as error:
+            self._fail(one.index, error)
+            return False
+        self._open.add(one.index)
+        return True
+
+    def check(self, sequence: TokenSequence) -> None:
+        """Check that a prompt can be decoded.
+
+        Raises:
+            UsageError: it is empty or too long, or has what is not a token.
+        """
+        name, prompt, capacity = f"prompt {sequence.index}", sequence.unfed, self._decoder.capacity
+        if not prompt:
+            raise UsageError(f"{name} is empty", hint="give at least one token id")
+        if strange := [token for token in prompt if not 0 <= token <= _LAST_TOKEN]:
+            hint = "token ids range from 0 to the size of the vocabulary"
+            raise UsageError(f"{name} has {strange[0]}, which is not a token id", hint=hint)
+        if capacity is not None and len(prompt) > capacity:
+            message = f"{name} has {count_of(len(prompt), 'token')}, and the model takes {capacity}"
+            raise UsageError(message, hint="shorten it")
 
 
-def generate(  # noqa: PLR0913 - independent settings, all with defaults
+class DecodingSettings(TypedDict, total=False):
+    """How a cascade is decoded. All have defaults."""
+
+    #: what is fed in each step, such as the output of an encoder; for a state, its first value.
+    inputs: Mapping[str, object]
+    #: states that the manifest does not know: the output that becomes each of these inputs in the next step.
+    states: Mapping[str, str]
+    dims: Mapping[str, int]  #: sizes of states that are not known otherwise, by symbol.
+    #: the maximum number of tokens of a sequence that are fed, prompt included (the last generated one is not). Buffers
+    #: of a fixed size limit it as well.
+    max_context: int | None
+    via: Via  #: where workers run, see `stream`.
+    #: the number of workers, not more than parts; by default one for each device of the plan, or else one for each
+    #: core, but not more than parts or batches: a batch is on one worker at a time.
+    workers: int | None
+    window: int | None  #: the maximum number of batches in flight; by default twice the number of workers.
+    #: memory limit of this process, for one worker in it. Parts that don't stay loaded are loaded in each step. The
+    #: need is predicted for prompts and the tokens after them; see `Runner`.
+    memory_bytes: int | None
+    exact: bool  #: see `Runner`.
+    forced: bool  #: see `Runner`.
+    #: keep the states of sequences that have ended, up to so many bytes, for prompts that begin with the same tokens.
+    #: Sequences are decoded one by one then, not in batches.
+    cache_bytes: int
+    config: SessionConfig | None  #: how sessions are built.
+    log: RunLog | None  #: the log to write to.
+
+
+def generate(
     cascade: CascadeLike,
-    prompts: Sequence[Sequence[int]] | Iterator[Sequence[int]],
+    prompts: Sequence[Sequence[int]],
     *,
     max_tokens: int,
     stop: Collection[int] | Callable[[int, int], bool] = (),
     sampling: Sampling = GREEDY,
-    inputs: Mapping[str, object] = MappingProxyType({}),
-    states: Mapping[str, str] = MappingProxyType({}),
-    dims: Mapping[str, int] = MappingProxyType({}),
-    max_context: int | None = None,
-    via: Via = "threads",
-    workers: int | None = None,
-    window: int | None = None,
     batch: int = BATCH,
     on_error: OnError = "raise",
-    memory_bytes: int | None = None,
-    exact: bool = False,
-    forced: bool = False,
-    config: SessionConfig | None = None,
-    log: RunLog | None = None,
+    **settings: Unpack[DecodingSettings],
 ) -> Generation:
     """The tokens after each of `prompts`, as they are generated: the most likely ones, or as `sampling` draws them.
 
@@ -216,81 +267,100 @@ def generate(  # noqa: PLR0913 - independent settings, all with defaults
 
     Args:
         cascade: a cascade or its path.
-        prompts: the token ids of each prompt. An iterator is asked for the next one when the sequence of the one before
-            has ended, so that a prompt may continue an answer.
+        prompts: the token ids of each prompt.
         max_tokens: the maximum number of generated tokens for each prompt.
         stop: token ids that end a sequence, or a function of the index of the prompt and a new token, which tells
             whether the sequence ends there. The last token is returned, too.
         sampling: how the next token is chosen.
-        inputs: what is fed in each step, such as the output of an encoder; for a state, its first value.
-        states: states that the manifest does not know: the output that becomes each of these inputs in the next step.
-        dims: sizes of states that are not known otherwise, by symbol.
-        max_context: the maximum number of tokens of a sequence that are fed, prompt included (the last generated one
-            is not). Buffers of a fixed size limit it as well.
-        via: where workers run, see `stream`.
-        workers: the number of workers, not more than parts; by default one for each device of the plan, or else one for
-            each core, but not more than parts or batches: a batch is on one worker at a time.
-        window: the maximum number of batches in flight; by default twice the number of workers.
         batch: the maximum number of sequences in a batch. Each worker gets one if there are enough prompts. Given
             `inputs` or `dims` are those of one sequence, so there are no batches then.
         on_error: what to do if a sequence fails: `raise` the error, or go on with the others (`skip`).
-        memory_bytes: memory limit of this process, for one worker in it. Parts that don't stay loaded are loaded in
-            each step. The need is predicted for prompts and `max_tokens` tokens; see `Runner`.
-        exact: see `Runner`.
-        forced: see `Runner`.
-        config: how sessions are built.
-        log: the log to write to.
+        **settings: see `DecodingSettings`.
 
     Raises:
         UsageError: a prompt is empty or too long, or a name or number does not fit the model.
         RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """
-    later, prompts = (prompts, ()) if isinstance(prompts, Iterator) else (None, prompts)
+    if max_tokens < 1:
+        raise UsageError(f"can't generate {max_tokens} tokens", hint="ask for 1 or more")
+    if batch < 1:
+        raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
+    sequences = [
+        TokenSequence(index, tuple(int(token) for token in prompt), max_tokens, sampling, draws=index)
+        for index, prompt in enumerate(prompts)
+    ]
+    stop = stop if callable(stop) else frozenset(stop)
+    return begin(
+        cascade, sequences, iter(()), len(prompts), batch=batch, stop=stop, on_error=on_error, settings=settings
+    )
+
+
+def begin(  # noqa: PLR0913 - independent settings
+    cascade: CascadeLike,
+    sequences: Sequence[TokenSequence],
+    later: Iterator[TokenSequence | None],
+    most: int,
+    *,
+    batch: int,
+    stop: frozenset[int] | Callable[[int, int], bool],
+    on_error: OnError,
+    settings: DecodingSettings,
+) -> Generation:
+    """A generation of `sequences`, and of those that come `later`; at most so many at the same time. See `generate`."""
     cascade = open_cascade(cascade)
-    decoder = decoder_of(cascade, inputs=inputs, pairs=states, dims=dims, max_context=max_context, sampling=sampling)
-    _check(max_tokens, batch, workers, len(cascade.parts))
-    batch = batch if decoder.batch_axes is not None else 1
-    pool = _pool(cascade, workers if memory_bytes is None else 1, ceil(len(prompts) / batch))
-    batch = max(1, min(batch, ceil(len(prompts) / len(pool))))
-    window = window or 2 * len(pool)
-    config = share_threads(config or SessionConfig(), max(1, min(len(pool), window, len(prompts))), via)
+    via, workers, memory_bytes = settings.get("via", "threads"), settings.get("workers"), settings.get("memory_bytes")
+    decoder = decoder_of(
+        cascade,
+        inputs=settings.get("inputs", {}),
+        pairs=settings.get("states", {}),
+        dims=settings.get("dims", {}),
+        max_context=settings.get("max_context"),
+    )
+    cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
+    batch = batch if decoder.batch_axes is not None and not cache.max_bytes else 1
+    pool = _pool(cascade, workers if memory_bytes is None else 1, ceil(most / batch))
+    batch = max(1, min(batch, ceil(most / len(pool))))
+    window = settings.get("window") or 2 * len(pool)
+    config = share_threads(settings.get("config") or SessionConfig(), max(1, min(len(pool), window, most)), via)
     limited = None
     if memory_bytes is not None:
         if via != "threads" or (workers or 1) > 1:
             raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
-        memory = available_memory(memory_bytes, is_forced=forced)
-        longest = _longest(decoder, None if later is not None else prompts, max_tokens)
-        forecast = predict_decoding(decoder, memory, longest, batch, prepacked=config.prepacked, exact=exact)
+        exact, is_forced = settings.get("exact", False), settings.get("forced", False)
+        memory = available_memory(memory_bytes, is_forced=is_forced)
+        memory = replace(memory, base_bytes=memory.base_bytes + cache.max_bytes)
+        longest, at_once = _longest(decoder, sequences), batch if sequences else most
+        forecast = predict_decoding(decoder, memory, longest, at_once, prepacked=config.prepacked, exact=exact)
         limited = LimitedWorker(cascade, decoder.kept, config, forecast)
+    scheduler = _scheduler(decoder, config, via, pool, window, log=settings.get("log"), limited=limited)
     return Generation(
-        decoder,
-        _scheduler(decoder, config, via, pool, window, log=log, limited=limited),
-        prompts,
-        later,
-        batch=batch,
-        max_tokens=max_tokens,
-        stop=stop if callable(stop) else frozenset(stop),
-        on_error=on_error,
-        limited=limited,
+        decoder, scheduler, sequences, later, batch=batch, cache=cache, stop=stop, on_error=on_error, limited=limited
     )
 
 
 def _pool(cascade: Cascade, workers: int | None, batches: int) -> list[WorkerState]:
+    parts = len(cascade.parts)
+    if workers is not None and workers > parts:
+        raise UsageError(
+            f"{count_of(workers, 'worker')} can't share {count_of(parts, 'part')}: "
+            "the states of a sequence stay with a part",
+            hint=f"take {parts} or fewer, or split the model into more parts",
+        )
     pool = assign_parts(cascade, workers)
     if workers is None and not cascade.manifest.devices:
         return assign_parts(cascade, max(1, min(len(pool), batches)))
     return pool
 
 
-def _longest(decoder: Decoder, prompts: Sequence[Sequence[int]] | None, max_tokens: int) -> tuple[int, int]:
-    """The tokens of the longest prompt that fits, and of the longest sequence; None for prompts that come later."""
-    capacity = decoder.capacity
-    if prompts is None and capacity is None:
+def _longest(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int, int]:
+    """The tokens of the longest prompt that fits, and of the longest sequence; of any if they come later."""
+    most = inf if decoder.capacity is None else decoder.capacity
+    fitting = [one for one in sequences if len(one.unfed) <= most]
+    prompt = max((len(one.unfed) for one in fitting), default=most)
+    if prompt == inf:
         message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
         raise UsageError(message, hint="set one with --max-context N")
-    most = inf if capacity is None else capacity
-    prompt = most if prompts is None else max([1, *(len(one) for one in prompts if len(one) <= most)])
-    return int(prompt), int(min(prompt + max_tokens - 1, most))
+    return int(prompt), int(min(prompt + max((one.max_tokens for one in fitting), default=1) - 1, most))
 
 
 def _scheduler(
@@ -310,30 +380,3 @@ def _scheduler(
         return OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
     executor = make_executor(cascade, via, config, decoder.kept, pool)
     return Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)
-
-
-def _check(max_tokens: int, batch: int, workers: int | None, parts: int) -> None:
-    if max_tokens < 1:
-        raise UsageError(f"can't generate {max_tokens} tokens", hint="ask for 1 or more")
-    if batch < 1:
-        raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
-    if workers is not None and workers > parts:
-        raise UsageError(
-            f"{count_of(workers, 'worker')} can't share {count_of(parts, 'part')}: "
-            "the states of a sequence stay with a part",
-            hint=f"take {parts} or fewer, or split the model into more parts",
-        )
-
-
-def _problem(sequence: TokenSequence, capacity: int | None) -> UsageError | None:
-    """Why a prompt can't be decoded."""
-    name, prompt = f"prompt {sequence.index}", sequence.unfed
-    if not prompt:
-        return UsageError(f"{name} is empty", hint="give at least one token id")
-    if strange := [token for token in prompt if not 0 <= token <= _LAST_TOKEN]:
-        hint = "token ids range from 0 to the size of the vocabulary"
-        return UsageError(f"{name} has {strange[0]}, which is not a token id", hint=hint)
-    if capacity is not None and len(prompt) > capacity:
-        message = f"{name} has {count_of(len(prompt), 'token')}, and the model takes {capacity}"
-        return UsageError(message, hint="shorten it")
-    return None

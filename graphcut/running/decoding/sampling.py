@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,8 @@ class Sampling:
     """How the next token is chosen from the scores (logits) of all tokens.
 
     The fields apply in this order, as in Hugging Face's generation and ONNX Runtime GenAI: `repetition_penalty`,
-    `temperature`, `top_k`, `top_p`. What is drawn depends on `seed`, the index of the prompt and the number of tokens
-    before, and not on batches, workers or restarts.
+    `temperature`, `top_k`, `top_p`. What is drawn depends on `seed`, a number of the sequence (the index of its prompt)
+    and the number of tokens before, and not on batches, workers or restarts.
 
     Raises:
         UsageError: a number is out of its range.
@@ -45,7 +45,7 @@ class Sampling:
                 raise UsageError(f"{name} can't be {getattr(self, name)}", hint=f"expected {expected}")
 
     def choose(self, scores: np.ndarray[Any, Any], before: Sequence[int], sequence: int) -> int:
-        """The next token of the sequence at index `sequence`, which has the tokens `before`.
+        """The next token of the sequence with the number `sequence`, which has the tokens `before`.
 
         Raises:
             RunError: nothing can be drawn, because scores are not numbers.
@@ -90,11 +90,14 @@ class Sampling:
         return tokens, weights
 
 
+GREEDY: Final = Sampling()  #: the most likely token.
+
+
 class ScoredRow(NamedTuple):
     """A row of a batch whose next token is chosen."""
 
     row: int  #: its index.
-    sequence: int  #: the index of its sequence.
+    sequence: int  #: the number of its sequence, for `Sampling.choose`.
     before: Sequence[int]  #: the tokens before.
 
 

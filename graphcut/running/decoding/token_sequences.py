@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.errors import RunError
-from ..executors.protocol import TOKENS
+from ..executors.protocol import TOKENS, Origin
 from ..scheduling.requests import Request
 from ..values import Value
 from .decoder import Decoder
-from .sampling import ScoredRow
+from .sampling import Sampling, ScoredRow
 from .token_inputs import TokenChunk
 
 
@@ -18,8 +18,12 @@ class TokenSequence:
 
     index: int
     unfed: tuple[int, ...]  #: the tokens that were not fed yet.
+    max_tokens: int  #: the maximum number of generated tokens.
+    sampling: Sampling  #: how the next token is chosen; the same in a batch.
+    draws: int  #: what is drawn depends on this number.
     fed: list[int] = field(default_factory=list)  #: the tokens before them.
     generated: int = 0  #: how many of its tokens were generated.
+    reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
 
     def outside(self, vocabulary: int | None) -> RunError | None:
         """The error for a token that the model has no logits for: the likely cause of a failed step."""
@@ -39,16 +43,24 @@ class SequenceBatch:
     unequal length, longer ones are still being fed while shorter ones are continued.
     """
 
-    def __init__(self, number: int, sequences: Sequence[TokenSequence], decoder: Decoder) -> None:
-        """Begin with the first token of all `sequences`; `number` tells the workers whose states are continued."""
+    def __init__(
+        self, number: int, sequences: Sequence[TokenSequence], decoder: Decoder, origin: Origin | None = None
+    ) -> None:
+        """Begin with the first token of all `sequences`, or after those that a single one shares with its `origin`.
+
+        `number` tells the workers whose states are continued.
+        """
         self.number = number
         self.sequences = list(sequences)  #: in the order of the rows.
         self.chunk = TokenChunk(0, ())  #: the tokens of the last step.
+        self.origin = origin  #: the sequence whose states it begins with.
+        self.is_begun = False  #: its first step is done.
         self._decoder = decoder
         self._sent, self._zero_states = decoder.begin(len(self.sequences))
         self._rows: Mapping[str, tuple[int, tuple[int, ...]]] = {}
         for one in self.sequences:
-            one.unfed, one.fed = (*one.fed, *one.unfed), []
+            tokens, one.reused = (*one.fed, *one.unfed), origin.kept if origin else 0
+            one.unfed, one.fed = tokens[one.reused :], list(tokens[: one.reused])
 
     def request(self) -> Request:
         """The request of the next step. Its tokens count as fed."""
@@ -66,15 +78,16 @@ class SequenceBatch:
         names = ", ".join(str(one.index) for one in self.sequences)
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
-        needed, zero_states = self._decoder.sampling.needed, {} if past else self._zero_states
-        ended = tuple(ScoredRow(row, one.index, needed(one.fed)) for row, one in self._complete())
-        choice = self._decoder.choice(self.chunk, ended)
-        request = Request(feeds, self.number, zero_states, self._rows, title, choice)
+        sampling, zero_states = self.sequences[0].sampling, {} if past else self._zero_states
+        ended = tuple(ScoredRow(row, one.draws, sampling.needed(one.fed)) for row, one in self._complete())
+        choice, origin = self._decoder.choice(self.chunk, sampling, ended), None if self.is_begun else self.origin
+        request = Request(feeds, self.number, zero_states, self._rows, origin, title, choice)
         self._rows = {}
         return request
 
     def step_done(self, answer: Mapping[str, Value]) -> list[tuple[TokenSequence, int]]:
         """The next token of each sequence whose tokens are all fed."""
+        self.is_begun = True
         self._sent = self._decoder.states_after(answer, self._sent)
         tokens = answer[TOKENS.name].numpy().tolist()
         return [(one, token) for (_, one), token in zip(self._complete(), tokens, strict=True)]

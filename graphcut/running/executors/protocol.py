@@ -7,7 +7,7 @@ scheduler decides which step runs when and on which worker. The executor runs it
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ...core.wiring import Tensor
 from ..providers import NodesByProvider
@@ -32,6 +32,14 @@ class TokenChoice(Protocol):
         """The value of `TOKENS`."""
 
 
+class Origin(NamedTuple):
+    """The sequence with whose states another one begins."""
+
+    sequence: int  #: its number.
+    length: int  #: the number of its tokens.
+    kept: int  #: how many of them the new sequence begins with.
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Parts that one worker runs one after the other for one request."""
@@ -47,6 +55,7 @@ class Step:
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     #: the parts after which what was made so far is reported, since other workers can go on with it.
     early: tuple[int, ...] = ()
+    origin: Origin | None = None  #: on the first step of a sequence, the one whose states it continues, if any.
     choice: TokenChoice | None = None  #: how tokens are chosen, where they are among the `writes`.
 
 

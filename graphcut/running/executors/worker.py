@@ -8,7 +8,7 @@ from ...core.manifest import Cascade, State
 from ...core.states import next_state
 from ..providers import NodesByProvider
 from ..stage import Stage
-from ..values import Value, Values, rows_of, zeros
+from ..values import Value, Values, first_tokens, rows_of, zeros
 from .protocol import TOKENS, Step
 
 StatesByPart = Mapping[int, tuple[State, ...]]  #: the states that stay in a part, by its index.
@@ -89,7 +89,11 @@ class Worker:
         if step.sequence is None or not states:
             return stage.step(values, buffers)
         kept, tensors = self.sequences.setdefault(step.sequence, {}), self._cascade.tensors
-        for past in (state.past for state in states if step.zero_states or step.rows):
+        for state in states if step.origin or step.zero_states or step.rows else ():
+            past = state.past
+            if step.origin is not None:
+                before, *lengths = step.origin
+                kept[past] = first_tokens(self.sequences[before][past], tensors[past], state.axis, *lengths)
             if past in step.zero_states:
                 kept[past] = zeros(tensors[past], step.zero_states[past])
             if past in step.rows:

@@ -51,6 +51,7 @@ class OneWorker:
             log.placements.update(worker.placements)
             worker.hold(frozenset())
 
-    def forget(self, sequence: int) -> None:
-        """Delete the states of a sequence that has ended."""
-        self._worker.forget(sequence)
+    def forget(self, sequence: int, *, states: bool = True) -> None:
+        """Delete the states of a sequence that has ended, unless others may begin with them."""
+        if states:
+            self._worker.forget(sequence)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..executors.protocol import Handle, Step, TokenChoice
+from ..executors.protocol import Handle, Origin, Step, TokenChoice
 from ..values import Value
 
 
@@ -31,6 +31,7 @@ class Request:
     zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    origin: Origin | None = None  #: the sequence whose states it begins with.
     title: str = ""  #: its name in messages; `input N` by default.
     choice: TokenChoice | None = None  #: how tokens are chosen from its logits; None to choose none.
 
@@ -43,8 +44,8 @@ class Request:
         early: tuple[int, ...] = (),
     ) -> Step:
         """The step that runs `parts` for it; `number` is that of the request."""
-        zero_states = dict(self.zero_states)
-        return Step(number, parts, writes, attempt, self.sequence, zero_states, self.rows, early, self.choice)
+        states = (self.sequence, dict(self.zero_states), self.rows)
+        return Step(number, parts, writes, attempt, *states, early, self.origin, self.choice)
 
 
 class Routing:

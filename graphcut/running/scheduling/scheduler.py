@@ -95,10 +95,11 @@ class Scheduler:
         self._stopping = True
         self._executor.wake()
 
-    def forget(self, sequence: int) -> None:
-        """Delete the states of a sequence that has ended."""
-        self._history.forget(sequence)
-        self._executor.forget(sequence)
+    def forget(self, sequence: int, *, states: bool = True) -> None:
+        """Delete the steps of a sequence that has ended, and its states, unless others may begin with them."""
+        self._history.forget(sequence, states=states)
+        if states:
+            self._executor.forget(sequence)
 
     # Requests
 
@@ -116,6 +117,8 @@ class Scheduler:
             self._arrived += 1
 
     def _start(self, number: int, request: Request, before: RequestState | None = None) -> None:
+        if request.sequence is not None and request.origin is not None:
+            self._history.fork(request.sequence, request.origin.sequence)
         used = [name for name in request.feeds if name in self._routing.readers or name in self._routing.outputs]
         handles = {name: self._executor.put(request.feeds[name], name) for name in used}
         state = self._states[number] = RequestState(number, request, self._routing, handles, before)
@@ -193,6 +196,10 @@ class Scheduler:
         state, first = found
         parts, request = state.step_parts(first, worker.can_run), state.request
         if request.sequence is not None and (replay := self._history.lost(request.sequence, parts, index)):
+            if not replay.entries:
+                self._fail(state, RunError(f"{state.title} lost its states with a worker"))
+                self._employ(index)
+                return
             heapq.heappush(self._runnable[first], state.number)
             self._recovery.open(index, replay)
             self._replay(index)

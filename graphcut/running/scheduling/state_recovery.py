@@ -30,7 +30,8 @@ class CompletedStep:
 class ReplayPlan:
     """The steps (`entries`, oldest first) that rebuild the states of `parts` for a sequence.
 
-    `needs` are the parts that run: `parts`, and those that make what was not kept for them.
+    `needs` are the parts that run: `parts`, and those that make what was not kept for them. Without entries they are
+    lost.
     """
 
     sequence: int
@@ -47,13 +48,15 @@ class StepHistory:
         self._parts = parts
         self._entries: dict[int, list[CompletedStep]] = {}
         self._owners: dict[int, dict[int, int]] = {}
+        self._forks: set[int] = set()
 
     def note(self, sequence: int, step: Step, worker: int, handles: Mapping[str, Handle]) -> None:
         """Keep a completed step and what it read. Raises LookupError if that is lost."""
         parts = self._stateful(step.parts)
         if parts and self._executor.can_die:
-            values = {name: self._executor.get(handle, name) for name, handle in handles.items()}
-            self._entries.setdefault(sequence, []).append(CompletedStep(step, values))
+            if sequence not in self._forks:
+                values = {name: self._executor.get(handle, name) for name, handle in handles.items()}
+                self._entries.setdefault(sequence, []).append(CompletedStep(step, values))
             self.rebuilt(sequence, parts, worker)
 
     def lost(self, sequence: int, parts: Sequence[int], worker: int) -> ReplayPlan | None:
@@ -61,12 +64,18 @@ class StepHistory:
         owners, entries = self._owners.get(sequence, {}), self._entries.get(sequence, [])
         elsewhere = [part for part in self._stateful(parts) if owners.get(part) != worker]
         begun = {part for entry in entries for part in entry.step.parts} if elsewhere else set()
-        missing = tuple(part for part in elsewhere if part in begun)
+        missing = tuple(part for part in elsewhere if part in begun or sequence in self._forks)
         if not missing:
             return None
         needs = self._closure(frozenset(missing), entries)
         repeated = (self._shortened(entry, needs) for entry in entries)
         return ReplayPlan(sequence, missing, needs, tuple(entry for entry in repeated if entry.step.parts))
+
+    def fork(self, sequence: int, origin: int) -> None:
+        """Let a sequence begin with the states of another one, whose steps were deleted: they can't be repeated."""
+        if self._executor.can_die:
+            self._owners[sequence] = dict(self._owners.get(origin, {}))
+            self._forks.add(sequence)
 
     def rebuilt(self, sequence: int, parts: Sequence[int], worker: int) -> None:
         """The states of `parts` are on `worker` now."""
@@ -83,10 +92,12 @@ class StepHistory:
         self._entries[sequence] = kept
         self._owners.pop(sequence, None)
 
-    def forget(self, sequence: int) -> None:
-        """Delete a sequence."""
+    def forget(self, sequence: int, *, states: bool) -> None:
+        """Delete the steps of a sequence, and where its `states` are."""
         self._entries.pop(sequence, None)
-        self._owners.pop(sequence, None)
+        if states:
+            self._owners.pop(sequence, None)
+            self._forks.discard(sequence)
 
     def _stateful(self, parts: Sequence[int]) -> tuple[int, ...]:
         return tuple(part for part in parts if self._parts[part].is_stateful)
