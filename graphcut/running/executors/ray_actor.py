@@ -1,6 +1,7 @@
 """The Ray actor that is a worker on another machine, and how tensors are converted for Ray."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 from tempfile import gettempdir
@@ -20,11 +21,20 @@ from ..values import from_array, to_array
 from .file_transfer import PartStore
 from .locked_folders import RECEIVED_PREFIX
 from .protocol import TOKENS, Step
-from .ray_channel import Address, StepResult, listen
 from .worker import StatesByPart, Worker
 
 #: arrays up to this size travel in calls and results, which is faster than Ray's object store.
 INLINE_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What an actor returns for a step."""
+
+    seconds: tuple[float, ...]  #: the run time of each part.
+    memory_bytes: int  #: the resident memory of the actor.
+    inline: Mapping[str, Any]  #: the outputs that were requested inline.
+    small: tuple[str, ...]  #: the names of all outputs small enough to be requested inline the next time.
 
 
 class RemoteWorker(PartStore):
@@ -43,14 +53,9 @@ class RemoteWorker(PartStore):
         self._worker = Worker(self._cascade, states, self._load)
         self._tensors = {**self._cascade.tensors, TOKENS.name: TOKENS}
 
-    def location(self) -> tuple[str, str, str, Address | None]:
-        """Ray's id of this machine, the folder for received files, the version of graphcut, and where steps come in."""
-        return (
-            self._node,
-            str(self.folder),
-            __version__,
-            listen(lambda step, inline: self.run(step, step.writes, inline)),
-        )
+    def location(self) -> tuple[str, str, str]:
+        """Ray's id of this machine, the folder for received files, and the version of graphcut."""
+        return self._node, str(self.folder), __version__
 
     def live(self) -> None:
         """Never return: a driver that waits for this call learns at once when the actor ends."""

@@ -7,10 +7,8 @@ pass through this process.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import AuthenticationError
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread
@@ -19,7 +17,6 @@ from typing import Any, Final, cast
 from uuid import uuid4
 
 import ray  # noqa: TID251 - a module of the Ray executor
-from msgspec import DecodeError
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import GraphcutError, RunError
@@ -29,8 +26,7 @@ from ..stage import SessionConfig, ort_message
 from ..values import Value, from_array, to_array
 from .file_transfer import FileStamp, chunks, stamps_of, with_digests
 from .protocol import TOKENS, Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
-from .ray_actor import RemoteWorker, is_inline
-from .ray_channel import StepChannel, StepResult
+from .ray_actor import RemoteWorker, StepResult, is_inline
 from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, remove_folders
 from .worker import StatesByPart
 
@@ -61,8 +57,7 @@ class _Actor:
     life: Any  #: the result of `live`, which comes when the actor ends.
     node: str = ""  #: Ray's id of its machine; empty until that is known.
     folder: str = ""  #: the folder for received files there.
-    channel: StepChannel | None = None  #: the connection for steps with small tensors; None if there is none.
-    result: Any = None  #: the Ray reference of the result of the step that it runs; that step, if it was not Ray's.
+    result: Any = None  #: the Ray reference of the result of the step that it runs.
     step: Step | None = None
     sources: frozenset[str] = frozenset()  #: the machines that made the inputs of the step.
     reason: str = ""  #: why this process ended it.
@@ -126,13 +121,6 @@ class RayExecutor(Executor):
         refs = {name: tensor.data for name, tensor in tensors.items() if isinstance(tensor.data, ray.ObjectRef)}
         inline = {name: tensor.data for name, tensor in tensors.items() if name not in refs}
         requested_inline = [name for name in step.writes if name in self._inline]
-        if actor.channel is not None and not refs and len(requested_inline) == len(step.writes):
-            actor.result, actor.step, actor.sources = step, step, frozenset()
-            try:
-                actor.channel.send(step, inline)
-            except OSError:
-                ray.kill(actor.remote)  # its death is reported by `life`
-            return
         call = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested_inline))
         answer = call.remote(step, requested_inline, inline, *refs, *refs.values())
         result, *outputs = answer if isinstance(answer, list) else [answer]
@@ -200,8 +188,6 @@ class RayExecutor(Executor):
         self._is_closing.set()
         for actor in self._actors.values():
             ray.kill(actor.remote)
-            if actor.channel is not None:
-                actor.channel.close()
         lives = [actor.life for actor in self._actors.values()]
         if lives:
             ray.wait(lives, num_returns=len(lives), timeout=_CLOSE_TIMEOUT_S)
@@ -227,9 +213,6 @@ class RayExecutor(Executor):
             is_lost = isinstance(error, exceptions.ObjectLostError)
             return Lost(actor.worker, step) if is_lost else Failed(actor.worker, step, _original(error))
         found: StepResult | Exception = future.result()
-        return self._answered(actor, step, found, refs)
-
-    def _answered(self, actor: _Actor, step: Step, found: StepResult | Exception, refs: Sequence[Any] = ()) -> Event:
         if isinstance(found, Exception):
             return Failed(actor.worker, step, _original(found))
         self._inline = self._inline.difference(step.writes).union(found.small)
@@ -273,20 +256,7 @@ class RayExecutor(Executor):
         ray.cancel(result)
         return Lost(actor.worker, step)
 
-    def _received_answer(self, actor: _Actor, found: StepResult | Exception) -> Event | None:
-        step, actor.result, actor.step = actor.step, None, None
-        return None if actor.is_dead or step is None else self._answered(actor, step, found)
-
     # Threads
-
-    def _receive(self, actor: _Actor, channel: StepChannel) -> None:
-        """Receive the results of steps until the connection ends."""
-        try:
-            while True:
-                self._callbacks.put(partial(self._received_answer, actor, channel.receive()))
-        except (OSError, EOFError, DecodeError):
-            if not self._is_closing.is_set():
-                ray.kill(actor.remote)  # its death is reported by `life`
 
     def _start_thread(self, target: Callable[[], None]) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -329,15 +299,11 @@ class RayExecutor(Executor):
                 return f"no machine of the cluster is {missing} any more"
             if waited_s > ROOM_S:
                 return f"no machine of the cluster had room for it in {ROOM_S:.0f} s"
-        node, folder, version, address = ray.get(answer)
+        node, folder, version = ray.get(answer)
         if version != __version__:
             message = f"{self._names[actor.worker]} has graphcut {version}, and this machine {__version__}"
             raise RunError(message, hint="install the same version on all machines of the cluster")
         actor.node, actor.folder = node, folder
-        with suppress(OSError, EOFError, AuthenticationError):
-            actor.channel = None if address is None else StepChannel(address)
-        if actor.channel is not None:
-            self._start_thread(partial(self._receive, actor, actor.channel))
         return ""
 
     def _send_parts(self, actor: _Actor, parts: Sequence[int]) -> None:
