@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcut
-from graphcut import Cascade, Into, RecordError, Tokenizer, UsageError
+from graphcut import Cascade, Into, RecordError, Sampling, Tokenizer, UsageError
 from graphcut.running.text.text_stream import TextStream
 
 from conftest import FIXTURES
@@ -199,3 +199,25 @@ def test_a_missing_package_is_named_with_the_extra(
     with pytest.raises(UsageError, match=f"text needs the package {package}") as caught:
         Tokenizer(cascade).chat(MESSAGES)
     assert "graphcut[text]" in caught.value.hint
+
+
+def test_the_files_say_how_tokens_are_drawn_and_how_many_there_may_be(tmp_path: Path) -> None:
+    longest = {"context_length": 64}
+    drawn = {"do_sample": True, "temperature": 0.6, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1}
+    for name, files, expected in (
+        ("plain", {}, (Sampling(), None)),
+        ("hugging face", {"generation_config": drawn}, (Sampling(1.1, 0.6, 40, 0.9), None)),
+        ("greedy", {"generation_config": drawn | {"do_sample": False}}, (Sampling(1.1), None)),
+        (
+            "genai",
+            {
+                "genai_config": {"model": longest, "search": drawn | {"top_k": 7}},
+                "generation_config": drawn,
+            },
+            (Sampling(1.1, 0.6, 7, 0.9), 64),
+        ),
+    ):
+        (tmp_path / name).mkdir()
+        cascade = cut("llama", tmp_path / name, **({"genai_config": {}} | files))
+        tokenizer = Tokenizer(cascade)
+        assert (tokenizer.sampling, tokenizer.max_context) == expected, name

@@ -15,8 +15,10 @@ import msgspec
 from ...core.errors import RecordError, UsageError
 from ...core.manifest import Cascade, CascadeLike, open_cascade
 from ...core.states import LOGITS
+from ..decoding.sampling import Sampling
 from .text_stream import TextStream
 
+_LONGEST: Final = 10**9  #: a larger number means that a tokenizer knows no limit.
 _END_TOKENS: Final = ("genai_config.json", "generation_config.json")
 
 
@@ -26,6 +28,8 @@ class Tokenizer:
     Attributes:
         stop: the ids of the tokens that end a text, as the first of these files says that names any:
             `genai_config.json`, `generation_config.json`, `tokenizer_config.json`.
+        sampling: how tokens are drawn, as the first two say. `generate` takes what it is given instead.
+        max_context: the number of tokens that the model was made for, as the first or the last says; None if unknown.
     """
 
     def __init__(self, cascade: CascadeLike) -> None:
@@ -53,6 +57,12 @@ class Tokenizer:
         self._files = files
         self._settings = self._json("tokenizer_config.json")
         self.stop = self._stop_tokens()
+        self.sampling = self._sampling()
+        lengths = (
+            (self._json("genai_config.json").get("model", {}), "context_length"),
+            (self._settings, "model_max_length"),
+        )
+        self.max_context = next((int(of[name]) for of, name in lengths if 0 < of.get(name, 0) <= _LONGEST), None)
 
     def _check(self, path: Path, cascade: Cascade) -> None:
         """Refuse the tokenizer of a model with more tokens.
@@ -131,6 +141,12 @@ class Tokenizer:
                 return frozenset(ids)
         number = self._tokenizer.token_to_id(_text_of(self._settings.get("eos_token")))
         return frozenset(() if number is None else (number,))
+
+    def _sampling(self) -> Sampling:
+        found = self._json("genai_config.json").get("search") or self._json("generation_config.json")
+        names = ("repetition_penalty", *(("temperature", "top_k", "top_p") if found.get("do_sample") else ()))
+        numbers = {name: found[name] for name in names if isinstance(found.get(name), int | float)}
+        return Sampling(**({"temperature": 1.0} if found.get("do_sample") else {}) | numbers)
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self._files.get(name)
