@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
+import numpy as np
 import onnxruntime as ort
 
 from ..core.digests import DataFile, FileVersion, unchanged_version, version_of
@@ -25,11 +26,12 @@ _REPLACED: Final = "copy it again, or split the model again; don't change a casc
 
 _NO_BUFFERS: Final[Values] = MappingProxyType({})
 
-try:  # what ONNX Runtime's Python classes wrap. A version in which it is missing is used by way of these classes.
+try:  # What ONNX Runtime's Python classes wrap: they take several times as long as the calls. A version in which it is
+    # missing is used by way of these classes.
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector, SessionIOBinding
 
-    _CPU_MEMORY = ort.OrtDevice.make("cpu", 0)._get_c_device()  # noqa: SLF001 - see `Stage._run_bound`
-    _HAS_WRAPPED = hasattr(ort.OrtValue, "_get_c_value")
+    _CPU_MEMORY = ort.OrtDevice.make("cpu", 0)._get_c_device()  # noqa: SLF001 - see above
+    _HAS_WRAPPED = hasattr(ort.OrtValue.ortvalue_from_numpy(np.empty(0, np.uint8)), "_ortvalue")
 except (ImportError, AttributeError):
     _HAS_WRAPPED = False
 
@@ -47,7 +49,8 @@ class SessionConfig:
     #: copy weights into the layout that is fastest. Otherwise they are mapped from the file; results may then differ in
     #: the last bits from those of a prepacked session.
     prepacked: bool = True
-    threads: int = 0  #: threads of one operator, where the device of a part sets none; 0 leaves it to ONNX Runtime.
+    #: threads of one operator, where the device of a part sets none; 0: one for each core, and they spin during a run.
+    threads: int = 0
     #: keep freed memory for the next run. Otherwise tensors are returned to the system when they are freed, which takes
     #: the least memory and a little time.
     arena: bool = True
@@ -58,7 +61,7 @@ class SessionConfig:
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:
-    """The ONNX Runtime options for `config`, with thread spinning and logging off."""
+    """The ONNX Runtime options for `config`, without logging."""
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and reported by the caller
     options.graph_optimization_level = {
@@ -67,8 +70,10 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
         "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
     }[config.optimize]
     options.intra_op_num_threads = config.threads
-    # Threads of one session that spin while another one works make a cascade two to four times slower.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # The threads of a session that has all cores spin while it runs: to wake them for each operator takes longer.
+    # Threads that spin after a run, while another session works, make a cascade two to four times slower.
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(not config.threads)))
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.enable_cpu_mem_arena = config.arena
     # Both trade memory for a little time: a pattern is one block for all activations, and a reused buffer is kept from
     # its first tensor to its last. Without them the peak is what is alive (`costs.weighing.peak_bytes`).
@@ -119,8 +124,7 @@ class Stage:
             if not file.exists() or version_of(file) != version:
                 raise RunError(f"{file} was changed while it was loaded", hint=_REPLACED)
         is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
-        self._is_bound = is_numeric and _HAS_WRAPPED and hasattr(self._session, "_sess")
-        self._bindings: list[SessionIOBinding] = []
+        self._is_direct = is_numeric and _HAS_WRAPPED and hasattr(self._session, "_sess")
         files = map(cascade.root.joinpath, part.data)
         self._mapped = [(os.fspath(file), versions[file]) for file in files if versions]
 
@@ -145,7 +149,7 @@ class Stage:
 
     def close(self) -> None:
         """Free the session, even if this stage is still referenced. It can't run any more."""
-        del self._session, self._bindings
+        del self._session
 
     def _check_mapped(self) -> None:
         """Check that no data file was overwritten: ONNX Runtime maps them, so it may have read other weights.
@@ -160,45 +164,36 @@ class Stage:
                     raise RunError(f"{file} was overwritten while it was used", hint=_REPLACED)
 
     def _run(self, fed: Values, buffers: Values) -> dict[str, Value]:
-        if not self._is_bound:
+        if not self._is_direct:
             return run_session(self._session, fed, self._writes, self._tensors)
-        with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
-            if buffers:
-                return self._run_bound(fed, buffers)
-        return self._run_bound(fed, _NO_BUFFERS)
+        if buffers:
+            with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
+                return self._run_into(buffers, fed)
+        fed = {name: value._ortvalue for name, value in fed.items()}  # noqa: SLF001 - see `_HAS_WRAPPED`
+        made = self._session._sess.run_with_ort_values(fed, self._writes, None)  # noqa: SLF001 - see `_HAS_WRAPPED`
+        return self._each_alone(made)
 
-    def _run_bound(self, fed: Values, buffers: Values) -> dict[str, Value]:
-        """The outputs, by way of an IOBinding that is used again: ONNX Runtime's `run` takes longer.
+    def _run_into(self, buffers: Values, fed: Values) -> dict[str, Value]:
+        session = self._session._sess  # noqa: SLF001 - see `_HAS_WRAPPED`
+        binding = SessionIOBinding(session)
+        for name, value in fed.items():
+            binding.bind_ortvalue_input(name, value._ortvalue)  # noqa: SLF001 - see `_HAS_WRAPPED`
+        for name in self._writes:
+            if name in buffers:
+                binding.bind_ortvalue_output(name, buffers[name]._ortvalue)  # noqa: SLF001 - see `_HAS_WRAPPED`
+            else:
+                binding.bind_output(name, _CPU_MEMORY)
+        session.run_with_iobinding(binding, None)
+        return {**self._each_alone(binding.get_outputs()), **buffers}
 
-        The methods are those that its Python classes wrap: the wrappers take five times as long as the calls.
-        """
-        session = self._session._sess  # noqa: SLF001 - see above
-        # A list of them, since several threads may run a session; each takes one that nobody uses.
-        binding = self._bindings.pop() if self._bindings else SessionIOBinding(session)
-        try:
-            for name, value in fed.items():
-                binding.bind_ortvalue_input(name, value._get_c_value())  # noqa: SLF001 - see above
-            for name in self._writes:
-                if name in buffers:
-                    binding.bind_ortvalue_output(name, buffers[name]._get_c_value())  # noqa: SLF001 - see above
-                else:
-                    binding.bind_output(name, _CPU_MEMORY)
-            session.run_with_iobinding(binding, None)
-            outputs = binding.get_outputs()
-            return {
-                name: buffers[name] if name in buffers else _alone(outputs[i]) for i, name in enumerate(self._writes)
-            }
-        finally:
-            binding.clear_binding_inputs()
-            binding.clear_binding_outputs()
-            self._bindings.append(binding)
-
-
-def _alone(value: object) -> ort.OrtValue:
-    """The same tensor without the other outputs of its run, which ONNX Runtime returns as references into a vector."""
-    vector = OrtValueVector()
-    vector.push_back(value)
-    return ort.OrtValue(vector[0])
+    def _each_alone(self, made: "OrtValueVector") -> dict[str, Value]:
+        """The outputs, each without the others: items of ONNX Runtime's vector would keep all of it alive."""
+        found = {}
+        for i, name in enumerate(self._writes):  # to iterate over a vector takes longer than its indices
+            one = OrtValueVector()
+            one.push_back(made[i])
+            found[name] = ort.OrtValue(one[0])
+        return found
 
 
 def run_session(

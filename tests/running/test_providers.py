@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -172,3 +173,36 @@ def test_openvino_runs_refuses_and_shares_nodes(tmp_path: Path) -> None:
     assert right == [[[1, 0]], {"1": {"OpenVINOExecutionProvider": 1, "CPUExecutionProvider": 2}}]
     assert missing.startswith("part-0.onnx is to run with OpenVINOExecutionProvider: it could not be started")
     assert unknown.endswith("Invalid OpenVINO EP option: nonsense")
+
+
+COMPARED_ON_OPENVINO = """
+import sys
+sys.path.append(sys.argv.pop(1))  # after the packages of this environment, so that ONNX Runtime is OpenVINO's
+from graphcut.__main__ import start
+start()
+"""
+
+
+@pytest.mark.skipif(not OPENVINO.exists(), reason="`source scripts/setup openvino` makes its environment")
+def test_two_providers_are_compared_and_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
+    """x → Neg → a → Exp → b → Tanh → y: both negate alike, and have an exponential function of their own."""
+    steps = [("Neg", "x", "a"), ("Exp", "a", "b"), ("Tanh", "b", "y")]
+    nodes = [helper.make_node(op, [read], [write], name=write) for op, read, write in steps]
+    onnx.save(model_of(nodes, [floats("x", 256)], [floats("y", 256)]), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.arange(-128, 128, dtype=np.float32) / 64)  # exact in bfloat16, too
+
+    def compared(*more: str) -> tuple[int, bool, str | None, list[str], int]:
+        words = ["verify", "m.onnx", "--against", "m.onnx", "--inputs", "x.npz", "--json", *more]
+        start = [str(OPENVINO), "-c", COMPARED_ON_OPENVINO, sysconfig.get_path("platlib")]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [*start, *words], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        found = json.loads(done.stdout)
+        first = found["first"] and found["first"]["tensor"]
+        return done.returncode, found["same"], first, found["sources"], found["runs"]
+
+    openvino = ("--provider", "OpenVINOExecutionProvider")
+    assert compared() == (0, True, None, [], 1)
+    assert compared(*openvino) == (1, False, "b", ["a"], 3)  # ceil(log2(3)) after the first run
+    assert compared(*openvino, "--tolerance", "0.05") == (0, True, None, [], 1)

@@ -53,7 +53,7 @@ class Sampling:
         if self.repetition_penalty != 1:
             scores = self._penalized(scores, before)
         if not self.temperature:
-            return int(np.argmax(scores))
+            return int(scores.argmax())
         tokens, weights = self._candidates(scores.astype(np.float64))
         sums = np.cumsum(weights)
         if not sums[-1] < np.inf:
