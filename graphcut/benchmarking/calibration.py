@@ -5,18 +5,23 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 import numpy as np
 import onnxruntime as ort
+from msgspec import Struct
+from msgspec.structs import fields
+from msgspec.structs import replace as changed
 from onnx import TensorProto, helper, numpy_helper
 
 from ..core.atomic_files import replacing
 from ..core.errors import GraphcutError
 from ..core.product import Product
 from ..costs.device import Device
+from ..planning.cluster import Cluster, Host, NetworkLink
 from ..running.stage import SessionConfig, session_options
 
 _ROWS: Final = 512
@@ -25,6 +30,7 @@ _ELEMENTS: Final = 1 << 24  # 64 MiB of float32: more than caches hold
 _LARGE_NODES: Final = 4
 _SMALL_NODES: Final = 200
 _SMALL: Final = 16
+_SLOWER: Final = 0.8  #: two machines have a direct link if it has less than this share of what their links allow.
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,19 +95,64 @@ class _Run:
         return time.perf_counter() - began
 
 
+def calibrate_cluster(seconds: float = 10.0) -> tuple[Cluster, Calibration]:
+    """Measure a Ray cluster: each device as `calibrate` does, all at the same time, its free memory, and the links.
+
+    The link of a device to the router is as fast as the fastest that it has to another machine. Between two machines
+    that are slower to each other than their links say there is a direct link. Returns the most disturbed calibration,
+    too.
+
+    Raises:
+        RunError: see `measure_cluster`.
+    """
+    from ..running.executors.ray_measuring import measure_cluster
+
+    found = measure_cluster(partial(calibrate, seconds=seconds))
+    names = {name: name or Host().name for ends in found.links for name in ends}
+    links = {(names[a], names[b]): link for (a, b), link in found.links.items()}
+
+    def own(name: str) -> dict[str, float]:
+        mine = [link for ends, link in links.items() if name in ends]
+        fastest, least = max(one.bytes_per_s for one in mine), min(one.latency_s for one in mine)
+        return {"link_bytes_per_s": fastest, "latency_s": least}
+
+    devices = {
+        name: changed(one.device, name=name, memory_bytes=found.memory_bytes[name], **(own(name) if links else {}))
+        for name, one in found.found.items()
+    }
+    cluster = Cluster(devices=tuple(devices.values()), origin=found.origin or changed(Host(), **own(Host().name)))
+    slower = tuple(
+        NetworkLink(between=ends, bytes_per_s=link.bytes_per_s, latency_s=link.latency_s)
+        for ends, link in links.items()
+        if link.bytes_per_s < _SLOWER * min(cluster.machines[name].link_bytes_per_s for name in ends)
+    )
+    return changed(cluster, links=slower), max(found.found.values(), key=lambda one: one.spread)
+
+
 def save_device(found: Calibration, path: str | Path) -> None:
-    """Write a cluster file with the measured device, completely or not at all.
+    """Write a cluster file with the measured device, see `save_cluster`."""
+    save_cluster(Cluster(devices=(found.device,)), found, path)
+
+
+def save_cluster(cluster: Cluster, worst: Calibration, path: str | Path) -> None:
+    """Write a cluster file, completely or not at all. Numbers are rounded to three digits.
 
     Raises:
         GraphcutError: the file can't be written.
     """
-    device = found.device
-    lines = (
-        f"# measured with ONNX Runtime {ort.__version__} in {found.rounds} rounds, spread {found.spread:.0%}",
-        "[[devices]]",
-        f"name = {json.dumps(device.name, ensure_ascii=False)}",
-        *(f"{field} = {getattr(device, field):.3g}" for field in ("flops_per_s", "bytes_per_s", "dispatch_s")),
-    )
+    lines = [f"# measured with ONNX Runtime {ort.__version__} in {worst.rounds} rounds, spread {worst.spread:.0%}"]
+    if isinstance(cluster.origin, str):
+        lines.append(f"origin = {_toml(cluster.origin)}")
+    tables: list[tuple[str, Struct]] = [
+        *(("[[devices]]", one) for one in cluster.devices),
+        *(("[[links]]", one) for one in cluster.links),
+    ]
+    if isinstance(cluster.origin, Host):
+        tables.append(("[origin]", cluster.origin))
+    for title, record in tables:
+        values = {one.name: getattr(record, one.name) for one in fields(record)}
+        measured = {one.name: values[one.name] for one in fields(record) if values[one.name] != one.default}
+        lines += [title, *(f"{name} = {_toml(value)}" for name, value in measured.items())]
     path = Path(path)
     try:
         with replacing(path) as new:
@@ -109,3 +160,7 @@ def save_device(found: Calibration, path: str | Path) -> None:
     except OSError as error:
         hint = "check that the folder exists and has room"
         raise GraphcutError(f"{path} can't be written: {error.strerror or error}", hint=hint) from None
+
+
+def _toml(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

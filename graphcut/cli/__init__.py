@@ -19,6 +19,7 @@ from ..demos import DEMOS
 from . import (
     analyze,
     bench,
+    cluster,
     cost_model,
     demo,
     export,
@@ -68,6 +69,7 @@ for _function in (
         link.link,
         export.export,
         cost_model.cost_model,
+        cluster.cluster,
     ),
 ):
     add_command(_function, _LEGENDS.get(_function))

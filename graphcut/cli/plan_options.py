@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, cast, get_args
 
@@ -11,7 +11,9 @@ import typer
 from typer import Option
 
 from ..core.errors import UsageError
+from ..core.units import count as count_of
 from ..core.units import parse_bytes
+from ..costs.device import Device
 from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Recomputing, Within
 from .application import given_options
 from .common_options import Outputs, Profile, Texts, Tokens, names_in, output_names
@@ -25,6 +27,7 @@ _BALANCED: Final = ("--num-splits", "--memory", "--cluster")
 _WEIGHED: Final = (*_BALANCED, "--heads")
 _GOALS: Final = ("--at-nodes", *_WEIGHED, "--plan")
 _GOALS_OF: Final = {  #: the goals that an option applies to; with any other it would do nothing.
+    "--devices": ("--at-nodes",),
     "--by": ("--num-splits",),
     "--count": ("--memory",),
     "--objective": ("--cluster",),
@@ -57,6 +60,7 @@ class PlanOptions:
     at_nodes: Annotated[
         Texts, Option(metavar="NAMES", help="Cut after these nodes or tensors; globs too. Comma-separated, repeatable.")
     ] = None
+    devices: Annotated[Texts, Option(metavar="NAMES", help="The device of each part of --at-nodes, in order.")] = None
     num_splits: Annotated[int | None, Option(metavar="N", help="Split into N parts, minimizing the slowest.")] = None
     by: Annotated[Measure, Option(help="What --num-splits balances.")] = "time"
     memory: Annotated[str | None, Option(metavar="SIZE", help="Split into the fewest parts of at most SIZE.")] = None
@@ -134,7 +138,7 @@ class PlanOptions:
                     check_budgets(replayed, [part.written_bytes for part in replayed.metrics])
                 return replayed
             if isinstance(goal, At):
-                return plan(analysis, goal, limits=limits)
+                return _on_devices(plan(analysis, goal, limits=limits), names_in(self.devices or ()))
             costs = weigh(analysis.model, default_dims(analysis, goal, profile, tokens))
             name = self.cost_model
             table = None if name is None else read_table(shipped_tables().get(name, Path(name)))
@@ -179,6 +183,14 @@ def _check(given: Sequence[str]) -> None:
                 f"{option} applies to {' or '.join(owners)}, not to {goals[0]}",
                 hint=f"leave {option} out, or use {owners[0]} instead of {goals[0]}",
             )
+
+
+def _on_devices(made: Plan, names: Sequence[str]) -> Plan:
+    """The plan with the device of each part, if they are named."""
+    if names and len(names) != len(made.parts):
+        message = f"--devices names {count_of(len(names), 'device')} for {count_of(len(made.parts), 'part')}"
+        raise UsageError(message, hint="name the device of each part, in order; a device may have several")
+    return replace(made, devices=tuple(Device(name=name) for name in names))
 
 
 def _counted(texts: Sequence[str]) -> tuple[Counted, ...]:

@@ -190,7 +190,7 @@ def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
         if isinstance(record.goal, Across) and part.device is None and not part.ranks:
             raise UsageError(f"{path}: part {i} has no device", hint="give it one of the cluster, or plan again")
         named = next((rank.device for rank in part.ranks), part.device)
-        if not isinstance(record.goal, Across) and named and named.name != ANY_DEVICE.name:
+        if not isinstance(record.goal, Across | At) and named and named.name != ANY_DEVICE.name:
             raise UsageError(
                 f"{path}: part {i} names the device {named.name!r}, but this plan is for no cluster",
                 hint="`graphcut plan MODEL --cluster FILE` plans for devices; or take the device out",

@@ -38,7 +38,7 @@ class Plan(Product):
     #: the flowing nodes of each part (indices in `graph.nodes`), in an order in which the parts can run. A node that is
     #: in several parts has its home in the first, and is recomputed in the others.
     parts: tuple[tuple[int, ...], ...]
-    devices: tuple[Device, ...] = ()  #: the device of each part; empty for `At`.
+    devices: tuple[Device, ...] = ()  #: the device of each part; empty for `At` without devices.
     limits: Limits = field(default_factory=Limits)  #: its constraints.
     dims: Mapping[str, int] = field(default_factory=dict)  #: the sizes of symbolic dimensions that it was made for.
     costs: Costs | None = None  #: FLOPs and bytes of the nodes for these sizes; None for `At`.

@@ -38,7 +38,7 @@ from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merg
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
-from ..planning.goals import Across
+from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
 from ..verifying.facts import half_source, model_facts, part_facts
 from .model_files import check_sharing
@@ -368,7 +368,7 @@ def _source(files: PreparedFiles) -> Source:
 
 def _devices(files: PreparedFiles) -> Sequence[Device]:
     """The device of each part; empty if no cluster was given, and there are no ranks."""
-    return files.plan.devices if isinstance(files.plan.goal, Across) or files.whole is not None else ()
+    return files.plan.devices if isinstance(files.plan.goal, Across | At) or files.whole is not None else ()
 
 
 def describe(files: PreparedFiles) -> list[str]:

@@ -21,7 +21,7 @@ from graphcut import cli, demos
 COMMANDS = (
     *("demo", "analyze", "plan", "split", "verify", "show"),
     *("fetch", "run", "generate", "bench", "simulate"),
-    *("shard", "extract", "merge", "link", "export", "cost-model"),
+    *("shard", "extract", "merge", "link", "export", "cost-model", "cluster"),
 )
 RAY_FLAGS = {"--head", "--resources", "--address"}
 MIDDLE = "/model/layers.1/add_1"

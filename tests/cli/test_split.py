@@ -27,6 +27,17 @@ def test_a_dry_run_lists_files_and_writes_nothing(run: Run, own_llm: Path) -> No
     assert holdings(own_llm.parent) == {"llm.onnx"}
 
 
+def test_own_cuts_are_put_on_devices(run: Run, own_llm: Path) -> None:
+    at, plan = "/model/layers.0/add_1,/model/layers.1/add_1", own_llm.with_name("plan.json")
+    for source in (("--at-nodes", at, "--devices", "a,b,a"), ("--plan", plan)):
+        found = json.loads(run("split", own_llm, *source, "-f", "--json").out)["manifest"]
+        assert [part["device"] for part in found["parts"]] == ["a", "b", "a"]
+        assert [device["name"] for device in found["devices"]] == ["a", "b"]
+        assert run("plan", own_llm, "--at-nodes", at, "--devices", "a,b,a", "-o", plan, "-f").code == 0
+    error = run("split", own_llm, "--at-nodes", at, "--devices", "a,b").error
+    assert error[0] == "--devices names 2 devices for 3 parts"
+
+
 def test_quiet_prints_only_the_manifest(run: Run, own_llm: Path) -> None:
     result = run("split", own_llm, "-q", "--at-nodes", MIDDLE)
     assert (result.code, result.out, result.err) == (0, f"{own_llm.parent / 'llm.parts' / 'cascade.json'}\n", "")

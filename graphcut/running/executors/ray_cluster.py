@@ -84,7 +84,7 @@ class WorkerPlacement:
         """Read the machines of the cluster once. If some declare a device, none of the cascade may be missing."""
         self._config = config
         self._machines = alive_machines()
-        known = sorted({name for one in self._machines for name in one["Resources"] if name.startswith(_DEVICE)})
+        known = sorted({_resource(name) for one in self._machines for name in devices_of(one)})
         providers = {host.name: host.provider for host in manifest.devices}
         self._devices = [name if known and name in providers else "" for name in names]
         self._providers = [config.provider or providers.get(name, "") for name in names]
@@ -173,6 +173,11 @@ def alive_machines() -> list[RayNode]:
     """The machines of the cluster that are alive."""
     machines: list[RayNode] = ray.nodes()  # type: ignore[no-untyped-call]
     return [machine for machine in machines if machine["Alive"]]
+
+
+def devices_of(machine: RayNode) -> list[str]:
+    """The devices that a machine declares to be."""
+    return sorted(name[len(_DEVICE) :] for name in machine["Resources"] if name.startswith(_DEVICE))
 
 
 def consume_errors(refs: Sequence[Any]) -> None:

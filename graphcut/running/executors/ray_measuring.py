@@ -1,0 +1,97 @@
+"""Measure the machines of a Ray cluster, and the links between them."""
+
+from collections.abc import Callable
+from itertools import combinations
+from statistics import median
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import ray  # noqa: TID251 - a module of the Ray executor
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251 - a module of the Ray executor
+
+from ...core.errors import RunError
+from ..process_memory import available_bytes
+from .ray_cluster import RayCluster, alive_machines, devices_of
+
+_PINGS: Final = 20
+_ROUNDS: Final = 3  #: how often a link is measured; the fastest counts.
+_LEAST_S: Final = 0.5  #: a message is made larger until it takes so long.
+_MOST_BYTES: Final = 1 << 26  #: what fits in the object store of a small machine.
+_MOST_MACHINES: Final = 6  #: of more, only the links to one machine are measured: a link takes a few seconds.
+
+
+class LinkRate(NamedTuple):
+    """A link between two machines."""
+
+    bytes_per_s: float
+    latency_s: float  #: of a small message, with what its ends do for it.
+
+
+class MeasuredCluster(NamedTuple):
+    """What was found on the machines of a cluster."""
+
+    found: dict[str, Any]  #: what was measured on each device, by its name.
+    memory_bytes: dict[str, int | None]  #: the memory that each has left.
+    links: dict[tuple[str, str], LinkRate]  #: between the machines of two devices; "" is the machine of this process.
+    origin: str  #: the device whose machine this process is on; "" if there is none.
+
+
+class _Probe:
+    """An actor on a machine."""
+
+    def take(self, _content: np.ndarray[Any, Any]) -> float:
+        return _emptied_caches()
+
+    def measure(self, function: Callable[[], Any]) -> tuple[Any, int | None]:
+        return function(), available_bytes()
+
+    def link_to(self, other: Any) -> LinkRate:  # noqa: ANN401 - Ray's handle of an actor
+        def seconds(size: int) -> float:
+            content, _ = np.zeros(size, np.uint8), _emptied_caches()
+            began = perf_counter()
+            computed_s = ray.get(other.take.remote(content))
+            return perf_counter() - began - float(computed_s)
+
+        size = 1 << 17
+        while seconds(size) < _LEAST_S and size < _MOST_BYTES:
+            size *= 2
+        taken_s, half_s = (min(seconds(number) for _ in range(_ROUNDS)) for number in (size, size // 2))
+        # What both sizes take besides their bytes cancels out.
+        return LinkRate(size / 2 / max(taken_s - half_s, 1e-9), median(seconds(1) for _ in range(_PINGS)) / 2)
+
+
+def _emptied_caches() -> float:
+    """Seconds that it takes to compute on more than caches hold, as parts do between messages."""
+    began = perf_counter()
+    np.ones(1 << 22).sum()
+    return perf_counter() - began
+
+
+def measure_cluster(function: Callable[[], Any]) -> MeasuredCluster:
+    """Call `function` on every device of the cluster at the same time, then measure the links one by one.
+
+    Raises:
+        RunError: there is no cluster, or none of its machines says which device it is.
+    """
+    cluster = RayCluster(1)
+    try:
+        nodes = {name: str(machine["NodeID"]) for machine in alive_machines() for name in devices_of(machine)}
+        if not nodes:
+            hint = """start Ray on each machine with --resources='{"dev:NAME": 1}'"""
+            raise RunError("no machine of the cluster says which device it is", hint=hint)
+        here = str(ray.get_runtime_context().get_node_id())
+        origin = next((name for name, node in nodes.items() if node == here), "")
+        ends = {origin: here} | nodes
+        actor: Any = ray.remote(num_cpus=0)(_Probe)
+        place = {node: NodeAffinitySchedulingStrategy(node, soft=False) for node in ends.values()}
+        probes = {name: actor.options(scheduling_strategy=place[node]).remote() for name, node in ends.items()}
+        found = dict(zip(nodes, ray.get([probes[name].measure.remote(function) for name in nodes]), strict=True))
+        pairs = [(a, b) for a, b in combinations(ends, 2) if ends[a] != ends[b]]
+        pairs = pairs if len(ends) <= _MOST_MACHINES else [pair for pair in pairs if origin in pair]
+        links = {(a, b): ray.get(probes[a].link_to.remote(probes[b])) for a, b in pairs}
+        return MeasuredCluster(
+            {name: one for name, (one, _) in found.items()}, {name: n for name, (_, n) in found.items()}, links, origin
+        )
+    finally:
+        cluster.leave()
