@@ -9,11 +9,12 @@ import hashlib
 import json
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 from msgspec import to_builtins
 
@@ -29,6 +30,7 @@ from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _FIGURE: Final = re.compile(r"(\d[\d.,]*\d|\d)( (?:parts?|B|KiB|MiB|GiB|TiB)\b)")
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
+_FILES: Final = ("report.html", "layered_layout.js", "graph_view.js", "graph_view.css")
 _SCALABLE: Final = 1.45  #: a picture more than this many times wider than intended scrolls instead of shrinking.
 
 
@@ -51,7 +53,8 @@ def html_of(scene: Scene) -> str:
         "lanes": pictures.get(LANES, ""),
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
-        "data": _data(scene),
+        "data": _packed(_record(scene)),
+        "graph": _packed(scene.graph()) if scene.graph else "",
     }
     return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", _filled(_template(), values))
 
@@ -64,9 +67,10 @@ def _filled(text: str, values: dict[str, str]) -> str:
 @cache
 def _template() -> str:
     """The template with its style and its policy, which allows that style and the script and nothing else."""
-    text = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    folder = resources.files(__package__)
+    text, *added = (folder.joinpath(name).read_text(encoding="utf-8") for name in _FILES)
     style = {"light": variables(LIGHT), "dark": variables(DARK), "sans": SANS, "mono": MONO, "svg_style": page_style()}
-    text = _filled(text, style)
+    text = _filled(text, style | dict(zip(("layout_script", "graph_script", "graph_style"), added, strict=True)))
     style_digest, script_digest = _digest(text, "style"), _digest(text, "script")
     allowed = f"style-src {style_digest}; script-src {script_digest}"
     return _filled(text, {"policy": f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"})
@@ -98,10 +102,10 @@ def _answer(scene: Scene) -> str:
     return f'{text} <span class="badge bad">✗ {count(over, "part")} over budget</span>' if over else text
 
 
-def _data(scene: Scene) -> str:
-    """The scene as compressed JSON, in base64; the script adds nothing but what follows from it."""
+def _record(scene: Scene) -> dict[str, object]:
+    """What the script reads; it adds nothing but what follows from it."""
     parts = range(len(scene.cards))
-    record = to_builtins(replace(scene, segments=(), segment_tensors=())) | {
+    record: dict[str, Any] = to_builtins(replace(scene, segments=(), segment_tensors=(), graph=None)) | {
         "matrix": to_builtins(matrix_of(scene, MAX_ROWS)),
         "model": scene.model or scene.title,
         "boundaries": to_builtins(scene.boundaries),
@@ -111,5 +115,9 @@ def _data(scene: Scene) -> str:
     if scene.profile is not None:
         best = [option.nodes_before for option in best_options(scene.profile)]
         record["profile"] |= {"cuts": scene.profile.cuts, "best": best, "modules": None}
-    # In ASCII, since half a surrogate pair in a name can't be encoded otherwise.
+    return record
+
+
+def _packed(record: Mapping[str, object]) -> str:
+    """A record as compressed JSON, in base64. In ASCII, since half a surrogate pair can't be encoded otherwise."""
     return base64.b64encode(zlib.compress(json.dumps(record, separators=(",", ":")).encode(), 9)).decode()

@@ -4,8 +4,8 @@ Builders make a scene, and every renderer only draws it, so the terminal, the pa
 An index of a part counts from 0 in the order the parts run.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from .cut_model import CutModel
@@ -171,6 +171,8 @@ class Scene:
     segments: tuple[str, ...] = ()
     cut_model: CutModel | None = None  #: what the page needs to cut the model elsewhere; None if that is not known.
     segment_tensors: tuple[BoundaryTensor, ...] = ()  #: the tensors between these, with their indices as parts.
+    #: gives the graph that the page draws; only the page asks for it. None if the model is not at hand.
+    graph: Callable[[], Mapping[str, object]] | None = field(default=None, compare=False)
 
     @property
     def fact_texts(self) -> list[str]:

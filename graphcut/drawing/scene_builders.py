@@ -20,6 +20,7 @@ from ..planning.plans import Plan
 from . import sentences
 from .card_builders import cascade_card, file_bytes, own_nodes, plan_card, replica_counts
 from .cut_model import cut_model_of
+from .drawn_graph import drawn_graph
 from .layer_modules import layer_modules
 from .part_labels import part_labels
 from .profile_builder import best_options, build_profile, most_balanced
@@ -56,6 +57,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         details=tuple(_analysis_details(analysis)),
         model=str(model.path),
         cut_model=cut_model_of(model, graph.flow, model.tensor_bytes, analysis.model.dims),
+        graph=lambda: drawn_graph(model, [graph.flow], model.tensor_bytes, layer_modules(graph, analysis.repeat)),
         segments=tuple(graph.nodes[block.nodes[0]].name for block in blocks if block.nodes),
         segment_tensors=tuple(_boundary_tensors(blocks, segments.wiring, model.boundary_types, model.tensor_bytes)),
     )
@@ -119,6 +121,7 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
             {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i},
             plan.costs.flops if plan.costs is not None else (),
         ),
+        graph=partial(drawn_graph, model, rows, sizes, modules),
     )
     return replace(scene, sentence=sentences.answer(scene))
 
@@ -139,7 +142,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
     parts, manifest = cascade.parts, cascade.manifest
     sizes = {name: tensor.bytes_for(manifest.dims) for name, tensor in cascade.tensors.items()}
     facts = [("dims", sentences.dims_text(manifest.dims))] if manifest.dims else []
-    labels, last_nodes, profile, cut_model = [""] * len(parts), [""] * len(parts), None, None
+    labels, last_nodes, profile, cut_model, drawn = [""] * len(parts), [""] * len(parts), None, None, None
     if model is not None:
         model = model.with_dims(manifest.dims)
         rows = own_nodes(cascade, model)
@@ -150,6 +153,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         labels = list(part_labels(model.graph, rows, modules))
         last_nodes = [model.graph.nodes[row[-1]].name if row else "" for row in rows]
         profile = build_profile(model.graph, rows, sizes, analysis.key_nodes, modules)
+        drawn = partial(drawn_graph, model, rows, sizes, modules)
         if all(part.rank is None for part in parts):
             cut_model = cut_model_of(model, [node for row in rows for node in row], sizes, manifest.given_dims)
     tensors = tuple(_boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes))
@@ -172,6 +176,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         details=tuple(_storage(cascade)),
         model="" if model is None else str(model.path),
         cut_model=cut_model,
+        graph=drawn,
     )
     return replace(scene, sentence=sentences.answer(scene))
 

@@ -1,0 +1,434 @@
+"""The graph in the page, in a real browser: which nodes it shows around a thing, how they are drawn, what opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from graphcut import Analysis, At, Into, analyze, demos, load, plan
+from graphcut.core.graph import Graph
+from graphcut.drawing.html import html_of
+from graphcut.drawing.scene import Scene
+from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
+
+from browser import Browser, Page, find_browser, started
+from conftest import model_of
+from scenes_by_hand import decoder
+
+EXECUTABLE = find_browser()
+pytestmark = pytest.mark.skipif(
+    EXECUTABLE is None, reason="no Chromium on this machine: the page is not tried (apt-get install chromium)"
+)
+FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
+Show = Callable[..., Page]
+Demo = Callable[..., Analysis]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert EXECUTABLE is not None
+    with started(EXECUTABLE) as running:
+        yield running
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
+    """Open the page of a scene with its graph; it must make no request and no complaint."""
+    pages: list[tuple[Page, str]] = []
+
+    def open_scene(shown: Scene, **options: Any) -> Page:  # noqa: ANN401 - what Browser.open takes
+        path = tmp_path / f"page{len(pages)}.html"
+        path.write_text(html_of(shown), encoding="utf-8")
+        pages.append((browser.open(path, **options), path.as_uri()))
+        pages[-1][0].wait_for("document.querySelector('#graph .box')")
+        return pages[-1][0]
+
+    yield open_scene
+    for page, address in pages:
+        assert page.complaints() == []
+        assert [url.split("#")[0] for url in page.requests()] == [address]
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The analysis of a demo."""
+    made: dict[str, Analysis] = {}
+
+    def analysed(name: str, **options: int) -> Analysis:
+        key = f"{name} {options}"
+        if key not in made:
+            path = tmp_path_factory.mktemp("demo") / "model.onnx"
+            demos.write(name, path, external=None, **options)
+            made[key] = analyze(load(path))
+        return made[key]
+
+    return analysed
+
+
+def drawn(page: Page) -> None:
+    """Wait until what was asked for is drawn."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def follow(page: Page, link: str) -> None:
+    page.evaluate(f"new Promise((done) => {{ onhashchange = done; location.hash = {link!r}; }})")
+    drawn(page)
+
+
+def press(page: Page, *keys: str) -> None:
+    page.press(*keys)
+    drawn(page)
+
+
+def click(page: Page, selector: str) -> None:
+    page.evaluate(f"document.querySelector({selector!r}).click()")
+    drawn(page)
+
+
+def names(page: Page) -> set[str]:
+    """The names of the nodes that have a box of their own."""
+    boxes = ".box:not(.end, .more, .fold) .name"
+    return set(page.evaluate(f"[...document.querySelectorAll('{boxes}')].map((line) => line.title)"))
+
+
+def heads(page: Page) -> list[str]:
+    """The first lines of all boxes."""
+    words = "[...head.children].map((one) => one.textContent).join(' ')"
+    found: list[str] = page.evaluate(f"[...document.querySelectorAll('.box .head')].map((head) => {words})")
+    return found
+
+
+def lead(page: Page) -> str:
+    text: str = page.evaluate("document.querySelector('#graph .lead').textContent")
+    return text
+
+
+def focused(page: Page) -> str:
+    label: str = page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.id")
+    return label
+
+
+def around(graph: Graph, start: set[int], steps: int) -> set[str]:
+    """The names of the nodes within some steps of others."""
+    found = set(start)
+    for _ in range(steps):
+        reads = {tensor for node in found for tensor in graph.nodes[node].reads}
+        before = {graph.producer[tensor] for tensor in reads if tensor in graph.producer}
+        after = {
+            reader for node in found for tensor in graph.nodes[node].writes for reader in graph.readers.get(tensor, ())
+        }
+        found |= before | after
+    return {graph.nodes[node].name for node in found}
+
+
+# What is shown
+
+
+def test_a_node_is_shown_with_those_within_two_steps_or_as_many_as_one_asks_for(show: Show, demo: Demo) -> None:
+    analysis = demo("multitask")
+    graph = analysis.model.graph
+    page = show(scene_of_analysis(analysis))
+    for node in graph.flow[::7]:
+        follow(page, f"#node={graph.nodes[node].name}")
+        assert names(page) == around(graph, {node}, 2)
+    click(page, "#graph-more")
+    assert names(page) == around(graph, {node}, 3)
+    for _ in range(3):
+        click(page, "#graph-fewer")
+    assert names(page) == {graph.nodes[node].name}
+    assert page.evaluate("document.querySelector('#graph-fewer').disabled")
+
+
+def test_a_cut_is_shown_with_the_writers_and_the_readers_of_what_crosses(show: Show, demo: Demo) -> None:
+    analysis = demo("multitask")
+    graph = analysis.model.graph
+    made = plan(analysis, Into(3))
+    scene = scene_of_plan(made, analysis)
+    assert scene.profile is not None
+    page = show(scene)
+    for part, cut in enumerate(scene.profile.cuts):
+        crossing = [flow.tensor for flow in scene.tensors if flow.source <= part < flow.readers[-1]]
+        ends = {graph.producer[tensor] for tensor in crossing} | {n for t in crossing for n in graph.readers[t]}
+        follow(page, f"#at={cut + 1}")
+        assert lead(page).startswith(f"Around the cut after {scene.profile.nodes[cut]}, which {len(crossing)} tensor")
+        assert names(page) == around(graph, ends, 1)
+
+
+def test_a_tensor_a_bus_and_a_part_are_shown_when_they_are_chosen(show: Show, demo: Demo) -> None:
+    analysis = demo("multitask")
+    graph = analysis.model.graph
+    made = plan(analysis, Into(3))
+    scene = scene_of_plan(made, analysis)
+    page = show(scene)
+    tensor = scene.tensors[0].tensor
+    ends = {graph.producer[tensor], *graph.readers[tensor]}
+    for kind in ("tensor", "bus"):
+        page.evaluate(f"document.querySelector('.wide [data-kind={kind}]').dispatchEvent(new Event('click'))")
+        drawn(page)
+        assert names(page) == around(graph, ends, 1)
+    page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].dispatchEvent(new Event('click'))")
+    drawn(page)
+    assert names(page) == {graph.nodes[node].name for node in made.partition.blocks[1].nodes}
+
+
+def test_a_box_says_what_people_know_of_a_node(show: Show) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "net.w"], ["c"], "/net/conv", pads=[1, 1, 1, 1], strides=[1, 1]),
+        helper.make_node("Relu", ["c"], ["y"], "/net/relu"),
+    ]
+    weight = numpy_helper.from_array(np.zeros((4, 3, 3, 3), np.float32), "net.w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 8, 8])
+    page = show(scene_of_analysis(analyze(load(model_of(nodes, [x], [y], [weight])))))
+    assert page.evaluate(
+        "[...document.querySelectorAll('.box')].map((box) => box.innerText.split('\\n').filter(Boolean))"
+    ) == [
+        ["input", "x", "float32[1,3,8,8] · 768 B"],
+        ["Conv", "/net/conv", "pads = 1, 1, 1, 1", "w float32[4,3,3,3] · 432 B", "→ float32[1,4,8,8] · 1 KiB"],
+        ["Relu", "/net/relu", "→ float32[1,4,8,8] · 1 KiB"],
+        ["output", "y", "float32[1,4,8,8] · 1 KiB"],
+    ]
+
+
+def test_edges_over_a_boundary_are_told_apart_in_colour_and_in_the_table(show: Show) -> None:
+    analysis = analyze(load(FIXTURES / "unet.onnx"))
+    made = plan(analysis, At(("node_max_pool2d", "node_max_pool2d_1", "node_max_pool2d_2")))
+    scene = scene_of_plan(made, analysis)
+    graph = analysis.model.graph
+    part = {node: i for i, block in enumerate(made.partition.blocks) for node in block.nodes}
+    flows = {flow.tensor: flow for flow in scene.tensors}
+    expected = {
+        (graph.nodes[graph.producer[name]].name, graph.nodes[reader].name): "residual"
+        if flow.is_residual
+        else "sequential"
+        for name, flow in flows.items()
+        for reader in graph.readers[name]
+        if part[reader] != flow.source
+    }
+    page = show(scene)
+    page.evaluate("document.querySelector('#graph details').open = true")
+    page.wait_for("document.querySelector('#graph tbody')")
+    cells = (
+        "[...document.querySelectorAll('#graph tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    rows = page.evaluate(cells)
+    assert {(r[0].split(" ", 1)[1], r[1].split(" ", 1)[1]): r[3] for r in rows if r[3]} == expected
+    count = "document.querySelectorAll('#graph svg path.{}:not(.tip)').length"
+    for css, kind in (("near", "sequential"), ("far", "residual")):
+        assert page.evaluate(count.format(css)) == list(expected.values()).count(kind)
+    assert {"sequential", "residual"} == set(expected.values())
+
+
+def test_what_replicas_read_is_shown_too(show: Show, demo: Demo) -> None:
+    analysis = demo("llm")
+    scene = scene_of_plan(plan(analysis, Into(4)), analysis)
+    page = show(scene)
+    flow = next(flow for flow in scene.tensors if flow.is_residual)
+    follow(page, f"#tensor={flow.tensor}")
+    assert "replicas 3 parts" in heads(page)
+    assert page.evaluate("document.querySelector('#graph svg path.far') !== null")
+
+
+def test_the_graph_follows_cuts_that_are_made_in_the_page(show: Show, demo: Demo) -> None:
+    analysis = demo("multitask")
+    page = show(scene_of_analysis(analysis))
+    blue = "document.querySelectorAll('#graph svg path.near').length > 0"
+    assert not page.evaluate(blue)
+    node = analysis.model.graph.nodes[analysis.model.graph.flow[6]].name
+    follow(page, f"#node={node}")
+    press(page, "c")
+    assert lead(page).startswith(f"Around the cut after {node}, which ")
+    assert page.evaluate(blue)
+    press(page, "c")
+    assert not page.evaluate(blue)
+
+
+# Folds and subgraphs
+
+
+def test_a_large_model_is_folded_by_layers_which_open(show: Show, demo: Demo) -> None:
+    page = show(scene_of_analysis(demo("llm", layers=8)))
+    assert len(heads(page)) < 60
+    assert "layers 0-7 \N{MULTIPLICATION SIGN} 8" in heads(page)
+    page.evaluate(
+        "[...document.querySelectorAll('.fold .head')].find((head) => head.textContent.startsWith('layers')).focus()"
+    )
+    press(page, "Enter")
+    assert [head for head in heads(page) if head.startswith("layers")] == [f"layers.{i}" for i in range(8)]
+    assert focused(page).startswith("layers.0")
+    press(page, "Enter")
+    assert "layers.0" not in heads(page)
+    assert "/model/layers.0/self_attn/Softmax" in names(page) or "layers.0/self_attn" in heads(page)
+
+
+def test_parts_fold_their_own_layers(show: Show, demo: Demo) -> None:
+    analysis = demo("llm", layers=8)
+    cut = At(("/model/layers.2/add_1",))
+    page = show(scene_of_plan(plan(analysis, cut), analysis))
+    layers = [head for head in heads(page) if head.startswith("layers")]
+    assert layers == ["layers 0-2 \N{MULTIPLICATION SIGN} 3 p0", "layers 3-7 \N{MULTIPLICATION SIGN} 5 p1"]
+    page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].dispatchEvent(new Event('click'))")
+    drawn(page)
+    assert "layers 3-7 \N{MULTIPLICATION SIGN} 5" in heads(page)
+
+
+def test_many_nodes_without_modules_are_folded_by_their_number(show: Show) -> None:
+    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(1000)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("t0", "t1000"))
+    analysis = analyze(load(model_of(nodes, [x], [y])))
+    page = show(scene_of_analysis(analysis))
+    assert len(heads(page)) < 60
+
+
+def test_subgraphs_open_and_close(show: Show, demo: Demo) -> None:
+    page = show(scene_of_analysis(demo("control-flow")))
+    whole = heads(page)
+    bodies = "[...document.querySelectorAll('.body')].map((body) => body.textContent)"
+    assert page.evaluate(bodies) == [
+        "▸ then_branch, 2 nodes",
+        "▸ else_branch, 1 node",
+        "▸ body, 5 nodes",
+        "▸ body, 4 nodes",
+    ]
+    page.evaluate("document.querySelectorAll('.body')[2].focus()")
+    press(page, "Enter")
+    assert lead(page) == "Subgraph body of Loop /repeat/Loop: 5 of 5 nodes."
+    assert {"Mod", "Cast", "If", "ReduceMean"} <= set(heads(page))
+    click(page, ".body")
+    assert lead(page) == "Subgraph then_branch of If /repeat/body/If: 1 of 1 node."
+    assert sorted(heads(page)) == ["2 inputs", "Add", "output"]
+    click(page, "#graph-back")
+    click(page, "#graph-back")
+    assert heads(page) == whole
+
+
+# Use
+
+
+def test_everything_can_be_done_by_keys(show: Show, demo: Demo) -> None:
+    page = show(scene_of_analysis(demo("multitask")))
+    press(page, "g")
+    assert focused(page).startswith("Conv, /trunk/stage.0/conv.0/Conv, ")
+    press(page, "ArrowUp")
+    assert focused(page).startswith("input, image, image float32[batch,3,64,64]")
+    press(page, "ArrowDown", "ArrowDown")
+    assert focused(page).startswith("Relu, /trunk/stage.0/Relu, ")
+    press(page, "Enter")  # chooses it
+    assert page.evaluate("document.querySelector('#panel h2').textContent") == "/trunk/stage.0/Relu"
+    assert page.evaluate("document.querySelector('.box.chosen .name').title") == "/trunk/stage.0/Relu"
+    assert len(names(page)) == 35
+    press(page, "Enter")  # and shows what is around it
+    assert lead(page).startswith("Around /trunk/stage.0/Relu, within 2 steps: ")
+    while "after" not in focused(page):
+        press(page, "ArrowDown")
+    shown = len(names(page))
+    press(page, "Enter")  # adds the nodes after it
+    assert len(names(page)) > shown
+
+
+def test_hidden_nodes_are_added_by_a_click(show: Show, demo: Demo) -> None:
+    analysis = demo("multitask")
+    graph = analysis.model.graph
+    page = show(scene_of_analysis(analysis))
+    follow(page, f"#node={graph.nodes[graph.flow[10]].name}")
+    before = names(page)
+    click(page, ".box.more")
+    assert before < names(page)
+    click(page, "#graph-whole")
+    assert len(names(page)) == len(graph.flow)
+
+
+def test_names_are_never_markup_and_hide_nothing(show: Show) -> None:
+    harm = "</script><img src=x onerror=\"document.title='harmed'\">\n'\u202e\" {{data}}"
+    nodes = [
+        helper.make_node("Conv", ["x", f"w{harm}"], [f"t{harm}"], f"n{harm}"),
+        helper.make_node(
+            "If", ["flag"], ["y"], f"if{harm}", then_branch=body("then", harm), else_branch=body("else", harm)
+        ),
+    ]
+    weight = numpy_helper.from_array(np.zeros((1, 1, 1, 1), np.float32), f"w{harm}")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 2, harm])
+    flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    page = show(scene_of_analysis(analyze(load(model_of(nodes, [x, flag], [y], [weight])))))
+    click(page, "#graph summary")
+    page.evaluate("document.querySelectorAll('.box .head').forEach((head) => { head.focus(); head.click(); })")
+    drawn(page)
+    click(page, ".body")
+    assert page.evaluate("document.title") == "graph.onnx · graphcut"
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    shown = page.evaluate("document.querySelector('#graph').innerText")
+    assert "\u202e" not in shown
+    assert "<img src=x onerror=\"document.title='harmed'\">\ufffd'\ufffd\" {{data}}" in shown
+
+
+def body(name: str, harm: str) -> Any:  # noqa: ANN401 - a GraphProto
+    output = helper.make_tensor_value_info(f"{name}{harm}", TensorProto.FLOAT, None)
+    return helper.make_graph([helper.make_node("Relu", [f"t{harm}"], [f"{name}{harm}"], harm)], name, [], [output])
+
+
+def test_a_page_without_a_model_has_no_graph(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(html_of(decoder(4)), encoding="utf-8")
+    page = browser.open(path)
+    page.wait_for("document.documentElement.dataset.ready")
+    page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].dispatchEvent(new Event('click'))")
+    drawn(page)
+    assert page.evaluate("document.querySelector('#graph').hidden")
+    assert page.complaints() == []
+    page.close()
+
+
+# The picture
+
+
+GEOMETRY = """(() => {
+  const boxes = [...document.querySelectorAll(".box")].map((box) => {
+    const { offsetLeft: x, offsetTop: y, offsetWidth: width, offsetHeight: height } = box;
+    const last = [...box.children].at(-1);
+    const clips = last.offsetTop + last.offsetHeight > height;
+    return { x, y, right: x + width, bottom: y + height, name: box.innerText, clips };
+  });
+  const found = boxes.filter((box) => box.clips).map((box) => `cut off: ${box.name}`);
+  boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
+    if (a.x < b.right && b.x < a.right && a.y < b.bottom && b.y < a.bottom) found.push(`overlap: ${a.name} ${b.name}`);
+  }));
+  for (const path of document.querySelectorAll("#graph svg path:not(.hit, .tip)")) {
+    const length = path.getTotalLength();
+    for (let at = 0; at < length; at += 5) {
+      const { x, y } = path.getPointAtLength(at);
+      const hit = boxes.find((box) => x > box.x + 1 && x < box.right - 1 && y > box.y + 1 && y < box.bottom - 1);
+      if (hit) found.push(`an edge through ${hit.name}`);
+    }
+  }
+  if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window");
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (390, True)])
+def test_no_box_covers_another_and_no_edge_goes_through_one(show: Show, demo: Demo, width: int, *, dark: bool) -> None:
+    llm = demo("llm")
+    unet = analyze(load(FIXTURES / "unet.onnx"))
+    pages = [
+        (
+            scene_of_plan(plan(llm, Into(4)), llm),
+            ["#part=1", "#node=/model/layers.2/add", "#tensor=/model/layers.1/add_1_output_0"],
+        ),
+        (scene_of_plan(plan(unet, Into(8)), unet), ["#part=3"]),
+        (scene_of_analysis(analyze(load(FIXTURES / "clip.onnx"))), ["#at=100"]),
+        (scene_of_analysis(demo("control-flow")), []),
+        (scene_of_analysis(demo("multitask")), []),
+    ]
+    for shown, links in pages:
+        page = show(shown, width=width, dark=dark)
+        assert page.evaluate(GEOMETRY) == []
+        for link in links:
+            follow(page, link)
+            assert page.evaluate(GEOMETRY) == []
