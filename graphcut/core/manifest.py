@@ -126,7 +126,8 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     reads: tuple[str, ...]  #: the model's inputs, in its order.
     optional: tuple[str, ...]  #: the inputs that have a default and may be left out.
     writes: tuple[str, ...]  #: the model's outputs, in its order.
-    text_files: tuple[TextFile, ...] = ()  #: the tokenizer and what belongs to it, beside the manifest.
+    #: the digests of the files of the tokenizer and of what belongs to it, by name; they are beside the manifest.
+    text_files: dict[TextFile, str] = {}
     tensors: tuple[Tensor, ...]  #: type and shape of all of these, and of every boundary tensor.
     states: tuple[State, ...]  #: outputs that are inputs of the next step, in the order of the inputs.
     devices: tuple[Host, ...]  #: the devices that the parts were planned for, in the order of the parts.

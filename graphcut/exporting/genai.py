@@ -48,15 +48,16 @@ def export_genai(
 ) -> list[Path]:
     """Write a pipeline of ONNX Runtime GenAI.
 
-    `model` is the model that was cut, beside `genai_config.json` and its tokenizer; by default as the manifest says.
-    One without such a file, or with one that does not fit the cascade, is refused (UsageError).
+    `model` is the model that was cut, beside `genai_config.json` and its tokenizer; by default that of the manifest,
+    and the files that the cascade carries come first. Without such a file, or with one that does not fit, the cascade
+    is refused (UsageError).
     """
     cascade = open_cascade(cascade)
     home = Path(model or cascade.source).parent
-    config = _config_at(home)
+    config = _config_at(cascade.root if model is None and CONFIG in cascade.manifest.text_files else home)
     renamed = _new_names(cascade, config)
     files: dict[str, Content] = {
-        path.name: path for path in home.iterdir() if any(fnmatch(path.name, pattern) for pattern in _COPIED)
+        path.name: path for path in home.glob("*") if any(fnmatch(path.name, pattern) for pattern in _COPIED)
     }
     files |= {name: path for name, path in cascade_files(cascade).items() if name != MANIFEST}
     for part in cascade.parts:

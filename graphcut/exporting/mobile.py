@@ -33,6 +33,7 @@ def export_mobile(cascade: CascadeLike, folder: str | Path, *, force: bool = Fal
     cascade_files(cascade)  # they are there, and as long as they were
     # Written in this order: the last two read the parts that were written before.
     files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
+    files |= {name: cascade.root / name for name in cascade.manifest.text_files}
     files |= {
         USABILITY: _usability(cascade),
         OPERATORS: partial(_write_operators, cascade),

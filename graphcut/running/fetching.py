@@ -52,7 +52,7 @@ def fetch(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Cascade:
-    """Get some parts of a cascade from elsewhere, and of the weights what they read.
+    """Get some parts of a cascade from elsewhere, of the weights what they read, and the files of the tokenizer.
 
     The data files in `output` have holes where no part reads. What is there already stays, so the same call goes on
     after an interruption, and another one adds parts. Every byte is checked by the digests of the manifest before it
@@ -88,7 +88,9 @@ def fetch(
             for block in _fetched(place, output, own):
                 if progress is not None:
                     progress(block.name, block.bytes, total)
-            _fetch_part(place, output, part)
+            _fetch_whole(place, output, part.file, part.sha256)
+        for text_file, digest in cascade.manifest.text_files.items():
+            _fetch_whole(place, output, text_file, digest)
         path.replace(output / name)
     except OSError as error:
         hint = "make room or correct the permissions; the same command then goes on"
@@ -198,14 +200,14 @@ def _fetch_block(place: FileSource, output: Path, block: _Block) -> _Block:
     return block
 
 
-def _fetch_part(place: FileSource, output: Path, part: Part) -> None:
-    """Get the file of a part, after its weights: a part whose file is there is complete."""
-    file = output / part.file
-    if file.exists() and file_digest(file) == part.sha256:
+def _fetch_whole(place: FileSource, output: Path, name: str, digest: str) -> None:
+    """Get a file that is read as a whole. That of a part comes after its weights: with it the part is complete."""
+    file = output / name
+    if file.exists() and file_digest(file) == digest:
         return
-    raw = _tried(partial(place.whole, part.file, _MOST_BYTES["part"]), part.file)
-    if digest_of(raw) != part.sha256:
-        raise CascadeError(f"{part.file} is not the file of the split", hint=CHANGED)
+    raw = _tried(partial(place.whole, name, _MOST_BYTES["part"]), name)
+    if digest_of(raw) != digest:
+        raise CascadeError(f"{name} is not the file of the split", hint=CHANGED)
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as new:
         new.write_bytes(raw)

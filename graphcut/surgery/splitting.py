@@ -12,7 +12,7 @@ import msgspec
 from onnx import ModelProto
 
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder
-from ..core.digests import DataFile, Digest, digest_of, read_digest
+from ..core.digests import DataFile, Digest, digest_of, file_digest, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
@@ -97,9 +97,10 @@ class PreparedFiles(Product):
     whole: ModelProto | None = None  #: the sharded model, which is to be in the folder, too.
 
     @cached_property
-    def text_files(self) -> tuple[TextFile, ...]:
-        """The tokenizer and what belongs to it, as the folder of the model has them."""
-        return tuple(name for name in get_args(TextFile) if (self.source.path.parent / name).is_file())
+    def text_files(self) -> dict[TextFile, str]:
+        """The digests of the tokenizer's files and of what belongs to it, as the folder of the model has them."""
+        home = self.source.path.parent
+        return {name: file_digest(home / name) for name in get_args(TextFile) if (home / name).is_file()}
 
     @property
     def copied(self) -> dict[str, Path]:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from range_server import serving
 
 import graphcut
-from graphcut import Cascade, Into, RecordError, Sampling, Tokenizer, UsageError
+from graphcut import Cascade, CascadeError, Into, RecordError, Sampling, Tokenizer, UsageError
+from graphcut.core.digests import file_digest
+from graphcut.exporting.genai import export_genai
+from graphcut.exporting.js import export_js
+from graphcut.exporting.mobile import export_mobile
 from graphcut.running.text.text_stream import TextStream
 
 from conftest import FIXTURES
@@ -150,11 +156,11 @@ def test_a_split_carries_the_tokenizer_along(tmp_path: Path, weights: str) -> No
     path = folder_with("qwen", tmp_path, generation_config={})
     cascade = graphcut.split(path, Into(2), weights=weights)  # type: ignore[arg-type]
     names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "genai_config.json")
-    assert cascade.manifest.text_files == names
+    assert cascade.manifest.text_files == {name: file_digest(tmp_path / name) for name in names}
     assert all((cascade.root / name).read_bytes() == (tmp_path / name).read_bytes() for name in names)
     (tmp_path / "generation_config.json").unlink()
     again = graphcut.split(path, Into(2), weights=weights, force=True)  # type: ignore[arg-type]
-    assert again.manifest.text_files == (*names[:2], names[3])
+    assert tuple(again.manifest.text_files) == (*names[:2], names[3])
     assert not (again.root / "generation_config.json").exists()
 
 
@@ -199,6 +205,27 @@ def test_a_missing_package_is_named_with_the_extra(
     with pytest.raises(UsageError, match=f"text needs the package {package}") as caught:
         Tokenizer(cascade).chat(MESSAGES)
     assert "graphcut[text]" in caught.value.hint
+
+
+def test_fetched_parts_come_with_the_tokenizer(tmp_path: Path) -> None:
+    cascade = cut("qwen", tmp_path)
+    with serving(cascade.root) as served:
+        found = graphcut.fetch(f"{served.url}cascade.json", tmp_path / "fetched", parts=[1])
+        assert Tokenizer(found).encode("The fox 🚀") == Tokenizer(cascade).encode("The fox 🚀")
+        (cascade.root / "tokenizer.json").write_text("{}", encoding="utf-8")
+        with pytest.raises(CascadeError, match=r"tokenizer\.json is not the file of the split"):
+            graphcut.fetch(f"{served.url}cascade.json", tmp_path / "other")
+
+
+@pytest.mark.parametrize("export", [export_js, export_genai, export_mobile])
+def test_an_export_carries_the_files_also_when_the_model_is_gone(tmp_path: Path, export: Callable[..., object]) -> None:
+    cascade = cut("qwen", tmp_path, generation_config={"temperature": 0.6})
+    for file in (*tmp_path.glob("*.json"), *tmp_path.glob("model.onnx*")):
+        file.unlink()
+    export(cascade, tmp_path / "export")
+    for name in set(cascade.manifest.text_files) - {"genai_config.json"}:
+        assert (tmp_path / "export" / name).read_bytes() == (cascade.root / name).read_bytes()
+    assert (tmp_path / "export" / "genai_config.json").exists()
 
 
 def test_the_files_say_how_tokens_are_drawn_and_how_many_there_may_be(tmp_path: Path) -> None:
