@@ -108,7 +108,7 @@ def bench_load(folder: Path, *, small: bool) -> None:
 
 
 def whole(path: Path, threads: int = 0) -> Callable[[Feeds], Any]:
-    """The model that was cut, loaded. Its threads spin during a run only, to take no core from the next."""
+    """The model that was cut, loaded. Its threads don't spin: they would take the cores from whoever comes next."""
     options = session_options(SessionConfig(threads=threads))
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda feed: session.run(None, dict(feed))

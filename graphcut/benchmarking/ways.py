@@ -22,7 +22,7 @@ class Way:
 WAYS: Final[Mapping[str, Way]] = {
     BASELINE: Way("whole model", "one session with the whole model, configured as graphcut does; always measured"),
     "whole-one-thread": Way("whole model, 1 thread", "the same with one thread, as each of many workers has"),
-    "whole-spinning": Way("whole model, spinning", "ONNX Runtime's default options: threads also spin between runs"),
+    "whole-spinning": Way("whole model, spinning", "ONNX Runtime's default options: idle threads spin"),
     "whole-concurrent": Way(f"whole model, {CORES} callers", "as many calls at a time as cores, one thread each"),
     "whole-mapped": Way("whole model, mapped", "weights are mapped from the file and not prepacked"),
     "parts": Way("parts, all loaded", "the parts one after another in one process; all stay loaded"),

@@ -49,8 +49,7 @@ class SessionConfig:
     #: copy weights into the layout that is fastest. Otherwise they are mapped from the file; results may then differ in
     #: the last bits from those of a prepacked session.
     prepacked: bool = True
-    #: threads of one operator, where the device of a part sets none; 0: one for each core, and they spin during a run.
-    threads: int = 0
+    threads: int = 0  #: threads of one operator, where the device of a part sets none; 0 leaves it to ONNX Runtime.
     #: keep freed memory for the next run. Otherwise tensors are returned to the system when they are freed, which takes
     #: the least memory and a little time.
     arena: bool = True
@@ -61,7 +60,7 @@ class SessionConfig:
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:
-    """The ONNX Runtime options for `config`, without logging."""
+    """The ONNX Runtime options for `config`, with thread spinning and logging off."""
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and reported by the caller
     options.graph_optimization_level = {
@@ -70,10 +69,8 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
         "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
     }[config.optimize]
     options.intra_op_num_threads = config.threads
-    # The threads of a session that has all cores spin while it runs: to wake them for each operator takes longer.
-    # Threads that spin after a run, while another session works, make a cascade two to four times slower.
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(not config.threads)))
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Threads of one session that spin while another one works make a cascade two to four times slower.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.enable_cpu_mem_arena = config.arena
     # Both trade memory for a little time: a pattern is one block for all activations, and a reused buffer is kept from
     # its first tensor to its last. Without them the peak is what is alive (`costs.weighing.peak_bytes`).

@@ -110,6 +110,6 @@ def load_balance_of(parts: Sequence[ScheduledPart], workers: Sequence[WorkerStat
 
 def share_threads(config: SessionConfig, workers: int, via: Via) -> SessionConfig:
     """`config` with the cores of this machine divided among `workers`. Ray divides the cores of its machines itself."""
-    if config.threads or via == "ray" or workers == 1:
+    if config.threads or via == "ray":
         return config
     return replace(config, threads=max(1, (os.cpu_count() or 1) // workers))
