@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import graphcut
 import graphcut.cli
 from graphcut.analysis.axes.rules import RULES
+from graphcut.automating.record import AutoRecord
 from graphcut.cli.application import app as command
 from graphcut.core.manifest import Manifest
 from graphcut.drawing import json_records
@@ -37,7 +38,12 @@ COLUMNS = 100
 
 def schema_types() -> dict[str, type]:
     """The type of each JSON and TOML document that graphcut reads or writes, by the name of its format."""
-    files = {"graphcut.cascade/1": Manifest, "graphcut.plan/1": PlanFile, "cluster.toml": SimulatedCluster}
+    files = {
+        "graphcut.cascade/1": Manifest,
+        "graphcut.plan/1": PlanFile,
+        "graphcut.auto/1": AutoRecord,
+        "cluster.toml": SimulatedCluster,
+    }
     return {**files, **json_records.schema_types()}
 
 

@@ -25,6 +25,7 @@ LAYERS = (
     {"planning", "verifying"},
     {"surgery", "simulating"},
     {"benchmarking", "exporting", "model_splitter"},
+    {"automating"},
     {"drawing"},
     {"__init__", "cli"},
     {"__main__"},
@@ -32,7 +33,17 @@ LAYERS = (
 """From the bottom up: a module imports from lower layers only."""
 
 LAYER = {module: layer for layer, modules in enumerate(LAYERS) for module in modules}
-ONNX_MODULES = {"loading", "surgery", "verifying", "costs", "inputs", "exporting", "benchmarking", "demos"}
+ONNX_MODULES = {
+    "loading",
+    "surgery",
+    "verifying",
+    "costs",
+    "inputs",
+    "exporting",
+    "benchmarking",
+    "demos",
+    "automating",
+}
 CORE_FILES = {
     "__init__",
     "atomic_files",

@@ -18,6 +18,7 @@ from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarnin
 from ..demos import DEMOS
 from . import (
     analyze,
+    auto,
     bench,
     cluster,
     cost_model,
@@ -56,7 +57,7 @@ _LEGENDS: Final[Mapping[Callable[..., None], Mapping[str, Mapping[str, str]]]] =
 """What the help of a command explains after its options."""
 
 for _function in (
-    *(demo.demo, analyze.analyze, plan.plan, split.split, verify.verify, show.show),
+    *(demo.demo, analyze.analyze, plan.plan, split.split, verify.verify, show.show, auto.auto),
     *(
         fetch.fetch,
         run.run,

@@ -16,7 +16,7 @@ from .output import check_output, print_, print_line, say
 
 _MEASURING: Final = ("--rounds", "--memory", "--inputs")
 _WITHOUT_MODEL: Final = (*_MEASURING, "--measure", "--profile", "--tokens", "--dim")
-"""Options that do nothing with --calibrate."""
+"""Options that do nothing with --calibrate and --config."""
 
 
 def cost_model(
@@ -33,6 +33,9 @@ def cost_model(
     calibrate: Annotated[
         bool, Option("--calibrate", help="Instead of a model, measure this machine: a device for --cluster.")
     ] = False,
+    config: Annotated[
+        Path | None, Option(metavar="FILE", help="Instead of a model, read a decoder's config.json (Hugging Face).")
+    ] = None,
     seconds: Annotated[float, Option(metavar="S", min=0, help="How long --calibrate measures.")] = 10.0,
     threads: Annotated[int, Option(metavar="N", min=0, help="Threads for measuring; 0 leaves it to ONNX Runtime.")] = 0,
     profile: Profile = "prefill",
@@ -42,10 +45,13 @@ def cost_model(
 ) -> None:
     """Write what each module costs: parameters, bytes, FLOPs, time."""
     given = given_options(ctx)
-    if calibrate:
-        _check_calibrating(model, given)
+    if calibrate or config is not None:
+        _check_without_model("--calibrate" if calibrate else "--config", model, given)
         check_output(output, force=force)
-        _write_device(output, seconds, threads)
+        if config is None:
+            _write_device(output, seconds, threads)
+        else:
+            _write_table_of(config, output)
         return
     if model is None:
         raise UsageError("no model is named", hint="name an .onnx file; --calibrate measures this machine without one")
@@ -81,11 +87,23 @@ def cost_model(
     say(f"wrote {output}")
 
 
-def _check_calibrating(model: Path | None, given: Collection[str]) -> None:
+def _check_without_model(option: str, model: Path | None, given: Collection[str]) -> None:
     if model is not None:
-        raise UsageError("--calibrate measures this machine, not a model", hint=f"leave {model} out")
-    if unused := [option for option in _WITHOUT_MODEL if option in given]:
-        raise UsageError(f"{unused[0]} does not apply to --calibrate", hint=f"leave {unused[0]} out")
+        what = "measures this machine" if option == "--calibrate" else "reads a configuration"
+        raise UsageError(f"{option} {what}, not a model", hint=f"leave {model} out")
+    others = _WITHOUT_MODEL if option == "--calibrate" else (*_WITHOUT_MODEL, "--seconds", "--threads")
+    if unused := [one for one in (*others, "--config") if one in given and one != option]:
+        raise UsageError(f"{unused[0]} does not apply to {option}", hint=f"leave {unused[0]} out")
+
+
+def _write_table_of(config: Path, output: Path) -> None:
+    from ..costs.decoder_configs import table_of_config
+    from ..costs.tables import save_table
+
+    table = table_of_config(config)
+    save_table(table, output)
+    print_line(f"{count(len(table.rows), 'module')}, {sum(row.num_params for row in table.rows):,} parameters")
+    say(f"wrote {output}")
 
 
 def _write_device(output: Path, seconds: float, threads: int) -> None:

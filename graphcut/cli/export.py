@@ -1,7 +1,10 @@
 """The command `graphcut export`."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer import Option
@@ -9,6 +12,9 @@ from typer import Option
 from .application import check_applicable, given_options
 from .common_options import CascadePath, Dims, Force, OriginalModel, Output, open_, parsed_dims
 from .output import say
+
+if TYPE_CHECKING:
+    from ..core.manifest import Cascade
 
 Format = Literal["cpp", "genai", "js", "lingualinked", "mobile", "onnx-ir11", "ort-annotations", "triton"]
 
@@ -35,6 +41,17 @@ def export(
     force: Force = False,
 ) -> None:
     """Write a cascade as another engine reads it."""
+    takes_model = to in {"genai", "lingualinked"}
+    owners = {"--dim": "--to lingualinked", **({} if takes_model else {"--model": "--to genai or lingualinked"})}
+    check_applicable(given_options(ctx), owners, [f"--to {to}"])
+    for file in exported(open_(cascade_path), to, output, model=model, dims=parsed_dims(dim), force=force):
+        say(f"wrote {file}")
+
+
+def exported(
+    cascade: Cascade, to: Format, output: Path, *, model: Path | None, dims: Mapping[str, int], force: bool
+) -> list[Path]:
+    """Write a cascade in a format; returns the files."""
     from ..drawing.opening import source_of, with_dims
     from ..exporting import cpp, genai, js, lingualinked, mobile, one_model, triton
 
@@ -46,17 +63,11 @@ def export(
         "ort-annotations": one_model.export_ort_annotations,
         "triton": triton.export_triton,
     }
-    owners = {"--dim": "--to lingualinked", **({"--model": "--to genai or lingualinked"} if to in plain else {})}
-    check_applicable(given_options(ctx), owners, [f"--to {to}"])
-    cascade = open_(cascade_path)
     if to == "genai":
-        files = genai.export_genai(cascade, output, model=model, force=force)
-    elif to == "lingualinked":
-        cascade = with_dims(cascade, parsed_dims(dim))
-        source = None if model is None else source_of(cascade, model)
-        sizes = None if source is None else source.tensor_bytes
-        files = lingualinked.export_lingualinked(cascade, output, sizes=sizes, force=force)
-    else:
-        files = plain[to](cascade, output, force=force)
-    for file in files:
-        say(f"wrote {file}")
+        return genai.export_genai(cascade, output, model=model, force=force)
+    if to != "lingualinked":
+        return plain[to](cascade, output, force=force)
+    cascade = with_dims(cascade, dims)
+    source = None if model is None else source_of(cascade, model)
+    sizes = None if source is None else source.tensor_bytes
+    return lingualinked.export_lingualinked(cascade, output, sizes=sizes, force=force)

@@ -92,7 +92,7 @@ def feed_reader(cascade: Cascade, given: Sequence[Path], output: Path, on_error:
             raise UsageError(f"{output} is a folder, and one input makes one file", hint=f"write -o {output}/NAME.npz")
         check_output(output, force=force)
         return FeedReader(cascade, given, [output], None, on_error)
-    inputs = [path for one in given for path in (_inside(one) if _is_folder_of_many(one) else [one])]
+    inputs = files_of(given)
     names = [path.name.removesuffix(".npz") + ".npz" for path in inputs]
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise UsageError(f"two inputs would have the same output file {output / twice[0]}", hint="rename one of them")
@@ -104,6 +104,11 @@ def feed_reader(cascade: Cascade, given: Sequence[Path], output: Path, on_error:
         if path.exists() and not force:
             raise UsageError(f"{path} already exists", hint="choose another folder with -o, or add --force")
     return FeedReader(cascade, inputs, outputs, output, on_error)
+
+
+def files_of(given: Sequence[Path]) -> list[Path]:
+    """The inputs that a command line names, those of a folder by name."""
+    return [path for one in given for path in (_inside(one) if _is_folder_of_many(one) else [one])]
 
 
 def _is_folder_of_many(path: Path) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
@@ -18,6 +19,7 @@ from .shard import Discover, Shares, parsed_shares
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..drawing.scene import Scene
+    from ..loading.model import Model
     from ..surgery.splitting import PreparedFiles
 
 WeightMode = Literal["copy", "share"]
@@ -53,9 +55,6 @@ def split(
     """
     from ..drawing.json_records import cascade_record
     from ..drawing.terminal.scene import draw_scene
-    from ..surgery.cutting import prepare
-    from ..surgery.ranks import prepare_ranks
-    from ..surgery.sharding.sharding import division_of
     from ..surgery.splitting import output_folder, write
 
     shard_bytes = None if max_shard_size is None else parse_bytes(max_shard_size)
@@ -69,18 +68,12 @@ def split(
         raise UsageError("ranks have slices of weights, which can't be shared", hint="leave out --weights share")
     if is_ranked and shard_bytes is not None:
         raise UsageError("--max-shard-size divides weights of parts without ranks", hint="leave out --max-shard-size")
-    planner = None if is_ranked and not options.has_goal else options.planner()
+    preparing = cutter(options, shares, discover=discover)
     folder = output_folder(model, output, weights)
     if report is not None:
         _check_report(report, folder, force=force)
     opened = load(model, dim, state)
-    plan = None if planner is None else planner(opened)
-    if is_ranked or plan is None:
-        mode: Literal["exact", "sum"] = "exact" if options.exact else "sum"
-        divided = division_of(opened, options.ranks, parsed_shares(shares), mode, discover=discover)
-        cut = prepare_ranks(divided, output, plan)
-    else:
-        cut = prepare(opened, plan, output, weights=weights, max_shard_bytes=shard_bytes, digest=digest)
+    cut = preparing(opened, output, weights=weights, max_shard_bytes=shard_bytes, digest=digest)
     if dry_run:
         _describe(cut, as_json=as_json)
         return
@@ -98,6 +91,26 @@ def split(
         scene = _scene(cut, cascade)
         print_(lambda console: draw_scene(scene, console))
         say_next(scene.next_command)
+
+
+def cutter(options: PlanOptions, shares: str | None = None, *, discover: bool = False) -> Callable[..., PreparedFiles]:
+    """The function that plans a model and prepares its parts. The options are checked before any model is opened."""
+    from ..surgery.cutting import prepare
+    from ..surgery.ranks import prepare_ranks
+    from ..surgery.sharding.sharding import division_of
+
+    is_ranked = options.cluster is None and (options.ranks is not None or shares is not None)
+    planner = None if is_ranked and not options.has_goal else options.planner()
+
+    def cut(model: Model, output: Path | None, **storing: Any) -> PreparedFiles:  # noqa: ANN401 - as `prepare` has them
+        plan = None if planner is None else planner(model)
+        if plan is not None and not is_ranked:
+            return prepare(model, plan, output, **storing)
+        mode: Literal["exact", "sum"] = "exact" if options.exact else "sum"
+        divided = division_of(model, options.ranks, parsed_shares(shares), mode, discover=discover)
+        return prepare_ranks(divided, output, plan)
+
+    return cut
 
 
 def _check_report(report: Path, folder: Path, *, force: bool) -> None:

@@ -31,7 +31,7 @@ def model_facts(model: Model, boundary: Iterable[str]) -> dict[str, Any]:
         "optional": tuple(name for name in graph.reads if name in graph.weights),
         "writes": graph.writes,
         "tensors": tuple(tensor for tensor in (boundary_type(model, name) for name in names) if tensor is not None),
-        "states": tuple(_states(model)),
+        "states": tuple(states_of_model(model)),
     }
 
 
@@ -49,7 +49,8 @@ def boundary_type(model: Model, name: str) -> Tensor | None:
     return model.boundary_types.get(name)
 
 
-def _states(model: Model) -> Iterator[State]:
+def states_of_model(model: Model) -> Iterator[State]:
+    """The states of a model, in the order of the inputs."""
     caches = find_caches(model)
     sizes = head_sizes(model, caches)
     for cache in caches:

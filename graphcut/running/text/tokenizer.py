@@ -46,9 +46,9 @@ class Tokenizer:
                 f"{cascade.path} names no tokenizer.json, and text needs one",
                 hint="put the tokenizer's files beside the model and split it again, or give --prompt-ids",
             )
-        path, package = files["tokenizer.json"], _package("tokenizers")
+        path, tokenizers = files["tokenizer.json"], package("tokenizers")
         try:
-            self._tokenizer = package.Tokenizer.from_file(str(path))
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises nothing more specific
             raise RecordError(f"{path} can't be read: {error}", hint="take the file of the model") from error
         self._check(path, cascade)
@@ -100,7 +100,7 @@ class Tokenizer:
         Raises:
             UsageError: there is no chat template, it refuses the messages, or a package is missing.
         """
-        jinja2 = _package("jinja2")
+        jinja2 = package("jinja2")
         sandbox = import_module("jinja2.sandbox").ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -157,7 +157,8 @@ class Tokenizer:
             raise RecordError(f"{path} can't be read: {why}", hint="take the file of the model") from None
 
 
-def _package(name: str) -> Any:  # noqa: ANN401 - a module
+def package(name: str) -> Any:  # noqa: ANN401 - a module
+    """The package of that name, which the extra `text` installs."""
     try:
         return import_module(name)
     except ImportError:

@@ -1,0 +1,245 @@
+"""Conversions of a model, each made by the library that is kept for it. graphcut quantizes nothing itself."""
+
+import io
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import onnx
+import onnxruntime as ort
+from onnx import ModelProto, StringStringEntryProto
+
+from ..analysis.repeated_blocks import repeated_block
+from ..core.errors import GraphcutError, UsageError
+from ..core.text import printable
+from ..core.units import size
+from ..loading.model import Model
+from ..loading.subgraphs import domain, is_external, tensors_in
+from ..running.process_memory import available_bytes
+from ..surgery.model_files import write_model
+from .accuracy import Feeds
+
+PRECISIONS: Final[dict[str, tuple[str, ...]]] = {
+    "fp32": (),
+    "fp16": ("fp16",),
+    "int8-static": ("preprocess", "int8-static"),
+    "int8-mixed": ("int8-mixed",),
+    "int8": ("int8",),
+    "int4-mixed": ("int4-mixed",),
+    "int4": ("int4",),
+}
+"""The conversions of each precision, those first that usually lose least. The mixed ones keep the first and the last
+layer, and what is before and after the layers."""
+
+_FUSED_TYPES: Final = {"whisper": "bart", "distilbert": "bert", "roberta": "bert", "xlm-roberta": "bert"}
+"""What ONNX Runtime calls some model types of Hugging Face; others have the same name there, or are tried as bert."""
+
+
+class Job(NamedTuple):
+    """What a conversion is given."""
+
+    model: Model  #: the model that it converts.
+    target: Path  #: the file that it writes.
+    calibration: Sequence[Feeds]  #: inputs for static quantization.
+    excluded: Sequence[str]  #: nodes that are not quantized.
+
+
+def _clean(job: Job) -> dict[str, Any]:
+    """Types of inner tensors may be stale, and make quantizers fail; these name nodes by their names."""
+    proto = ModelProto()
+    proto.CopyFrom(job.model.proto)
+    for node, known in zip(proto.graph.node, job.model.graph.nodes, strict=True):
+        node.name = known.name
+    foreign = {name for node in proto.graph.node if domain(node.domain) for name in node.output}
+    kept = [value for value in proto.graph.value_info if value.name in foreign]  # nothing else knows their types
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
+    pieces = [(tensor, job.model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
+    write_model(job.target, proto, pieces, is_inline=False, force=False)
+    return {}
+
+
+def _optimize(job: Job) -> dict[str, Any]:
+    options, data = ort.SessionOptions(), "session.optimized_model_external_initializers_file_name"
+    options.log_severity_level = 4
+    # The level above it also chooses layouts for this processor.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(job.target)
+    options.add_session_config_entry(data, f"{job.target.name}.data")
+    ort.InferenceSession(str(job.model.path), options, providers=["CPUExecutionProvider"])
+    return {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
+
+
+def _fuse(job: Job) -> dict[str, Any] | None:
+    library, config = import_module("onnxruntime.transformers.optimizer"), dict[str, Any]()
+    with suppress(OSError, msgspec.MsgspecError):
+        config = msgspec.json.decode((job.model.path.parent / "config.json").read_bytes(), type=dict[str, Any])
+    kind = _FUSED_TYPES.get(config.get("model_type", ""), config.get("model_type"))
+    options = {
+        "model_type": kind if kind in library.MODEL_TYPES else "bert",
+        "num_heads": config.get("num_attention_heads", 0),
+        "hidden_size": config.get("hidden_size", 0),
+        "opt_level": 0,
+    }
+    made = library.optimize_model(str(job.model.path), **options)
+    fused = {name: number for name, number in made.get_fused_operator_statistics().items() if number}
+    if not any("Attention" in name for name in fused):
+        return None
+    _save(made.model, job.target)
+    return {**options, "fused": fused}
+
+
+def _fp16(job: Job) -> dict[str, Any]:
+    library, options = import_module("onnxruntime.transformers.float16"), {"keep_io_types": True}
+    _save(library.convert_float_to_float16(str(job.model.path), **options), job.target)
+    return options
+
+
+def _int4(job: Job) -> dict[str, Any]:
+    quantizer = import_module("onnxruntime.quantization.matmul_nbits_quantizer").MatMulNBitsQuantizer
+    options = {"bits": 4, "block_size": 32, "is_symmetric": True, "nodes_to_exclude": job.excluded}
+    home, proto = job.model.path.parent.absolute(), onnx.load(job.model.path, load_external_data=False)
+    for place in _locations(proto):  # onnx_ir maps each weight from its file when its turn comes
+        place.value = str(home / place.value)
+    made = quantizer(proto, **options)
+    made.process()
+    for place in _locations(made.model.model):
+        place.value = Path(place.value).name
+    onnx.external_data_helper.load_external_data_for_model(made.model.model, str(home))
+    _save(made.model.model, job.target)
+    return options
+
+
+def _locations(proto: ModelProto) -> Iterator[StringStringEntryProto]:
+    """Where external tensors say that their file is."""
+    tensors = filter(is_external, tensors_in(proto))
+    return (entry for tensor in tensors for entry in tensor.external_data if entry.key == "location")
+
+
+def _int8(job: Job) -> dict[str, Any]:
+    library = import_module("onnxruntime.quantization")
+    # Products of two unsigned types are exact on every processor, and convolutions take no others.
+    library.quantize_dynamic(
+        *(str(job.model.path), str(job.target)),
+        weight_type=library.QuantType.QUInt8,
+        nodes_to_exclude=job.excluded,
+        use_external_data_format=True,
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+    )
+    return {"weight_type": "QUInt8", "nodes_to_exclude": job.excluded}
+
+
+def _preprocess(job: Job) -> dict[str, Any]:
+    library, options = import_module("onnxruntime.quantization.shape_inference"), {"skip_symbolic_shape": True}
+    saving = {"save_as_external_data": True, "external_data_location": f"{job.target.name}.data"}
+    library.quant_pre_process(
+        *(str(job.model.path), str(job.target)), **options, **saving, all_tensors_to_one_file=True
+    )
+    return options
+
+
+class _Reader:
+    """Inputs as the library takes them, one after the other."""
+
+    def __init__(self, inputs: Sequence[Feeds]) -> None:
+        self._inputs = iter(inputs)
+
+    def get_next(self) -> Feeds | None:
+        """The next inputs; None after the last."""
+        return next(self._inputs, None)
+
+
+def _int8_static(job: Job) -> dict[str, Any]:
+    library = import_module("onnxruntime.quantization")
+    types = {"activation_type": "QUInt8", "weight_type": "QInt8"}
+    library.quantize_static(
+        *(str(job.model.path), str(job.target), _Reader(job.calibration)),
+        quant_format=library.QuantFormat.QDQ,
+        per_channel=True,
+        use_external_data_format=True,
+        **{name: library.QuantType[kind] for name, kind in types.items()},
+    )
+    return {"quant_format": "QDQ", "per_channel": True, **types}
+
+
+def _save(proto: ModelProto, target: Path) -> None:
+    onnx.save(proto, target, save_as_external_data=True, location=f"{target.name}.data")
+
+
+_Conversion = tuple[str, int, Callable[[Job], dict[str, Any] | None]]
+_QUANTIZATION, _TRANSFORMERS = "onnxruntime.quantization", "onnxruntime.transformers"
+_CONVERSIONS: Final[dict[str, _Conversion]] = {
+    "clean": ("graphcut", 0, _clean),
+    "fuse": (_TRANSFORMERS, 4, _fuse),
+    "optimize": ("onnxruntime", 0, _optimize),
+    "fp16": (_TRANSFORMERS, 2, _fp16),
+    "preprocess": (_QUANTIZATION, 4, _preprocess),
+    "int8-static": (_QUANTIZATION, 4, _int8_static),
+    "int8": (_QUANTIZATION, 4, _int8),
+    "int4": (_QUANTIZATION, 0, _int4),
+}
+"""The package of each conversion, how often it holds all weights in memory (0: it streams them), and the function."""
+
+
+def library_of(name: str) -> tuple[str, str]:
+    """The package that makes a conversion, and its version."""
+    package = _CONVERSIONS[name.removesuffix("-mixed")][0]
+    return package, version(package.partition(".")[0])
+
+
+def check_memory(names: Sequence[str], model: Model) -> None:
+    """Refuse conversions whose packages hold more in memory than there is, with a GraphcutError."""
+    free = available_bytes()
+    for name in names:
+        package, times, _ = _CONVERSIONS[name.removesuffix("-mixed")]
+        if free is not None and (needed := times * model.weight_bytes) > free:
+            takes = f"holds all weights in memory and takes about {size(needed)}; {size(free)} are free"
+            hint = "int4 streams weights, and fp32 converts nothing: try --precision int4"
+            raise GraphcutError(f"{name}: {package} {takes}", hint=hint)
+
+
+def convert(name: str, model: Model, target: Path, calibration: Sequence[Feeds]) -> dict[str, Any] | None:
+    """Write what a conversion makes of a model to `target`; returns the options that its package was given.
+
+    None if it found nothing to do. A missing package is a UsageError, and one that fails a GraphcutError.
+    """
+    excluded = _ends(model) if name.endswith("-mixed") else []
+    try:
+        with _silence():
+            return _CONVERSIONS[name.removesuffix("-mixed")][2](Job(model, target, calibration, excluded))
+    except GraphcutError:
+        raise
+    except ImportError as error:
+        message = f"{name} needs the package {error.name}, which is not installed"
+        raise UsageError(message, hint="pip install 'graphcut[auto]'") from error
+    except Exception as error:
+        message = f"{name}: {' '.join(library_of(name))} failed: {type(error).__name__}: {printable(str(error))}"
+        hint = "nothing was changed; try another --precision, or leave --optimize out"
+        raise GraphcutError(message, hint=hint) from error
+
+
+def _ends(model: Model) -> list[str]:
+    """The nodes up to the end of the first layer, and from the beginning of the last; without layers one of each."""
+    graph, repeat = model.graph, repeated_block(model)
+    order = list(repeat.blocks) if repeat else [(i,) for i in graph.flow if graph.nodes[i].weights]
+    inner = {i for block in order[1:-1] for i in block}
+    return [graph.nodes[i].name for i in graph.flow if i not in inner]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Libraries print and log while they work; one of them sets up logging for the whole process."""
+    root, nothing, before = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
+    root.addHandler(nothing)
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+        root.removeHandler(nothing)

@@ -1,0 +1,217 @@
+"""`Automation`: convert a model, measure what that costs, cut it, verify the parts, and write them with a record."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, get_args
+
+import msgspec
+
+from ..core.digests import digest_of, file_digest
+from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
+from ..core.manifest import Cascade, TextFile
+from ..core.units import count, size
+from ..exporting.folders import Content, write_folder
+from ..loading.model import Model, load
+from ..surgery.model_files import files_of
+from ..surgery.splitting import PreparedFiles, write
+from ..verifying.numerical import accepted_inputs
+from ..verifying.verification import verify
+from .accuracy import Feeds, Figures, Outputs, compared_outputs, figures_of, outputs_of, perplexity, read_text, unmet
+from .conversions import PRECISIONS, check_memory, convert, library_of
+from .record import RECORD, Attempt, AutoRecord, Step, check_replay, digests, read_auto
+
+_OPTIMIZING: Final = ("fuse", "optimize")
+_PACKAGES: Final = ("graphcut", "onnx", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class _Converted:
+    """A model after some conversions, its outputs, and these against those of the given model."""
+
+    model: Model
+    steps: tuple[Step, ...]
+    outputs: Outputs
+    figures: Figures | None
+
+
+@dataclass(kw_only=True)
+class Automation:
+    """What is to be made of a model."""
+
+    model: Model  #: the given model.
+    cut: Callable[[Model, Path], PreparedFiles]  #: plans a model, and prepares its parts in a folder.
+    report: Callable[[str], object]  #: is told what is done.
+    precisions: Sequence[str]  #: the precision; several are tried in this order until one fits.
+    optimized: bool = False  #: also optimize before a precision is converted.
+    most_parts: int | None = None  #: the most parts that fit.
+    limits: Sequence[str] = ()  #: what the figures must meet, such as `snr>30`.
+    inputs: Sequence[Feeds] = ()  #: inputs on which outputs are compared; generated ones if there are none.
+    seed: int = 0  #: for these.
+    calibration: Sequence[Feeds] = ()  #: inputs for static quantization.
+    text: Path | None = None  #: a text for perplexity.
+    export: Callable[[Cascade, Path], object] | None = None  #: writes the cascade in another form, instead.
+    keep: bool = False  #: also keep the models of the steps, in `models/`.
+    sources: Sequence[Path] = ()  #: files that were read besides the model.
+    options: Sequence[str] = ()  #: for the record, without the precision.
+    replayed: AutoRecord | None = None  #: the record that is done again.
+    _made: dict[tuple[str, ...], _Converted] = field(default_factory=dict)
+
+    def make(self, output: Path, *, force: bool = False) -> AutoRecord:
+        """Make the parts in a new folder, or with `force` in one that was made before: all or nothing.
+
+        Returns:
+            What was done. It names no files if a limit is not met: nothing was written.
+
+        Raises:
+            PlanError: no precision fits.
+            RecordError: a replay makes other bytes.
+            GraphcutError: a package is missing or fails, or files can't be written.
+        """
+        if output.exists() and not force:
+            raise UsageError(f"{output} already exists", hint="choose another folder with -o, or add --force")
+        parent, is_given = output.absolute().parent, bool(self.inputs)
+        if not parent.is_dir():
+            raise UsageError(f"there is no folder {parent}", hint="make it first")
+        if len(self.precisions) == 1:
+            check_memory(self._names(self.precisions[0]), self.model)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{output.name}.tmp-graphcut-") as scratch:
+            folder = Path(scratch)
+            self._measure()
+            chosen, tried, prepared = self._search(folder)
+            verified, places = self._written(chosen.model, prepared, folder) if prepared else ("", {})
+            record = AutoRecord(
+                options=(*self.options, f"--precision={tried[-1].precision}"),
+                versions={package: version(package) for package in _PACKAGES},
+                sources=digests([*files_of(self.model), *self.sources], folder),
+                inputs="files" if is_given else f"generated with seed {self.seed}" * bool(self.inputs),
+                steps=chosen.steps,
+                tried=tuple(tried),
+                verified=verified,
+                files={name: file_digest(place) for name, place in places.items()},
+            )
+            if self.replayed is not None:
+                check_replay(self.replayed, record)
+            if prepared:
+                old = read_auto(output / RECORD).files if (output / RECORD).exists() else ()
+                files: dict[str, Content] = {name: partial(os.replace, place) for name, place in places.items()}
+                files[RECORD] = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+                write_folder(output, files, own=[*old], what="a file of such a result", force=force)
+        return record
+
+    def _measure(self) -> None:
+        """The outputs of the given model."""
+        if not self.inputs:
+            found = accepted_inputs(self.model, seed=self.seed, sizes=self.model.dims)
+            self.inputs = found.feeds
+            if not self.inputs:
+                refused = f"outputs are not compared: {self.model.path.name} rejects the generated inputs"
+                if self.limits or self.text:
+                    raise RunError(f"{refused}: {found.refusal}", hint="give inputs that it accepts: --inputs")
+                self.report(f"{refused}: {found.refusal}")
+        self._outputs = compared_outputs(self.model)
+        self._text = None if self.text is None else read_text(self.text, self.model)
+        outputs = outputs_of(self.model, self.inputs, self._outputs)
+        self._made[()] = _Converted(self.model, (), outputs, self._figures(outputs, outputs, self.model))
+
+    def _figures(self, before: Outputs, after: Outputs, model: Model) -> Figures | None:
+        return figures_of(before, after, self._text and perplexity(model, self._text)) if before else None
+
+    def _names(self, precision: str) -> tuple[str, ...]:
+        """The conversions for a precision."""
+        names = (*(_OPTIMIZING * self.optimized), *PRECISIONS[precision])
+        return ("clean", *names) if names else ()
+
+    def _converted(self, names: tuple[str, ...], folder: Path) -> _Converted:
+        """The given model after these conversions."""
+        if names not in self._made:
+            self._made[names] = self._next(self._converted(names[:-1], folder), names, folder)
+        return self._made[names]
+
+    def _next(self, before: _Converted, names: tuple[str, ...], folder: Path) -> _Converted:
+        name, given, target = names[-1], before.model, folder / f"{'-'.join(names)}.onnx"
+        package, number = library_of(name)
+        self.report(f"{name}, by {package} {number}")
+        if not folder.exists():  # parts get their tokenizer from the folder of their model
+            folder.mkdir()
+            for file in (self.model.path.parent / text for text in get_args(TextFile)):
+                if file.is_file():
+                    shutil.copyfile(file, folder / file.name)
+        options = convert(name, given, target, self.calibration)
+        if options is None:
+            return before
+        model = load(target, states=given.states)
+        model = model.with_dims({dim: number for dim, number in given.dims.items() if dim in model.symbols})
+        if name in PRECISIONS and model.weight_bytes >= given.weight_bytes:
+            message = f"{name} changes nothing: {package} finds no weight in {self.model.path.name} to convert"
+            raise UsageError(message, hint="try another --precision")
+        outputs = outputs_of(model, self.inputs, self._outputs)
+        step = Step(
+            name=name,
+            package=package,
+            version=number,
+            options=options,
+            bytes=model.weight_bytes,
+            digest=digest_of("".join(map(file_digest, files_of(model))).encode()),
+            figures=self._figures(before.outputs, outputs, model),
+        )
+        total = self._figures(self._made[()].outputs, outputs, model)
+        return _Converted(model, (*before.steps, step), outputs, total)
+
+    def _search(self, folder: Path) -> tuple[_Converted, list[Attempt], PreparedFiles | None]:
+        """The first precision that fits, with its files; without files one that fits, but not within a limit."""
+        tried, unaccepted, last = list[Attempt](), None, GraphcutError("")
+        for precision in self.precisions:
+            found, prepared, verdict = None, None, "chosen"
+            try:
+                check_memory(self._names(precision), self.model)
+                found = self._converted(self._names(precision), folder / "models")
+                prepared = self.cut(found.model, folder)
+                if self.most_parts is not None and len(prepared.parts) > self.most_parts:
+                    message = f"it takes {count(len(prepared.parts), 'part')} of at most {size(_largest(prepared))}"
+                    raise PlanError(message, hint="allow more --parts or more memory")
+                if broken := unmet(self.limits, found.figures):
+                    unaccepted, verdict = found, f"{broken} is not met"
+            except GraphcutError as error:
+                if len(self.precisions) == 1:
+                    raise
+                last, verdict = error, str(error)
+            attempt = Attempt(
+                precision=precision,
+                parts=len(prepared.parts) if prepared else None,
+                largest_bytes=_largest(prepared) if prepared else None,
+                figures=found.figures if found else None,
+                verdict=verdict,
+            )
+            tried.append(attempt)
+            if found and verdict == "chosen":
+                return found, tried, prepared
+        if unaccepted is None:
+            raise PlanError(f"none of {', '.join(self.precisions)} fits: {last}", hint=last.hint)
+        return unaccepted, tried, None
+
+    def _written(self, model: Model, prepared: PreparedFiles, folder: Path) -> tuple[str, dict[str, Path]]:
+        """What verifying the parts finds, and the files of the result, by their paths in its folder."""
+        cascade, models = write(prepared, report=folder / "models"), folder / "models"
+        self.report("verifying the parts")
+        found = verify(model, cascade, inputs=self.inputs)
+        if not found:
+            half = "the structure is the model's; half precision differs by more than is allowed: try int8 or fp32"
+            hint = half if found.proof.holds and found.reason else "please report this"
+            raise CascadeError(f"the parts are not the model: {found}", hint=hint)
+        home = folder if self.export is None else folder / "export"
+        if self.export is not None:
+            self.export(cascade, home)
+        files = [path for path in sorted(home.rglob("*")) if path.is_file() and path.parent != models]
+        files += sorted(models.iterdir()) if self.keep and models.exists() else []
+        names = (path.relative_to(folder if path.parent == models else home) for path in files)
+        return "; ".join(str(found).split("\n")), {n.as_posix(): path for n, path in zip(names, files, strict=True)}
+
+
+def _largest(prepared: PreparedFiles) -> int:
+    return max(part.bytes for part in prepared.parts)

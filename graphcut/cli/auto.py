@@ -1,0 +1,154 @@
+"""The command `graphcut auto`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+
+import typer
+from typer import Argument, Option
+
+from ..core.errors import UsageError
+from .application import app, given_options
+from .common_options import AsJson, Dims, Force, Inputs, Output, Seed, States, Texts, load, parsed_dims
+from .export import Format, exported
+from .input_files import files_of, is_random
+from .output import print_, print_json, say
+from .plan_options import PlanOptions
+from .split import cutter
+
+if TYPE_CHECKING:
+    from ..automating.record import AutoRecord
+    from ..core.manifest import Cascade
+
+Precision = Literal["fp32", "fp16", "int8-static", "int8-mixed", "int8", "int4-mixed", "int4"]
+
+_OWN: Final = ("--output", "--force", "--keep", "--json", "--replay", "--quiet", "--no-color", "--debug")
+"""Options that a replay may have."""
+_PATHS: Final = ("model", "--cluster", "--plan", "--calibration", "--inputs", "--text")
+
+
+def auto(
+    options: PlanOptions,
+    output: Annotated[Path, Output(metavar="DIR", help="The folder of the parts.")],
+    model: Annotated[
+        Path | None, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")
+    ] = None,
+    precision: Annotated[
+        Precision | None, Option(help="Convert the model first. mixed: the first and last layers are kept.")
+    ] = None,
+    parts: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="At most N parts; without --precision the first that fits is searched."),
+    ] = None,
+    optimize: Annotated[bool, Option("--optimize", help="Optimize the model first, by ONNX Runtime's tools.")] = False,
+    calibration: Annotated[
+        Path | None, Option(metavar="DIR", help="Inputs for int8-static: a folder of .npz files.")
+    ] = None,
+    inputs: Inputs = None,
+    seed: Seed = 0,
+    text: Annotated[Path | None, Option(metavar="FILE", help="A text: measure the perplexity of a decoder.")] = None,
+    accept: Annotated[
+        Texts, Option(metavar="LIMIT", help="Such as 'snr>30'; also max, mean, top1, perplexity. Repeatable.")
+    ] = None,
+    for_: Annotated[Format | None, Option("--for", help="Write the parts as another engine reads them.")] = None,
+    keep: Annotated[bool, Option("--keep", help="Keep the models of the steps, in DIR/models.")] = False,
+    replay: Annotated[Path | None, Option(metavar="FILE", help="Do again what an auto.json says: same bytes.")] = None,
+    dim: Dims = None,
+    state: States = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a model, cut it and verify the parts, in one go.
+
+    Each step is made by the library that is kept for it, and what it costs in accuracy is measured. Exit code 1, and
+    nothing written, if a limit of --accept is not met. auto.json in the folder says what was done.
+    """
+    from ..automating.accuracy import unmet
+    from ..automating.conversions import PRECISIONS
+    from ..automating.making import Automation
+    from ..drawing.terminal.automation import draw_automation
+    from ..inputs.input_files import read_inputs
+
+    ctx = options.ctx
+    if replay is not None:
+        if unused := [option for option in given_options(ctx) if option not in {*_OWN, "model"}]:
+            raise UsageError(f"--replay does what the record says, and {unused[0]} is given", hint="leave it out")
+        own = ["--output", str(output), *["--force"] * force, *["--keep"] * keep, *["--json"] * as_json]
+        _do_again(replay, model, own)
+        return
+    if model is None:
+        raise UsageError("no model is named", hint="name an .onnx file, or --replay an auto.json")
+    if precision == "int8-static" and calibration is None:
+        raise UsageError("int8-static needs inputs to calibrate with", hint="add --calibration DIR, or use int8")
+    if calibration is not None and precision not in {None, "int8-static"}:
+        raise UsageError(f"{precision} needs no calibration", hint="leave --calibration out, or use int8-static")
+    is_searching = parts is not None and precision is None
+    unmet(accept or (), None)
+    cut, opened = cutter(options), load(model, dim, state)
+
+    def export(cascade: Cascade, folder: Path) -> list[Path]:
+        return exported(cascade, cast("Format", for_), folder, model=model, dims=parsed_dims(dim), force=False)
+
+    given = files_of([file for file in inputs or () if not is_random(file)])
+    calibrating = files_of([calibration] if calibration else [])
+    feeds = {f: read_inputs(f, opened.graph.reads, tensors=opened.tensors) for f in (*given, *calibrating)}
+    record = Automation(
+        model=opened,
+        cut=cut,
+        report=say,
+        precisions=[p for p in PRECISIONS if p != "int8-static" or calibration]
+        if is_searching
+        else [precision or "fp32"],
+        optimized=optimize,
+        most_parts=parts,
+        limits=accept or (),
+        inputs=[feeds[file] for file in given],
+        seed=seed,
+        calibration=[feeds[file] for file in calibrating],
+        text=text,
+        export=None if for_ is None else export,
+        keep=keep,
+        sources=[path for path in (*feeds, text, options.cluster) if path is not None],
+        options=[_moved(word, Path(), output) for word in _words(ctx)],
+        replayed=cast("AutoRecord | None", ctx.obj),
+    ).make(output, force=force)
+    if as_json:
+        print_json(record)
+    else:
+        print_(lambda console: draw_automation(record, console))
+    if not record.files:
+        raise typer.Exit(1)
+
+
+def _words(ctx: typer.Context) -> Iterator[str]:
+    """The words of the command line that decide what is made; the precision may have to be found."""
+    given = given_options(ctx)
+    for parameter in ctx.command.params:
+        name, value = max(parameter.opts, key=len), ctx.params[parameter.name or ""]
+        if name in given and name not in {*_OWN, "--precision"}:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                flag = name if one is True else next(iter(parameter.secondary_opts), "")
+                yield flag if isinstance(one, bool) else f"{name}={one}"
+
+
+def _moved(word: str, old: Path, new: Path) -> str:
+    """A word with its path relative to another folder."""
+    name, _, value = word.partition("=")
+    is_path = name in _PATHS and not is_random(Path(value))
+    return f"{name}={os.path.relpath((old / value).resolve(), new.resolve())}" if is_path else word
+
+
+def _do_again(replay: Path, model: Path | None, own: list[str]) -> None:
+    """Run the command of a record; the model may be named anew, if it has moved."""
+    from ..automating.record import read_auto
+
+    record = read_auto(replay)
+    words = [_moved(word, replay.parent, Path()) for word in record.options]
+    found = [word.partition("=")[2] if word.startswith("model=") else word for word in words]
+    if model is not None:
+        found = [str(model), *(word for word in words if not word.startswith("model="))]
+    if code := app(args=["auto", *found, *own], obj=record, standalone_mode=False):
+        raise typer.Exit(code)

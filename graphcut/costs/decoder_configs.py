@@ -1,0 +1,109 @@
+"""Cost models of decoders from their configurations (config.json of Hugging Face), without weights."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ..core.errors import RecordError, UsageError, validation_message
+from .tables import CostRow, CostTable
+
+_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+_OUTER_NORMS: Final = (*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
+_NORM_FLOPS: Final = 8  #: for an element, as `costs.flops` counts RMSNormalization.
+
+
+class _Family(msgspec.Struct, frozen=True):
+    """What distinguishes the decoders of a `model_type`, as transformers builds them."""
+
+    norms: tuple[str, ...] = _NORMS  #: of a layer.
+    has_bias: bool = False  #: of the projections to queries, keys and values.
+    has_head_norms: bool = False  #: of queries and keys.
+    is_packed: bool = False  #: one projection makes queries, keys and values, and one gate and up.
+    is_tied: bool = False  #: unless the configuration says so, the embedding is the output projection.
+
+
+_FAMILIES: Final = {
+    "llama": _Family(),
+    "mistral": _Family(),
+    "qwen2": _Family(has_bias=True),
+    "qwen3": _Family(has_head_norms=True),
+    "phi3": _Family(is_packed=True),
+    "gemma": _Family(is_tied=True),
+    "gemma2": _Family(norms=_OUTER_NORMS, is_tied=True),
+    "gemma3_text": _Family(norms=_OUTER_NORMS, has_head_norms=True, is_tied=True),
+}
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The fields of a configuration that decide the sizes, in its words."""
+
+    model_type: str
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    vocab_size: int
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    tie_word_embeddings: bool | None = None
+    torch_dtype: str | None = None
+
+
+def table_of_config(path: Path) -> CostTable:
+    """The cost model of a decoder, for one token: its linear layers, norms and embedding, named as in transformers.
+
+    Weights take 16 bits, or 32 if the configuration says float32. A multiply-add is two operations. Attention and
+    activations have no weights, and no rows.
+
+    Raises:
+        UsageError: the file can't be read, or is of another kind of model.
+        RecordError: it is not such a configuration.
+    """
+    hint = f"a config.json of Hugging Face, of one of {', '.join(_FAMILIES)}"
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=_Config)
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}", hint=hint) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
+    if config.model_type not in _FAMILIES:
+        raise UsageError(f"{path} is of the type {config.model_type!r}, which is not known", hint=hint)
+    element_bytes = 4 if config.torch_dtype == "float32" else 2
+    return CostTable(
+        tuple(
+            CostRow(module=name, num_params=params, num_bytes=params * element_bytes, num_flops=flops)
+            for name, params, flops in _rows(config, _FAMILIES[config.model_type])
+        )
+    )
+
+
+def _rows(config: _Config, family: _Family) -> Iterator[tuple[str, int, int]]:
+    """Module, parameters and FLOPs."""
+    hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
+    head = config.head_dim or hidden // heads
+    queries, keys = heads * head, (config.num_key_value_heads or heads) * head
+    tied = family.is_tied if config.tie_word_embeddings is None else config.tie_word_embeddings
+    bias, has_bias = config.attention_bias or family.has_bias, config.mlp_bias
+
+    def linear(name: str, width: int, units: int, *, bias: bool = False) -> tuple[str, int, int]:
+        return name, (width + bias) * units, (2 * width + bias) * units
+
+    yield "model.embed_tokens", config.vocab_size * hidden, 0
+    for i in range(config.num_hidden_layers):
+        layer, attention, mlp = (f"model.layers.{i}{at}" for at in ("", ".self_attn", ".mlp"))
+        yield from ((f"{layer}.{name}", hidden, _NORM_FLOPS * hidden) for name in family.norms)
+        units = {"q": queries, "k": keys, "v": keys}
+        for name, wide in ({"qkv": sum(units.values())} if family.is_packed else units).items():
+            yield linear(f"{attention}.{name}_proj", hidden, wide, bias=bias)
+        for name in ("q", "k") if family.has_head_norms else ():
+            yield f"{attention}.{name}_norm", head, _NORM_FLOPS * units[name]
+        yield linear(f"{attention}.o_proj", queries, hidden, bias=config.attention_bias)
+        for name, wide in ({"gate_up": 2 * inner} if family.is_packed else {"gate": inner, "up": inner}).items():
+            yield linear(f"{mlp}.{name}_proj", hidden, wide, bias=has_bias)
+        yield linear(f"{mlp}.down_proj", inner, hidden, bias=has_bias)
+    yield "model.norm", hidden, _NORM_FLOPS * hidden
+    yield "lm_head", 0 if tied else config.vocab_size * hidden, 2 * config.vocab_size * hidden

@@ -1,0 +1,56 @@
+"""What `auto` did, on the terminal: what each step costs in accuracy, what was tried, and what was verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from ...core.units import size
+from .screen import picture, screen_on
+from .tables import Column, table
+
+if TYPE_CHECKING:  # these load ONNX Runtime
+    from ...automating.accuracy import Figures
+    from ...automating.record import AutoRecord
+
+_FORMATS = {"snr": "{:.1f} dB", "max": "{:.3g}", "mean": "{:.3g}", "top1": "{:.1%}", "perplexity": "{:,.4g}"}
+
+
+def draw_automation(record: AutoRecord, console: Console) -> RenderableType:
+    """The steps and the precisions that were tried, with their figures, and the result."""
+    screen, steps, tried = screen_on(console), record.steps, record.tried
+    made = [
+        Column("step", [Text(step.name) for step in steps]),
+        Column("by", [Text(f"{step.package} {step.version}") for step in steps], drop_order=1),
+        Column("weights", [size(step.bytes) for step in steps]),
+        *_figures([step.figures for step in steps]),
+    ]
+    found = [
+        Column("tried", [Text(one.precision) for one in tried]),
+        Column("parts", [f"{one.parts or '-'}" for one in tried]),
+        Column("largest", [size(one.largest_bytes) if one.largest_bytes else "-" for one in tried]),
+        *_figures([one.figures for one in tried]),
+        Column("verdict", [screen.text(one.verdict) for one in tried], min_width=12),
+    ]
+    answer = screen.text(f"{screen.glyphs.no} a limit of --accept is not met; nothing was written", "bold red")
+    if record.verified:
+        answer = screen.text(f"{screen.glyphs.yes} {record.verified}", "bold green")
+    guess = "inputs were generated: random weights or inputs say nothing about accuracy; give yours: --inputs"
+    notes = [screen.note(guess)] if steps and record.inputs.startswith("generated") else []
+    return picture([table(screen, made)] if steps else [], [table(screen, found)], [answer], notes=notes)
+
+
+def _figures(of: Sequence[Figures | None]) -> list[Column]:
+    """The columns of the figures that any row has."""
+    rows = {name: [_shown(one, name) for one in of] for name in _FORMATS}
+    return [Column(name, cells) for name, cells in rows.items() if {*cells} != {"-"}]
+
+
+def _shown(figures: Figures | None, name: str) -> str:
+    value = getattr(figures, name, None)
+    if name == "snr" and figures is not None and figures.max == 0:
+        return "same"
+    return "-" if value is None or abs(value) == float("inf") else _FORMATS[name].format(value)

@@ -1,0 +1,323 @@
+"""`graphcut auto`: convert, measure, cut, verify, record."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from math import exp, log10
+from pathlib import Path
+from typing import Any
+
+import encoders
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+import graphcut
+from graphcut import demos
+from graphcut.inputs.generating import generate
+from graphcut.running.npz_files import save_outputs
+
+from command_line import Run, run
+from conftest import FIXTURES, floats, model_of
+
+__all__ = ["run"]
+
+LLM: dict[str, Any] = {"hidden": 64, "layers": 4, "heads": 4, "kv_heads": 2, "vocab": 512}
+GENERATED = "note: inputs were generated: random weights or inputs say nothing about accuracy"
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models for reading only."""
+    folder = tmp_path_factory.mktemp("auto")
+    demos.write("llm", folder / "llm.onnx", **LLM)
+    demos.write("resnet", folder / "resnet.onnx")
+    encoders.save_sentence_encoder(folder / "minilm.onnx")
+    encoders.save_speech_encoder(folder / "speech.onnx")
+    encoders.save_detector(folder / "detector.onnx")
+    return folder
+
+
+def place_of(models: Path, name: str) -> Path:
+    return FIXTURES / name / "model.onnx" if name.startswith("tiny") else models / f"{name}.onnx"
+
+
+def record_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "auto.json").read_text("utf-8"))
+    return found
+
+
+def file_bytes(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def largest_part(folder: Path) -> int:
+    return max(
+        part.stat().st_size + sum(data.stat().st_size for data in folder.glob(f"{part.name}.data*"))
+        for part in folder.glob("part-*.onnx")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "steps", "budget"),
+    [
+        ("llm", ["--precision", "int4"], ["clean", "int4"], 0.25),
+        ("llm", ["--precision", "int8"], ["clean", "int8"], 0.5),
+        ("llm", [], [], 1.0),
+        ("tiny-llama-fp32", ["--precision", "int4"], ["clean", "int4"], 0.5),
+        ("tiny-llama-fp32", ["--precision", "int8", "--optimize"], ["clean", "optimize", "int8"], 0.4),
+        ("tiny-qwen2-fp32", ["--precision", "int4"], ["clean", "int4"], 0.25),
+        ("tiny-qwen2-fp32", ["--precision", "int8"], ["clean", "int8"], 0.3),
+        ("resnet", ["--precision", "fp16"], ["clean", "fp16"], 0.25),
+        ("minilm", ["--optimize"], ["clean", "fuse", "optimize"], 0.5),
+        ("speech", ["--precision", "int8", "--optimize"], ["clean", "fuse", "optimize", "int8"], 0.25),
+        ("detector", ["--precision", "int8"], ["clean", "int8"], 0.25),
+        ("detector", ["--precision", "fp16", "--optimize"], ["clean", "optimize", "fp16"], 1.0),
+    ],
+)
+def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
+    run: Run, models: Path, tmp_path: Path, *, name: str, words: list[str], steps: list[str], budget: float
+) -> None:
+    model, parts = place_of(models, name), tmp_path / "parts"
+    whole = sum(file.stat().st_size for file in model.parent.glob(f"{model.name}*"))
+    result = run("auto", model, *words, "--memory", int(whole * budget), "--keep", "-o", parts)
+    assert result.code == 0, result.err
+    record = record_in(parts)
+    assert [step["name"] for step in record["steps"]] == steps
+    assert largest_part(parts) == record["tried"][-1]["largest_bytes"] <= whole * budget
+    assert record["verified"].startswith("the cascade matches the model")
+    assert run("verify", parts).code == 0
+    if name == "tiny-qwen2-fp32":  # ONNX Runtime refuses this model, so that its structure alone is proved
+        assert record["tried"][-1]["figures"] is None
+        assert "outputs are not compared: model.onnx rejects the generated inputs" in result.err
+    else:
+        assert (GENERATED in result.out) == bool(steps), result.out
+        assert run("run", parts, "--inputs", "random", "-o", tmp_path / "y.npz").code == 0
+
+
+def test_static_int8_is_calibrated_with_the_inputs_that_are_given(run: Run, models: Path, tmp_path: Path) -> None:
+    model, rng = models / "resnet.onnx", np.random.default_rng(0)
+    (tmp_path / "inputs").mkdir()
+    for i in range(3):
+        np.savez(tmp_path / "inputs" / f"{i}.npz", image=rng.standard_normal((1, 3, 64, 64)).astype(np.float32))
+    words = ["auto", model, "--precision", "int8-static", "--num-splits", 2, "-o", tmp_path / "parts"]
+    assert run(*words).error[1] == "add --calibration DIR, or use int8"
+    given = ["--calibration", tmp_path / "inputs", "--inputs", tmp_path / "inputs"]
+    result = run(*words, *given, "--accept", "snr>20", "--accept", "top1>0.6")
+    assert (result.code, GENERATED in result.out) == (0, False), result.err
+    record = record_in(tmp_path / "parts")
+    assert [step["name"] for step in record["steps"]] == ["clean", "preprocess", "int8-static"]
+    assert record["inputs"] == "files"
+    assert {"../inputs/0.npz", "../inputs/1.npz", "../inputs/2.npz"} < record["sources"].keys()
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"), [(130_000, "fp16"), (55_000, "int4")], ids=["fp16 fits", "int4 alone fits"]
+)
+def test_the_least_loss_that_fits_into_two_parts_is_found(
+    run: Run, models: Path, tmp_path: Path, budget: int, expected: str
+) -> None:
+    """The order is that of usual loss; a precision whose parts are too many or too large is passed over."""
+    model = models / "minilm.onnx"
+    result = run("auto", model, "--memory", budget, "--parts", 2, "-o", tmp_path / "parts")
+    assert result.code == 0, result.err
+    record = record_in(tmp_path / "parts")
+    tried = {one["precision"]: one["verdict"] for one in record["tried"]}
+    order = ["fp32", "fp16", "int8-mixed", "int8", "int4-mixed", "int4"]
+    assert list(tried) == order[: order.index(expected) + 1]
+    assert [name for name, verdict in tried.items() if verdict == "chosen"] == [expected]
+    assert (record["tried"][-1]["parts"], record["options"][-1]) == (2, f"--precision={expected}")
+    assert largest_part(tmp_path / "parts") <= budget
+    for passed in order[: order.index(expected)]:  # alone they fit into no two parts either
+        refused = run("auto", model, "--memory", budget, "--parts", 2, "--precision", passed, "-o", tmp_path / "no")
+        assert (refused.code in {2, 4}, (tmp_path / "no").exists()) == (True, False), "2: mixed keeps both layers"
+
+
+def test_a_limit_that_is_not_met_is_exit_1_and_nothing_is_written(run: Run, models: Path, tmp_path: Path) -> None:
+    words = ["auto", models / "minilm.onnx", "--num-splits", 2, "-o", tmp_path / "parts"]
+    result = run(*words, "--precision", "int4", "--accept", "snr>60")
+    assert result.code == 1
+    assert "a limit of --accept is not met; nothing was written" in result.out
+    assert list(tmp_path.iterdir()) == []
+    assert run(*words, "--precision", "int4", "--accept", "snr>10").code == 0
+    assert (
+        run(*words, "--force", "--accept", "top1>0.5").error[0]
+        == "--accept top1>0.5: top1 needs an output called logits"
+    )
+    assert run(*words, "--force", "--accept", "psnr>3").code == 2
+    searched = run(*words, "--force", "--parts", 2, "--accept", "snr>50", "--memory", "270KB")
+    assert searched.code == 2, "two goals"
+
+
+def test_a_search_takes_the_first_precision_that_fits_and_is_accurate_enough(
+    run: Run, models: Path, tmp_path: Path
+) -> None:
+    words = ["auto", models / "minilm.onnx", "--memory", "130KB", "--parts", 2, "-o", tmp_path / "parts"]
+    assert run(*words, "--accept", "snr>1000").code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def session_outputs(model: Path, feeds: Mapping[str, object]) -> list[Any]:
+    return list(ort.InferenceSession(str(model)).run(None, feeds))
+
+
+def test_figures_are_those_of_plain_onnxruntime(run: Run, models: Path, tmp_path: Path) -> None:
+    model = models / "resnet.onnx"
+    feeds = [{"image": np.random.default_rng(i).standard_normal((2, 3, 64, 64)).astype(np.float32)} for i in range(2)]
+    for i, one in enumerate(feeds):
+        np.savez(tmp_path / f"{i}.npz", image=one["image"])
+    inputs = [word for i in range(2) for word in ("--inputs", tmp_path / f"{i}.npz")]
+    words = ["--precision", "int8", "--num-splits", 2, "--keep", "-o", tmp_path / "parts", *inputs]
+    assert run("auto", model, *words).code == 0
+    found = record_in(tmp_path / "parts")["tried"][-1]["figures"]
+    a, b = (
+        np.concatenate([session_outputs(path, one)[0] for one in feeds]).astype(np.float64)
+        for path in (model, tmp_path / "parts" / "models" / "clean-int8.onnx")
+    )
+    assert found["max"] == pytest.approx(np.abs(a - b).max(), rel=1e-4)
+    assert found["mean"] == pytest.approx(np.abs(a - b).mean(), rel=1e-4)
+    assert found["snr"] == pytest.approx(10 * log10((a**2).sum() / ((a - b) ** 2).sum()), abs=0.01)
+    assert found["top1"] == (a.argmax(-1) == b.argmax(-1)).mean()
+    assert found["perplexity"] is None
+
+
+def test_perplexity_of_a_text_is_that_of_its_tokens(run: Run, models: Path, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
+    from tokenizers_by_hand import write_tokenizer
+
+    write_tokenizer("qwen", tmp_path)
+    (tmp_path / "text.txt").write_text("What is the answer? It is the question.", "utf-8")
+    ids = (
+        tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        .encode("What is the answer? It is the question.")
+        .ids
+    )
+    model = tmp_path / "llm.onnx"
+    model.write_bytes((models / "llm.onnx").read_bytes())
+    words = [
+        "--precision",
+        "int4",
+        "--num-splits",
+        2,
+        "--keep",
+        "-o",
+        tmp_path / "parts",
+        "--text",
+        tmp_path / "text.txt",
+    ]
+    assert run("auto", model, *words).code == 0
+    steps = record_in(tmp_path / "parts")["steps"]
+    for step, path in zip(steps, ("clean", "clean-int4"), strict=True):
+        found = perplexity(tmp_path / "parts" / "models" / f"{path}.onnx", ids)
+        assert step["figures"]["perplexity"] == pytest.approx(found, rel=1e-4)
+    assert steps[0]["figures"]["perplexity"] != steps[1]["figures"]["perplexity"]
+    assert (tmp_path / "parts" / "tokenizer.json").is_file(), "the parts have the tokenizer of the model"
+
+
+def perplexity(path: Path, ids: Sequence[int]) -> float:
+    model = graphcut.load(path)
+    feeds = generate(model, sizes={"batch": 1, "seq": len(ids), "past": 0, "total": len(ids)})
+    feeds["input_ids"] = np.array([ids], np.int64)
+    feeds["position_ids"] = np.arange(len(ids))[None]
+    logits = session_outputs(path, feeds)[0][0].astype(np.float64)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    return exp(-float(np.mean([np.log(shares[i, token]) for i, token in enumerate(ids[1:])])))
+
+
+def test_a_replay_gives_the_same_bytes_and_notices_another_model(run: Run, models: Path, tmp_path: Path) -> None:
+    model = tmp_path / "detector.onnx"
+    model.write_bytes((models / "detector.onnx").read_bytes())
+    assert run("auto", model, "--memory", "40KB", "--parts", 1, "-o", tmp_path / "first").code == 0
+    assert run("auto", "--replay", tmp_path / "first" / "auto.json", "-o", tmp_path / "again").code == 0
+    first, again = file_bytes(tmp_path / "first"), file_bytes(tmp_path / "again")
+    assert first.keys() == again.keys()
+    assert {name for name in first if first[name] != again[name]} <= {"auto.json"}
+    assert record_in(tmp_path / "again")["files"] == record_in(tmp_path / "first")["files"]
+    assert run("auto", "--replay", tmp_path / "first" / "auto.json", "--num-splits", 2, "-o", tmp_path / "no").code == 2
+    proto = onnx.load(model)
+    proto.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(
+            numpy_helper.to_array(proto.graph.initializer[0]) + np.float32(1), proto.graph.initializer[0].name
+        )
+    )
+    onnx.save(proto, model)
+    changed = run("auto", "--replay", tmp_path / "first" / "auto.json", "-o", tmp_path / "no")
+    assert changed.code == 3
+    assert "error: the replay differs: ../detector.onnx was changed" in changed.err
+    assert not (tmp_path / "no").exists()
+
+
+def test_parts_are_exported_for_another_engine(run: Run, models: Path, tmp_path: Path) -> None:
+    words = ["auto", FIXTURES / "tiny-llama-fp32" / "model.onnx", "--optimize", "--num-splits", 3]
+    assert run(*words, "--for", "genai", "-o", tmp_path / "out").code == 0
+    config = json.loads((tmp_path / "out" / "genai_config.json").read_text("utf-8"))
+    assert config["model"]["type"] == "decoder-pipeline"
+    assert {"part-0.onnx", "part-1.onnx", "part-2.onnx", "auto.json"} < set(file_bytes(tmp_path / "out"))
+    no_config = run("auto", models / "llm.onnx", "--num-splits", 2, "--for", "genai", "-o", tmp_path / "no")
+    assert (no_config.code, (tmp_path / "no").exists()) == (2, False)
+
+
+def test_ranks_and_clusters_are_goals_too(run: Run, models: Path, tmp_path: Path) -> None:
+    cluster = tmp_path / "two.toml"
+    cluster.write_text("".join(f'[[devices]]\nname = "{n}"\n' for n in "ab"), "utf-8")
+    for words in (["--ranks", 2], ["--cluster", cluster]):
+        result = run("auto", models / "llm.onnx", "--precision", "int8", *words, "-o", tmp_path / "parts", "--force")
+        assert result.code == 0, result.err
+        assert record_in(tmp_path / "parts")["tried"][-1]["parts"] >= 2
+
+
+def test_a_failing_step_names_the_package_and_leaves_files_as_they_were(run: Run, models: Path, tmp_path: Path) -> None:
+    parts, model = tmp_path / "parts", tmp_path / "odd.onnx"
+    assert run("auto", models / "detector.onnx", "--num-splits", 2, "-o", parts).code == 0
+    before = file_bytes(tmp_path)
+    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["\x1b[31mx", "w"], ["y"], name="product")]
+    onnx.save(model_of(nodes, [floats("\x1b[31mx", 2, 4)], [floats("y", 2, 4)], [weight]), model)
+    save_outputs({"\x1b[31mx": np.ones((3, 5), np.float32)}, tmp_path / "wrong.npz")
+    before = file_bytes(tmp_path)
+    given = ["--precision", "int8-static", "--calibration", tmp_path / "wrong.npz"]
+    result = run("auto", model, *given, "--num-splits", 1, "-o", parts, "--force")
+    assert result.code == 3
+    assert "error: int8-static: onnxruntime.quantization 1." in result.err
+    assert "\\x1b[31mx" in result.err
+    assert "\x1b" not in result.err
+    assert " hint: nothing was changed; try another --precision" in result.err
+    assert file_bytes(tmp_path) == before
+    assert not [path for path in tmp_path.iterdir() if "tmp" in path.name]
+
+
+def test_a_missing_package_is_named_with_the_extra(
+    run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "onnxruntime.quantization.matmul_nbits_quantizer", raising=False)
+    monkeypatch.setitem(sys.modules, "onnx_ir", None)
+    result = run("auto", models / "minilm.onnx", "--precision", "int4", "--num-splits", 2, "-o", tmp_path / "parts")
+    assert result.code == 2
+    assert (
+        "error: int4 needs the package onnx_ir, which is not installed\n hint: pip install 'graphcut[auto]'"
+        in result.err
+    )
+
+
+def test_a_model_without_such_weights_is_refused(run: Run, models: Path, tmp_path: Path) -> None:
+    result = run("auto", models / "detector.onnx", "--precision", "int4", "--num-splits", 2, "-o", tmp_path / "parts")
+    assert result.code == 2
+    assert "int4 changes nothing: onnxruntime.quantization finds no weight in detector.onnx to convert" in result.err
+
+
+def test_a_model_that_its_package_can_not_hold_in_memory_is_refused(run: Run, tmp_path: Path) -> None:
+    """The weights are a hole in a file: 64 GiB that take no room and are never read."""
+    model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], [floats("x", 1, 4)], [floats("y", 1, 1 << 32)])
+    weight = model.graph.initializer.add(name="w", data_type=1, dims=[4, 1 << 32], data_location=1)
+    for key, value in (("location", "w.data"), ("length", str(1 << 36))):
+        weight.external_data.add(key=key, value=value)
+    onnx.save(model, tmp_path / "huge.onnx")
+    with (tmp_path / "w.data").open("wb") as holes:
+        holes.truncate(1 << 36)
+    result = run("auto", tmp_path / "huge.onnx", "--precision", "int8", "--num-splits", 1, "-o", tmp_path / "parts")
+    assert result.code == 3
+    assert "int8: onnxruntime.quantization holds all weights in memory and takes about 256 GiB;" in result.err

@@ -1,0 +1,97 @@
+"""Small networks in the styles of public exports: a sentence encoder, a speech encoder, a detector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from decoders import Drawing
+from onnx import TensorProto, helper
+
+HIDDEN, HEADS, WORDS, CHANNELS = 64, 4, 100, 16
+
+
+def save_sentence_encoder(path: Path) -> None:
+    """Like MiniLM as torch exports it: attention, masks and Gelu in small operators."""
+    at = Drawing()
+    ids, given = (at.reads(name, TensorProto.INT64, "batch", "seq") for name in ("input_ids", "attention_mask"))
+    mask = at.node("Unsqueeze", at.node("Unsqueeze", given, at.number([1])), at.number([2]))
+    mask = at.node("Cast", mask, to=TensorProto.FLOAT)
+    mask = at.node("Mul", at.node("Sub", at.number(1, np.float32), mask), at.number(-10000, np.float32))
+    hidden = _norm(at, at.node("Gather", at.weight("words", WORDS, HIDDEN), ids))
+    for i in range(2):
+        hidden = _layer(at, f"layer.{i}", hidden, mask)
+    at.nodes[-1].output[0] = at.returns("last_hidden_state", "batch", "seq", HIDDEN)
+    _save(at, path)
+
+
+def save_speech_encoder(path: Path) -> None:
+    """Like the encoder of Whisper: two convolutions over a spectrogram, then layers."""
+    at = Drawing()
+    x = at.reads("input_features", TensorProto.FLOAT, "batch", 80, 64)
+    for i, (width, stride) in enumerate(((80, 1), (HIDDEN, 2))):
+        weight = at.weight(f"conv{i}", HIDDEN, width, 3, scale=0.05)
+        x = _gelu(at, at.node("Conv", x, weight, kernel_shape=[3], pads=[1, 1], strides=[stride]))
+    hidden = at.node("Add", at.node("Transpose", x, perm=[0, 2, 1]), at.weight("positions", 32, HIDDEN))
+    for i in range(2):
+        hidden = _layer(at, f"layer.{i}", hidden, None)
+    at.nodes[-1].output[0] = at.returns("last_hidden_state", "batch", 32, HIDDEN)
+    _save(at, path)
+
+
+def save_detector(path: Path) -> None:
+    """Like YOLO: SiLU, a skip connection to an upsampled level, boxes and scores of two levels in one output."""
+    at = Drawing()
+
+    def conv(name: str, x: str, width: int, stride: int = 1) -> str:
+        made = at.node("Conv", x, at.weight(name, CHANNELS, width, 3, 3, scale=0.1), pads=[1] * 4, strides=[stride] * 2)
+        return at.node("Mul", made, at.node("Sigmoid", made))
+
+    fine = conv("fine", conv("stem", at.reads("images", TensorProto.FLOAT, 1, 3, 64, 64), 3, 2), CHANNELS, 2)
+    coarse = conv("coarse", fine, CHANNELS, 2)
+    raised = at.node("Resize", coarse, "", at.number([1, 1, 2, 2], np.float32), mode="nearest")
+    levels = [conv("neck", at.node("Concat", raised, fine, axis=1), 2 * CHANNELS), coarse]
+    flat = [
+        at.node("Reshape", conv(f"head{i}", x, CHANNELS), at.number([1, CHANNELS, -1])) for i, x in enumerate(levels)
+    ]
+    both = at.node("Concat", *flat, axis=2)
+    at.nodes_of("Split", both, at.number([4, CHANNELS - 4]), writes=["boxes", "classes"], axis=1)
+    at.node("Concat", "boxes", at.node("Sigmoid", "classes"), writes=at.returns("output0", 1, CHANNELS, 320), axis=1)
+    _save(at, path)
+
+
+def _linear(at: Drawing, name: str, x: str, width: int, units: int) -> str:
+    made = at.node("MatMul", x, at.weight(f"{name}.weight", width, units, scale=width**-0.5))
+    return at.node("Add", at.weight(f"{name}.bias", units), made)
+
+
+def _norm(at: Drawing, x: str) -> str:
+    scale, shift = at.number(np.ones(HIDDEN), np.float32), at.number(np.zeros(HIDDEN), np.float32)
+    return at.node("LayerNormalization", x, scale, shift, axis=-1)
+
+
+def _gelu(at: Drawing, x: str) -> str:
+    erf = at.node("Erf", at.node("Div", x, at.number(2**0.5, np.float32)))
+    inner = at.node("Mul", x, at.node("Add", erf, at.number(1, np.float32)))
+    return at.node("Mul", inner, at.number(0.5, np.float32))
+
+
+def _layer(at: Drawing, name: str, x: str, mask: str | None) -> str:
+    def heads(kind: str, *perm: int) -> str:
+        made = _linear(at, f"{name}.{kind}", x, HIDDEN, HIDDEN)
+        return at.node("Transpose", at.node("Reshape", made, split), perm=perm)
+
+    split, joined = at.number([0, 0, HEADS, HIDDEN // HEADS]), at.number([0, 0, HIDDEN])
+    scores = at.node("MatMul", heads("query", 0, 2, 1, 3), heads("key", 0, 2, 3, 1))
+    scores = at.node("Div", scores, at.number((HIDDEN / HEADS) ** 0.5, np.float32))
+    shares = at.node("Softmax", scores if mask is None else at.node("Add", scores, mask), axis=-1)
+    mixed = at.node("Transpose", at.node("MatMul", shares, heads("value", 0, 2, 1, 3)), perm=[0, 2, 1, 3])
+    x = _norm(at, at.node("Add", _linear(at, f"{name}.out", at.node("Reshape", mixed, joined), HIDDEN, HIDDEN), x))
+    inner = _gelu(at, _linear(at, f"{name}.inner", x, HIDDEN, 4 * HIDDEN))
+    return _norm(at, at.node("Add", _linear(at, f"{name}.outer", inner, 4 * HIDDEN, HIDDEN), x))
+
+
+def _save(at: Drawing, path: Path) -> None:
+    graph = helper.make_graph(at.nodes, "encoder", at.inputs, at.outputs, at.weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
