@@ -58,20 +58,18 @@ def generate(
     at every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
     from ..core.states import parse_state_pairs
+    from ..running.decoding import generation
     from ..running.decoding.decoding_service import DecodingService
-    from ..running.decoding.generation import DecodingSettings
-    from ..running.decoding.generation import generate as decode
 
     given = given_options(ctx)
     check_applicable(given, NEEDS_MEMORY, given)
     for option, others, why in _CONFLICTS:
         if option in given and others.intersection(given):
             raise UsageError(f"{option} {why}", hint="leave out one of them")
-    states = parse_state_pairs(state or ())
-    cascade = open_(cascade_path)
+    states, cascade = parse_state_pairs(state or ()), open_(cascade_path)
     given_prompts, fed = _prompts_and_inputs(cascade, prompt_ids or (), inputs or (), states, original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
-    settings = DecodingSettings(inputs=fed, states=states, dims=original.dims, via=via, workers=workers)
+    settings = generation.DecodingSettings(inputs=fed, states=states, dims=original.dims, via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact, "forced": memory.force_memory}
     settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
     settings["config"], sampling = session.session_config(), drawing.sampling(original.seed)
@@ -83,7 +81,7 @@ def generate(
         say_after(service.generation.limited, cascade.parts)
         return
     output = output_of(prompts)
-    tokens = decode(
+    tokens = generation.generate(
         cascade,
         prompts,
         max_tokens=length.max_tokens,

@@ -15,19 +15,13 @@ from .token_sequences import TokenSequence
 
 
 class TokenStream:
-    """The tokens of a sequence as they are generated: iterate over them once. An error of the sequence is raised.
-
-    Attributes:
-        sequence: the sequence.
-        end: why it ended; None while there are more tokens.
-        is_closed: nobody wants more tokens.
-    """
+    """The tokens of a sequence as they are generated: iterate over them once. An error of the sequence is raised."""
 
     def __init__(self, sequence: TokenSequence, stop: Collection[int]) -> None:
         self.sequence = sequence
-        self.end: FinishReason | None = None
-        self.is_closed = False
-        self.stop = frozenset(stop)
+        self.end: FinishReason | None = None  #: why it ended; None while there are more tokens.
+        self.is_closed = False  #: nobody wants more tokens.
+        self.stop = frozenset(stop)  #: the tokens that end it.
         self.found: SimpleQueue[tuple[int, FinishReason | None] | BaseException] = SimpleQueue()
 
     def __iter__(self) -> Iterator[int]:

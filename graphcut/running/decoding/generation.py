@@ -64,14 +64,11 @@ class Generation:
         *,
         batch: int,
         cache: PrefixCache,
-        stop: frozenset[int] | Callable[[int, int], bool],
+        stop: Callable[[int, int], bool],
         on_error: OnError,
         limited: LimitedWorker | None,
     ) -> None:
-        """Nothing runs before the first token is asked for.
-
-        `later` gives sequences that begin meanwhile, and None while there is none. For the rest see `generate`.
-        """
+        """Nothing runs before the first token is asked for; `later` gives more sequences, None while there is none."""
         self.log = scheduler.log
         self.workers = scheduler.worker_names
         self.errors: dict[int, GraphcutError] = {}
@@ -140,7 +137,7 @@ class Generation:
         self._cache.dropped &= used
 
     def _end(self, one: TokenSequence, token: int) -> FinishReason | None:
-        if self._stop(one.index, token) if callable(self._stop) else token in self._stop:
+        if self._stop(one.index, token):
             return "stop"
         if one.generated >= one.max_tokens:
             return "max_tokens"
@@ -185,8 +182,8 @@ class Generation:
         for one in self._later:
             if one is None:
                 return True
-            if self._is_possible(one):
-                self._begin([one])
+            self._open.add(one.index)
+            self._begin([one])
         return False
 
     def _begin(self, row: Sequence[TokenSequence]) -> None:
@@ -198,16 +195,12 @@ class Generation:
             self.check(one)
         except UsageError as error:
             self._fail(one.index, error)
-            return False
-        self._open.add(one.index)
-        return True
+        else:
+            self._open.add(one.index)
+        return one.index in self._open
 
     def check(self, sequence: TokenSequence) -> None:
-        """Check that a prompt can be decoded.
-
-        Raises:
-            UsageError: it is empty or too long, or has what is not a token.
-        """
+        """Raise UsageError for a prompt that is empty or too long, or has what is not a token."""
         name, prompt, capacity = f"prompt {sequence.index}", sequence.unfed, self._decoder.capacity
         if not prompt:
             raise UsageError(f"{name} is empty", hint="give at least one token id")
@@ -289,9 +282,9 @@ def generate(
         TokenSequence(index, tuple(int(token) for token in prompt), max_tokens, sampling, draws=index)
         for index, prompt in enumerate(prompts)
     ]
-    stop = stop if callable(stop) else frozenset(stop)
+    is_last = stop if callable(stop) else lambda _, token, ends=frozenset(stop): token in ends
     return begin(
-        cascade, sequences, iter(()), len(prompts), batch=batch, stop=stop, on_error=on_error, settings=settings
+        cascade, sequences, iter(()), len(prompts), batch=batch, stop=is_last, on_error=on_error, settings=settings
     )
 
 
@@ -302,7 +295,7 @@ def begin(  # noqa: PLR0913 - independent settings
     most: int,
     *,
     batch: int,
-    stop: frozenset[int] | Callable[[int, int], bool],
+    stop: Callable[[int, int], bool],
     on_error: OnError,
     settings: DecodingSettings,
 ) -> Generation:
