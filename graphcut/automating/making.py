@@ -145,12 +145,16 @@ class Automation:
         options = convert(name, given, target, self.calibration)
         if options is None:
             return before
-        model = load(target, states=given.states)
-        model = model.with_dims({dim: number for dim, number in given.dims.items() if dim in model.symbols})
+        try:
+            model = load(target, states=given.states)
+            model = model.with_dims({dim: number for dim, number in given.dims.items() if dim in model.symbols})
+            outputs = outputs_of(model, self.inputs, self._outputs)
+        except GraphcutError as error:
+            message = f"{name}: the model that {package} {number} made is not valid: {error}"
+            raise GraphcutError(message, hint="nothing was changed; try another --precision") from error
         if name in PRECISIONS and model.weight_bytes >= given.weight_bytes:
             message = f"{name} changes nothing: {package} finds no weight in {self.model.path.name} to convert"
             raise UsageError(message, hint="try another --precision")
-        outputs = outputs_of(model, self.inputs, self._outputs)
         step = Step(
             name=name,
             package=package,

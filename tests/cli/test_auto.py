@@ -290,6 +290,16 @@ def test_a_failing_step_names_the_package_and_leaves_files_as_they_were(run: Run
     assert not [path for path in tmp_path.iterdir() if "tmp" in path.name]
 
 
+def test_a_model_that_a_package_breaks_is_named_as_its_work(run: Run, tmp_path: Path) -> None:
+    """The converter to float16 writes an input that is an output twice."""
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [floats("x", 4)], [floats("y", 4), floats("x", 4)])
+    onnx.save(model, tmp_path / "odd.onnx")
+    result = run("auto", tmp_path / "odd.onnx", "--precision", "fp16", "--num-splits", 1, "-o", tmp_path / "parts")
+    assert result.code == 3
+    assert "error: fp16: the model that onnxruntime.transformers 1." in result.err
+    assert "made is not valid: node 'graph_output_cast1' writes 'x', which is already written" in result.err
+
+
 def test_a_missing_package_is_named_with_the_extra(
     run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
