@@ -68,6 +68,7 @@ class SessionOptions:
         bool, Option("--allow-fallback", help="Run a part on the CPU where its provider is missing or can't start.")
     ] = False
     optimize: Optimize = "all"
+    insecure: Annotated[bool, Option("--insecure", help="With --via ray: accept a cluster without a token.")] = False
 
     def session_config(self) -> SessionConfig:
         """How sessions are built."""
@@ -82,7 +83,11 @@ class SessionOptions:
                 )
             options[key] = value
         return SessionConfig(
-            optimize=self.optimize, provider=self.provider, options=options, allow_fallback=self.allow_fallback
+            optimize=self.optimize,
+            provider=self.provider,
+            options=options,
+            allow_fallback=self.allow_fallback,
+            insecure=self.insecure,
         )
 
 
@@ -154,8 +159,8 @@ def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
     return sizes
 
 
-def open_(path: Path, *, check_files: bool = True, may_lack_parts: bool = False) -> Cascade:
-    """The cascade at `path`, or of the parts that are there."""
+def open_(path: Path, *, check_files: bool = True, parts: Literal["all", "here", "anywhere"] = "all") -> Cascade:
+    """The cascade at `path`; or of those parts that are `here`; or with parts that may be on other machines."""
     from ..core.manifest import open_cascade, open_present
     from ..drawing.path_kinds import kind_of
 
@@ -165,4 +170,6 @@ def open_(path: Path, *, check_files: bool = True, may_lack_parts: bool = False)
     if kind_of(path) == "plan":
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
-    return open_present(path) if may_lack_parts else open_cascade(path, check_files=check_files)
+    if parts == "here":
+        return open_present(path)
+    return open_cascade(path, check_files=check_files, may_lack_parts=parts == "anywhere")

@@ -18,7 +18,7 @@ from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, Sessio
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
 from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
-from .output import complain, print_, say
+from .output import complain, print_, say, workers_notes
 from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def generate(
     for option, others, why in _CONFLICTS:
         if option in given and others.intersection(given):
             raise UsageError(f"{option} {why}", hint="leave out one of them")
-    states, cascade = parse_state_pairs(state or ()), open_(cascade_path)
+    states = parse_state_pairs(state or ())
+    cascade = open_(cascade_path, parts="anywhere" if via == "ray" else "all")
     given_prompts, fed = _prompts_and_inputs(cascade, prompt_ids or (), inputs or (), states, original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
     settings = generation.DecodingSettings(inputs=fed, states=states, dims=original.dims, via=via, workers=workers)
@@ -77,6 +78,7 @@ def generate(
     if text.chat and tokenizer is not None:
         with DecodingService(cascade, most=1, **settings) as service:
             say_before(service.generation.limited, exact=memory.exact)
+            service.generation.log.notify = workers_notes()
             converse(service, tokenizer, output_of, max_tokens=length.max_tokens, sampling=sampling)
         say_after(service.generation.limited, cascade.parts)
         return
@@ -91,6 +93,7 @@ def generate(
         on_error="skip" if len(prompts) > 1 else "raise",
         **settings,
     )
+    tokens.log.notify = workers_notes()
     say_before(tokens.limited, exact=memory.exact)
     _print(cascade, tokens, output, as_json=as_json)
 

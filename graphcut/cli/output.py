@@ -17,6 +17,7 @@ from ..core.text import escaped, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.progress import Progress, TaskID
 
 _WIDE: Final = 10_000
 """Columns for output that is not a terminal: nothing is shortened in a pipe or a file."""
@@ -28,6 +29,7 @@ class Settings:
 
     is_quiet: bool = False
     has_no_color: bool = False
+    bars: Progress | None = None  #: the progress bars that are on the terminal.
 
 
 settings: Final = Settings()
@@ -114,8 +116,8 @@ def say_next(command: str) -> None:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar over items, with items per second; only on a terminal."""
-    if settings.is_quiet or not sys.stderr.isatty() or total < 2:
+    """A progress bar over items, with items per second, and room for others; only on a terminal."""
+    if settings.is_quiet or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -126,11 +128,36 @@ def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
     def advance() -> None:
         nonlocal done
         done += 1
-        bar.update(task, advance=1, description=f"{what}, {done / (perf_counter() - began_s):,.1f} a second")
+        bars.update(task, advance=1, description=f"{what}, {done / (perf_counter() - began_s):,.1f} a second")
 
-    with Progress(*columns, console=console_(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield advance
+    with Progress(*columns, console=console_(stderr=True), transient=True) as bars:
+        task = bars.add_task(what, total=total, visible=total > 1)
+        settings.bars = bars
+        try:
+            yield advance
+        finally:
+            settings.bars = None
+
+
+def workers_notes() -> Callable[[str, float | None], None]:
+    """Says what happens to workers. What is sent has a bar among others on a terminal, else a line each quarter."""
+    tasks: dict[str, TaskID] = {}
+    quarters: dict[str, int] = {}
+
+    def say_note(text: str, share: float | None) -> None:
+        if share is None:
+            say(text)
+        elif settings.bars is not None:
+            if text not in tasks:
+                from rich.markup import escape as without_markup
+
+                tasks[text] = settings.bars.add_task(without_markup(f"% sending {printable(text)}"), total=100)
+            settings.bars.update(tasks[text], completed=int(100 * share), visible=share < 1)
+        elif quarters.get(text) != int(4 * share):
+            quarters[text] = int(4 * share)
+            say(f"sending {text}, {25 * quarters[text]} %")
+
+    return say_note
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from .common_options import (
 )
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of
 from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
-from .output import check_output, complain, counting, print_, say
+from .output import check_output, complain, counting, print_, say, workers_notes
 
 if TYPE_CHECKING:
     from ..running.stage import SessionConfig
@@ -38,6 +38,9 @@ _APPLIES_TO: Final = {
     **dict.fromkeys(("--workers", "--micro-batch", "--deadline", "--trace"), "--via"),
     **dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random"),
 }
+
+#: which parts may be on other machines.
+_PARTS: Final[Mapping[str | None, Literal["here", "anywhere"]]] = {None: "here", "ray": "anywhere"}
 
 _Answers = Iterator[dict[str, Any] | RunError]
 
@@ -99,7 +102,7 @@ def run(
     check_output(pipeline.trace, force=force, option="--trace")
     config = session.session_config()
     limit = memory.memory_bytes
-    cascade = open_(cascade_path, may_lack_parts=pipeline.via is None)
+    cascade = open_(cascade_path, parts=_PARTS.get(pipeline.via, "all"))
     if cascade.elsewhere:
         absent = ", ".join(dict.fromkeys(cascade.elsewhere.values()))
         if is_generated:
@@ -141,6 +144,7 @@ def _on_workers(
         deadline_s=options.deadline,
         outputs=outputs,
     ) as pipeline:
+        pipeline.log.notify = workers_notes()
         yield pipeline.map(feeds, on_error=feeds.on_error)
     log, workers = pipeline.log, pipeline.workers
     print_(lambda console: draw_run_log(log, parts, workers, console, are_pieces=pipeline.is_divided), stderr=True)

@@ -160,6 +160,15 @@ def replace_files(
         rename(new / name, folder / name)
 
 
+def cache_folder() -> Path:
+    """The folder for what can be made again.
+
+    `$XDG_CACHE_HOME/graphcut`; by default `~/.cache/graphcut`, on macOS `~/Library/Caches/graphcut`.
+    """
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or default) / "graphcut"
+
+
 def _clear(scratch: Path) -> None:
     """Delete the scratch folder, but first undo a `replace_files` that was not completed."""
     if (scratch / "moves").exists():

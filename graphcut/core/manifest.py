@@ -56,6 +56,11 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     sha256: str  #: digest of the file's bytes, which can be checked without ONNX.
     data: dict[str, DataFile]  #: the files with its weights, by their paths relative to the manifest.
 
+    @property
+    def place(self) -> str:
+        """Its file, and the device that it was planned for."""
+        return f"{self.file} ({self.device})" if self.device else self.file
+
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How ONNX Runtime runs parts on a device."""
@@ -145,7 +150,7 @@ class Cascade(Product):
 
     path: Path  #: the manifest file.
     manifest: Manifest  #: its content.
-    #: if only some parts are here (`open_present`): the parts that write tensors elsewhere, by tensor.
+    #: if only some parts are here (`open_present`): by tensor, the parts that write it elsewhere, with their devices.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -209,11 +214,12 @@ def save_manifest(manifest: Manifest, path: Path) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
 
 
-def open_cascade(source: CascadeLike, *, check_files: bool = True) -> Cascade:
+def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_parts: bool = False) -> Cascade:
     """The cascade in a folder, or that of a manifest file; a `Cascade` is returned as it is.
 
     Checks that the manifest is consistent and, with `check_files`, that each file it names exists and has the size it
-    had. The content of the files is checked when parts are loaded, and by `verify`.
+    had; parts whose file is missing are none if it `may_lack_parts`. The content of the files is checked when parts are
+    loaded, and by `verify`.
 
     Raises:
         CascadeError: there is no cascade, or its files are missing or changed.
@@ -234,7 +240,8 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True) -> Cascade:
     cascade = Cascade(manifest_path, read_manifest(manifest_path))
     if check_files:
         for part in cascade.parts:
-            for problem in wrong_sizes(cascade, part):
+            is_absent = may_lack_parts and is_inside(cascade.root, part.file) and not cascade.file(part).exists()
+            for problem in () if is_absent else wrong_sizes(cascade, part):
                 raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
     try:
         wire(cascade.parts, reads=cascade.manifest.reads, writes=cascade.manifest.writes, kind="part")
@@ -262,7 +269,7 @@ def open_present(source: CascadeLike) -> Cascade:
     for part in here:
         for problem in wrong_sizes(whole, part):
             raise CascadeError(problem, hint="fetch it again")
-    elsewhere = {name: part.file for part in absent for name in part.writes}
+    elsewhere = {name: part.place for part in absent for name in part.writes}
     return Cascade(whole.path, _of_parts(whole.manifest, here, absent), elsewhere)
 
 
@@ -361,7 +368,7 @@ def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
         if not is_inside(cascade.root, name):
             yield f"{cascade.path} names {name!r}, which is outside its folder"
         elif not file.is_file():
-            yield f"{file} is missing"
+            yield f"{cascade.root / part.place if name == part.file else file} is missing"
         elif expected is not None and file.stat().st_size != expected:
             yield f"{file} has {file.stat().st_size:,} bytes, but had {expected:,} when the model was split"
 

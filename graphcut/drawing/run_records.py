@@ -35,7 +35,7 @@ class PartRunRecord(msgspec.Struct, frozen=True):
 
 
 class DeathRecord(msgspec.Struct, frozen=True):
-    """A worker that ended and was replaced."""
+    """A worker that ended."""
 
     worker: str  #: its name.
     why: str  #: why it ended.
@@ -50,7 +50,7 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="sch
     tokens_per_s: float | None  #: rate after the first token; null if there is only one.
     reused_tokens: int  #: tokens of prompts whose states were kept, and not computed again.
     parts: tuple[PartRunRecord, ...]  #: one for each part.
-    deaths: tuple[DeathRecord, ...]  #: workers that ended and were replaced.
+    deaths: tuple[DeathRecord, ...]  #: workers that ended.
 
 
 def generation_record(

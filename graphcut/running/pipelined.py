@@ -58,7 +58,7 @@ class Pipeline:
             )
         if isinstance(micro_batch, int) and micro_batch < 1:
             raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")
-        cascade = open_cascade(cascade)
+        cascade = open_cascade(cascade, may_lack_parts=via == "ray")
         pool = assign_parts(cascade, workers, overlap)
         parts = scheduled_parts(cascade, {})
         executor = make_executor(cascade, via, share_threads(config or SessionConfig(), len(pool), via), {}, pool)

@@ -1,6 +1,6 @@
 """The log of a run: how long parts ran and waited, and which workers ended."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,9 @@ class RunLog(Product):
     deaths: list[tuple[int, str, float]] = field(default_factory=list)
     #: the new bounds and the time of each rebalancing.
     rebalances: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
+    #: called when something happens to a worker, with a sentence; while a part is sent, with what goes where, and the
+    #: share that arrived.
+    notify: Callable[[str, float | None], None] = field(default=lambda _text, _share: None)
     _runnable_s: dict[tuple[int, int], float] = field(default_factory=dict)
     _loaded_s: dict[int, float] = field(default_factory=dict)
     _started_s: dict[int, float] = field(default_factory=dict)

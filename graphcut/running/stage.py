@@ -57,6 +57,7 @@ class SessionConfig:
     options: Mapping[str, str] = field(default_factory=dict)  #: options of this provider.
     allow_fallback: bool = False  #: where the provider is missing or can't be started, the CPU runs the part.
     is_checked: bool = True  #: before loading a part, check that its file is the one written at the split.
+    insecure: bool = False  #: run on a Ray cluster that asks for no token.
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:

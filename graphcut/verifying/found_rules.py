@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -21,6 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..analysis.axes.factors import Factor, FoundRule
 from ..analysis.axes.rules import RULES
+from ..core.atomic_files import cache_folder
 from ..core.errors import GraphcutError
 from ..core.units import size
 from ..core.wiring import BITS, Tensor
@@ -105,12 +105,6 @@ def _run(alone: ModelProto) -> _Record:
         return runs.factors(accepted.feeds), ""
     except GraphcutError as error:
         return (), str(error)
-
-
-def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/graphcut`; by default `~/.cache/graphcut`, on macOS `~/Library/Caches/graphcut`."""
-    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return Path(os.environ.get("XDG_CACHE_HOME") or default) / "graphcut"
 
 
 def _keep(file: Path, record: _Record) -> None:

@@ -43,7 +43,7 @@ def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: p
 
 def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
     usages = [run(name, "--help").out.splitlines()[0] for name in COMMANDS]
-    arguments = ["NAME", "MODEL", "MODEL", "MODEL", "DIR", "THING [THING]", "[MODEL]", "URL", *["DIR"] * 3, "PLAN"]
+    arguments = ["NAME", "MODEL", "MODEL", "MODEL", "DIR", "THING [THING]", "[MODEL]", "URL", *["DIR"] * 5, "PLAN"]
     arguments += ["MODEL", "MODEL", "DIR|MODELS", "MODEL", "DIR", "[MODEL]", "measure"]
     assert usages == [
         f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
@@ -98,7 +98,7 @@ def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "completions"),
     [
-        ("graphcut d", ["demo"]),
+        ("graphcut d", ["demo", "devices"]),
         ("graphcut demo ", list(DEMOS)),
         ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json"]),
         ("graphcut plan x --profile ", ["prefill", "decode"]),
@@ -132,7 +132,10 @@ def strings_in(path: Path) -> Iterator[str]:
     )
 
 
-FLAGS_OF_OTHERS = {"ray_cluster": RAY_FLAGS, "ray_measuring": RAY_FLAGS, "olive": {"--config", "--package-config"}}
+FLAGS_OF_OTHERS = {
+    **dict.fromkeys(("ray_cluster", "ray_measuring", "devices"), RAY_FLAGS),
+    "olive": {"--config", "--package-config"},
+}
 """Options of other commands that a file of the package names."""
 
 

@@ -1,57 +1,71 @@
-"""Part files on another machine: used if they are the same there, otherwise sent and checked."""
+"""Part files on another machine: used if they are the same there, otherwise sent, checked and kept for later runs."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import graphcut
-from graphcut import Cascade, RunError, demos
+from graphcut import Cascade, Into, RunError, demos
+from graphcut.core.atomic_files import cache_folder
+from graphcut.core.digests import DataFile, Digest
 from graphcut.running.executors import file_transfer
-from graphcut.running.executors.file_transfer import (
-    FileStamp,
-    PartStore,
-    chunks,
-    stamps_of,
-    with_digests,
-)
+from graphcut.running.executors.file_transfer import PartStore, files_of, read_pieces, times_of
 
 FILES = ("part-1.onnx", "part-1.onnx.data")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return cache_folder() / "parts"
 
 
 @pytest.fixture
 def cascade(tmp_path: Path) -> Cascade:
     demos.write("llm", tmp_path / "llm.onnx", layers=2)
-    model = graphcut.load(tmp_path / "llm.onnx")
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(2)), tmp_path / "here")
+    return graphcut.split(tmp_path / "llm.onnx", Into(2), tmp_path / "here")
 
 
-def sent(cascade: Cascade, store: PartStore, stamps: Mapping[str, FileStamp], names: list[str]) -> None:
-    for name in names:
-        for offset, chunk in chunks(cascade.root / name):
-            store.write_chunk(name, offset, chunk)
-        store.finish(name, stamps[name])
+@pytest.fixture
+def shared(tmp_path: Path) -> Cascade:
+    """Parts that read the data file of their model, which has no digest."""
+    demos.write("llm", tmp_path / "whole.onnx", layers=2)
+    return graphcut.split(tmp_path / "whole.onnx", Into(2), weights="share")
 
 
-def test_files_at_the_path_of_the_cascade_are_used(cascade: Cascade, tmp_path: Path) -> None:
-    store = PartStore(cascade.root, tmp_path / "sent")
-    assert store.missing_files(1, stamps_of(cascade, cascade.parts[1])) == []
-    assert store.part_folders[1] == cascade.root
-    assert not (tmp_path / "sent").exists()
+def store_of(cascade: Cascade, root: Path) -> PartStore:
+    return PartStore(root, cascade.parts)
+
+
+def send(cascade: Cascade, store: PartStore, index: int = 1, most: int | None = None) -> int:
+    """Send a part, or `most` pieces of it; the bytes that were sent."""
+    files = files_of(cascade, cascade.parts[index])
+    sent = 0
+    for number, (piece, raw) in enumerate(read_pieces(cascade.root, store.missing(index, files))):
+        if number == most:
+            return sent
+        store.write(index, piece, raw)
+        sent += len(raw)
+    store.check(index, files)
+    return sent
+
+
+def test_files_at_the_path_of_the_cascade_are_used(cascade: Cascade, cache: Path) -> None:
+    store = store_of(cascade, cascade.root)
+    assert store.has(1, {})
+    assert store.part_folders == {1: cascade.root}
+    assert not cache.exists()
 
 
 def test_a_copy_with_other_times_is_identified_by_its_digest(cascade: Cascade, tmp_path: Path) -> None:
     there = tmp_path / "there"
     shutil.copytree(cascade.root, there, copy_function=shutil.copy)
     os.utime(there / FILES[1], ns=(1, 1))
-    store, stamps = PartStore(there, tmp_path / "sent"), stamps_of(cascade, cascade.parts[1])
-    assert store.missing_files(1, stamps) == [*FILES]  # their times differ
-    assert store.missing_files(1, with_digests(cascade, cascade.parts[1], stamps)) == []
-    assert store.part_folders[1] == there
+    assert store_of(cascade, there).has(1, times_of(cascade, cascade.parts[1]))
 
 
 def test_weights_of_equal_name_and_size_but_other_bytes_are_not_used(cascade: Cascade, tmp_path: Path) -> None:
@@ -60,77 +74,106 @@ def test_weights_of_equal_name_and_size_but_other_bytes_are_not_used(cascade: Ca
     other = bytearray((there / FILES[1]).read_bytes())
     other[len(other) // 2] ^= 1
     (there / FILES[1]).write_bytes(other)
-    store, stamps = PartStore(there, tmp_path / "sent"), stamps_of(cascade, cascade.parts[1])
-    seals = with_digests(cascade, cascade.parts[1], stamps)
-    assert store.missing_files(1, seals) == [*FILES]
-    sent(cascade, store, seals, [*FILES])
-    assert store.missing_files(1, seals) == []
-    assert store.part_folders[1] == tmp_path / "sent"
+    store = store_of(cascade, there)
+    assert not store.has(1, {})
+    send(cascade, store)
     for name in FILES:
-        assert (tmp_path / "sent" / name).read_bytes() == (cascade.root / name).read_bytes()
+        assert (store.part_folders[1] / name).read_bytes() == (cascade.root / name).read_bytes()
 
 
-def test_files_are_sent_once(cascade: Cascade, tmp_path: Path) -> None:
-    folder, stamps = tmp_path / "sent", stamps_of(cascade, cascade.parts[1])
-    seals = with_digests(cascade, cascade.parts[1], stamps)
-    sent(cascade, PartStore(tmp_path / "missing", folder), seals, [*FILES])
-    assert PartStore(tmp_path / "missing", folder).missing_files(1, stamps) == []
-    (folder / FILES[0]).unlink()
-    assert PartStore(tmp_path / "missing", folder).missing_files(1, stamps) == [FILES[0]]
+def test_weights_without_a_digest_are_those_of_equal_time_or_bytes(shared: Cascade, tmp_path: Path) -> None:
+    there, times = tmp_path / "there", times_of(shared, shared.parts[1])
+    shutil.copytree(shared.root, there)
+    assert store_of(shared, there).has(1, times)
+    (data,) = shared.parts[1].data
+    (there / data).write_bytes(bytes((there / data).stat().st_size))
+    store = store_of(shared, there)
+    assert not store.has(1, times)
+    assert send(shared, store) == sum(data.bytes for data in files_of(shared, shared.parts[1]).values())
+    assert send(shared, store_of(shared, there)) == 0
 
 
-def test_chunks_may_arrive_in_any_order(cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_transfer, "CHUNK_BYTES", 1000)
-    seals = with_digests(cascade, cascade.parts[1], stamps_of(cascade, cascade.parts[1]))
-    store, name = PartStore(tmp_path / "missing", tmp_path / "sent"), FILES[1]
-    parts = list(chunks(cascade.root / name))
-    assert len(parts) == -(-(cascade.root / name).stat().st_size // 1000) > 2
-    for offset, chunk in reversed(parts):
-        store.write_chunk(name, offset, chunk)
-    store.finish(name, seals[name])
-    assert (tmp_path / "sent" / name).read_bytes() == (cascade.root / name).read_bytes()
+def test_what_was_sent_is_kept_for_the_next_run(cascade: Cascade, tmp_path: Path, cache: Path) -> None:
+    assert send(cascade, store_of(cascade, tmp_path)) == sum((cascade.root / name).stat().st_size for name in FILES)
+    again = store_of(cascade, tmp_path)
+    assert again.has(1, {})
+    assert [again.part_folders[1]] == [*cache.iterdir()]
 
 
-def test_an_empty_file_arrives(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    store = PartStore(tmp_path / "missing", tmp_path / "sent")
-    nothing = (
-        "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes, FIPS 180-4
-    )
-    assert list(chunks(tmp_path / "empty")) == []
-    store.finish("empty", FileStamp(0, 7, nothing))
-    assert (tmp_path / "sent" / "empty").read_bytes() == b""
+def test_a_part_is_found_in_another_cascade_that_has_it(cascade: Cascade, tmp_path: Path) -> None:
+    send(cascade, store_of(cascade, tmp_path))
+    again = graphcut.split(cascade.source, Into(2), tmp_path / "again")
+    assert store_of(again, tmp_path).has(1, {})
+    assert not store_of(again, tmp_path).has(0, {})
+
+
+def test_an_interrupted_transfer_goes_on(cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_transfer, "PIECE_BYTES", 1000)
+    for module in ("digests", "manifest"):
+        monkeypatch.setattr(f"graphcut.core.{module}.BLOCK_BYTES", 4000)
+    small = graphcut.split(cascade.source, Into(2), tmp_path / "small")
+    whole = sum(data.bytes for data in files_of(small, small.parts[1]).values())
+    file = (small.root / FILES[0]).stat().st_size
+    assert send(small, store_of(small, tmp_path), most=-(-file // 1000) + 8) == file + 8000
+    assert not store_of(small, tmp_path).has(1, {})
+    assert send(small, store_of(small, tmp_path)) == whole - file - 8000
+
+
+def test_an_empty_file_arrives(cascade: Cascade, tmp_path: Path) -> None:
+    part = cascade.parts[1]
+    nothing = DataFile(bytes=0, digest=Digest(ranges=(), blocks=()))
+    store = store_of(cascade, tmp_path)
+    assert [piece for piece in store.missing(1, dict.fromkeys(FILES, nothing)) if piece.bytes] == []
+    store.check(1, dict.fromkeys(FILES, nothing))
+    assert (store.part_folders[1] / part.file).read_bytes() == b""
 
 
 def test_a_file_that_changed_while_it_was_sent_is_refused(cascade: Cascade, tmp_path: Path) -> None:
-    seals = with_digests(cascade, cascade.parts[1], stamps_of(cascade, cascade.parts[1]))
-    store, name = PartStore(tmp_path / "missing", tmp_path / "sent"), FILES[1]
-    store.write_chunk(name, 0, b"x" * seals[name].size_bytes)
-    with pytest.raises(RunError, match=f"{name} changed while it was sent"):
-        store.finish(name, seals[name])
-    assert [*(tmp_path / "sent").iterdir()] == []
+    store, files = store_of(cascade, tmp_path), files_of(cascade, cascade.parts[1])
+    for piece in store.missing(1, files):
+        store.write(1, piece, b"x" * piece.bytes)
+    with pytest.raises(RunError, match=f"{FILES[0]} changed while it was sent"):
+        store.check(1, files)
+    assert not store_of(cascade, tmp_path).has(1, {})
 
 
-def test_an_error_names_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
-    (tmp_path / "sent").touch()  # a file where a folder should be made: nothing can be written there
-    with pytest.raises(RunError, match=r"part-1\.onnx can't be sent to .*sent: File exists") as caught:
-        PartStore(tmp_path, tmp_path / "sent").write_chunk("part-1.onnx", 0, b"x")
-    assert "TMPDIR" in caught.value.hint
+def test_the_parts_not_used_for_the_longest_time_make_room(
+    cascade: Cascade, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, time_s in {"old": 1, "newer": 2}.items():
+        (cache / name).mkdir(parents=True)
+        (cache / name / "data").write_bytes(b"x" * 100_000)
+        os.utime(cache / name, (time_s, time_s))
+    own_bytes = sum((cascade.root / name).stat().st_size for name in FILES)
+    monkeypatch.setenv("GRAPHCUT_CACHE_SIZE", f"{own_bytes + 150_000}")
+    store = store_of(cascade, tmp_path)
+    send(cascade, store)
+    assert {*cache.iterdir()} == {cache / "newer", store.part_folders[1]}
+    monkeypatch.setenv("GRAPHCUT_CACHE_SIZE", "0")
+    other = store_of(cascade, tmp_path)
+    send(cascade, other, 0)
+    assert {*cache.iterdir()} == {store.part_folders[1], other.part_folders[0]}  # these are used now
+
+
+def test_an_error_names_a_folder_that_can_not_be_written(cascade: Cascade, tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()  # a file where a folder should be made: nothing can be written there
+    with pytest.raises(RunError, match=r"parts can't be received in .*parts: ") as caught:
+        store_of(cascade, tmp_path).missing(1, files_of(cascade, cascade.parts[1]))
+    assert "XDG_CACHE_HOME" in caught.value.hint
 
 
 def test_a_part_that_was_changed_after_the_split_is_never_sent(cascade: Cascade) -> None:
     file = cascade.root / FILES[0]
-    stamps = stamps_of(cascade, cascade.parts[1])
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(RunError, match="was changed after the model was cut"):
-        with_digests(cascade, cascade.parts[1], stamps)
+        files_of(cascade, cascade.parts[1])
 
 
 def test_errors_name_missing_and_truncated_files(cascade: Cascade) -> None:
     with (cascade.root / FILES[1]).open("r+b") as stream:
         stream.truncate(1024)
-    with pytest.raises(RunError, match=r"part-1\.onnx\.data has 1 KiB, but had 244 KiB"):
-        stamps_of(cascade, cascade.parts[1])
+    with pytest.raises(RunError, match=r"part-1\.onnx\.data was changed after the model was cut"):
+        files_of(cascade, cascade.parts[1])
     (cascade.root / FILES[0]).unlink()
     with pytest.raises(RunError, match=r"part-1\.onnx can't be read: No such file"):
-        stamps_of(cascade, cascade.parts[1])
+        files_of(cascade, cascade.parts[1])

@@ -11,7 +11,7 @@ import pytest
 
 from graphcut import RunError
 from graphcut.running.executors import locked_folders
-from graphcut.running.executors.locked_folders import RECEIVED_PREFIX, ShmFolders, lock_folder
+from graphcut.running.executors.locked_folders import ShmFolders, lock_folder, remove_unused
 
 LONG_AGO = (1.0, 1.0)
 KILLED = """
@@ -74,11 +74,13 @@ def test_the_folders_of_a_killed_program_are_removed(parent: Path) -> None:
     folders.close()
 
 
-def test_abandoned_folders_of_received_files_are_removed(parent: Path) -> None:
-    used, abandoned = parent / f"{RECEIVED_PREFIX}1f-2e", parent / f"{RECEIVED_PREFIX}3d-4c"
+def test_a_folder_is_removed_unless_a_process_uses_it(parent: Path) -> None:
+    used, unused = parent / "used", parent / "unused"
     make_old(used)
-    make_old(abandoned)
+    make_old(unused)
     lock = lock_folder(used)
+    remove_unused(used)
+    remove_unused(unused)
     assert [*parent.iterdir()] == [used]
     os.close(lock)
 

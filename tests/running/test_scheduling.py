@@ -67,6 +67,7 @@ class Script:
         self.held: list[tuple[int, tuple[int, ...]]] = []
         self.starts: Counter[int] = Counter()
         self.hangs: set[tuple[int, int]] = set()
+        self.excused: set[int] = set()
         self.poison: set[tuple[int, int]] = set()
         self.wrong: set[tuple[int, int]] = set()
         self.unloadable: set[int] = set()
@@ -85,6 +86,9 @@ class Script:
             return self.dead(worker, "it was killed") if self.workers[worker].is_alive else None
 
         self.at(time, moment)
+
+    def is_excused(self, worker: int) -> bool:
+        return worker in self.excused
 
     def stop_at(self, time: float, seconds: float) -> None:
         """Stop the whole machine: what was to happen happens so much later."""
@@ -611,6 +615,31 @@ def test_a_worker_is_hung_after_ten_times_the_expected_time() -> None:
     assert found.answers == by_hand(script.units, ["t1"], feeds(4))
     assert [(time, step.request) for time, _, step in script.ran] == [(1, 0), (2, 1), (3, 2), (14, 2), (15, 3)]
     assert found.scheduler.log.deaths == [(0, "it hung", 13)]
+
+
+def test_a_worker_whose_link_is_down_is_not_hung() -> None:
+    """Its third step does not end. It would be killed at 13 s, but is excused until 20 s."""
+    script = Script(row(1), 1)
+    script.hangs, script.excused = {(2, 0)}, {0}
+    script.at(20.0, script.excused.clear)
+    script.at(20.5, script.hangs.clear)
+    found = play(script, workers_with([0]), feeds(4), ["t1"])
+    assert found.answers == by_hand(script.units, ["t1"], feeds(4))
+    assert [(why, 20 <= time <= 22) for _, why, time in found.scheduler.log.deaths] == [("it hung", True)]
+
+
+def test_what_happens_to_workers_is_said_when_it_happens() -> None:
+    script, log, notes = Script(row(2), 2), RunLog(2, 2), list[str]()
+    log.notify = lambda text, _: notes.append(text)
+    script.kill_at(3.5, 0)
+    script.kill_at(8.5, 0, for_good=True)
+    found = play(script, workers_with([0], [1]), feeds(12), ["t2"], log=log)
+    assert found.answers == by_hand(script.units, ["t2"], feeds(12))
+    assert notes == [
+        "worker 0 ended: it was killed; it is started again",
+        "worker 0 runs again",
+        "worker 0 is lost: it was killed; worker 1 takes over p0",
+    ]
 
 
 def test_a_hung_worker_is_killed_while_others_are_busy() -> None:

@@ -64,7 +64,7 @@ def draw_run_log(
         screen.text(placement_text(parts[index], nodes), "yellow") for index, nodes in sorted(log.placements.items())
     )
     for worker, why, _ in log.deaths:
-        lines.append(screen.text(f"{workers[worker]} ended ({why}) and was replaced", "yellow"))
+        lines.append(screen.text(f"{workers[worker]} ended ({why})", "yellow"))
     if log.rebalances:
         lines.append(screen.text(f"rebalanced {count(len(log.rebalances), 'time')}: parts moved between workers"))
     return picture(lines)

@@ -300,7 +300,7 @@ def begin(  # noqa: PLR0913 - independent settings
     settings: DecodingSettings,
 ) -> Generation:
     """A generation of `sequences`, and of those that come `later`; at most so many at the same time. See `generate`."""
-    cascade = open_cascade(cascade)
+    cascade = open_cascade(cascade, may_lack_parts=settings.get("via") == "ray")
     via, workers, memory_bytes = settings.get("via", "threads"), settings.get("workers"), settings.get("memory_bytes")
     decoder = decoder_of(
         cascade,

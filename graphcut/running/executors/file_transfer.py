@@ -1,153 +1,164 @@
-"""Getting part files to another machine: files that are the same there are used, all others are sent once.
+"""Getting part files to another machine: files that are the same there are used, all others are sent once and kept.
 
-Transport is up to the caller: the driver reads and sends chunks, and the other machine's `PartStore` writes them.
+Transport is up to the caller: the driver reads and sends pieces, and the other machine's `PartStore` writes them.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...core.digests import file_digest
+import msgspec
+
+from ...core.atomic_files import cache_folder
+from ...core.digests import DataFile, digest_of, ranges_of_blocks, read_digest, unchanged_version, wrong_blocks
 from ...core.errors import RunError
 from ...core.manifest import Cascade, Part
-from ...core.units import size
+from ...core.units import parse_bytes
 from ..stage import check_unchanged
-from .locked_folders import lock_folder
+from .locked_folders import lock_folder, remove_unused
 
-CHUNK_BYTES: Final = 16 << 20
-
-
-class FileStamp(NamedTuple):
-    """What identifies the content of a file."""
-
-    size_bytes: int  #: its length.
-    #: the time of its last change. Files of equal name, length and time count as equal, as in rsync: a shared disk has
-    #: the same file, and `cp -p` and `rsync -a` keep times.
-    changed_ns: int
-    sha256: str = ""  #: the digest of its bytes, which decides where times differ; empty until `with_digests`.
+#: Ray asks again for what has not arrived after ten seconds, and then it comes twice. Two pieces arrive in time at
+#: 2 Mbit/s.
+PIECE_BYTES: Final = 1 << 20
 
 
-def stamps_of(cascade: Cascade, part: Part) -> dict[str, FileStamp]:
-    """The stamps of a part's files (its ONNX file and its weights) without digests, by path relative to the manifest.
+class Piece(NamedTuple):
+    """A range of a file that is sent in one message."""
 
-    Raises:
-        RunError: a file is missing, or has another length than the manifest says.
-    """
-    sizes = {part.file: None, **{name: part.data[name].bytes for name in sorted(part.data)}}
-    return {name: _stamp(cascade.root / name, expected) for name, expected in sizes.items()}
+    name: str
+    offset: int
+    bytes: int
 
 
-def with_digests(cascade: Cascade, part: Part, stamps: Mapping[str, FileStamp]) -> dict[str, FileStamp]:
-    """`stamps` with digests, which reads all files once.
+def files_of(cascade: Cascade, part: Part) -> dict[str, DataFile]:
+    """The files of a part, by name, all with digests; files without one in the manifest are read.
 
     Raises:
-        RunError: a file was changed after the model was cut.
+        RunError: a file is missing, or was changed after the model was cut.
     """
-    check_unchanged(cascade, part)
-    return {name: stamp._replace(sha256=file_digest(cascade.root / name)) for name, stamp in stamps.items()}
+    sizes = {file.relative_to(cascade.root).as_posix(): v.bytes for file, v in check_unchanged(cascade, part).items()}
+    known = {name: data for name, data in part.data.items() if data.digest is not None}
+    return {
+        name: known.get(name) or DataFile(bytes=size, digest=read_digest(cascade.root / name, ((0, size),)))
+        for name, size in sizes.items()
+    }
 
 
-def chunks(file: Path) -> Iterator[tuple[int, bytes]]:
-    """The bytes of a file in chunks, each with its offset."""
-    with file.open("rb") as stream:
-        offset = 0
-        while chunk := stream.read(CHUNK_BYTES):
-            yield offset, chunk
-            offset += len(chunk)
+def times_of(cascade: Cascade, part: Part) -> dict[str, int]:
+    """The times of the last change, in ns, of a part's data files that have no digest, as far as they are here.
+
+    Files of equal name, size and time count as equal, as in rsync.
+    """
+    files = {name: cascade.root / name for name, data in part.data.items() if data.digest is None}
+    return {name: file.stat().st_mtime_ns for name, file in files.items() if file.exists()}
+
+
+def read_pieces(root: Path, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, bytes]]:
+    """The bytes of `pieces`, in pieces of at most `PIECE_BYTES`."""
+    for name, start, length in pieces:
+        with (root / name).open("rb") as file:
+            for offset in range(start, start + length, PIECE_BYTES):
+                piece = Piece(name, offset, min(PIECE_BYTES, start + length - offset))
+                yield piece, os.pread(file.fileno(), piece.bytes, offset)
 
 
 class PartStore:
     """The files of a cascade on one machine: those at the cascade's own path `root`, and those that were sent.
 
+    What was sent stays for later runs, in one folder for each part, which is named by the digest of its files. Before
+    a part comes, those that were not used for the longest time go, until all have at most GRAPHCUT_CACHE_SIZE.
+
     Attributes:
-        folder: the folder for received files, made with the first one.
         part_folders: for each part whose files are complete, the folder that has all of them.
     """
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        self.folder = folder
-        self._root = root
+    def __init__(self, root: Path, parts: Sequence[Part]) -> None:
         self.part_folders: dict[int, Path] = {}
-        self._lock: int | None = None
+        self._root = root
+        self._parts = parts
+        self._cache = cache_folder() / "parts"
+        self._locks: dict[Path, int] = {}
 
-    def missing_files(self, part: int, stamps: Mapping[str, FileStamp]) -> list[str]:
-        """The files that must be sent before the part with this index can be loaded.
-
-        All files of a part must be in one folder: the cascade's own folder is used if all of them are the same there.
-        """
-        for folder in (self._root, self.folder):
-            if all(_is_same(folder / name, stamp) for name, stamp in stamps.items()):
-                self.part_folders[part] = folder
-                if folder == self.folder:
-                    self._make_folder()
-                return []
-        return [name for name, stamp in stamps.items() if not _is_same(self.folder / name, stamp)]
-
-    def write_chunk(self, name: str, offset: int, chunk: bytes) -> None:
-        """Write a chunk of a file.
-
-        Raises:
-            RunError: there is no room, or the file can't be written.
-        """
-        try:
-            self._make_folder()
-            file = self._unfinished(name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
-                stream.seek(offset)
-                stream.write(chunk)
-        except OSError as error:
-            raise RunError(
-                f"{name} can't be sent to {self.folder}: {error.strerror}",
-                hint="make room there (TMPDIR of the Ray node sets the place), or put the cascade on a shared path",
-            ) from None
-
-    def finish(self, name: str, stamp: FileStamp) -> None:
-        """Complete a file after its last chunk.
-
-        Raises:
-            RunError: its content differs from `stamp`.
-        """
-        self._make_folder()
-        file = self._unfinished(name)
-        if not file.exists():  # an empty file has no chunks
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-        if file.stat().st_size != stamp.size_bytes or file_digest(file) != stamp.sha256:
-            file.unlink()
-            raise RunError(f"{name} changed while it was sent", hint="don't change a cascade while it runs")
-        os.utime(file, ns=(stamp.changed_ns, stamp.changed_ns))
-        os.replace(file, self.folder / name)
-
-    def _unfinished(self, name: str) -> Path:
-        return self.folder / f"{name}.unfinished"
-
-    def _make_folder(self) -> None:
-        """Make the folder if it does not exist, and lock it."""
-        if self._lock is None:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = lock_folder(self.folder)
-
-
-def _stamp(file: Path, expected_bytes: int | None) -> FileStamp:
-    try:
-        status = file.stat()
-    except OSError as error:
-        raise RunError(f"{file} can't be read: {error.strerror}", hint="copy the whole cascade again") from None
-    if expected_bytes is not None and status.st_size != expected_bytes:
-        raise RunError(
-            f"{file} has {size(status.st_size)}, but had {size(expected_bytes)} when the model was cut",
-            hint="copy it again, or split the model again",
-        )
-    return FileStamp(status.st_size, status.st_mtime_ns)
-
-
-def _is_same(file: Path, stamp: FileStamp) -> bool:
-    try:
-        status = file.stat()
-        if status.st_size != stamp.size_bytes:
-            return False
-        return status.st_mtime_ns == stamp.changed_ns or (stamp.sha256 != "" and file_digest(file) == stamp.sha256)
-    except OSError:
+    def has(self, index: int, times: Mapping[str, int]) -> bool:
+        """Whether this machine has the files of a part, see `times_of`: then it can be loaded."""
+        part = self._parts[index]
+        contents: dict[str, str | DataFile] = {part.file: part.sha256, **part.data}
+        for folder in (self._root, self._folder(part, part.data)):
+            if all(_is_same(folder / name, content, times.get(name)) for name, content in contents.items()):
+                self._use(index, folder)
+                return True
         return False
+
+    def missing(self, index: int, files: Mapping[str, DataFile]) -> list[Piece]:
+        """What must be sent of `files_of` a part: an earlier attempt may have sent some of it.
+
+        Raises:
+            RunError: there is no room, or no file can be written.
+        """
+        folder, found = self._folder(self._parts[index], files), list[Piece]()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._use(index, folder)
+            self._make_room(folder, sum(data.bytes for data in files.values()))
+            for name, data in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("ab") as file:
+                    file.truncate(data.bytes)
+                if data.digest is not None:
+                    blocks = ranges_of_blocks(data.digest.ranges)
+                    wrong = wrong_blocks(folder / name, data.digest)
+                    found += [Piece(name, *part) for block in wrong for part in blocks[block]]
+        except OSError as error:
+            raise self._no_room(error) from None
+        return found
+
+    def write(self, index: int, piece: Piece, raw: bytes) -> None:
+        """Write a piece. Raises as `missing`."""
+        try:
+            with (self.part_folders[index] / piece.name).open("r+b") as file:
+                file.seek(piece.offset)
+                file.write(raw)
+        except OSError as error:
+            raise self._no_room(error) from None
+
+    def check(self, index: int, files: Mapping[str, DataFile]) -> None:
+        """Check a part after its last piece.
+
+        Raises:
+            RunError: a file differs from what `files` says.
+        """
+        for name, data in files.items():
+            if not _is_same(self.part_folders[index] / name, data):
+                hint = "don't change a cascade while it runs"
+                raise RunError(f"{name} changed while it was sent", hint=hint)
+
+    def _folder(self, part: Part, files: Mapping[str, DataFile]) -> Path:
+        data = {name: files[name] for name in part.data}
+        return self._cache / digest_of(msgspec.json.encode((part.file, part.sha256, data)))[7:39]
+
+    def _use(self, index: int, folder: Path) -> None:
+        self.part_folders[index] = folder
+        if folder != self._root and folder not in self._locks:
+            self._locks[folder] = lock_folder(folder)
+            os.utime(folder)
+
+    def _make_room(self, own: Path, own_bytes: int) -> None:
+        room = parse_bytes(os.environ.get("GRAPHCUT_CACHE_SIZE", "10GB")) - own_bytes
+        others = [(folder.stat().st_mtime_ns, folder) for folder in self._cache.iterdir() if folder != own]
+        for _, folder in sorted(others, reverse=True):
+            room -= sum(file.stat().st_blocks * 512 for file in folder.rglob("*"))
+            if room < 0:
+                remove_unused(folder)
+
+    def _no_room(self, error: OSError) -> RunError:
+        hint = "make room there (XDG_CACHE_HOME of the Ray node sets the place), or copy the parts there: graphcut pack"
+        return RunError(f"parts can't be received in {self._cache}: {error.strerror}", hint=hint)
+
+
+def _is_same(file: Path, content: str | DataFile, changed_ns: int | None = None) -> bool:
+    with suppress(OSError):
+        is_same = unchanged_version(file, content) is not None
+        return is_same and (changed_ns is None or file.stat().st_mtime_ns == changed_ns)
+    return False

@@ -1,7 +1,7 @@
-"""Folders for shared memory and for received part files.
+"""Folders that processes lock while they use them: for shared memory, and for received part files.
 
-The processes that use a folder lock it, and remove it at their end. If all of them were killed, a later run removes the
-folder: nobody has locked it.
+Those for shared memory are removed by their processes. If all of them were killed, a later run removes the folder:
+nobody has locked it.
 """
 
 import fcntl
@@ -16,10 +16,9 @@ from typing import Final
 
 from ...core.errors import RunError
 
-RECEIVED_PREFIX: Final = "graphcut-parts-"  #: the prefix of folders for received part files.
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private folders are made in it
 
-_NAME: Final = re.compile(rf"graphcut-\d+-\w+|{RECEIVED_PREFIX}[\w-]+")
+_NAME: Final = re.compile(r"graphcut-\d+-\w+")
 #: younger folders are never removed: one is locked only after it was made, so it may not be locked yet.
 _MIN_AGE_S: Final = 60.0
 
@@ -60,10 +59,16 @@ def lock_folder(path: str | Path) -> int:
     for other in Path(path).parent.glob("graphcut-*"):
         with suppress(OSError):
             if _NAME.fullmatch(other.name) and time.time() - other.stat().st_mtime > _MIN_AGE_S:
-                lock = _lock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(other, ignore_errors=True)
-                os.close(lock)
+                remove_unused(other)
     return file
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove a folder that no process has locked."""
+    with suppress(OSError):
+        lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def _lock(path: str | Path, kind: int) -> int:

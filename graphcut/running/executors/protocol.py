@@ -120,7 +120,16 @@ class Lost:
     step: Step
 
 
-Event = Ready | Made | Done | Failed | Died | Lost
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the user may want to know of a worker; or what is sent to it, and the share that arrived."""
+
+    worker: int
+    text: str
+    share: float | None = None
+
+
+Event = Ready | Made | Done | Failed | Died | Lost | Note
 
 
 class Executor(Protocol):
@@ -143,6 +152,10 @@ class Executor(Protocol):
 
     def kill(self, worker: int) -> None:
         """End a worker at once, even in the middle of a step; `Died` follows."""
+
+    def is_excused(self, worker: int) -> bool:  # noqa: ARG002 - most executors have no links
+        """Whether a worker may take longer than expected, since a link to it or to its inputs is or was down."""
+        return False
 
     def put(self, value: Value, tensor: str) -> Handle:
         """Store the value of the tensor named `tensor` where workers can read it."""

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
-from tempfile import gettempdir
 from threading import Event
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from ..providers import NodesByProvider
 from ..stage import SessionConfig, Stage, ort_message
 from ..values import from_array, to_array
 from .file_transfer import PartStore
-from .locked_folders import RECEIVED_PREFIX
 from .protocol import TOKENS, Step
 from .worker import StatesByPart, Worker
 
@@ -40,22 +38,21 @@ class StepResult:
 class RemoteWorker(PartStore):
     """A Ray actor: a worker, and the part files of its machine. Its exceptions are raised in the driver.
 
-    `path` is the path of the manifest on the driver's machine. Actors of one `run` on one machine share a folder.
+    `path` is the path of the manifest on the driver's machine.
     """
 
-    def __init__(self, path: str, manifest: Manifest, states: StatesByPart, config: SessionConfig, run: str) -> None:
-        self._node = str(ray.get_runtime_context().get_node_id())
+    def __init__(self, path: str, manifest: Manifest, states: StatesByPart, config: SessionConfig) -> None:
         self._path = Path(path)
-        super().__init__(self._path.parent, Path(gettempdir()) / f"{RECEIVED_PREFIX}{run}-{self._node[:12]}")
+        super().__init__(self._path.parent, manifest.parts)
         self._manifest = manifest
         self._config = config
         self._cascade = Cascade(self._path, manifest)
         self._worker = Worker(self._cascade, states, self._load)
         self._tensors = {**self._cascade.tensors, TOKENS.name: TOKENS}
 
-    def location(self) -> tuple[str, str, str]:
-        """Ray's id of this machine, the folder for received files, and the version of graphcut."""
-        return self._node, str(self.folder), __version__
+    def location(self) -> tuple[str, str]:
+        """Ray's id of this machine, and the version of graphcut."""
+        return str(ray.get_runtime_context().get_node_id()), __version__
 
     def live(self) -> None:
         """Never return: a driver that waits for this call learns at once when the actor ends."""

@@ -5,8 +5,10 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -27,6 +29,7 @@ _GPU_PROVIDERS: Final = frozenset(
 )
 
 _CONNECT_TIMEOUT_S: Final = 5.0  #: how long a cluster may take to accept a connection.
+_ANSWER_TIMEOUT_S: Final = 1.0  #: how long a machine may take to accept a connection.
 #: a worker's share of its device. The resource only selects the machine; several workers may share it.
 _TINY_SHARE: Final = 0.001
 _NO_STATISTICS: Final = {"RAY_USAGE_STATS_ENABLED": "0"}  #: otherwise Ray sends usage statistics to its makers.
@@ -34,19 +37,35 @@ _NO_STATISTICS: Final = {"RAY_USAGE_STATS_ENABLED": "0"}  #: otherwise Ray sends
 #: to the user's home, which later clusters would require.
 _OWN_TOKEN: Final = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
+#: asks a cluster without a token.
+_ASK: Final = """
+import sys
+from ray import exceptions
+from ray._raylet import GcsClient
+try:
+    GcsClient(sys.argv[1])
+except exceptions.AuthenticationError:
+    print("refused")
+"""
+
 RayNode = Mapping[str, Any]  #: a machine as Ray describes it, with `NodeID`, `Alive` and `Resources`.
 
 
 class RayCluster:
     """The cluster that this process is connected to: connected before, running already, or started here."""
 
-    def __init__(self, workers: int) -> None:
-        """Connect; start a cluster for `workers` on this machine if none runs and RAY_ADDRESS names none."""
+    def __init__(self, workers: int, *, insecure: bool = False) -> None:
+        """Connect; start a cluster for `workers` on this machine if none runs and RAY_ADDRESS names none.
+
+        Raises:
+            RunError: there is no cluster at the address, or its head has one that others can't reach; it requires a
+                token that is not here; or, unless `insecure`, it requires none.
+        """
         self._connected_here = not ray.is_initialized()
         self._folder: str | None = None
         self._print: Any = None
         if self._connected_here:
-            self._connect(workers)
+            self._connect(workers, insecure=insecure)
             # Ray prints lost actors and machines to stdout whatever its log settings are; graphcut reports them itself.
             self._print = _private("worker", "print_to_stdstream")
             if self._print is not None:
@@ -61,11 +80,20 @@ class RayCluster:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _connect(self, workers: int) -> None:
+    def _connect(self, workers: int, *, insecure: bool) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address := _running_address():
+            asks_for_token = _asks_for_token(address)
+            if not (asks_for_token or insecure):
+                raise RunError(
+                    f"the Ray cluster at {address} asks for no token: whoever reaches it can run code on its machines",
+                    hint="restart Ray everywhere with RAY_AUTH_MODE=token (run and generate accept it with --insecure)",
+                )
+            if asks_for_token and os.environ.get("RAY_AUTH_MODE") != "token":  # Ray would try for 20 seconds
+                raise _no_token(address)
             with _environment(_NO_STATISTICS):
                 _join(address, **quiet)
+            check_addresses(alive_machines())
             return
         # Ray's sockets are in this folder, and their paths must be short.
         self._folder = tempfile.mkdtemp(prefix="gc-", dir="/tmp")
@@ -95,16 +123,22 @@ class WorkerPlacement:
                 hint=f"""start Ray on that machine with --resources='{{"{_resource(missing)}": 1}}'""",
             )
 
-    def actor_options(self, worker: int) -> dict[str, Any]:
-        """The options of a worker's actor. Ray does not restart actors or repeat calls: the scheduler does."""
+    def actor_options(self, worker: int, lost: Collection[str]) -> dict[str, Any]:
+        """The options of a worker's actor, not on machines whose ids are `lost`: Ray may take them for alive.
+
+        Ray does not restart actors or repeat calls: the scheduler does.
+        """
         # At most half of the cores: when half of the cluster is lost, there is room for all workers on the rest.
         cores = min(1.0, int(50 * _cores(self._machines) / len(self._devices)) / 100)
         options: dict[str, Any] = {"num_cpus": max(0.01, cores), "max_restarts": 0, "max_task_retries": 0}
         if self._providers[worker] in _GPU_PROVIDERS:  # Ray hides GPUs from actors that don't ask for one
             options["num_gpus"] = _TINY_SHARE
-        if device := self._devices[worker]:
-            return {**options, "resources": {_resource(device): _TINY_SHARE}}
-        return {**options, "scheduling_strategy": "SPREAD"}
+        device, strategy = self._devices[worker], None
+        if lost and (left := self._left(device, lost)):
+            strategy = NodeAffinitySchedulingStrategy(left[worker % len(left)]["NodeID"], soft=False)
+        if device:
+            return {**options, "resources": {_resource(device): _TINY_SHARE}, "scheduling_strategy": strategy}
+        return {**options, "scheduling_strategy": strategy or "SPREAD"}
 
     def config(self, worker: int) -> SessionConfig:
         """The session config of a worker. If it sets no number of threads, workers share the cores of their machine."""
@@ -116,11 +150,15 @@ class WorkerPlacement:
             sharing = sum(_resource(other) in machines[0]["Resources"] for other in self._devices)
         return replace(self._config, threads=max(1, int(_cores(machines)) // sharing))
 
-    def missing_device(self, worker: int) -> str:
-        """The device of a worker if no machine that is alive has it; else an empty string."""
+    def missing_device(self, worker: int, lost: Collection[str]) -> str:
+        """The device of a worker if no machine that is alive and not `lost` has it; else an empty string."""
         device = self._devices[worker]
-        has_machine = not device or any(_resource(device) in one["Resources"] for one in alive_machines())
-        return "" if has_machine else device
+        return "" if not device or self._left(device, lost) else device
+
+    def _left(self, device: str, lost: Collection[str]) -> list[RayNode]:
+        """The machines that are alive and not `lost`, and have a device (or any)."""
+        left = [one for one in alive_machines() if one["NodeID"] not in lost]
+        return [one for one in left if not device or _resource(device) in one["Resources"]]
 
 
 def _requested_address() -> str:
@@ -180,6 +218,15 @@ def devices_of(machine: RayNode) -> list[str]:
     return sorted(name[len(_DEVICE) :] for name in machine["Resources"] if name.startswith(_DEVICE))
 
 
+def is_answering(machine: RayNode) -> bool:
+    """Whether Ray on a machine accepts a connection. Its kernel does that, so one that is busy answers, too."""
+    with suppress(OSError):
+        address = machine["NodeManagerAddress"], machine["NodeManagerPort"]
+        socket.create_connection(address, timeout=_ANSWER_TIMEOUT_S).close()
+        return True
+    return False
+
+
 def consume_errors(refs: Sequence[Any]) -> None:
     """Fetch results that nobody needs, because Ray prints errors that nobody has fetched."""
     for ref in ray.wait(list(refs), num_returns=len(refs), timeout=0)[0] if refs else ():
@@ -187,31 +234,38 @@ def consume_errors(refs: Sequence[Any]) -> None:
             ray.get(ref, timeout=0)
 
 
-def remove_folders(folders: Mapping[str, str], timeout_s: float) -> None:
-    """Remove a folder on each of some machines, by the id of the machine."""
-    task = ray.remote(num_cpus=0, max_retries=0)(_remove_folder)
-    answers = [
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(folder)
-        for node, folder in folders.items()
-    ]
-    if answers:
-        ray.wait(answers, num_returns=len(answers), timeout=timeout_s)
-
-
-def _remove_folder(folder: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _join(address: str, **quiet: Any) -> None:  # noqa: ANN401 - options of Ray
     try:
         # Ray uses the token on this machine only if it finds the cluster itself, without an address.
         ray.init(address=address if _requested_address() else None, **quiet)
     except (ConnectionError, exceptions.AuthenticationError) as error:
-        needs_token = "AuthenticationError" in f"{error.__context__!s} {type(error).__name__}"
+        if "AuthenticationError" in f"{error.__context__!s} {type(error).__name__}":
+            raise _no_token(address) from None
+        raise RunError(f"the Ray cluster at {address} can't be joined: {error}", hint="see `ray status`") from None
+
+
+def _no_token(address: str) -> RunError:
+    hint = "set RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token"
+    return RunError(f"the Ray cluster at {address} can't be joined: it requires a token", hint=hint)
+
+
+def _asks_for_token(address: str) -> bool:
+    """Whether a cluster refuses who has no token. Ray reads its mode once in a process, so another one asks."""
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, "-c", _ASK, address]
+    asked = subprocess.run(command, env=environment, capture_output=True, check=False)  # noqa: S603 - our own code
+    return b"refused" in asked.stdout
+
+
+def check_addresses(machines: Sequence[RayNode]) -> None:
+    """Check that machines reach each other. Raises RunError, and leaves the cluster, if one has a local address."""
+    local = [one["NodeManagerHostname"] for one in machines if one["NodeManagerAddress"].startswith("127.")]
+    if local and len({one["NodeManagerHostname"] for one in machines}) > 1:
+        ray.shutdown()
         raise RunError(
-            f"the Ray cluster at {address} can't be joined: {'it requires a token' if needs_token else error}",
-            hint="set RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token" if needs_token else "see `ray status`",
-        ) from None
+            f"{local[0]} is in the Ray cluster with an address that other machines can't reach (127.…)",
+            hint="Debian's /etc/hosts does that: `ray start --node-ip-address=ADDRESS` there, and again on the others",
+        )
 
 
 @contextmanager

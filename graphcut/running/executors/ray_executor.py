@@ -6,35 +6,44 @@ pass through this process.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread
 from time import perf_counter
 from typing import Any, Final, cast
-from uuid import uuid4
 
 import ray  # noqa: TID251 - a module of the Ray executor
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import GraphcutError, RunError
 from ...core.manifest import Cascade
+from ...core.text import shell_word
+from ...core.units import size
 from ...core.version import __version__
 from ..stage import SessionConfig, ort_message
 from ..values import Value, from_array, to_array
-from .file_transfer import FileStamp, chunks, stamps_of, with_digests
-from .protocol import TOKENS, Died, Done, Event, Executor, Failed, Handle, Lost, Ready, Step
+from .file_transfer import files_of, read_pieces, times_of
+from .protocol import TOKENS, Died, Done, Event, Executor, Failed, Handle, Lost, Note, Ready, Step
 from .ray_actor import RemoteWorker, StepResult, is_inline
-from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, remove_folders
+from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, is_answering
 from .worker import StatesByPart
 
-ABSENT_S: float = 10.0  #: a device that no machine of the cluster has had for this long is lost permanently.
+#: a device that no machine of the cluster has had for this long is lost permanently; a machine that has not answered
+#: for this long is lost.
+ABSENT_S: float = 10.0
+SILENT_S: Final = 2.0  #: a machine that has not answered for this long is reported.
 ROOM_S: float = 60.0  #: a worker that no machine had room for in this time is given up.
 _POLL_S: Final = 0.5  #: the interval at which the cluster is asked which machines are alive.
-_CLOSE_TIMEOUT_S: Final = 10  #: how long `close` waits for actors to end, and for folders to be removed.
-_CHUNKS_IN_FLIGHT: Final = 2  #: how many chunks of a file are sent at once.
+_WATCHERS: Final = 32  #: how many machines are asked at once whether they answer.
+_GONE: Final = "its machine is gone"
+_CLOSE_TIMEOUT_S: Final = 10  #: how long `close` waits for actors to end.
+_PIECES_IN_FLIGHT: Final = 2  #: how many pieces of a file are sent at once.
 #: an actor waits in `live`, loads parts and runs steps, each in a thread of its own. Steps may run out of order: one
 #: that waits for a lost input does not delay the next.
 _ACTOR_OPTIONS: Final[Any] = {"concurrency_groups": {"life": 1, "loading": 1}, "allow_out_of_order_execution": True}
@@ -56,7 +65,6 @@ class _Actor:
     remote: Any  #: Ray's handle of the actor.
     life: Any  #: the result of `live`, which comes when the actor ends.
     node: str = ""  #: Ray's id of its machine; empty until that is known.
-    folder: str = ""  #: the folder for received files there.
     result: Any = None  #: the Ray reference of the result of the step that it runs.
     step: Step | None = None
     sources: frozenset[str] = frozenset()  #: the machines that made the inputs of the step.
@@ -82,15 +90,15 @@ class RayExecutor(Executor):
         self._config = config
         self._states = states
         self._names = tuple(names)
-        self._run_id = uuid4().hex[:12]
         self._actor_class: Any = ray.remote(**_ACTOR_OPTIONS)(RemoteWorker)
         self._callbacks: SimpleQueue[Callable[[], Event | None] | None] = SimpleQueue()
         self._actors: dict[int, _Actor] = {}
         self._threads: list[Thread] = []
         self._lost_nodes: set[str] = set()
+        self._silent: set[str] = set()  # the machines that don't answer
+        self._excused: dict[str, float] = {}  # until when machines that were silent may take longer
         self._inline: frozenset[str] = frozenset()
         self._send_locks: dict[str, Lock] = {}
-        self._received: dict[str, str] = {}  # the folders with received files, by node
         self._coming = set[Any]()  # the references to tensors that are on their way to this machine
         self._is_closing = Flag()
         self._cluster: RayCluster | None = None
@@ -99,11 +107,12 @@ class RayExecutor(Executor):
     def start(self, worker: int, parts: Sequence[int]) -> None:
 
         if self._placement is None:
-            self._cluster = RayCluster(len(self._names))
+            self._cluster = RayCluster(len(self._names), insecure=self._config.insecure)
             self._placement = WorkerPlacement(self._cascade.manifest, self._names, self._config)
             self._start_thread(self._watch_machines)
-        remote = self._actor_class.options(**self._placement.actor_options(worker)).remote(
-            os.fspath(self._path), self._cascade.manifest, self._states, self._placement.config(worker), self._run_id
+        options = self._placement.actor_options(worker, self._lost_nodes)
+        remote = self._actor_class.options(**options).remote(
+            os.fspath(self._path), self._cascade.manifest, self._states, self._placement.config(worker)
         )
         life = remote.live.options(concurrency_group="life").remote()
         actor = self._actors[worker] = _Actor(worker, remote, life)
@@ -118,6 +127,9 @@ class RayExecutor(Executor):
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         actor = self._actors[worker]
         tensors = {name: cast("_RayTensor", handle) for name, handle in inputs.items()}
+        if not self._lost_nodes.isdisjoint(tensor.node for tensor in tensors.values()):
+            self._callbacks.put(lambda: Lost(worker, step))
+            return
         refs = {name: tensor.data for name, tensor in tensors.items() if isinstance(tensor.data, ray.ObjectRef)}
         inline = {name: tensor.data for name, tensor in tensors.items() if name not in refs}
         requested_inline = [name for name in step.writes if name in self._inline]
@@ -138,12 +150,18 @@ class RayExecutor(Executor):
         actor.reason = "it was ended"
         ray.kill(actor.remote)
 
+    def is_excused(self, worker: int) -> bool:
+        actor, now = self._actors[worker], perf_counter()
+        nodes = {actor.node, *actor.sources}
+        return any(node in self._silent or self._excused.get(node, now) > now for node in nodes)
+
     def put(self, value: Value, tensor: str) -> Handle:
         array = to_array(value, self._tensors[tensor])
         return _RayTensor(array if is_inline(array) else ray.put(array))
 
     def fetch(self, handles: Iterable[Handle]) -> bool:
-        references = [h.data for h in cast("Iterable[_RayTensor]", handles) if isinstance(h.data, ray.ObjectRef)]
+        here = [h for h in cast("Iterable[_RayTensor]", handles) if h.node not in self._lost_nodes]  # `get` tells
+        references = [tensor.data for tensor in here if isinstance(tensor.data, ray.ObjectRef)]
         if not references:
             return True
         _, missing = ray.wait(references, num_returns=len(references), timeout=0)
@@ -157,11 +175,14 @@ class RayExecutor(Executor):
         self._callbacks.put(None)
 
     def get(self, handle: Handle, tensor: str) -> Value:
-        data = cast("_RayTensor", handle).data
+        data, node = cast("_RayTensor", handle).data, cast("_RayTensor", handle).node
+        message = f"{tensor} is lost with the machine that made it"
+        if node in self._lost_nodes:
+            raise LookupError(message)
         try:
             array = ray.get(data) if isinstance(data, ray.ObjectRef) else data
         except exceptions.ObjectLostError as error:
-            raise LookupError(f"{tensor} is lost with the machine that made it") from error
+            raise LookupError(message) from error
         return from_array(array, self._tensors[tensor])
 
     def release(self, handle: Handle) -> None:
@@ -188,13 +209,11 @@ class RayExecutor(Executor):
         self._is_closing.set()
         for actor in self._actors.values():
             ray.kill(actor.remote)
-        lives = [actor.life for actor in self._actors.values()]
+        lives = [actor.life for actor in self._actors.values() if not actor.is_dead]
         if lives:
             ray.wait(lives, num_returns=len(lives), timeout=_CLOSE_TIMEOUT_S)
         for thread in self._threads:
             thread.join()
-        reachable = {node: folder for node, folder in self._received.items() if node not in self._lost_nodes}
-        remove_folders(reachable, _CLOSE_TIMEOUT_S)
         self._actors.clear()
         self._cluster.leave()
 
@@ -226,7 +245,7 @@ class RayExecutor(Executor):
     def _ended(self, actor: _Actor, error: BaseException) -> Event | None:
         text = " ".join(str(error).split())
         if actor.node or "creation task" not in text:
-            return self._died(actor, "its machine is gone" if "node has died" in text else "its process ended")
+            return self._died(actor, _GONE if "node has died" in text else "its process ended")
         actor.is_dead = True
         last_line = str(error).strip().splitlines()[-1].strip()
         message = f"{self._names[actor.worker]} can't start on its machine: {last_line}"
@@ -241,12 +260,22 @@ class RayExecutor(Executor):
         ray.kill(actor.remote)  # it may only be unreachable, and must not come back
         return Died(actor.worker, actor.reason or reason, is_permanent)
 
-    def _lose_machine(self, node: str) -> None:
-        """Report steps whose inputs are lost with a machine. Ray itself would wait for ten seconds more."""
+    def _lose_machine(self, node: str, reason: str) -> None:
+        """Report the workers of a lost machine, and steps whose inputs are lost with it. Ray itself would wait."""
         self._lost_nodes.add(node)
+        placement = cast("WorkerPlacement", self._placement)
         for actor in self._actors.values():
-            if actor.step is not None and node in actor.sources:
+            if actor.node == node:
+                is_permanent = bool(reason and placement.missing_device(actor.worker, self._lost_nodes))
+                self._callbacks.put(partial(self._died, actor, reason or _GONE, is_permanent=is_permanent))
+            elif actor.step is not None and node in actor.sources:
                 self._callbacks.put(partial(self._lose_inputs, actor, actor.result))
+
+    def _note(self, node: str, text: str) -> None:
+        """Say something of the workers on a machine."""
+        for actor in [*self._actors.values()]:  # another thread may add some
+            if actor.node == node and not actor.is_dead:
+                self._callbacks.put(partial(Note, actor.worker, f"{self._names[actor.worker]} {text}"))
 
     def _lose_inputs(self, actor: _Actor, result: Any) -> Event | None:  # noqa: ANN401 - a reference of Ray's
         if actor.is_dead or actor.result is not result or actor.step is None:
@@ -264,12 +293,34 @@ class RayExecutor(Executor):
         self._threads[-1].start()
 
     def _watch_machines(self) -> None:
+        """Look which machines answer. A silent one may be back before Ray, by its settings, takes it for dead."""
         before: set[str] = set()
-        while not self._is_closing.wait(_POLL_S):
-            now = {machine["NodeID"] for machine in alive_machines()}
-            for node in sorted(before - now):
-                self._callbacks.put(partial(self._lose_machine, node))
-            before = now
+        heard: dict[str, float] = {}
+        with ThreadPoolExecutor(_WATCHERS) as threads:
+            while not self._is_closing.wait(_POLL_S):
+                machines = {machine["NodeID"]: machine for machine in alive_machines()}
+                for node in sorted(before - machines.keys() - self._lost_nodes):
+                    self._callbacks.put(partial(self._lose_machine, node, ""))
+                before = {*machines}
+                answers = dict(zip(machines, threads.map(is_answering, machines.values()), strict=True))
+                for node, is_answer in answers.items():
+                    self._hear(node, heard, is_answer=is_answer)
+
+    def _hear(self, node: str, heard: dict[str, float], *, is_answer: bool) -> None:
+        now = perf_counter()
+        silent_s = now - heard.setdefault(node, now)
+        if is_answer:
+            heard[node] = now
+            if node in self._silent - self._lost_nodes:
+                self._silent.discard(node)
+                self._excused[node] = now + silent_s  # TCP waits about as long again before it repeats
+                self._note(node, f"answers again after {silent_s:.0f} s")
+        elif node not in self._silent and silent_s > SILENT_S:
+            self._silent.add(node)
+            self._note(node, "does not answer: its machine or its link is down")
+        elif node not in self._lost_nodes and silent_s > ABSENT_S:
+            reason = f"its machine did not answer for {ABSENT_S:.0f} s"
+            self._callbacks.put(partial(self._lose_machine, node, reason))
 
     def _load(self, actor: _Actor, parts: Sequence[int]) -> None:
         event: Event
@@ -293,40 +344,49 @@ class RayExecutor(Executor):
         answer = actor.remote.location.remote()
         waited_s = absent_s = 0.0  # in polls, so that a stop of this process does not count
         while not ray.wait([answer], timeout=_POLL_S)[0]:
-            missing = placement.missing_device(actor.worker)
+            missing = placement.missing_device(actor.worker, {*self._lost_nodes, *self._silent})
             waited_s, absent_s = waited_s + _POLL_S, absent_s + _POLL_S if missing else 0.0
             if absent_s > ABSENT_S:
                 return f"no machine of the cluster is {missing} any more"
             if waited_s > ROOM_S:
                 return f"no machine of the cluster had room for it in {ROOM_S:.0f} s"
-        node, folder, version = ray.get(answer)
+        node, version = ray.get(answer)
         if version != __version__:
             message = f"{self._names[actor.worker]} has graphcut {version}, and this machine {__version__}"
             raise RunError(message, hint="install the same version on all machines of the cluster")
-        actor.node, actor.folder = node, folder
+        actor.node = node
         return ""
 
     def _send_parts(self, actor: _Actor, parts: Sequence[int]) -> None:
         """Send the files of `parts` that the machine does not have."""
-        cascade, call = self._cascade, actor.call_loading
+        cascade = self._cascade
         with self._send_locks.setdefault(actor.node, Lock()):
-            for part in parts:
-                stamps = stamps_of(cascade, cascade.parts[part])
-                if call("missing_files", part, stamps):
-                    stamps = with_digests(cascade, cascade.parts[part], stamps)
-                    for name in call("missing_files", part, stamps):
-                        self._send_file(actor, name, stamps[name])
-                    call("missing_files", part, stamps)
+            for index in parts:
+                part = cascade.parts[index]
+                if actor.call_loading("has", index, times_of(cascade, part)):
+                    continue
+                if not cascade.file(part).exists():
+                    name = self._names[actor.worker]
+                    hint = f"`graphcut pack --device {shell_word(name)}` makes it: copy that to {cascade.root} there"
+                    raise RunError(f"{part.file} is neither on {name} nor here", hint=hint)
+                self._send(actor, index)
 
-    def _send_file(self, actor: _Actor, name: str, stamp: FileStamp) -> None:
-        self._received[actor.node] = actor.folder
-        in_flight: list[Any] = []
-        for offset, chunk in chunks(self._cascade.root / name):
-            in_flight.append(actor.remote.write_chunk.options(concurrency_group="loading").remote(name, offset, chunk))
-            if len(in_flight) == _CHUNKS_IN_FLIGHT:
-                ray.get(in_flight.pop(0))
-        ray.get(in_flight)
-        actor.call_loading("finish", name, stamp)
+    def _send(self, actor: _Actor, index: int) -> None:
+        cascade, part = self._cascade, self._cascade.parts[index]
+        files = files_of(cascade, part)
+        missing = actor.call_loading("missing", index, files)
+        total, sent = sum(piece.bytes for piece in missing), 0
+        text = f"{part.file} to {self._names[actor.worker]}, {size(total)}"
+        write = actor.remote.write.options(concurrency_group="loading")
+        calls = ((len(raw), write.remote(index, piece, raw)) for piece, raw in read_pieces(cascade.root, missing))
+        in_flight = deque(islice(calls, _PIECES_IN_FLIGHT))
+        while in_flight:
+            arrived, answer = in_flight.popleft()
+            ray.get(answer)
+            in_flight.extend(islice(calls, 1))
+            sent += arrived
+            self._callbacks.put(partial(Note, actor.worker, text, sent / total))
+        actor.call_loading("check", index, files)
 
 
 def _original(error: BaseException) -> Exception:

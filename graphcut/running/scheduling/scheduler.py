@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
 from ...core.errors import RunError
-from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Ready, Step
+from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Note, Ready, Step
 from ..run_log import RunLog
 from ..values import OnError, Value
 from .load_balancing import Bounds, LoadBalance, Rebalancing
@@ -260,10 +260,11 @@ class Scheduler:
 
     def _handle(self, event: Event) -> None:
         match event:
+            case Note():
+                self.log.notify(event.text, event.share)
+                return
             case Ready():
-                self.log.loaded(event.worker, event.placements, self._executor.now())
-                self.pool.loaded(event.worker, event.parts)
-                self._apply(self._rebalancing.finish())
+                self._ready(event)
             case Made():
                 self._made(event)
                 return
@@ -280,13 +281,18 @@ class Scheduler:
                 self._died(event)
                 return
             case Lost():
-                state = self._free(event.worker)
-                self._recovery.undone(event.worker)
-                if state is not None and state.error is None:
-                    self._restart(state)
+                self._lost(event.worker)
             case _:
                 assert_never(event)
         self._employ(event.worker)
+
+    def _ready(self, event: Ready) -> None:
+        worker = self.pool.workers[event.worker]
+        if worker.deaths and not worker.is_up:
+            self.log.notify(f"{worker.name} runs again", None)
+        self.log.loaded(event.worker, event.placements, self._executor.now())
+        self.pool.loaded(event.worker, event.parts)
+        self._apply(self._rebalancing.finish())
 
     def _free(self, index: int) -> RequestState | None:
         """A worker's step has ended. Its request; None if that was restarted or answered, or if states were rebuilt."""
@@ -349,6 +355,12 @@ class Scheduler:
             state.error = state.error or error
             self._drop(state)
 
+    def _lost(self, index: int) -> None:
+        state = self._free(index)
+        self._recovery.undone(index)
+        if state is not None and state.error is None:
+            self._restart(state)
+
     def _not_loaded(self, event: Failed) -> None:
         worker = self.pool.workers[event.worker]
         if not worker.is_up or event.worker in self._recovery or not worker.holds.issuperset(worker.owns):
@@ -362,7 +374,7 @@ class Scheduler:
         self._recovery.died(event.worker)
         self._rebalancing.abandon()
         self._history.died(event.worker)
-        self.pool.died(event.worker, event.reason, for_good=event.is_permanent)
+        self.log.notify(self.pool.died(event.worker, event.reason, for_good=event.is_permanent), None)
         self.log.deaths.append((event.worker, worker.death_reason, self._executor.now()))
         if worker.is_gone:
             self._rebalancing.end()  # the load balance is for all workers

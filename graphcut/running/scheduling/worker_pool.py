@@ -14,6 +14,7 @@ from .requests import ScheduledPart
 #: in between, it is not restarted any more.
 _PAUSES_S: Final = (0.0, 0.2, 1.0)
 _HUNG: Final = "it hung"
+_EXCUSED_S: Final = 1.0  #: how much longer a worker may take whose link is or was down, before that is asked again.
 LOOK_S: Final = 0.25  #: the scheduler reads its clock at least so often while it waits for a worker.
 
 
@@ -138,7 +139,9 @@ class WorkerPool:
         while self._deadlines and self._deadlines[0][0] <= now:
             time, index = heapq.heappop(self._deadlines)
             worker = self.workers[index]
-            if worker.deadline == time:
+            if worker.deadline == time and self._executor.is_excused(index):
+                self.set_deadline(index, _EXCUSED_S)
+            elif worker.deadline == time:
                 worker.deadline, worker.death_reason = None, _HUNG
                 self._executor.kill(index)
 
@@ -156,8 +159,12 @@ class WorkerPool:
             worker.is_up, worker.deadline = True, None
         self.hold(index, worker.owns)  # it may have got some while it loaded
 
-    def died(self, index: int, reason: str, *, for_good: bool) -> None:
-        """A worker ended: restart it later, or give its parts to others. Raises RunError if none has memory for one."""
+    def died(self, index: int, reason: str, *, for_good: bool) -> str:
+        """A worker ended: restart it later, or give its parts to others. Says so.
+
+        Raises:
+            RunError: no other worker has memory for a part.
+        """
         worker = self.workers[index]
         worker.death_reason = worker.death_reason or reason
         worker.is_up, worker.step, worker.deadline = False, None, None
@@ -165,9 +172,11 @@ class WorkerPool:
         worker.deaths += 1
         if for_good or worker.deaths > len(_PAUSES_S):
             worker.is_gone = True
-            self._reassign(index)
-        else:
-            heapq.heappush(self._restarts, (self._clock.now() + _PAUSES_S[worker.deaths - 1], index))
+            heirs = self._reassign(index)
+            taken = (f"{self.workers[heir].name} takes over {self._names(parts)}" for heir, parts in heirs.items())
+            return "; ".join((f"{worker.name} is lost: {worker.death_reason}", *taken))
+        heapq.heappush(self._restarts, (self._clock.now() + _PAUSES_S[worker.deaths - 1], index))
+        return f"{worker.name} ended: {worker.death_reason}; it is started again"
 
     def _start(self, index: int) -> None:
         worker = self.workers[index]
@@ -175,8 +184,14 @@ class WorkerPool:
         self.set_deadline(index, self._start_s)
         self._executor.start(index, sorted(worker.requested))
 
-    def _reassign(self, lost: int) -> None:
-        """Give each part that only `lost` owns to a worker with memory for it: one that holds it, else the nearest."""
+    def _names(self, parts: Iterable[int]) -> str:
+        return ", ".join(self.parts[part].name for part in parts)
+
+    def _reassign(self, lost: int) -> dict[int, list[int]]:
+        """Give each part that only `lost` owns to a worker with memory for it: one that holds it, else the nearest.
+
+        Returns the parts by their new worker.
+        """
         alive = [i for i, worker in enumerate(self.workers) if not worker.is_gone]
         given: dict[int, list[int]] = {}
         for part in self.workers[lost].owns:
@@ -193,6 +208,7 @@ class WorkerPool:
             if worker.is_up:
                 self.hold(heir, parts)
         self.workers[lost].owns = ()
+        return given
 
     def _no_memory(self, lost: int, part: int, *, has_others: bool) -> RunError:
         worker = self.workers[lost]

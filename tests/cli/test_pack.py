@@ -1,0 +1,76 @@
+"""`graphcut pack` and `graphcut devices`: a folder for each device of a plan, and running what is in it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import graphcut
+from graphcut import Into, demos
+from graphcut.core.manifest import Host, save_manifest
+
+from command_line import SMALL, Run, run
+
+__all__ = ["run"]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A cascade in three parts for two devices, with a tokenizer."""
+    demos.write("llm", tmp_path / "llm.onnx", **SMALL)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    cascade = graphcut.split(tmp_path / "llm.onnx", Into(3), tmp_path / "llm.parts")
+    names = ("laptop", "board 1", "laptop")
+    manifest = replace(
+        cascade.manifest,
+        devices=tuple(Host(name=name, memory_bytes=None) for name in ("laptop", "board 1")),
+        parts=tuple(replace(part, device=name) for part, name in zip(cascade.parts, names, strict=True)),
+    )
+    save_manifest(manifest, cascade.path)
+    return cascade.root
+
+
+def test_each_device_gets_its_own_files_and_the_tokenizer(run: Run, parts: Path, tmp_path: Path) -> None:
+    done = run("pack", parts, "--device", "board 1", "-o", tmp_path / "board")
+    names = ["cascade.json", "part-1.onnx", "part-1.onnx.data", "tokenizer.json"]
+    assert sorted(file.name for file in (tmp_path / "board").iterdir()) == names
+    assert done.err.splitlines()[-1] == f"next: rsync -a {tmp_path}/board/ 'board 1':{parts}/"
+    run("pack", parts, "--device", "laptop", "-o", tmp_path / "laptop")
+    files = [f"part-{k}.onnx{end}" for k in (0, 2) for end in ("", ".data")]
+    assert sorted(file.name for file in (tmp_path / "laptop").iterdir()) == ["cascade.json", *files, "tokenizer.json"]
+
+
+def test_a_part_that_is_missing_is_named_with_its_device(run: Run, parts: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros(1))
+    run("pack", parts, "--device", "board 1", "-o", tmp_path / "board")
+    alone = run("run", tmp_path / "board", "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+    assert "note: running part-1.onnx alone; not here: part-0.onnx (laptop), part-2.onnx (laptop)" in alone.err
+    whole = run("generate", tmp_path / "board", "--prompt-ids", "1")
+    assert whole.error[0] == f"{tmp_path}/board/part-0.onnx (laptop) is missing"
+
+
+def test_devices_are_listed_with_their_commands(run: Run, parts: Path) -> None:
+    shutil.move(parts / "part-2.onnx", parts / "elsewhere")
+    lines = run("devices", parts).out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["device", "laptop", "board"]
+    assert "1 of 2" in lines[1]
+    assert "part-0.onnx, part-2.onnx" in lines[1]
+    assert lines[3:] == [
+        "",
+        f"graphcut pack {parts} --device laptop -o laptop",
+        """ray start --address=HEAD:6379 --resources='{"dev:laptop": 1}'""",
+        "",
+        f"graphcut pack {parts} --device 'board 1' -o 'board 1'",
+        """ray start --address=HEAD:6379 --resources='{"dev:board 1": 1}'""",
+    ]
+
+
+def test_a_cascade_without_devices_has_none_to_list(run: Run, tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", **SMALL)
+    graphcut.split(tmp_path / "llm.onnx", Into(2), tmp_path / "two")
+    refused = run("devices", tmp_path / "two")
+    assert (refused.code, refused.error[0]) == (2, f"{tmp_path}/two/cascade.json was not planned for devices")
