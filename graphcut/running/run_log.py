@@ -104,13 +104,16 @@ class RunLog(Product):
         self._started_s[worker] = now_s
         self.first_s = now_s if self.first_s is None else self.first_s
 
-    def done(self, worker: int, step: Step, seconds: Sequence[float], now_s: float) -> None:
-        """A step ended now; `seconds` are those of its parts."""
+    def done(
+        self, worker: int, step: Step, seconds: Sequence[float], now_s: float, waits: Sequence[float] = ()
+    ) -> None:
+        """A step ended now; `seconds` are those of its parts, and `waits` what each waited for other steps before."""
         self.busy_s[worker] += sum(seconds)
-        overhead_s = now_s - self._started_s.get(worker, now_s) - sum(seconds)
+        began_s = now_s - sum(seconds) - sum(waits)
+        overhead_s = began_s - self._started_s.get(worker, began_s)
         self._overhead_s[worker] = (self._overhead_s.get(worker, overhead_s) + overhead_s) / 2
-        began_s = now_s - sum(seconds)
-        for part, part_s in zip(step.parts, seconds, strict=True):
+        for part, part_s, wait_s in zip(step.parts, seconds, waits or [0.0] * len(seconds), strict=True):
+            began_s += wait_s
             total = self.part_totals.setdefault((part, worker), PartTotals())
             total.recent_s = part_s if not total.runs else (total.recent_s + part_s) / 2
             total.runs += 1

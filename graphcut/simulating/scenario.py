@@ -24,6 +24,7 @@ from ..planning.transfers import travelling
 from ..running.scheduling.assignment import scheduled_parts
 from ..running.scheduling.load_balancing import even_bounds, spans_of
 from ..running.scheduling.requests import ScheduledPart
+from ..surgery.ranks import prepare_groups
 
 _MAX_LISTED: Final = 8  #: how many names a message lists.
 
@@ -94,16 +95,14 @@ def scenario_of_plan(
 
     Parts run where the plan puts them; those of a plan for no cluster are spread over the devices in order. The
     predicted time of a part holds on its planned device, and is scaled by the roofline model for others. `outputs` are
-    those that requests ask for, by default those of the plan.
+    those that requests ask for, by default those of the plan. Where devices divide layers, parts are those of `split`.
 
     Raises:
-        UsageError: there is no cluster, it lacks a device of the plan, or layers are divided among devices.
+        UsageError: there is no cluster, or it lacks a device of the plan.
     """
     if plan.has_groups:
-        raise UsageError(
-            "layers of this plan are divided among devices, and a plan has no phases of ranks",
-            hint="`graphcut split MODEL --plan PLAN` writes its parts; simulate their folder with --cluster FILE",
-        )
+        prepared = prepare_groups(model, plan, "")
+        return scenario_of_plan(replace(prepared.plan, goal=plan.goal), prepared.source, cluster, outputs)
     if cluster is None:
         if not isinstance(plan.goal, Across):
             raise UsageError(

@@ -104,6 +104,23 @@ def test_a_plan_is_the_best_of_all_divisions_on_all_devices_and_groups(
         assert made.outcome.is_optimal
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_plan_that_avoids_a_node_is_the_best_of_those_that_do(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    (tmp_path / "model.onnx").write_bytes(chain(draw).SerializeToString())
+    analysis, cluster = analyze(tmp_path / "model.onnx"), cluster_of(draw, "sending")
+    costs, flow = weigh(analysis.model), analysis.model.graph.flow
+    goal, avoided = Across(cluster, ranks=3), flow[draw.randrange(len(flow) - 1)]
+    limits = Limits(recompute="never", inside_layers=True, avoid=(f"n{avoided}",))
+    found = all_plans(analysis, goal, costs, 3)
+    allowed = [made.times for made in found if all(block.nodes[-1] != avoided for block in made.partition.blocks)]
+    made = plan(analysis, goal, limits=limits, costs=costs)
+    assert made.times is not None
+    assert made.times.objective(goal) == pytest.approx(min(one.objective(goal) for one in allowed if one), rel=1e-6)
+    assert made.outcome is not None
+    assert made.outcome.is_optimal
+
+
 def decoder(folder: Path, **options: int) -> Path:
     demos.write("llm", folder / "model.onnx", external=None, **options)
     return folder / "model.onnx"
@@ -175,12 +192,12 @@ def test_ranks_that_are_simulated_take_the_time_of_the_plan(
     made = plan(model, Across(cluster.planned, "latency", mode=mode))
     assert [len(ranks_of(device)) for device in made.devices] == [len(speeds)]
     cascade = graphcut.split(model, made, tmp_path / "parts")
-    with pytest.raises(UsageError, match="divided among devices"):
-        graphcut.scenario_of_plan(made, graphcut.load(model), cluster)
     result = graphcut.simulate(graphcut.scenario_of_cascade(cascade, cluster), requests=2, window=1)
     assert made.times is not None
     assert result.latency is not None
     assert result.latency.mean == pytest.approx(made.times.latency_s, rel=0.02)
+    unsplit = graphcut.simulate(graphcut.scenario_of_plan(made, graphcut.load(model), None), requests=2, window=1)
+    assert unsplit.latency == result.latency
 
 
 def test_the_parts_of_groups_decode_the_tokens_of_the_model(tmp_path: Path) -> None:
@@ -200,6 +217,7 @@ def test_ranks_that_nobody_can_plan_are_refused(tmp_path: Path) -> None:
         (Across(cluster, "bytes", ranks=2), Limits()),
         (Across(cluster, interleave=True, ranks=2), Limits()),
         (Across(cluster, ranks=2), Limits(boundary_dtype="float16")),
+        (Across(cluster, ranks=2), Limits(pins=(("/lm_head/MatMul", 0),))),
     ):
         with pytest.raises(UsageError, match="layers are divided for"):
             plan(model, goal, limits=limits)

@@ -54,7 +54,7 @@ class Script:
 
     def __init__(self, units: Sequence[ScheduledPart], workers: int, *, costs: Sequence[float] = ()) -> None:
         self.can_die = True
-        self.reports_early = False
+        self.reports_early = self.exchanges = False
         self.draws = False  # each run of a part writes another text
         self.units = units
         self.costs = costs or [1.0] * len(units)

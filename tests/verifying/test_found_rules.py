@@ -91,8 +91,8 @@ def test_what_was_found_divides_and_verify_says_that_it_is_not_proven(
     report = verified(model, made.path)
     assert "found by running nodes, not proven" in report.reason
     proto = onnx.load(made.path)
-    a, b = (next(t for t in proto.graph.initializer if t.name.endswith(f".rank-{rank}")) for rank in (0, 1))
-    a.raw_data, b.raw_data = b.raw_data, a.raw_data
+    changed = next(tensor for tensor in proto.graph.initializer if tensor.name.endswith(".rank-0"))
+    changed.raw_data = changed.raw_data[::-1]
     onnx.save(proto, made.path)
     assert not graphcut.verify(model, made.path, structural_only=True)
 

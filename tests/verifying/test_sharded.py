@@ -75,15 +75,21 @@ def initializer(model: ModelProto, name: str) -> TensorProto:
     return next(one for one in model.graph.initializer if one.name == name)
 
 
+def alike(model: ModelProto) -> tuple[TensorProto, TensorProto]:
+    """The slices of ranks 0 and 1 of a weight of which both have as much."""
+    pairs = ([initializer(model, f"g{layer}.rank-{rank}") for rank in (0, 1)] for layer in (0, 1))
+    return next((a, b) for a, b in pairs if a.dims == b.dims)
+
+
 def swap_slices(model: ModelProto) -> None:
-    a, b = (initializer(model, f"g0.rank-{rank}") for rank in (0, 1))
+    a, b = alike(model)
     a.raw_data, b.raw_data = b.raw_data, a.raw_data
 
 
 def swap_slices_and_notes(model: ModelProto) -> None:
     """Each rank has the columns of the other, and says so; but the other weights of its layer are its own."""
     swap_slices(model)
-    a, b = (initializer(model, f"g0.rank-{rank}") for rank in (0, 1))
+    a, b = alike(model)
     a.doc_string, b.doc_string = b.doc_string, a.doc_string
 
 

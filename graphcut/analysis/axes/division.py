@@ -286,27 +286,32 @@ def _choose(model: Model, classes: Iterable[AxisClass], stage: Stage) -> Iterato
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
     weighed = [(sum(sizes[name] for name in found.weights), found) for found in classes if not found.blockers]
     weighed.sort(key=lambda pair: -pair[0])
-    taken: set[int] = set()
-    owed = [Fraction(0)] * len(stage.shares)
+    nothing, taken = [Fraction(0)] * len(stage.shares), set[int]()
+    chosen: list[tuple[int, AxisClass, dict[int, Factor]]] = []
     for size, found in weighed:
         factors = {node: factor for node, factor in found.factors.items() if node not in taken}
-        if any(node in factors for node in found.products):
-            units, after = apportion(found.units, stage.shares, owed, size)
-            if sum(number > 0 for number in units) > 1:
-                owed = after
-                taken.update(factors)
-                inside = {node: factor for node, factor in factors.items() if node in stage.nodes}
-                if not inside.keys().isdisjoint(found.products):
-                    yield DividedClass(found, units, inside)
+        is_divided = sum(map(bool, apportion(found.units, stage.shares, nothing, size)[0])) > 1
+        if is_divided and any(node in factors for node in found.products):
+            taken.update(factors)
+            chosen.append((size, found, factors))
+    # The largest units first: what rounding takes from a rank there, smaller ones give back.
+    units, owed = dict[int, tuple[int, ...]](), nothing
+    for i in sorted(range(len(chosen)), key=lambda i: -chosen[i][0] / chosen[i][1].units):
+        size, found, _ = chosen[i]
+        made = apportion(found.units, stage.shares, owed, size)
+        if sum(map(bool, made[0])) < 2:
+            made = apportion(found.units, stage.shares, nothing, size)
+        units[i], owed = made
+    for i, (_, found, factors) in enumerate(chosen):
+        inside = {node: factor for node, factor in factors.items() if node in stage.nodes}
+        if not inside.keys().isdisjoint(found.products):
+            yield DividedClass(found, units[i], inside)
 
 
 def apportion(
     units: int, shares: Sequence[int], owed: Sequence[Fraction], size: int
 ) -> tuple[tuple[int, ...], list[Fraction]]:
-    """Whole units for each rank by its share, and what each rank is owed after that.
-
-    Each rank gets its share rounded down. The units that are left go to the ranks that are owed most, so that rounding
-    does not favour the same rank in every layer.
+    """Whole units for each rank by its share and what it is owed, and what each rank is owed after that.
 
     Args:
         units: the units of a class.
@@ -323,7 +328,10 @@ def apportion(
         (2, 1, 0)
     """
     exact = [Fraction(units * share, sum(shares)) for share in shares]
-    found = [int(number) for number in exact]
+    wanted = [
+        max(Fraction(0), own + debt * units / size) if size else own for own, debt in zip(exact, owed, strict=True)
+    ]
+    found = [int(number * units / sum(wanted)) for number in wanted]
     debts = [debt + size * (want - have) / units for debt, want, have in zip(owed, exact, found, strict=True)]
     for _ in range(units - sum(found)):
         rank = max((r for r, share in enumerate(shares) if share), key=lambda r: debts[r])

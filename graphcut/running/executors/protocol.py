@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from ...core.wiring import Tensor
 from ..providers import NodesByProvider
 from ..values import Value
+from .exchange import Exchange
 
 Handle = object
 """A reference to a tensor that an executor stores: an OrtValue, a shared-memory tensor ref, a Ray object reference."""
@@ -57,6 +58,7 @@ class Step:
     early: tuple[int, ...] = ()
     origin: Origin | None = None  #: on the first step of a sequence, the one whose states it continues, if any.
     choice: TokenChoice | None = None  #: how tokens are chosen, where they are among the `writes`.
+    exchange: Exchange | None = None  #: what it hands to and takes from other steps of the request that run now.
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class Made:
 class Done:
     """A worker has run a step: the handles of `step.writes` not yet reported, and the run time of each part.
 
-    `memory_bytes` is the resident memory of the worker's process; 0 where workers share a process.
+    `memory_bytes` is the resident memory of the worker's process; 0 where workers share a process. `waits` are the
+    seconds for which each part of a step with an exchange waited for other steps.
     """
 
     worker: int
@@ -92,6 +95,7 @@ class Done:
     outputs: Mapping[str, Handle]
     seconds: tuple[float, ...]
     memory_bytes: int = 0
+    waits: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,7 @@ class Executor(Protocol):
 
     can_die: bool = True  #: workers may end on their own, and can be killed.
     reports_early: bool = False  #: workers obey `Step.early`. To others, shorter steps are given.
+    exchanges: bool = False  #: workers obey `Step.exchange`. They can't die: others would wait for them.
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         """Start a worker that holds `parts`, or restart it after it died; `Ready`, `Failed` or `Died` follows."""

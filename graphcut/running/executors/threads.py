@@ -23,6 +23,7 @@ class ThreadExecutor(Executor):
 
     can_die = False  # a thread can't be ended from outside, and does not end by itself
     reports_early = True
+    exchanges = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         self._cascade = cascade
@@ -97,9 +98,12 @@ class ThreadExecutor(Executor):
     def _run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> Event:
         report = lambda outputs: self._events.put(Made(worker, step, outputs))  # noqa: E731
         try:
-            return Done(worker, step, *self._workers[worker].run(step, inputs, report=report))
+            outputs, seconds = self._workers[worker].run(step, inputs, report=report)
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
+            if step.exchange is not None:
+                step.exchange.fail(error)
             return Failed(worker, step, error)
+        return Done(worker, step, outputs, seconds, waits=tuple(self._workers[worker].waits))
 
     def _hold(self, worker: int, parts: Sequence[int]) -> Event:
         try:

@@ -22,6 +22,7 @@ class Worker:
         self.stages: Mapping[int, Stage] = {}  #: the loaded parts, by index.
         #: the values of the states of each sequence, by the name of the input that reads them.
         self.sequences: dict[int, dict[str, Value]] = {}
+        self.waits: list[float] = []  #: of the last step, see `run`.
         self._cascade = cascade
         self._states = states
         self._load = load
@@ -42,15 +43,23 @@ class Worker:
         """Run the parts of `step`, and return the values of `step.writes` and the run time of each part in seconds.
 
         A tensor is dropped after its last reader. An output whose shape fits its tensor in `buffers` is written there.
-        After each part of `step.early`, `report` is called with the values made since; these are not returned.
+        After each part of `step.early`, `report` is called with the values made since; these are not returned. What a
+        step with an exchange waited before each part is in `waits` then.
         """
         stages, writes = self.stages, frozenset(step.writes)  # others may replace `self.stages` meanwhile
         values, outputs, seconds = dict(inputs), dict[str, Value](), []
+        self.waits = []
         for part, unread in self._order(step.parts):
             start = perf_counter()
+            if step.exchange is not None:
+                values.update(step.exchange.take(name for name in stages[part].part.reads if name not in values))
+                self.waits.append(perf_counter() - start)
+                start = perf_counter()
             made = self._run_part(stages[part], part, step, values, buffers)
             if step.choice is not None and TOKENS.name in writes and step.choice.logits in made:
                 made[TOKENS.name] = step.choice.tokens(made[step.choice.logits])
+            if step.exchange is not None:
+                step.exchange.put(made)
             values.update(made)
             outputs.update((name, value) for name, value in made.items() if name in writes)
             for name in unread:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..executors.exchange import Exchange
 from ..executors.protocol import Handle, Origin, Step, TokenChoice
 from ..values import Value
 
@@ -42,10 +43,11 @@ class Request:
         writes: tuple[str, ...],
         attempt: int = 0,
         early: tuple[int, ...] = (),
+        exchange: Exchange | None = None,
     ) -> Step:
         """The step that runs `parts` for it; `number` is that of the request."""
         states = (self.sequence, dict(self.zero_states), self.rows)
-        return Step(number, parts, writes, attempt, *states, early, self.origin, self.choice)
+        return Step(number, parts, writes, attempt, *states, early, self.origin, self.choice, exchange)
 
 
 class Routing:
@@ -68,9 +70,31 @@ class Routing:
         written = [name for index in parts for name in self.parts[index].writes]
         return tuple(n for n in written if n in self.outputs or any(r not in own for r in self.readers.get(n, ())))
 
+    def handed_over(self, steps: Sequence[Sequence[int]]) -> Counter[str]:
+        """The tensors that steps make for each other, and how many steps read each."""
+        written = {name for parts in steps for part in parts for name in self.parts[part].writes}
+        found = Counter[str]()
+        for parts in steps:
+            own = {name for part in parts for name in self.parts[part].writes}
+            found.update({name for part in parts for name in self.parts[part].reads if name in written - own})
+        return found
+
     def is_input(self, name: str, part: int) -> bool:
         """Does `part` read a tensor from outside? A part may read an input that it or a later part also writes."""
         return self._writer.get(name, len(self.parts)) >= part
+
+
+def waiting_in_turn(routing: Routing, owned: Sequence[Iterable[int]]) -> dict[int, tuple[int, ...]]:
+    """The group of each worker that waits for another one, which waits for it: ranks; `owned` has the parts of each."""
+    owners = {part: worker for worker, parts in enumerate(owned) for part in parts}
+    written = [(owners.get(writer), name) for writer, part in enumerate(routing.parts) for name in part.writes]
+    waits = {(owners.get(part), worker) for worker, name in written for part in routing.readers.get(name, ())}
+    groups = {worker: {worker} for worker in range(len(owned))}
+    for a, b in waits:
+        if a is not None and b is not None and a != b and (b, a) in waits:
+            joined = groups[a] | groups[b]
+            groups |= dict.fromkeys(joined, joined)
+    return {worker: tuple(sorted(group)) for worker, group in groups.items() if len(group) > 1}
 
 
 class RequestState:
@@ -143,6 +167,16 @@ class RequestState:
                 chosen.append(index)
                 known.update(part.writes)
         return tuple(chosen)
+
+    def joint_steps(self, owners: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """The parts of each worker that can run if the workers in `owners` hand each other what they make."""
+        known, chosen = set(self.handles) | self._absent, dict[int, tuple[int, ...]]()
+        for index in sorted(owners):
+            part = self._routing.parts[index]
+            if index not in self.taken and known.issuperset(part.reads):
+                chosen[owners[index]] = (*chosen.get(owners[index], ()), index)
+                known.update(part.writes)
+        return chosen
 
     def enabling(self, parts: Sequence[int]) -> list[int]:
         """Those of a step's parts, except the last one, after which parts of other workers can run."""

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
 from ...core.errors import RunError
+from ..executors.exchange import Exchange
 from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Note, Ready, Step
 from ..run_log import RunLog
 from ..values import OnError, Value
 from .load_balancing import Bounds, LoadBalance, Rebalancing
-from .requests import Request, RequestState, Routing
+from .requests import Request, RequestState, Routing, waiting_in_turn
 from .state_recovery import StateRecovery, StepHistory
 from .worker_pool import WorkerPool, WorkerState
 
@@ -61,6 +62,7 @@ class Scheduler:
         self._overdue_events = 0
         self._is_all = False
         self._stopping = False
+        self._groups = waiting_in_turn(routing, [worker.owns for worker in workers]) if executor.exchanges else {}
 
     def run(self, requests: Iterable[Request | None]) -> Iterator[Answer]:
         """The answers, in the order of the requests, which are fetched as the window allows.
@@ -189,6 +191,9 @@ class Scheduler:
             return
         if not self._rebalancing.is_preparing:
             self.pool.drop_unused(index)
+        if index in self._groups:
+            self._employ_group(self._groups[index])
+            return
         found = self._oldest(worker.can_run)
         if found is None:
             self.pool.idle(index)
@@ -216,6 +221,31 @@ class Scheduler:
         self._running[index] = state
         step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt, early)
         self._run(index, step, state.inputs_of(parts), state.deaths[first])
+
+    def _employ_group(self, group: Sequence[int]) -> None:
+        """Give workers that wait for each other in turn, once all are idle, the oldest request they can work on.
+
+        Each gets all its parts that then can run, and they hand each other what they make.
+        """
+        owners = {part: index for index in group for part in self.pool.workers[index].can_run}
+        are_idle = all(self.pool.workers[index].is_idle for index in group)
+        found = self._oldest(sorted(owners)) if are_idle else None
+        if found is None:
+            for index in group:
+                self.pool.idle(index)
+            return
+        state, request = found[0], found[0].request
+        steps = state.joint_steps(owners)
+        wanted = self._routing.wanted([part for parts in steps.values() for part in parts])
+        exchange = Exchange(self._routing.handed_over(list(steps.values())))
+        for index, parts in steps.items():
+            state.taken.update(parts)
+            state.running += 1
+            self._running[index] = state
+            own = {name for part in parts for name in self._routing.parts[part].writes}
+            writes = tuple(name for name in wanted if name in own)
+            step = request.step(state.number, parts, writes, state.attempt, exchange=exchange)
+            self._run(index, step, state.inputs_of(parts))
 
     def _replay(self, index: int) -> None:
         if (found := self._recovery.next_step(index)) is not None:
@@ -312,7 +342,7 @@ class Scheduler:
         self.pool.workers[event.worker].deaths = 0
         if state is not None and (usual_s := self.log.recent_s(event.worker, step.parts)):
             state.pace = sum(event.seconds) / usual_s
-        self.log.done(event.worker, step, event.seconds, self._executor.now())
+        self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
         self.log.memory(event.worker, event.memory_bytes)
         if step.request < 0:
             self._recovery.done(event.worker)

@@ -120,14 +120,18 @@ def _convolution(o: Operation, *, weight_out: int, weight_in: int) -> Iterator[F
         yield Factor(groups, (Place(0, 1), *weights), (Place(0, 1),), ("group",))
         return
     if fixed(w[weight_out]):
-        yield Factor(_pairs(fixed(w[weight_out])), (Place(1, weight_out), *bias), (Place(0, 1),))
+        yield Factor(_channels(fixed(w[weight_out]), out), (Place(1, weight_out), *bias), (Place(0, 1),))
     if fixed(x[1]):
         yield Factor(fixed(x[1]), (Place(0, 1), Place(1, weight_in)), once=(2,))
 
 
-def _pairs(channels: int) -> int:
-    """Units of the channels that a convolution writes: pairs, since one channel alone is computed by other kernels."""
-    return channels // gcd(channels, 2)
+def _channels(channels: int, out: Shape) -> int:
+    """Units of the channels that a convolution writes: pairs, since one channel alone is computed by other kernels.
+
+    If a channel has one element, ONNX Runtime multiplies a matrix by a vector, four rows at a time.
+    """
+    item = 4 if all(size == 1 for size in out[2:]) else gcd(channels, 2)
+    return 1 if channels % item else channels // item
 
 
 def quantized_convolution(o: Operation, others: Sequence[int]) -> Iterator[Factor]:
@@ -139,7 +143,7 @@ def quantized_convolution(o: Operation, others: Sequence[int]) -> Iterator[Facto
     found = [(i, o.read(i)) for i in others if o.has(i)]
     if all(read is not None for _, read in found):
         places = tuple(Place(i, 0) for i, read in found if read == (w[0],))
-        yield Factor(_pairs(fixed(w[0])), (Place(slot, 0), *places), (Place(0, 1),))
+        yield Factor(fixed(w[0]) // gcd(fixed(w[0]), 2), (Place(slot, 0), *places), (Place(0, 1),))
 
 
 def einsum(o: Operation) -> Iterator[Factor]:
