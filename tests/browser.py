@@ -13,7 +13,7 @@ import select
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -157,6 +157,9 @@ class Page:
         return [event for event in self._browser.events if event.get("sessionId") == self._session]
 
 
+Show = Callable[..., Page]  #: opens the page of a scene; see tests/conftest.py.
+
+
 @contextmanager
 def started(executable: str) -> Iterator[Browser]:
     """A browser with a profile of its own, closed in the end."""
@@ -166,6 +169,7 @@ def started(executable: str) -> Iterator[Browser]:
         from_browser, from_child = (_high(end) for end in os.pipe())
         words = [executable, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--no-first-run"]
         words += ["--disable-gpu", "--disable-extensions", "--hide-scrollbars", f"--user-data-dir={profile}"]
+        words.append("--disable-ipc-flooding-protection")  # tests change the address of a page more often than people
         silent = os.open(os.devnull, os.O_RDWR)
         placed = [
             (os.POSIX_SPAWN_DUP2, old, new)

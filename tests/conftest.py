@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,11 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from graphcut import Model, demos, load
+
+from browser import Browser, Page, Show, find_browser, started
+
+if TYPE_CHECKING:
+    from graphcut.drawing.scene import Scene
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
@@ -107,3 +113,38 @@ def opened(tmp_path: Path) -> Callable[[ModelProto], Model]:
         return load(path, **options)  # type: ignore[arg-type]
 
     return write
+
+
+# Pages in a real browser.
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    executable = find_browser()
+    if executable is None:
+        pytest.skip("no Chromium on this machine: the page is not tried (apt-get install chromium)")
+    with started(executable) as running:
+        yield running
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
+    """Open the page of a scene; it must become ready, and be closed, without errors and without requests."""
+    from graphcut.drawing.html import html_of
+
+    pages: list[tuple[Page, str]] = []
+
+    def open_scene(shown: Scene, **options: Any) -> Page:  # noqa: ANN401 - what Browser.open takes
+        path = tmp_path / f"page{len(pages)}.html"
+        path.write_text(html_of(shown), encoding="utf-8")
+        page = browser.open(path, **options)
+        pages.append((page, path.as_uri()))
+        page.wait_for("document.documentElement.dataset.ready")
+        assert page.complaints() == []
+        return page
+
+    yield open_scene
+    for page, address in pages:
+        assert page.complaints() == []
+        assert {asked.partition("#")[0] for asked in page.requests()} == {address}
+        page.close()

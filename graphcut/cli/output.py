@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.text import escaped, printable
+from ..core.units import count
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
+
+    from ..running.run_log import RunLog
+    from ..running.scheduling.requests import ScheduledPart
 
 _WIDE: Final = 10_000
 """Columns for output that is not a terminal: nothing is shortened in a pipe or a file."""
@@ -181,6 +185,19 @@ def writing(*, is_silent: bool = False, verb: str = "writing") -> Iterator[Calla
         with Progress(*columns, TransferSpeedColumn(), console=console_(stderr=True), transient=True) as bar:
             task = bar.add_task("")
             yield lambda file, moved, total: bar.update(task, description=file, advance=moved, total=total)
+
+
+def put_trace(log: RunLog, parts: Sequence[ScheduledPart], workers: Sequence[str], path: Path) -> None:
+    """Write the timeline of a run: as a picture of the first requests (.svg), or whole for ui.perfetto.dev."""
+    from ..drawing.schedule import schedule_of
+    from ..drawing.svg.schedule_chart import schedule_svg
+    from ..running.run_log import save_trace
+
+    if path.suffix.lower() == ".svg":
+        put_text(schedule_svg(schedule_of(log, workers, parts, f"the first of {count(log.answered, 'request')}")), path)
+    else:
+        save_trace(log, [part.name for part in parts], workers, path)
+        say(f"wrote {path}")
 
 
 def check_output(output: Path | None, *, force: bool, option: str = "-o") -> None:

@@ -27,7 +27,7 @@ from .common_options import (
 )
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of
 from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
-from .output import check_output, complain, counting, print_, say, workers_notes
+from .output import check_output, complain, counting, print_, put_trace, say, workers_notes
 
 if TYPE_CHECKING:
     from ..running.stage import SessionConfig
@@ -57,7 +57,9 @@ class PipelineOptions:
     deadline: Annotated[
         float, Option(metavar="SECONDS", help="With --via: restart a worker whose load or first step takes longer.")
     ] = 300
-    trace: Annotated[Path | None, Option(metavar="FILE", help="With --via: a timeline for ui.perfetto.dev.")] = None
+    trace: Annotated[
+        Path | None, Option(metavar="FILE", help="With --via: a timeline (.svg, or for ui.perfetto.dev).")
+    ] = None
 
     @property
     def micro_batch_size(self) -> int | Literal["auto"] | None:
@@ -131,7 +133,7 @@ def _on_workers(
     """The outputs of each input, in order, from a pipeline of workers; afterwards a summary is printed."""
     from ..drawing.terminal.runs import draw_run_log
     from ..running.pipelined import Pipeline
-    from ..running.run_log import save_trace
+    from ..running.scheduling.assignment import scheduled_parts
 
     parts = [part.file for part in feeds.cascade.parts]
     with Pipeline(
@@ -149,8 +151,7 @@ def _on_workers(
     log, workers = pipeline.log, pipeline.workers
     print_(lambda console: draw_run_log(log, parts, workers, console, are_pieces=pipeline.is_divided), stderr=True)
     if options.trace is not None:
-        save_trace(pipeline.log, parts, pipeline.workers, options.trace)
-        say(f"wrote {options.trace}")
+        put_trace(pipeline.log, scheduled_parts(feeds.cascade, {}), workers, options.trace)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """The command `graphcut show`."""
 
+import os
+import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -7,7 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 from typer import Argument, Option
 
-from ..core.errors import UsageError
+from ..core.errors import GraphcutError, UsageError
 from .application import given_options
 from .common_options import AsJson, Dims, Force, OriginalModel, Output, open_, parsed_dims
 from .output import check_output, put_drawing, put_text, say_next
@@ -35,9 +37,16 @@ def show(
     dim: Dims = None,
     force: Force = False,
     as_json: AsJson = False,
+    opens: Annotated[bool, Option("--open", help="Open the page in a browser; without -o it is a temporary file.")] = (
+        False
+    ),
 ) -> None:
     """Draw a model, a plan or a cascade; or compare two of them."""
     to = _format("json" if as_json else to, output, is_given=as_json or "--to" in given_options(ctx))
+    if opens and output is None and to == "terminal":
+        to = "html"
+    if opens and to != "html":
+        raise UsageError(f"--open shows the page, not {to}", hint="leave out --to, or write -o NAME.html")
     _check(thing, other, to, part, model, sized=dim is not None)
     check_output(output, force=force)
     sizes = parsed_dims(dim)
@@ -63,7 +72,20 @@ def show(
     else:
         from ..drawing.opening import rendered_at
 
-        put_text(rendered_at(thing, to, model=model, dims=sizes), output)
+        text = rendered_at(thing, to, model=model, dims=sizes)
+        output = _temporary_page(thing) if opens and output is None else output
+        put_text(text, output)
+        if opens and output is not None and not webbrowser.open(output.absolute().as_uri()):
+            raise GraphcutError("no browser could be started", hint=f"open {output} yourself")
+
+
+def _temporary_page(thing: Path) -> Path:
+    """An empty file that stays after the command has ended: a browser reads it then."""
+    import tempfile
+
+    number, name = tempfile.mkstemp(prefix=f"{thing.resolve().stem}-", suffix=".html")
+    os.close(number)
+    return Path(name)
 
 
 def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:

@@ -10,8 +10,8 @@ import typer
 from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, OriginalOptions, Outputs, output_names
-from .output import print_, print_json
+from .common_options import AsJson, Force, OriginalOptions, Outputs, output_names
+from .output import check_output, print_, print_json, put_trace
 
 if TYPE_CHECKING:
     from ..planning.cluster import ScheduledFailure
@@ -53,6 +53,8 @@ def simulate(
         ),
     ] = None,
     outputs: Outputs = None,
+    trace: Annotated[Path | None, Option(metavar="FILE", help="A timeline (.svg, or for ui.perfetto.dev).")] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a plan on a cluster: throughput, latency, failures.
@@ -63,17 +65,23 @@ def simulate(
     from ..drawing.opening import scenario_at
     from ..drawing.terminal.simulation import draw_simulation
     from ..planning.cluster import read_simulated_cluster
+    from ..running.run_log import RunLog
     from ..simulating.simulator import simulate as simulated
 
+    check_output(trace, force=force, option="--trace")
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
     known_cluster = None if cluster is None else read_simulated_cluster(cluster)
     scenario = scenario_at(plan, known_cluster, model=original.model, outputs=output_names(outputs), dims=original.dims)
     scenario = scenario.copied(copies).with_failures(failures)
-    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=original.seed)
+    devices = [device.name for device in scenario.cluster.devices]
+    log = RunLog(len(scenario.parts), len(devices), is_tracing=trace is not None)
+    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=original.seed, log=log)
     if as_json:
         print_json(simulation_record(result, str(plan)))
     else:
         print_(lambda console: draw_simulation(result, str(plan), console))
+    if trace is not None:
+        put_trace(log, scenario.parts, devices, trace)
     if result.stopped:
         raise typer.Exit(1)
 

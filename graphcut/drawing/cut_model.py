@@ -21,13 +21,10 @@ class CutModel:
     prices: tuple[int, ...]  #: what a minimum cut pays for it.
     weights: tuple[int, ...]  #: the sizes of the initializers that nodes read.
     users: tuple[tuple[int, ...], ...]  #: the nodes that need each of these.
-    flops: tuple[int, ...]  #: of each node; empty if unknown.
     dims: Mapping[str, int]  #: what `--dim` must say for these sizes.
 
 
-def cut_model_of(
-    model: Model, order: Sequence[int], sizes: TensorBytes, dims: Mapping[str, int], flops: Sequence[int] = ()
-) -> CutModel | None:
+def cut_model_of(model: Model, order: Sequence[int], sizes: TensorBytes, dims: Mapping[str, int]) -> CutModel | None:
     """The cut model of a model; None if an output is a constant: which part writes it is not a matter of the flow."""
     graph, types = model.graph, model.tensors
     index = {node: i for i, node in enumerate(graph.flow)}
@@ -51,6 +48,5 @@ def cut_model_of(
         prices=tuple(price(types[name], sizes[name][0]) for name in names),
         weights=tuple(graph.weights[name].bytes for name in users),
         users=tuple(map(tuple, users.values())),
-        flops=tuple(flops),
         dims=dict(dims),
     )

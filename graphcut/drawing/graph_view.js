@@ -299,7 +299,7 @@ function worded(box, graph, most) {
 function boxElement(box) {
   const said = [[box.head, ...box.tags].join(" "), ...box.lines.map((line) => line.title ?? line.text)].join(", ");
   const head = html("button", { class: "head", tabindex: -1, "data-key": box.key, "aria-label": said, title: box.head });
-  head.append(inLine("span", null, box.head), ...box.tags.map((text) => inLine("i", null, text)));
+  head.append(inLine("span", null, box.head), ...box.tags.flatMap((text) => [" ", inLine("i", null, text)]));
   const lines = box.lines.map(({ text, title, css }) => {
     const line = html("div", { class: `line ${css ?? ""}`, title: title ?? text, "aria-hidden": "true" });
     line.append(inLine("bdi", null, text));

@@ -23,7 +23,7 @@ from ..core.version import __version__
 from .dependency_matrix import matrix_of
 from .profile_builder import best_options
 from .scene import Scene
-from .svg.document import LANES, MAP, NARROW, WIDE, inline_svg, map_and_lanes
+from .svg.document import LANES, MAP, NARROW, SCHEDULE, WIDE, inline_svg, map_and_lanes, schedule_panel
 from .svg.matrix_chart import MAX_ROWS
 from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
 
@@ -51,6 +51,8 @@ def html_of(scene: Scene) -> str:
         "map": pictures.get(MAP, ""),
         "lanes_state": "" if scene.tensors else "hidden",
         "lanes": pictures.get(LANES, ""),
+        "schedule_state": "" if scene.schedules() else "hidden",
+        "schedule": pictures.get(SCHEDULE, ""),
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
         "data": _packed(_record(scene)),
@@ -86,7 +88,7 @@ def _pictures(scene: Scene) -> dict[str, str]:
     """Each picture twice, for wide and for narrow windows; the style shows the one that fits."""
     found: dict[str, str] = {}
     for css, width in (("wide", WIDE), ("narrow", NARROW)):
-        for title, panel in map_and_lanes(scene, width).items():
+        for title, panel in {**map_and_lanes(scene, width), **schedule_panel(scene, width)}.items():
             scaling = "" if panel.width <= _SCALABLE * width else " scrolls"
             found[title] = found.get(title, "") + inline_svg(panel, title, css + scaling)
     return found
@@ -105,7 +107,8 @@ def _answer(scene: Scene) -> str:
 def _record(scene: Scene) -> dict[str, object]:
     """What the script reads; it adds nothing but what follows from it."""
     parts = range(len(scene.cards))
-    record: dict[str, Any] = to_builtins(replace(scene, segments=(), segment_tensors=(), graph=None)) | {
+    shown = replace(scene, segments=(), segment_tensors=(), graph=None)
+    record: dict[str, Any] = to_builtins(shown, enc_hook=lambda make: make()) | {
         "matrix": to_builtins(matrix_of(scene, MAX_ROWS)),
         "model": scene.model or scene.title,
         "boundaries": to_builtins(scene.boundaries),

@@ -23,7 +23,7 @@ from ..planning.device_groups import DeviceGroup, ModeCosts, Rank
 from ..planning.goals import Goal, Limits
 from ..planning.plans import Plan
 from ..planning.predictions import PartMetrics
-from ..planning.results import Optimality, Reason
+from ..planning.results import FrontPlan, Optimality, Reason
 from ..simulating.results import SimulationResult
 from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
@@ -185,7 +185,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
     gap: float | None  #: how much worse than the best plan at most: 0.02 is 2 %.
     inside_layers: Optimality | None  #: the outcome with cuts inside layers, if it is known to be better.
     without_limits: Optimality | None  #: the outcome without pins and nodes to avoid.
-    front: tuple[tuple[float, float], ...]  #: seconds between requests and of one, of plans that trade them.
+    front: tuple[FrontPlan, ...]  #: seconds between requests and of one, of plans that trade them; cuts and devices.
     parts: tuple[PlannedPartRecord, ...]  #: the parts.
     sequential: DependencyMap  #: tensors from a part to the next, by their indices.
     residual: DependencyMap  #: tensors that skip a part, by the indices of parts.

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
+from .cut_costs import CutCosts
 from .cut_model import CutModel
+from .schedule import Schedule
 
 ModulePath = tuple[tuple[str, int | None], ...]
 """The modules around a node, outermost first, each a name and its number: `layers.3` is `("layers", 3)`."""
@@ -145,6 +147,8 @@ class OtherPlan:
     period_s: float  #: seconds between two requests.
     latency_s: float  #: seconds of one request.
     is_chosen: bool  #: whether it is the plan that is shown.
+    after: tuple[str, ...] = ()  #: the nodes after which it cuts.
+    devices: tuple[str, ...] = ()  #: the device of each part.
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,9 @@ class Scene:
     segment_tensors: tuple[BoundaryTensor, ...] = ()  #: the tensors between these, with their indices as parts.
     #: gives the graph that the page draws; only the page asks for it. None if the model is not at hand.
     graph: Callable[[], Mapping[str, object]] | None = field(default=None, compare=False)
+    #: gives what the page needs to predict other cuts; only the page asks for it, since that takes time.
+    cut_costs: Callable[[], CutCosts | None] = field(default=lambda: None, compare=False)
+    schedules: Callable[[], tuple[Schedule, ...]] = field(default=tuple, compare=False)  #: gives schedules of the plan.
 
     @property
     def fact_texts(self) -> list[str]:

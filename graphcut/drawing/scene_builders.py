@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +19,12 @@ from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
 from . import sentences
 from .card_builders import cascade_card, file_bytes, own_nodes, plan_card, replica_counts
+from .cut_costs import cut_costs_of
 from .cut_model import cut_model_of
 from .drawn_graph import drawn_graph
 from .layer_modules import layer_modules
 from .part_labels import part_labels
+from .plan_schedules import schedules_of_plan
 from .profile_builder import best_options, build_profile, most_balanced
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
 
@@ -58,6 +60,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         model=str(model.path),
         cut_model=cut_model_of(model, graph.flow, model.tensor_bytes, analysis.model.dims),
         graph=lambda: drawn_graph(model, [graph.flow], model.tensor_bytes, layer_modules(graph, analysis.repeat)),
+        cut_costs=partial(cut_costs_of, analysis.model, dims=model.dims),
         segments=tuple(graph.nodes[block.nodes[0]].name for block in blocks if block.nodes),
         segment_tensors=tuple(_boundary_tensors(blocks, segments.wiring, model.boundary_types, model.tensor_bytes)),
     )
@@ -119,9 +122,10 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
             [node for row in rows for node in row],
             sizes,
             {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i},
-            plan.costs.flops if plan.costs is not None else (),
         ),
         graph=partial(drawn_graph, model, rows, sizes, modules),
+        cut_costs=partial(cut_costs_of, model, plan),
+        schedules=cache(partial(schedules_of_plan, plan, analysis)),
     )
     return replace(scene, sentence=sentences.answer(scene))
 
@@ -177,6 +181,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         model="" if model is None else str(model.path),
         cut_model=cut_model,
         graph=drawn,
+        cut_costs=(lambda: None) if cut_model is None or model is None else partial(cut_costs_of, model),
     )
     return replace(scene, sentence=sentences.answer(scene))
 
@@ -245,8 +250,9 @@ def _limits(limits: Limits, names: Sequence[str]) -> Iterable[tuple[str, str]]:
 def _other_plans(plan: Plan) -> Iterable[OtherPlan]:
     """The plans of the front; the first that is as good as the chosen one is marked."""
     if len(plan.front) > 1:
-        chosen = next((i for i, times in enumerate(plan.front) if _is_as_good(plan, *times)), None)
-        yield from (OtherPlan(*times, i == chosen) for i, times in enumerate(plan.front))
+        chosen = next((i for i, one in enumerate(plan.front) if _is_as_good(plan, one.period_s, one.latency_s)), None)
+        for i, one in enumerate(plan.front):
+            yield OtherPlan(one.period_s, one.latency_s, i == chosen, one.after, one.devices)
 
 
 def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:

@@ -82,7 +82,13 @@ class Finisher:
         metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, self.goal)
         coverage = None if self.table is None else cover(self.table, self.costs)[1]
         return same_parts(
-            made, devices=devices, dims=self.costs.dims, costs=self.costs, coverage=coverage, metrics=metrics
+            made,
+            devices=devices,
+            dims=self.costs.dims,
+            costs=self.costs,
+            coverage=coverage,
+            table=self.table,
+            metrics=metrics,
         )
 
     @cached_property

@@ -26,7 +26,7 @@ from .node_names import guess
 from .planner import with_metrics
 from .plans import ANY_DEVICE, Plan, check_limits
 from .predictions import PartMetrics
-from .results import Optimality, Reason
+from .results import FrontPlan, Optimality, Reason
 from .solver.recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
@@ -74,7 +74,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     outcome: Optimality | None  #: how good the plan is.
     inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid.
-    front: tuple[tuple[float, float], ...] = ()  #: the Pareto front: seconds between two requests, and of one.
+    front: tuple[FrontPlan, ...] = ()  #: the Pareto front of seconds between two requests, and of one.
     modes: tuple[ModeCosts, ...] = ()  #: what ranks exchange, joined as planned, and in the other way.
     reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.

@@ -36,7 +36,7 @@ from .plans import ANY_DEVICE, Plan, check_limits, same_parts
 from .problem import PlanningProblem, problem_of
 from .rank_costs import RankCosts
 from .replicable import replicable_nodes, rewritable_nodes
-from .results import Optimality, Solution, optimality_of, reasons
+from .results import FrontPlan, Optimality, Solution, optimality_of, reasons
 from .solver.recompute import repeated
 from .transfers import travelling
 
@@ -384,11 +384,14 @@ def _with_memory(goal: _Searched, share: float) -> _Searched:
             return goal
 
 
-def _front_with(made: Plan, front: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+def _front_with(made: Plan, front: tuple[FrontPlan, ...]) -> tuple[FrontPlan, ...]:
     """The Pareto front as searched, and on it a plan that what it recomputes made better; see `Solution.front`."""
     if made.times is None or not front:
         return front
     period, latency = made.times.period_s, made.times.latency_s
-    if any(p <= period * (1 + _TOLERANCE) and s <= latency * (1 + _TOLERANCE) for p, s in front):
+    most_s = period * (1 + _TOLERANCE), latency * (1 + _TOLERANCE)
+    if any(one.period_s <= most_s[0] and one.latency_s <= most_s[1] for one in front):
         return front
-    return tuple(sorted([(period, latency), *((p, s) for p, s in front if p < period or s < latency)]))
+    after = tuple(made.graph.nodes[max(block.nodes)].name for block in made.partition.blocks[:-1])
+    own = FrontPlan(period, latency, after, tuple(device.name for device in made.devices))
+    return tuple(sorted([own, *(one for one in front if one.period_s < period or one.latency_s < latency)]))

@@ -11,6 +11,7 @@ from ..core.product import Product, short_repr
 from ..core.units import count, size
 from ..costs.device import Device
 from ..costs.matching import Coverage
+from ..costs.tables import CostTable
 from ..costs.weighing import Costs
 from ..loading.model import Model
 from .by_goal.cluster_mapping import COUNTING
@@ -19,7 +20,7 @@ from .goals import Across, Goal, Into, Limits, Within
 from .node_names import find_nodes
 from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
 from .replicable import inexact_copies
-from .results import Optimality, Reason
+from .results import FrontPlan, Optimality, Reason
 from .solver.recompute import Recomputed
 from .transfers import RequestTimes, totals
 
@@ -43,10 +44,11 @@ class Plan(Product):
     dims: Mapping[str, int] = field(default_factory=dict)  #: the sizes of symbolic dimensions that it was made for.
     costs: Costs | None = None  #: FLOPs and bytes of the nodes for these sizes; None for `At`.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
+    table: CostTable | None = field(default=None, compare=False)  #: that cost model; None for a plan from a file.
     outcome: Optimality | None = None  #: how good it is; None for `At` and `Heads`.
     inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid, if there are any.
-    front: tuple[tuple[float, float], ...] = ()  #: see `Solution.front`.
+    front: tuple[FrontPlan, ...] = ()  #: see `Solution.front`.
     modes: tuple[ModeCosts, ...] = ()  #: what ranks exchange, joined as planned, and in the other way.
     recomputed: tuple[Recomputed, ...] = ()  #: what parts compute instead of receiving it.
     metrics: tuple[PartMetrics, ...] = ()  #: predicted metrics of each part; empty for `At`.

@@ -53,6 +53,15 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return worse / better - 1 if better > 0 else float("inf")
 
 
+class FrontPlan(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """A plan of the Pareto front."""
+
+    period_s: float  #: seconds between two requests,
+    latency_s: float  #: and of one request.
+    after: tuple[str, ...] = ()  #: the last node before each cut, in an order in which all nodes can run.
+    devices: tuple[str, ...] = ()  #: the device of each part.
+
+
 @dataclass(frozen=True)
 class LowerBounds:
     """Lower bounds of what is minimized, whatever parts replicate."""
@@ -76,14 +85,14 @@ class Solution:
     costs: tuple[Floats, ...]
     aggregation: Aggregation  #: whether the objective is the sum or the maximum of the parts' costs.
     #: finds `front`, which only the best solution is asked for.
-    find_front: Callable[[], tuple[tuple[float, float], ...]] = tuple
+    find_front: Callable[[], tuple[FrontPlan, ...]] = tuple
     busy_s: tuple[float, ...] = ()  #: for a cluster, seconds that each part keeps its device busy.
     #: parts that may reach the lower bound, if each of them computes or receives the right replicable values.
     relaxed: Solution | None = None
 
     @cached_property
-    def front(self) -> tuple[tuple[float, float], ...]:
-        """For a cluster, the Pareto front: seconds between two requests and of one request, ascending in the first.
+    def front(self) -> tuple[FrontPlan, ...]:
+        """For a cluster, the Pareto front of these two times, ascending in the first.
 
         No plan on it is as good as another in both.
         """

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.structs import replace as changed
 
 from ..core.errors import RunError, UsageError
+from ..running.run_log import RunLog
 from ..running.scheduling.assignment import load_balance_of
 from ..running.scheduling.requests import Request, Routing
 from ..running.scheduling.scheduler import Scheduler
@@ -27,6 +28,7 @@ def simulate(
     rate_per_s: float | None = None,
     window: int | None = None,
     seed: int = 0,
+    log: RunLog | None = None,
 ) -> SimulationResult:
     """Simulate a scenario; the same arguments give the same result.
 
@@ -40,6 +42,7 @@ def simulate(
             default is two for each device that has a part, as in `stream`, and for a plan for `decode` the number of
             its sequences.
         seed: the random seed.
+        log: a log to fill, for as many parts and devices; with tracing it gets every run of a part.
 
     Raises:
         UsageError: a number is out of range, or both a rate and a window are given.
@@ -54,14 +57,19 @@ def simulate(
         raise UsageError(f"{window} requests can't be in flight", hint="take 1 or more")
     if rate_per_s is None:
         window = window or scenario.in_flight or 2 * sum(bool(parts) for parts in scenario.assignment)
-    result = _run(scenario, requests, rate_per_s, window, seed)
+    result = _run(scenario, requests, rate_per_s, window, seed, log)
     if not scenario.can_fail:
         return result
     return changed(result, without_failures=_run(scenario.without_failures(), requests, rate_per_s, window, seed))
 
 
 def _run(
-    scenario: Scenario, requests: int, rate_per_s: float | None, window: int | None, seed: int
+    scenario: Scenario,
+    requests: int,
+    rate_per_s: float | None,
+    window: int | None,
+    seed: int,
+    log: RunLog | None = None,
 ) -> SimulationResult:
     executor = SimulatedExecutor(scenario, seed)
     workers = [
@@ -69,7 +77,9 @@ def _run(
         for device, parts in zip(scenario.cluster.devices, scenario.assignment, strict=True)
     ]
     routing, balance = Routing(scenario.parts, scenario.outputs), load_balance_of(scenario.parts, workers)
-    scheduler = Scheduler(routing, executor, workers, window=window or requests, on_error="skip", balance=balance)
+    scheduler = Scheduler(
+        routing, executor, workers, window=window or requests, on_error="skip", balance=balance, log=log
+    )
     answered, stopped = 0, ""
     arrived_s, delivered_s = list[float](), list[float]()
     asked = repeat(Request(dict.fromkeys(scenario.inputs)), requests)

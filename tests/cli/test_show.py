@@ -543,3 +543,30 @@ def test_an_unknown_format_is_misuse(run: Run, house: House) -> None:
     result = run("show", house.model, "--to", "pdf")
     assert result.code == 2
     assert "pdf" in result.error[0]
+
+
+def test_open_shows_the_page_in_a_browser(
+    run: Run, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without -o it is a temporary file, whose path is said; without a browser this is an error."""
+    opened: list[str] = []
+
+    def start(address: str) -> bool:
+        opened.append(address)
+        return len(opened) < 3
+
+    monkeypatch.setattr("webbrowser.open", start)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run("show", house.plan, "--open", "-o", tmp_path / "page.html").code == 0
+    result = run("show", house.plan, "--open")
+    (page,) = tmp_path.glob("plan-*.html")
+    assert result == Result(0, "", f"wrote {page}\n")
+    assert opened == [(tmp_path / "page.html").as_uri(), page.as_uri()]
+    assert page.read_text(encoding="utf-8") == html_of(house.scene("plan"))
+    failed = run("show", house.plan, "--open", "-o", tmp_path / "other.html")
+    assert (failed.code, failed.err.splitlines()[1:]) == (
+        3,
+        ["error: no browser could be started", f" hint: open {tmp_path / 'other.html'} yourself"],
+    )
+    assert run("show", house.plan, "--open", "--to", "svg").error[0] == "--open shows the page, not svg"
+    assert [*tmp_path.glob("plan-*.html")] == [page]

@@ -12,9 +12,9 @@ import pytest
 import graphcut
 from graphcut import demos
 
-from command_line import Run, run
+from command_line import Run, llm, own_llm, own_parts, parts, run
 
-__all__ = ["run"]
+__all__ = ["llm", "own_llm", "own_parts", "parts", "run"]
 
 CLUSTER = """
 [[devices]]
@@ -230,3 +230,23 @@ def test_a_model_must_be_planned_first(run: Run, house: Path) -> None:
         f"{house / 'llm.onnx'} is a model that is not cut",
         "`graphcut plan MODEL ... -o FILE` plans it",
     )
+
+
+def test_simulate_and_run_draw_the_same_picture(run: Run, own_llm: Path, own_parts: Path) -> None:
+    """Of the simulated requests and of the measured ones: each run of a part, as a picture and for other viewers."""
+    home = own_llm.parent
+    (home / "cluster.toml").write_text('[[devices]]\nname = "a"\n[[devices]]\nname = "b"\n', encoding="utf-8")
+    ways = {
+        "simulated": ("simulate", own_parts, "--cluster", home / "cluster.toml", "--requests", "1"),
+        "measured": ("run", own_parts, "--inputs", "random", "-o", home / "out.npz", "--via", "threads", "--force"),
+    }
+    for name, words in ways.items():
+        for suffix in (".svg", ".json"):
+            result = run(*words, "--trace", home / f"{name}{suffix}")
+            assert result.code == 0
+            assert f"wrote {home / name}{suffix}" in result.err
+        assert run(*words, "--trace", home / f"{name}.svg").code == (2 if name == "simulated" else 0)
+        drawn = (home / f"{name}.svg").read_text(encoding="utf-8")
+        assert re.findall(r"part \d, request \d", drawn) == ["part 0, request 1", "part 1, request 1"]
+        events = json.loads((home / f"{name}.json").read_text(encoding="utf-8"))["traceEvents"]
+        assert sum(event["ph"] == "X" for event in events) == 2

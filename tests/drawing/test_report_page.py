@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from graphcut.core.units import duration, operations, size
 from graphcut.drawing.html import html_of
 from graphcut.drawing.scene import OtherPlan, Scene
 
-from browser import Browser, Page, find_browser, started
+from browser import Page, Show
 from scenes_by_hand import (
     HOSTILE,
     KIB,
@@ -34,40 +32,6 @@ from scenes_by_hand import (
     uncut,
     wide,
 )
-
-EXECUTABLE = find_browser()
-in_browser = pytest.mark.skipif(
-    EXECUTABLE is None, reason="no Chromium on this machine: the page is not tried (apt-get install chromium)"
-)
-Show = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert EXECUTABLE is not None
-    with started(EXECUTABLE) as running:
-        yield running
-
-
-@pytest.fixture
-def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
-    """Open the page of a scene; it must become ready without errors and without requests."""
-    pages: list[tuple[Page, str]] = []
-
-    def open_scene(shown: Scene, **options: Any) -> Page:  # noqa: ANN401 - what Browser.open takes
-        path = tmp_path / f"page{len(pages)}.html"
-        path.write_text(html_of(shown), encoding="utf-8")
-        page = browser.open(path, **options)
-        pages.append((page, path.as_uri()))
-        page.wait_for("document.documentElement.dataset.ready")
-        assert page.complaints() == []
-        return page
-
-    yield open_scene
-    for page, address in pages:
-        assert page.complaints() == []
-        assert page.requests() == [address]
-        page.close()
 
 
 def texts(page: Page, selector: str) -> list[str]:
@@ -163,7 +127,6 @@ def test_without_scripts_the_page_names_the_command() -> None:
 # In the browser.
 
 
-@in_browser
 def test_the_answer_has_figures_in_bold_and_a_badge_for_parts_over_budget(show: Show) -> None:
     page = show(replace(decoder(4), sentence="Cut into 4 parts. The largest, part-3.onnx, needs 3.3 GiB."))
     assert page.evaluate("document.querySelector('.answer').innerText") == (
@@ -172,7 +135,6 @@ def test_the_answer_has_figures_in_bold_and_a_badge_for_parts_over_budget(show: 
     assert texts(page, ".answer b") == ["4 parts", "part-3.onnx", "3.3 GiB"]
 
 
-@in_browser
 def test_four_parts_are_side_by_side(show: Show) -> None:
     page = show(decoder(4))
     assert texts(page, "#map .wide [data-kind=card] text.bold") == ["part-0", "part-1", "part-2", "part-3"]
@@ -188,7 +150,6 @@ def test_four_parts_are_side_by_side(show: Show) -> None:
     assert page.evaluate("document.querySelectorAll('#map .wide [data-kind=bus].near').length") == 3
 
 
-@in_browser
 def test_sixteen_parts_are_below_one_another(show: Show) -> None:
     page = show(decoder(16))
     boxes = "[...document.querySelectorAll('#map .wide [data-kind=card]')].map((card) => card.getBoundingClientRect())"
@@ -198,7 +159,6 @@ def test_sixteen_parts_are_below_one_another(show: Show) -> None:
     assert len(tops) == 16
 
 
-@in_browser
 def test_parallel_parts_share_a_row(show: Show) -> None:
     tops = "[...document.querySelectorAll('#map .wide [data-kind=card]')].map((card) => card.getBoundingClientRect().y)"
     as_rows = show(heads()).evaluate(tops)
@@ -207,14 +167,12 @@ def test_parallel_parts_share_a_row(show: Show) -> None:
     assert len(set(show(wide(7)).evaluate(tops))) == 3
 
 
-@in_browser
 def test_one_part_has_a_map_without_buses(show: Show) -> None:
     page = show(scene([card(0, content="everything")], sentence="Cut into 1 part."))
     assert texts(page, "section:not([hidden]) h2") == ["Parts and tensors between them", "Balance"]
     assert rows(page, "#balance") == [["part-0.onnx · everything", "100", "3 GiB", "3 GiB"]]
 
 
-@in_browser
 def test_a_model_that_is_not_cut_shows_its_cut_points(show: Show) -> None:
     page = show(uncut())
     assert texts(page, "section:not([hidden]) h2") == [
@@ -224,7 +182,6 @@ def test_a_model_that_is_not_cut_shows_its_cut_points(show: Show) -> None:
     ]
 
 
-@in_browser
 def test_over_budget_is_also_a_word(show: Show) -> None:
     page = show(
         scene([card(0, need_bytes=3 * MIB, budget_bytes=2 * MIB), card(1, need_bytes=MIB, budget_bytes=2 * MIB)])
@@ -235,7 +192,6 @@ def test_over_budget_is_also_a_word(show: Show) -> None:
     assert "over budget" in texts(page, ".wide [data-kind=card] > title")[0]
 
 
-@in_browser
 def test_each_chart_has_a_table(show: Show) -> None:
     small = scene(
         [card(0), card(1), card(2)], [tensor("a", 0, 1, size=3 * KIB), tensor("b", 0, 2, size=5 * KIB, is_exact=False)]
@@ -265,7 +221,6 @@ def test_each_chart_has_a_table(show: Show) -> None:
     ]
 
 
-@in_browser
 def test_a_click_shows_what_a_cut_costs(show: Show) -> None:
     page = show(uncut(400))
     page.click(*position_of(page, 120, 400))
@@ -279,7 +234,6 @@ def test_a_click_shows_what_a_cut_costs(show: Show) -> None:
     assert page.evaluate("window.copied") == "graphcut split model.onnx --at-nodes=/model/layers.120/add"
 
 
-@in_browser
 def test_a_click_among_many_nodes_finds_the_cheapest_near_it(show: Show) -> None:
     page = show(uncut(20_000))
     page.click(*position_of(page, 10_000, 20_000))
@@ -288,7 +242,6 @@ def test_a_click_among_many_nodes_finds_the_cheapest_near_it(show: Show) -> None
     assert abs(int(values["node"].split(" of ")[0].replace(",", "")) - 10_000) < 200
 
 
-@in_browser
 def test_dragging_zooms_and_the_button_goes_back(show: Show) -> None:
     page = show(uncut(4000))
     start, height = position_of(page, 1000, 4000)
@@ -301,7 +254,6 @@ def test_dragging_zooms_and_the_button_goes_back(show: Show) -> None:
     assert int(panel(page)["node"].split(" of ")[0].replace(",", "")) == pytest.approx(3001, abs=20)
 
 
-@in_browser
 def test_arrows_step_and_brackets_jump_to_key_nodes(show: Show) -> None:
     page = show(uncut(400))
     first, second, *_ = profile(400, 0).keys
@@ -317,7 +269,6 @@ def test_arrows_step_and_brackets_jump_to_key_nodes(show: Show) -> None:
     assert spoken == f"/model/layers.{second + 1}/add, Add: a cut here sends {sent}"
 
 
-@in_browser
 def test_tab_reaches_everything_and_enter_pins_it(show: Show) -> None:
     page = show(decoder(3))
     reached: list[str] = []
@@ -330,7 +281,6 @@ def test_tab_reaches_everything_and_enter_pins_it(show: Show) -> None:
     assert {"log", "hide", "reset"} <= set(reached)
 
 
-@in_browser
 def test_what_is_pinned_stays_until_escape(show: Show) -> None:
     page = show(decoder(3))
     page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].focus()")
@@ -346,7 +296,6 @@ def test_what_is_pinned_stays_until_escape(show: Show) -> None:
     assert page.evaluate("document.querySelectorAll('[aria-pressed=true]').length") == 0
 
 
-@in_browser
 def test_the_focused_part_has_a_ring(show: Show) -> None:
     page = show(decoder(3))
     ring = "getComputedStyle(document.activeElement.querySelector('.card')).strokeWidth"
@@ -355,7 +304,6 @@ def test_the_focused_part_has_a_ring(show: Show) -> None:
     assert page.evaluate(ring) == "3px"
 
 
-@in_browser
 def test_slash_searches_and_enter_goes_to_the_first_hit(show: Show) -> None:
     page = show(uncut(400))
     page.press("/")
@@ -368,7 +316,6 @@ def test_slash_searches_and_enter_goes_to_the_first_hit(show: Show) -> None:
     assert panel(page)["title"] == "/model/layers.370/add"
 
 
-@in_browser
 def test_a_question_mark_lists_the_keys(show: Show) -> None:
     page = show(uncut())
     page.press("?")
@@ -377,7 +324,6 @@ def test_a_question_mark_lists_the_keys(show: Show) -> None:
     assert not page.evaluate("document.querySelector('#keys').open")
 
 
-@in_browser
 def test_sentences_and_plans_have_sections(show: Show) -> None:
     others = (
         OtherPlan(period_s=0.008, latency_s=0.03, is_chosen=True),
@@ -399,7 +345,6 @@ def test_sentences_and_plans_have_sections(show: Show) -> None:
     assert rows(page, "#other-plans") == [["8 ms", "30 ms", "this plan"], ["10 ms", "20 ms", ""]]
 
 
-@in_browser
 def test_what_is_not_drawn_is_counted(show: Show) -> None:
     page = show(tangle(20))  # 190 pairs and 18 that go to all
     assert page.evaluate("document.querySelectorAll('#map .wide [data-kind=bus]').length") < 208
@@ -411,7 +356,6 @@ def test_what_is_not_drawn_is_counted(show: Show) -> None:
     assert len(rows(page, "#lanes")) == 208
 
 
-@in_browser
 def test_a_cut_point_leads_to_its_node_in_the_profile(show: Show) -> None:
     page = show(decoder(4))
     page.evaluate("document.querySelector('#cut-points button.link').click()")
@@ -419,7 +363,6 @@ def test_a_cut_point_leads_to_its_node_in_the_profile(show: Show) -> None:
     assert page.evaluate("document.activeElement.tagName") == "CANVAS"
 
 
-@in_browser
 def test_twenty_thousand_nodes_are_searched_at_once(show: Show, record_property: Callable[[str, object], None]) -> None:
     page = show(long_decoder(4, 20_000))
     spent = page.evaluate("document.documentElement.dataset.milliseconds")
@@ -434,7 +377,6 @@ def test_twenty_thousand_nodes_are_searched_at_once(show: Show, record_property:
     )
 
 
-@in_browser
 def test_a_hundred_thousand_nodes_open_and_answer(show: Show) -> None:
     page = show(long_decoder(8, 100_000))
     print(f"\nscript time for 100,000 nodes: {page.evaluate('document.documentElement.dataset.milliseconds')} ms")  # noqa: T201 - a figure for people
@@ -442,7 +384,6 @@ def test_a_hundred_thousand_nodes_open_and_answer(show: Show) -> None:
     assert panel(page)["node"].endswith("of 100,000")
 
 
-@in_browser
 def test_names_are_never_markup(show: Show) -> None:
     harm = "</script><img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
     name = f"{harm}\n'{HOSTILE}"
@@ -463,7 +404,6 @@ def test_names_are_never_markup(show: Show) -> None:
     assert texts(page, ".notes li") == [harm]
 
 
-@in_browser
 def test_the_command_to_copy_is_one_command_whatever_the_name(show: Show) -> None:
     names = ("/plain/Add_1", "it's $(rm)", "two\nlines\x1b[2J\\'", "-x", "é;👩")
     commands = (
@@ -481,7 +421,6 @@ def test_the_command_to_copy_is_one_command_whatever_the_name(show: Show) -> Non
         page.press("ArrowRight")
 
 
-@in_browser
 def test_the_command_to_copy_names_the_path_of_the_model_and_one_node(show: Show) -> None:
     names = ("a,b", 'say "hi"', "a, \n")
     commands = ("'\"a,b\"'", '\'"say ""hi"""\'', r"""$'"a, \n"'""")
@@ -495,7 +434,6 @@ def test_the_command_to_copy_names_the_path_of_the_model_and_one_node(show: Show
         page.press("ArrowRight")
 
 
-@in_browser
 def test_names_with_common_starts_are_restored(show: Show) -> None:
     names = ("", "👩a", "👩b", "👩‍👩‍👧", "👩‍👩‍👧x", "x", "xx", "x")
     page = show(scene([], profile=replace(profile(8, 0), nodes=names, cut_options=(), keys=())))
@@ -504,7 +442,6 @@ def test_names_with_common_starts_are_restored(show: Show) -> None:
     ) == json.dumps([name.replace("\u200d", "\u200d") for name in names], ensure_ascii=False, separators=(",", ":"))
 
 
-@in_browser
 def test_dark_and_light_follow_the_system_and_the_key(show: Show) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     page = show(decoder(4), dark=True)
@@ -556,7 +493,6 @@ CONTRAST = """
 """
 
 
-@in_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_all_text_has_contrast(show: Show, *, dark: bool) -> None:
     """WCAG 2.2, success criterion 1.4.3: contrast of at least 4.5 to 1."""
@@ -566,7 +502,6 @@ def test_all_text_has_contrast(show: Show, *, dark: bool) -> None:
     assert page.evaluate(CONTRAST) == []
 
 
-@in_browser
 @pytest.mark.parametrize("width", [360, 800, 1320, 2400])
 def test_the_page_is_never_wider_than_the_window(show: Show, width: int) -> None:
     page = show(decoder(16), width=width)
@@ -577,14 +512,13 @@ def test_the_page_is_never_wider_than_the_window(show: Show, width: int) -> None
     )
 
 
-@in_browser
 @pytest.mark.parametrize("width", [390, 1320])
 @pytest.mark.parametrize(
     "make", [lambda: decoder(4), lambda: decoder(64, nodes=200), heads, hostile, lambda: tangle(9), lambda: wide(7)]
 )
 def test_one_picture_is_shown_and_it_is_not_cut_off(show: Show, make: Callable[[], Scene], width: int) -> None:
     page = show(make(), width=width)
-    shown = page.evaluate("""[...document.querySelectorAll(".chart")].map((chart) => {
+    shown = page.evaluate("""[...document.querySelectorAll(".chart:has(svg)")].map((chart) => {
       const [picture, ...others] = [...chart.querySelectorAll("svg")].filter((svg) => svg.getClientRects().length);
       const { x, y, width, height } = picture.getBBox();
       const view = picture.viewBox.baseVal;
@@ -595,7 +529,6 @@ def test_one_picture_is_shown_and_it_is_not_cut_off(show: Show, make: Callable[[
     assert shown == [True, True]
 
 
-@in_browser
 def test_on_a_phone_no_table_is_cut_off_and_no_cell_is_a_column_of_syllables(show: Show) -> None:
     usual = profile(60, 3)
     module = "model/layers.17/post_attention_layernorm/Cast"
@@ -613,7 +546,6 @@ def test_on_a_phone_no_table_is_cut_off_and_no_cell_is_a_column_of_syllables(sho
     assert set(page.evaluate(roles)) == {"table", "rowgroup", "row", "columnheader", "cell"}
 
 
-@in_browser
 def test_the_list_shows_operators_without_domains_and_the_ends_of_names(show: Show) -> None:
     usual = profile(3, 0)
     named = replace(
@@ -629,7 +561,6 @@ def test_the_list_shows_operators_without_domains_and_the_ends_of_names(show: Sh
     assert page.evaluate(right.format(".node bdi")) <= page.evaluate(right.format(".node span:nth-child(3)")) + 1
 
 
-@in_browser
 def test_every_mark_says_what_it_is(show: Show) -> None:
     page = show(decoder(3))
     marks = "[...document.querySelectorAll('svg [data-kind]')].map((mark) => mark.querySelector('title').textContent)"
@@ -639,7 +570,6 @@ def test_every_mark_says_what_it_is(show: Show) -> None:
     )
 
 
-@in_browser
 def test_printing_uses_the_light_theme_without_buttons(show: Show) -> None:
     page = show(decoder(4), dark=True)
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
@@ -651,7 +581,6 @@ def test_printing_uses_the_light_theme_without_buttons(show: Show) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") is None
 
 
-@in_browser
 def test_the_page_writes_numbers_as_units_py(show: Show) -> None:
     made = random.Random(1)  # noqa: S311 - no secret
     numbers = [0, 1, 999, 1000, 1023, 4325376, 4 * MIB + MIB // 8, 999 * KIB + 511, *(1 << i for i in range(50))]
@@ -676,7 +605,6 @@ def test_the_page_writes_numbers_as_units_py(show: Show) -> None:
 # The dependency maps as a matrix
 
 
-@in_browser
 def test_the_matrix_shows_what_each_part_reads_of_each_other(show: Show) -> None:
     page = show(decoder(3), width=390)
     cells = "(row) => [...row.cells].map((cell) => cell.textContent)"
@@ -695,7 +623,6 @@ def test_the_matrix_shows_what_each_part_reads_of_each_other(show: Show) -> None
 # Links into the page
 
 
-@in_browser
 def test_a_link_pins_what_it_names(show: Show) -> None:
     page = show(replace(decoder(4), tensors=(tensor("a b#/%", 0, 1),)))
     for link, title in (
@@ -715,7 +642,6 @@ def test_a_link_pins_what_it_names(show: Show) -> None:
         assert panel(page)["title"] == "/model/layers.1233/add"
 
 
-@in_browser
 def test_the_address_links_to_what_is_pinned(show: Show) -> None:
     nodes = ("twin", "twin", "a b#/%", "", "\ud800")
     page = show(scene([card(0), card(1)], [tensor("a b", 0, 1)], profile=replace(profile(5, 2), nodes=nodes)))
@@ -735,7 +661,6 @@ def test_the_address_links_to_what_is_pinned(show: Show) -> None:
 # Sizes that are not known
 
 
-@in_browser
 def test_the_profile_marks_lower_bounds(show: Show) -> None:
     usual = profile(6, 0)
     shown = replace(usual, exact=(False, True, True, False, False, True), near_exact=(True,) * 6, cut_options=())

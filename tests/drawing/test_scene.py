@@ -20,6 +20,7 @@ from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutOpti
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.sentences import answer
 from graphcut.planning.goals import Goal
+from graphcut.planning.results import FrontPlan
 
 from conftest import floats, model_of
 
@@ -83,7 +84,6 @@ CHAIN_CUT = CutModel(
     prices=(32, 32, 32),
     weights=(),
     users=(),
-    flops=(),
     dims={"n": 2},
 )
 THREE = (
@@ -492,5 +492,5 @@ def test_the_chosen_plan_of_a_front_is_marked(demo: Callable[[str], Analysis]) -
     for objective, chosen in (("throughput", 0), ("latency", -1)):
         made = graphcut.plan(analysis, Across(Cluster(devices=devices), objective))  # type: ignore[arg-type]
         others = scene_of_plan(made, analysis).other_plans
-        assert [(other.period_s, other.latency_s) for other in others] == list(made.front)
+        assert [FrontPlan(one.period_s, one.latency_s, one.after, one.devices) for one in others] == [*made.front]
         assert [other.is_chosen for other in others].index(True) == range(len(others))[chosen]

@@ -1,8 +1,9 @@
 """The SVG file, and the SVG elements of the HTML page."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 from ..dependency_matrix import matrix_of
 from ..scene import Scene
@@ -15,13 +16,15 @@ from .primitives import BODY, HEAD, LEAD, LINE_HEIGHT, SMALL, TITLE, Panel, labe
 from .profile_chart import draw_profile
 from .rank_map import draw_ranks
 from .row_map import draw_rows
-from .style import file_style
+from .schedule_chart import SCHEDULE_LEGEND, draw_schedule
+from .style import svg_file
 
 WIDE: Final = 880.0  #: the width of a file, in user units; wider if the parts need more.
 NARROW: Final = 340.0  #: the width for a phone.
 MAP: Final = "Parts and tensors between them"
 LANES: Final = "Boundary tensors"
 MATRIX: Final = "Dependency maps"
+SCHEDULE: Final = "Schedule"
 MATRIX_LEGEND: Final = (
     "Rows write, columns read; darker is more bytes (log scale). Right of the diagonal: sequential, read by the next. "
     "Beyond: residual."
@@ -30,7 +33,6 @@ MATRIX_LEGEND: Final = (
 _LANES_LEGEND: Final = (
     "A line goes from the part that makes a tensor (square) to the last part that reads it; dots mark all its readers."
 )
-_MARGIN: Final = 24.0
 _BETWEEN: Final = 26.0
 _SAMPLE: Final = 34.0
 _MAX_SENTENCES: Final = 8  #: sentences of one kind that are written out.
@@ -54,7 +56,9 @@ def svg_of(scene: Scene) -> str:
         legend += "" if scene.cards else " Triangles are the cut points below."
         profile = stacked([_text(legend, width), draw_profile(scene, scene.profile, width)])
         panels.append(_titled(f"Cut profile: {alive} after each node", profile))
-    return _file(scene, stacked([_header(scene, width), *panels, *_sentences(scene, width)], gap=_BETWEEN), width)
+    panels += [_titled(title, panel) for title, panel in schedule_panel(scene, width).items()]
+    whole = stacked([_header(scene, width), *panels, *_sentences(scene, width)], gap=_BETWEEN)
+    return svg_file(scene.title, scene.sentence, replace(whole, width=width))
 
 
 def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
@@ -69,6 +73,15 @@ def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
     if scene.tensors:
         found[LANES] = stacked([_text(_LANES_LEGEND, width), draw_lanes(scene, width)])
     return found
+
+
+def schedule_panel(scene: Scene, width: float) -> dict[str, Panel]:
+    """The schedules of a plan below one another, by title."""
+    panels, first = [_text(SCHEDULE_LEGEND, width)], 0
+    for schedule in scene.schedules():
+        panels += [_text(f"{schedule.title}, simulated", width), draw_schedule(schedule, width, first)]
+        first += len(schedule.runs)
+    return {SCHEDULE: stacked(panels, gap=4)} if first else {}
 
 
 def inline_svg(panel: Panel, title: str, css: str) -> str:
@@ -156,17 +169,3 @@ def _paragraphs(title: str, texts: Sequence[str], width: float) -> Panel:
             y += BODY.size * LINE_HEIGHT
             marks.append(label(0, y, part, BODY, css=css))
     return Panel(width, y + 4, tuple(marks))
-
-
-def _file(scene: Scene, panel: Panel, width: float) -> str:
-    full_width, full_height = number(width + 2 * _MARGIN), number(panel.height + 2 * _MARGIN)
-    lines = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width} {full_height}"',
-        f' width="{full_width}" height="{full_height}" role="img">',
-        f"<title>{escape(primitives.plain(scene.title))}</title>",
-        f"<desc>{escape(primitives.plain(scene.sentence))}</desc>",
-        f"<style>\n{file_style()}\n</style>",
-        f'<rect class="paper" width="{full_width}" height="{full_height}"/>',
-        f'<g transform="translate({number(_MARGIN)} {number(_MARGIN)})">',
-    )
-    return "\n".join((*lines, *panel.marks, "</g>", "</svg>\n"))

@@ -14,7 +14,7 @@ from ..scene import Bus, Scene, totals_of
 from ..sentences import size_text
 from .bus_lines import thickness
 from .part_cards import card_group
-from .primitives import BODY, BOLD, SMALL, Panel, box, dot, label, line, thing
+from .primitives import BODY, BOLD, SMALL, Panel, box, dot, label, line, thing, wrapped
 
 _LEFT: Final = 150.0  #: the width of the names.
 _ROW: Final = 64.0
@@ -37,8 +37,9 @@ def draw_ranks(scene: Scene, width: float) -> Panel:
     text = f"{count(len(drawn), 'exchange')}, {size_text(totals_of(bus for _, bus in drawn))}"
     tensors = count(sum(len(bus.tensors) for bus in kept), "more tensor")
     text += f"; not drawn: {size_text(totals_of(kept))} in {tensors} between parts of one rank" if kept else ""
-    marks.append(label(_LEFT, layout.bottom + 4, text, BODY, room=layout.width - _LEFT))
-    return Panel(layout.width, layout.bottom + 12, tuple(marks))
+    lines = wrapped(text, layout.width, BODY)
+    marks += [label(0, layout.bottom + 4 + 17 * i, one, BODY) for i, one in enumerate(lines)]
+    return Panel(layout.width, layout.bottom + 17 * len(lines) - 5, tuple(marks))
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from typing import Final
+from xml.sax.saxutils import escape
 
-from .primitives import FACES, number
+from .primitives import FACES, Panel, number, plain
 
 SANS: Final = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif'
 MONO: Final = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
+
+_MARGIN: Final = 24.0
 
 _COLOURS: Final = {  # light and dark
     "paper": ("#ffffff", "#111418"),
@@ -25,10 +28,10 @@ _COLOURS: Final = {  # light and dark
     "low": ("#5d7590", "#8499b1"),
     "even": ("#e3e9f0", "#28313c"),
     "odd": ("#f1f3f6", "#1c222a"),
+    "pick": ("#7a3fc0", "#bf97f7"),
     # for the HTML page alone
     "page": ("#f6f6f5", "#0b0d10"),
     "alive": ("#a9bacd", "#51637a"),
-    "pick": ("#7a3fc0", "#bf97f7"),
     "on-near": ("#ffffff", "#0d1420"),
 }
 LIGHT: Final = {name: light for name, (light, _) in _COLOURS.items()}
@@ -39,6 +42,21 @@ def file_style() -> str:
     """The style sheet of an SVG file. It has no variables, since not every program that reads SVG knows them."""
     dark = "\n".join(f"  {rule}" for rule in _colour_rules(DARK))
     return "\n".join([*_shape_rules(), *_colour_rules(LIGHT), "@media (prefers-color-scheme:dark){", dark, "}"])
+
+
+def svg_file(title: str, description: str, panel: Panel) -> str:
+    """An SVG file of a panel with a margin around it."""
+    full_width, full_height = number(panel.width + 2 * _MARGIN), number(panel.height + 2 * _MARGIN)
+    lines = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width} {full_height}"',
+        f' width="{full_width}" height="{full_height}" role="img">',
+        f"<title>{escape(plain(title))}</title>",
+        f"<desc>{escape(plain(description))}</desc>",
+        f"<style>\n{file_style()}\n</style>",
+        f'<rect class="paper" width="{full_width}" height="{full_height}"/>',
+        f'<g transform="translate({number(_MARGIN)} {number(_MARGIN)})">',
+    )
+    return "\n".join((*lines, *panel.marks, "</g>", "</svg>\n"))
 
 
 def page_style() -> str:
@@ -63,6 +81,8 @@ def _shape_rules() -> Iterator[str]:
     yield "svg .card{stroke-width:1}"
     yield "svg .lane{fill:none;pointer-events:all}"
     yield "svg .tick{fill:none;stroke-width:2}"
+    yield "svg .block{fill-opacity:.25;stroke-width:1.5}"
+    yield "svg .exchange{fill:none;stroke-width:1}"
     yield "svg .grid,svg .key,svg .cut{fill:none;stroke-width:1}"
 
 
@@ -78,6 +98,9 @@ def _colour_rules(colours: Mapping[str, str]) -> Iterator[str]:
     yield f"svg .tick,svg .key{{stroke:{colours['text']}}}"
     yield f"svg .grid{{stroke:{colours['grid']}}}"
     yield f"svg .cut{{stroke:{colours['near']}}}"
+    yield f"svg .exchange{{stroke:{colours['muted']}}}"
+    for name in ("near", "far", "pick"):
+        yield f"svg .{name} .block{{fill:{colours[name]};stroke:{colours[name]}}}"
     for name in ("near", "far"):
         yield f"svg .{name} .wire{{stroke:{colours[name]}}}"
         yield f"svg .{name} .tip{{fill:{colours[name]}}}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, starmap
 from math import prod
 from typing import Final
 
@@ -18,7 +18,7 @@ from ..goals import Across, Counted, Objective
 from ..instance import Bools, Floats, Hyperedges, Ints, Workload
 from ..problem import PlanningProblem
 from ..rank_costs import RankCosts
-from ..results import LowerBounds, MetricUnit, Solution
+from ..results import FrontPlan, LowerBounds, MetricUnit, Solution
 from ..solver.boundaries import BoundaryTables
 from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp
 from ..solver.cost_tables import (
@@ -120,8 +120,14 @@ def plan_across(
     )
     bounds = LowerBounds(evaluator.lower_bound(), bound, min(bound, without))
 
-    def front() -> tuple[tuple[float, float], ...]:
-        return tuple(evaluator.pareto_front(found.tables))
+    def front() -> tuple[FrontPlan, ...]:
+        def named(period_s: float, latency_s: float, chain: ChainPartition) -> FrontPlan:
+            ends = (problem.groups[found.tables.groups_between(0, j)[-1]][-1] for j in chain.boundaries[1:-1])
+            devices = assigned_devices(classes, chain.classes)
+            after = tuple(problem.graph.nodes[node].name for node in ends)
+            return FrontPlan(period_s, latency_s, after, tuple(device.name for device in devices))
+
+        return tuple(starmap(named, evaluator.pareto_front(found.tables)))
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         devices = tuple(assigned_devices(classes, result.chain.classes))
@@ -242,19 +248,19 @@ class ClusterEvaluator:
                 found = fewest and chains.best("sum", most_parts=len(fewest.classes))
                 return found and replace(found.ranked_by(len(found.classes)), is_best=True)
 
-    def pareto_front(self, tables: BoundaryTables) -> Iterator[tuple[float, float]]:
+    def pareto_front(self, tables: BoundaryTables) -> Iterator[tuple[float, float, ChainPartition]]:
         """Seconds between requests, and of one request, of plans of which none is as good as another in both."""
         chains = self.chains(tables)
         fastest, soonest = _with_least_latency(chains, chains.best("max")), chains.best("sum")
         if fastest is None or soonest is None:
             return
         (period, latency), longest = fastest.values, soonest.values[1]
-        yield period, latency
+        yield period, latency, fastest
         for limit in np.linspace(period, longest, _FRONT_POINTS)[1:] if longest > period else ():
             chain = chains.best("sum", limit=float(limit))
             if chain is not None and chain.values[0] < latency * (1 - _NOTABLE):
                 latency, period = chain.values
-                yield period, latency
+                yield period, latency, chain
 
     def costs(self, found: SearchResult) -> tuple[tuple[Floats, ...], Aggregation]:
         """For each part the table of what the objective counts, and its aggregation."""
