@@ -113,7 +113,8 @@ function groupsOf(items, keyOf) {
 
 /** The shown nodes in lists, each with the folds around it, outermost first. */
 function foldedLists({ graph, nodes }) {
-  const modules = [...groupsOf(nodes, (node) => `${partIn(graph, node) ?? ""}|${graph.module?.[node] ?? ""}`).values()].map((own) => (
+  const all = graph.modules?.length ?? 1;
+  const modules = [...groupsOf(nodes, (node) => (partIn(graph, node) ?? 0) * all + (graph.module?.[node] ?? 0)).values()].map((own) => (
     { own, part: partIn(graph, own[0]), path: graph.module ? graph.modules[graph.module[own[0]]] : [] }));
   const numbers = new Map();
   const walk = ({ part, path }, visit) => path.reduce((key, [name, number]) => {
@@ -191,7 +192,7 @@ function pictureOf(view) {
     if (!boxes.has(key)) boxes.set(key, { key, id: boxes.size, nodes: [], tensors: [], far: [], ...made() });
     return boxes.get(key);
   };
-  const home = new Map();
+  const home = new Array(graph.nodes.length);
   const lists = view.isFolded ? foldedLists(view) : [{ nodes: [...nodes], folds: [] }];
   view.opened ??= openedFirst(lists);
   for (const list of lists) {
@@ -200,7 +201,7 @@ function pictureOf(view) {
       const own = box(fold ? `f${fold.key}` : `n${node}`, () => ({ kind: fold ? "fold" : "node", fold, part: partIn(graph, node), rank: node }));
       own.rank = Math.min(own.rank, node);
       own.nodes.push(node);
-      home.set(node, own);
+      home[node] = own;
     }
   }
   const links = new Map();
@@ -220,20 +221,26 @@ function pictureOf(view) {
   const withParts = (one, parts) => Object.assign(one, { parts: [...new Set([...one.parts ?? [], ...parts])].sort((a, b) => a - b) });
   const isOutput = new Set(graph.outputs);
   const flows = flowsNow();
-  const parts = new Set([...home.values()].map((one) => one.part));
+  const parts = new Set([...boxes.values()].map((one) => one.part));
   view.onlyPart = parts.size === 1 ? [...parts][0] : undefined;
-  for (const tensor of new Set([...home.keys()].flatMap((node) => [...graph.reads[node], ...graph.writes[node]]))) {
+  const touched = new Set();
+  for (const node of nodes) {
+    for (const tensor of graph.reads[node]) touched.add(tensor);
+    for (const tensor of graph.writes[node]) touched.add(tensor);
+  }
+  for (const tensor of touched) {
     const writer = graph.writer[tensor];
     if (writer < 0 && !graph.isInput.has(tensor)) continue; // an initializer is in the box of its reader
-    const own = home.get(writer);
-    const readers = [...new Set(graph.readers[tensor].map((node) => home.get(node)))].filter((one) => one && one !== own);
+    const own = home[writer];
+    if (own && !isOutput.has(tensor) && !flows.has(graph.tensors[tensor]) && graph.readers[tensor].every((node) => home[node] === own)) continue;
+    const readers = [...new Set(graph.readers[tensor].map((node) => home[node]))].filter((one) => one && one !== own);
     if (readers.length > MANY) for (const one of readers) one.far.push(tensor);
     else if (readers.length) {
       const from = own ?? (writer < 0 ? end("in", readers, undefined, tensor, []) : end("before", readers, partIn(graph, writer), tensor, [writer]));
       for (const one of readers) link(from, one, tensor);
     }
     if (!own) continue;
-    const hidden = groupsOf(graph.readers[tensor].filter((node) => !home.has(node)), (node) => partIn(graph, node));
+    const hidden = groupsOf(graph.readers[tensor].filter((node) => !home[node]), (node) => partIn(graph, node));
     for (const [part, after] of hidden) link(own, end("after", [own], part, tensor, after), tensor);
     if (isOutput.has(tensor)) link(own, end("out", [own], undefined, tensor, []), tensor);
     const known = new Set([own.part, ...graph.readers[tensor].map((node) => partIn(graph, node))]);
@@ -383,8 +390,8 @@ function drawNow() {
   canvas.append(drawLinks(picture.links, graph), ...ordered.map(boxElement));
   place.replaceChildren(canvas);
   drawn.picture = { ...picture, boxes: ordered };
-  const near = drawn.goal === undefined ? null : picture.home.get(drawn.goal);
-  const first = picture.boxes.find((box) => box.key === drawn.chosen) ?? near ?? picture.home.get(drawn.start[0]) ?? ordered[0];
+  const near = drawn.goal === undefined ? null : picture.home[drawn.goal];
+  const first = picture.boxes.find((box) => box.key === drawn.chosen) ?? near ?? picture.home[drawn.start[0]] ?? ordered[0];
   headOf(first).setAttribute("tabindex", 0);
   if (hadFocus) focusOn(picture.boxes.find((box) => box.key === hadFocus) ?? first);
   if (drawn.goal !== undefined) {

@@ -344,6 +344,21 @@ def test_hidden_nodes_are_added_by_a_click(show: Show, demo: Demo) -> None:
     assert len(names(page)) == len(graph.flow)
 
 
+def test_in_a_large_model_the_figures_of_a_dragged_cut_follow_when_the_pointer_rests(show: Show) -> None:
+    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(20_001)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("t0", "t20001"))
+    page = show(scene_of_analysis(analyze(load(model_of(nodes, [x], [y])))))
+    follow(page, "#node=n10000")
+    press(page, "c")
+    page.evaluate("document.querySelector('#profile canvas').scrollIntoView({block: 'center'})")
+    box = "(({x, y, width}) => [x, y, width])(document.querySelector('#profile canvas').getBoundingClientRect())"
+    left, top, width = page.evaluate(box)
+    page.drag(left + 74 + (width - 86) / 2, left + 74 + 0.75 * (width - 86), top + 150)
+    drawn(page)
+    command = page.evaluate("document.querySelector('#yours code').textContent")
+    assert int(command.rsplit("n", 1)[1]) == pytest.approx(15_000, abs=60)
+
+
 def test_names_are_never_markup_and_hide_nothing(show: Show) -> None:
     harm = "</script><img src=x onerror=\"document.title='harmed'\">\n'\u202e\" {{data}}"
     nodes = [
