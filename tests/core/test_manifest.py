@@ -412,7 +412,7 @@ def test_an_input_that_may_be_left_out_is_an_input(folder: Path) -> None:
 def test_a_missing_part_is_named(folder: Path) -> None:
     (folder / "sub/part-2.onnx").unlink()
     caught = refusal(folder, CascadeError)
-    assert str(caught) == f"{folder / 'sub/part-2.onnx'} is missing"
+    assert str(caught) == f"{folder / 'sub/part-2.onnx'} (edge) is missing"
     assert caught.hint == "copy the whole cascade, or split the model again"
 
 
