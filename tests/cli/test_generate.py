@@ -187,8 +187,8 @@ def test_memory_is_limited_as_in_a_run(run: Run, parts: Path, expected: list[lis
     result = run(*words, "--memory", "100GB")
     assert (result.code, result.out) == (0, spaced(expected[0]))
     lines = result.err.splitlines()
-    assert re.fullmatch(r"predicted peak about [\d.]+ MiB of 93.1 GiB: 2 parts, all stay loaded", lines[0])
-    assert re.fullmatch(r"measured peak [\d.]+ MiB \(resident pages\)", lines[-1])
+    assert re.fullmatch(r"predicted peak about [\d.]+ [MG]iB of 93.1 GiB: 2 parts, all stay loaded", lines[0])
+    assert re.fullmatch(r"measured peak [\d.]+ [MG]iB \(resident pages\)", lines[-1])
     message = "--memory limits one process, and --via starts workers"
     assert run(*words, "--memory", "1GB", "--via", "processes").error[0] == message
     assert run(*words, "--exact").code == 2
