@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,43 +16,24 @@ from graphcut.drawing.html import html_of
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
 
-from browser import Browser, Page, find_browser, started
+from browser import Browser, Page, Show
 from conftest import model_of
 from scenes_by_hand import decoder
 
-EXECUTABLE = find_browser()
-pytestmark = pytest.mark.skipif(
-    EXECUTABLE is None, reason="no Chromium on this machine: the page is not tried (apt-get install chromium)"
-)
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
-Show = Callable[..., Page]
 Demo = Callable[..., Analysis]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert EXECUTABLE is not None
-    with started(EXECUTABLE) as running:
-        yield running
-
-
 @pytest.fixture
-def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
-    """Open the page of a scene with its graph; it must make no request and no complaint."""
-    pages: list[tuple[Page, str]] = []
+def show(show: Show) -> Show:
+    """Open the page of a scene as everywhere, and wait for its graph."""
 
     def open_scene(shown: Scene, **options: Any) -> Page:  # noqa: ANN401 - what Browser.open takes
-        path = tmp_path / f"page{len(pages)}.html"
-        path.write_text(html_of(shown), encoding="utf-8")
-        pages.append((browser.open(path, **options), path.as_uri()))
-        pages[-1][0].wait_for("document.querySelector('#graph .box')")
-        return pages[-1][0]
+        page = show(shown, **options)
+        page.wait_for("document.querySelector('#graph .box')")
+        return page
 
-    yield open_scene
-    for page, address in pages:
-        assert page.complaints() == []
-        assert [url.split("#")[0] for url in page.requests()] == [address]
-        page.close()
+    return open_scene
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from child_processes import children
 from decoders import whole_tokens, with_buffer, with_concat, without_caches
 from onnx import helper, numpy_helper
-from test_decoding import NUMBER, PROMPTS, STYLES, Style, children_of, cut, written
+from test_decoding import NUMBER, PROMPTS, STYLES, Style, cut, written
 
 from graphcut import At, RunError, UsageError, analyze, generate, load, plan, split
 from graphcut.running.executors.protocol import Step
@@ -143,7 +144,7 @@ def test_caches_of_a_batch_are_rebuilt_after_sequences_have_left_it(path: Path) 
     for place, (sequence, token) in enumerate(tokens):
         found[sequence].append(token)
         if place == sum(map(len, ended)) - 6:
-            os.kill(max(children_of(os.getpid())), signal.SIGKILL)
+            os.kill(children()[-1], signal.SIGKILL)
     assert (found, len(tokens.log.deaths)) == (ended, 1)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from child_processes import children
 from decoders import (
     LAYERS,
     ROOM,
@@ -403,14 +404,9 @@ def test_caches_of_a_killed_worker_are_rebuilt(tmp_path: Path) -> None:
     for place, (sequence, token) in enumerate(tokens):
         found[sequence].append(token)
         if place in {11, 31}:
-            os.kill(max(children_of(os.getpid())), signal.SIGKILL)
+            os.kill(children()[-1], signal.SIGKILL)
     assert found == expected
     assert len(tokens.log.deaths) == 2
-
-
-def children_of(process: int) -> list[int]:
-    told = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii")
-    return [int(word) for word in told.split()]
 
 
 # Models and arguments that are refused

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from child_processes import children
 from decoders import with_concat, with_lstm
 
 from graphcut import Cascade, DecodingService, Into, RunError, Sampling, UsageError, generate, split
@@ -88,19 +89,13 @@ def test_what_can_not_be_decoded_is_refused_and_others_go_on(cascade: Cascade) -
         assert not service.streams
 
 
-def children() -> list[int]:
-    """The processes that any thread of this one started."""
-    found = [file.read_text(encoding="ascii") for file in Path("/proc/self/task").glob("*/children")]
-    return [int(word) for words in found for word in words.split()]
-
-
 def test_a_killed_worker_is_not_noticed(cascade: Cascade) -> None:
     with DecodingService(cascade, via="processes", workers=2, cache_bytes=1 << 20) as service:
         before = list(service.stream(PROMPTS[0], max_tokens=6))
         longer = [*PROMPTS[0], *before]
         streams = [service.stream(prompt, max_tokens=45) for prompt in (longer, PROMPTS[1])]
         begun = [next(iter(stream)) for stream in streams]
-        os.kill(max(children()), signal.SIGKILL)
+        os.kill(children()[-1], signal.SIGKILL)
         found = [[first, *stream] for first, stream in zip(begun, streams, strict=True)]
         assert len(service.generation.log.deaths) == 1
     assert found == [alone(cascade, prompt, 45) for prompt in (longer, PROMPTS[1])]
