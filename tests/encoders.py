@@ -1,4 +1,4 @@
-"""Small networks in the styles of public exports: a sentence encoder, a speech encoder, a detector."""
+"""Small networks in the styles of public exports: a sentence encoder, a speech encoder and decoder, a detector."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from decoders import Drawing
+from decoders import Drawing, length_of
 from onnx import TensorProto, helper
 
 HIDDEN, HEADS, WORDS, CHANNELS = 64, 4, 100, 16
@@ -37,6 +37,26 @@ def save_speech_encoder(path: Path) -> None:
     for i in range(2):
         hidden = _layer(at, f"layer.{i}", hidden, None)
     at.nodes[-1].output[0] = at.returns("last_hidden_state", "batch", 32, HIDDEN)
+    _save(at, path)
+
+
+def save_speech_decoder(path: Path) -> None:
+    """Like the decoder of Whisper: each layer attends to earlier tokens, in caches, and to what the encoder made."""
+    at = Drawing()
+    ids = at.reads("input_ids", TensorProto.INT64, "batch", "seq")
+    heard = at.reads("encoder_hidden_states", TensorProto.FLOAT, "batch", "frames", HIDDEN)
+    past = length_of(at, "past_key_values.0.decoder.key", 2)
+    total = at.node("Add", past, length_of(at, ids, 1))
+    places = at.node("Range", past, total, at.number(1))
+    tokens = at.node("Gather", at.weight("tokens", WORDS, HIDDEN), at.node("Reshape", ids, at.number([0, -1])))
+    hidden = at.node("Add", tokens, at.node("Gather", at.weight("places", 448, HIDDEN), places))
+    seen = at.node("LessOrEqual", at.node("Range", at.number(0), total, at.number(1)), _column(at, places))
+    mask = at.node("Where", seen, at.number(0, np.float32), at.number(-10000, np.float32))
+    for i in range(2):
+        hidden = _attending(at, f"layer.{i}.self", hidden, hidden, mask, f"{i}.decoder")
+        hidden = _attending(at, f"layer.{i}.cross", hidden, heard, None, "")
+        hidden = _fed_forward(at, f"layer.{i}", hidden)
+    at.node("MatMul", hidden, at.weight("out", HIDDEN, WORDS), writes=at.returns("logits", "batch", "seq", WORDS))
     _save(at, path)
 
 
@@ -88,8 +108,40 @@ def _layer(at: Drawing, name: str, x: str, mask: str | None) -> str:
     shares = at.node("Softmax", scores if mask is None else at.node("Add", scores, mask), axis=-1)
     mixed = at.node("Transpose", at.node("MatMul", shares, heads("value", 0, 2, 1, 3)), perm=[0, 2, 1, 3])
     x = _norm(at, at.node("Add", _linear(at, f"{name}.out", at.node("Reshape", mixed, joined), HIDDEN, HIDDEN), x))
+    return _fed_forward(at, name, x)
+
+
+def _fed_forward(at: Drawing, name: str, x: str) -> str:
     inner = _gelu(at, _linear(at, f"{name}.inner", x, HIDDEN, 4 * HIDDEN))
     return _norm(at, at.node("Add", _linear(at, f"{name}.outer", inner, 4 * HIDDEN, HIDDEN), x))
+
+
+def _column(at: Drawing, x: str) -> str:
+    return at.node("Unsqueeze", x, at.number([1]))
+
+
+def _attending(at: Drawing, name: str, x: str, memory: str, mask: str | None, cache: str) -> str:
+    """Attention of `x` to `memory`, and to what the cache has, if it has a name."""
+    shape = at.number([0, -1, HEADS, HIDDEN // HEADS])
+
+    def heads(kind: str, of: str) -> str:
+        made = at.node("Reshape", _linear(at, f"{name}.{kind}", of, HIDDEN, HIDDEN), shape)
+        made = at.node("Transpose", made, perm=[0, 2, 1, 3])
+        if not cache or kind == "query":
+            return made
+        past = at.reads(f"past_key_values.{cache}.{kind}", TensorProto.FLOAT, *_cache("past"))
+        return at.node("Concat", past, made, axis=2, writes=at.returns(f"present.{cache}.{kind}", *_cache("total")))
+
+    scores = at.node("MatMul", heads("query", x), at.node("Transpose", heads("key", memory), perm=[0, 1, 3, 2]))
+    scores = at.node("Div", scores, at.number((HIDDEN / HEADS) ** 0.5, np.float32))
+    shares = at.node("Softmax", scores if mask is None else at.node("Add", scores, mask), axis=-1)
+    mixed = at.node("Transpose", at.node("MatMul", shares, heads("value", memory)), perm=[0, 2, 1, 3])
+    joined = at.node("Reshape", mixed, at.number([0, -1, HIDDEN]))
+    return _norm(at, at.node("Add", _linear(at, f"{name}.out", joined, HIDDEN, HIDDEN), x))
+
+
+def _cache(length: str) -> tuple[int | str, ...]:
+    return "batch", HEADS, length, HIDDEN // HEADS
 
 
 def _save(at: Drawing, path: Path) -> None:

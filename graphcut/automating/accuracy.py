@@ -112,7 +112,8 @@ def read_text(path: Path, model: Model) -> Text:
     try:
         found = tokenizers.Tokenizer.from_file(str(file)).encode(path.read_text("utf-8")).ids[:_MOST_TOKENS]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can't be read: {error}", hint="name a text file in UTF-8") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} can't be read: {reason}", hint="name a text file in UTF-8") from None
     except Exception as error:  # the package raises nothing more specific
         raise RecordError(f"{file} can't be read: {error}", hint="put the model's tokenizer there") from error
     chunk, states = TokenChunk(0, (tuple(found),)), {state.past: state.start for state in states_of_model(model)}

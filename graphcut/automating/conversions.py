@@ -2,6 +2,8 @@
 
 import io
 import logging
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
@@ -20,6 +22,7 @@ from ..core.text import printable
 from ..core.units import size
 from ..loading.model import Model
 from ..loading.subgraphs import domain, is_external, tensors_in
+from ..running.decoding.token_inputs import role_of
 from ..running.process_memory import available_bytes
 from ..surgery.model_files import write_model
 from .accuracy import Feeds
@@ -40,11 +43,19 @@ _FUSED_TYPES: Final = {"whisper": "bart", "distilbert": "bert", "roberta": "bert
 """What ONNX Runtime calls some model types of Hugging Face; others have the same name there, or are tried as bert."""
 
 
+_INT4_IR: Final = 10
+"""The first version of the format that has numbers of 4 bits."""
+
+_FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+_SAME_NUMBERS: Final = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
 class Job(NamedTuple):
     """What a conversion is given."""
 
     model: Model  #: the model that it converts.
     target: Path  #: the file that it writes.
+    home: Path  #: the folder of the given model.
     calibration: Sequence[Feeds]  #: inputs for static quantization.
     excluded: Sequence[str]  #: nodes that are not quantized.
 
@@ -78,7 +89,7 @@ def _optimize(job: Job) -> dict[str, Any]:
 def _fuse(job: Job) -> dict[str, Any] | None:
     library, config = import_module("onnxruntime.transformers.optimizer"), dict[str, Any]()
     with suppress(OSError, msgspec.MsgspecError):
-        config = msgspec.json.decode((job.model.path.parent / "config.json").read_bytes(), type=dict[str, Any])
+        config = msgspec.json.decode((job.home / "config.json").read_bytes(), type=dict[str, Any])
     kind = _FUSED_TYPES.get(config.get("model_type", ""), config.get("model_type"))
     options = {
         "model_type": kind if kind in library.MODEL_TYPES else "bert",
@@ -102,17 +113,42 @@ def _fp16(job: Job) -> dict[str, Any]:
 
 def _int4(job: Job) -> dict[str, Any]:
     quantizer = import_module("onnxruntime.quantization.matmul_nbits_quantizer").MatMulNBitsQuantizer
+    tables, home = _embeddings(job), str(job.model.path.parent.absolute())
     options = {"bits": 4, "block_size": 32, "is_symmetric": True, "nodes_to_exclude": job.excluded}
-    home, proto = job.model.path.parent.absolute(), onnx.load(job.model.path, load_external_data=False)
+    options["nodes_to_include"] = list(tables)  # with `Gather` among the types, it takes all, and breaks the opset
+    proto = onnx.load(job.model.path, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        if tensor.name in tables.values() and is_external(tensor):  # it reads these itself, by no absolute path
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, home)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
     for place in _locations(proto):  # onnx_ir maps each weight from its file when its turn comes
-        place.value = str(home / place.value)
+        place.value = f"{home}/{place.value}"
     made = quantizer(proto, **options)
     made.process()
+    made.model.model.ir_version = max(made.model.model.ir_version, _INT4_IR)
     for place in _locations(made.model.model):
         place.value = Path(place.value).name
-    onnx.external_data_helper.load_external_data_for_model(made.model.model, str(home))
+    onnx.external_data_helper.load_external_data_for_model(made.model.model, home)
     _save(made.model.model, job.target)
     return options
+
+
+def _embeddings(job: Job) -> dict[str, str]:
+    """The nodes that take rows of a matrix by given numbers, such as tokens, and the matrix, which they alone read."""
+    model, graph, found = job.model.proto, job.model.graph, dict[str, str]()
+    uses = Counter([*graph.writes, *(weight for node in graph.nodes for weight in node.weights)])
+    floats = {t.name for t in model.graph.initializer if t.data_type in _FLOATS and len(t.dims) == 2}
+    for proto, node in zip(model.graph.node, graph.nodes, strict=True):
+        if node.op != "Gather" or node.name in job.excluded or any(axis.i for axis in proto.attribute):
+            continue
+        table, numbers = proto.input
+        while (maker := graph.producer.get(numbers)) is not None and graph.nodes[maker].op in _SAME_NUMBERS:
+            numbers = model.graph.node[maker].input[0]
+        is_given = numbers in graph.input_index and role_of(job.model.tensors[numbers]) != "positions"
+        if is_given and table in floats and uses[table] == 1:  # positions choose sines, which lose too much
+            found[node.name] = table
+    return found
 
 
 def _locations(proto: ModelProto) -> Iterator[StringStringEntryProto]:
@@ -123,15 +159,17 @@ def _locations(proto: ModelProto) -> Iterator[StringStringEntryProto]:
 
 def _int8(job: Job) -> dict[str, Any]:
     library = import_module("onnxruntime.quantization")
+    # It takes ONNX's own operator for ONNX Runtime's, which is older and has other inputs.
+    excluded = [*job.excluded, *(node.name for node in job.model.graph.nodes if node.op == "Attention")]
     # Products of two unsigned types are exact on every processor, and convolutions take no others.
     library.quantize_dynamic(
         *(str(job.model.path), str(job.target)),
         weight_type=library.QuantType.QUInt8,
-        nodes_to_exclude=job.excluded,
+        nodes_to_exclude=excluded,
         use_external_data_format=True,
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
     )
-    return {"weight_type": "QUInt8", "nodes_to_exclude": job.excluded}
+    return {"weight_type": "QUInt8", "nodes_to_exclude": excluded}
 
 
 def _preprocess(job: Job) -> dict[str, Any]:
@@ -203,15 +241,17 @@ def check_memory(names: Sequence[str], model: Model) -> None:
             raise GraphcutError(f"{name}: {package} {takes}", hint=hint)
 
 
-def convert(name: str, model: Model, target: Path, calibration: Sequence[Feeds]) -> dict[str, Any] | None:
+def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequence[Feeds]) -> dict[str, Any] | None:
     """Write what a conversion makes of a model to `target`; returns the options that its package was given.
+
+    The given model is in the folder `home`, which may have a configuration that says what kind it is.
 
     None if it found nothing to do. A missing package is a UsageError, and one that fails a GraphcutError.
     """
     excluded = _ends(model) if name.endswith("-mixed") else []
     try:
         with _silence():
-            return _CONVERSIONS[name.removesuffix("-mixed")][2](Job(model, target, calibration, excluded))
+            return _CONVERSIONS[name.removesuffix("-mixed")][2](Job(model, target, home, calibration, excluded))
     except GraphcutError:
         raise
     except ImportError as error:
@@ -233,12 +273,13 @@ def _ends(model: Model) -> list[str]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Libraries print and log while they work; one of them sets up logging for the whole process."""
+    """Libraries print, log and warn while they work; one of them sets up logging for the whole process."""
     root, nothing, before = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
     root.addHandler(nothing)
     logging.disable(logging.CRITICAL)
     try:
-        with redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import Final, get_args
 
 import msgspec
+from msgspec.structs import replace
 
+from ..core.atomic_files import scratch_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
-from ..core.manifest import Cascade, TextFile
+from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
 from ..core.units import count, size
 from ..exporting.folders import Content, write_folder
 from ..loading.model import Model, load
@@ -55,7 +56,7 @@ class Automation:
     seed: int = 0  #: for these.
     calibration: Sequence[Feeds] = ()  #: inputs for static quantization.
     text: Path | None = None  #: a text for perplexity.
-    export: Callable[[Cascade, Path], object] | None = None  #: writes the cascade in another form, instead.
+    export: Callable[[Cascade, Path, Path], object] | None = None  #: writes it and its model in another form, instead.
     keep: bool = False  #: also keep the models of the steps, in `models/`.
     sources: Sequence[Path] = ()  #: files that were read besides the model.
     options: Sequence[str] = ()  #: for the record, without the precision.
@@ -75,20 +76,21 @@ class Automation:
         """
         if output.exists() and not force:
             raise UsageError(f"{output} already exists", hint="choose another folder with -o, or add --force")
+        if output.is_file():
+            raise UsageError(f"{output} is a file", hint="name a folder with -o")
         parent, is_given = output.absolute().parent, bool(self.inputs)
         if not parent.is_dir():
             raise UsageError(f"there is no folder {parent}", hint="make it first")
         if len(self.precisions) == 1:
             check_memory(self._names(self.precisions[0]), self.model)
-        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{output.name}.tmp-graphcut-") as scratch:
-            folder = Path(scratch)
+        with scratch_folder(parent, f"{output.name}.auto") as folder:
             self._measure()
             chosen, tried, prepared = self._search(folder)
-            verified, places = self._written(chosen.model, prepared, folder) if prepared else ("", {})
+            verified, places = self._written(chosen.model, prepared, output) if prepared else ("", {})
             record = AutoRecord(
                 options=(*self.options, f"--precision={tried[-1].precision}"),
                 versions={package: version(package) for package in _PACKAGES},
-                sources=digests([*files_of(self.model), *self.sources], folder),
+                sources=digests([*files_of(self.model), *self.sources], output),
                 inputs="files" if is_given else f"generated with seed {self.seed}" * bool(self.inputs),
                 steps=chosen.steps,
                 tried=tuple(tried),
@@ -118,6 +120,7 @@ class Automation:
         self._text = None if self.text is None else read_text(self.text, self.model)
         outputs = outputs_of(self.model, self.inputs, self._outputs)
         self._made[()] = _Converted(self.model, (), outputs, self._figures(outputs, outputs, self.model))
+        unmet(self.limits, self._made[()].figures)  # before anything is converted for a figure that there is not
 
     def _figures(self, before: Outputs, after: Outputs, model: Model) -> Figures | None:
         return figures_of(before, after, self._text and perplexity(model, self._text)) if before else None
@@ -134,7 +137,7 @@ class Automation:
         return self._made[names]
 
     def _next(self, before: _Converted, names: tuple[str, ...], folder: Path) -> _Converted:
-        name, given, target = names[-1], before.model, folder / f"{'-'.join(names)}.onnx"
+        name, given, target = names[-1], before.model, folder / f"{'-'.join((self.model.path.stem, *names))}.onnx"
         package, number = library_of(name)
         self.report(f"{name}, by {package} {number}")
         if not folder.exists():  # parts get their tokenizer from the folder of their model
@@ -142,7 +145,7 @@ class Automation:
             for file in (self.model.path.parent / text for text in get_args(TextFile)):
                 if file.is_file():
                     shutil.copyfile(file, folder / file.name)
-        options = convert(name, given, target, self.calibration)
+        options = convert(name, given, target, self.model.path.parent, self.calibration)
         if options is None:
             return before
         try:
@@ -199,9 +202,10 @@ class Automation:
             raise PlanError(f"none of {', '.join(self.precisions)} fits: {last}", hint=last.hint)
         return unaccepted, tried, None
 
-    def _written(self, model: Model, prepared: PreparedFiles, folder: Path) -> tuple[str, dict[str, Path]]:
+    def _written(self, model: Model, prepared: PreparedFiles, output: Path) -> tuple[str, dict[str, Path]]:
         """What verifying the parts finds, and the files of the result, by their paths in its folder."""
-        cascade, models = write(prepared, report=folder / "models"), folder / "models"
+        folder, models = prepared.folder, prepared.folder / "models"
+        cascade = _as_in(output, write(prepared, report=models), model)
         self.report("verifying the parts")
         found = verify(model, cascade, inputs=self.inputs)
         if not found:
@@ -210,11 +214,21 @@ class Automation:
             raise CascadeError(f"the parts are not the model: {found}", hint=hint)
         home = folder if self.export is None else folder / "export"
         if self.export is not None:
-            self.export(cascade, home)
+            self.export(cascade, model.path, home)
         files = [path for path in sorted(home.rglob("*")) if path.is_file() and path.parent != models]
         files += sorted(models.iterdir()) if self.keep and models.exists() else []
         names = (path.relative_to(folder if path.parent == models else home) for path in files)
         return "; ".join(str(found).split("\n")), {n.as_posix(): path for n, path in zip(names, files, strict=True)}
+
+
+def _as_in(output: Path, cascade: Cascade, model: Model) -> Cascade:
+    """A cascade that names its model, if that is elsewhere, by the path from the folder where the cascade will be."""
+    source = cascade.manifest.source
+    if is_inside(cascade.root, source.file):
+        return cascade
+    manifest = replace(cascade.manifest, source=replace(source, file=model.path_from(output)))
+    save_manifest(manifest, cascade.path)
+    return Cascade(cascade.path, manifest)
 
 
 def _largest(prepared: PreparedFiles) -> int:

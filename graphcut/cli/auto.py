@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
 from typer import Argument, Option
@@ -20,8 +21,9 @@ from .plan_options import PlanOptions
 from .split import cutter
 
 if TYPE_CHECKING:
-    from ..automating.record import AutoRecord
+    from ..automating.making import Automation
     from ..core.manifest import Cascade
+    from ..loading.model import Model
 
 Precision = Literal["fp32", "fp16", "int8-static", "int8-mixed", "int8", "int4-mixed", "int4"]
 
@@ -30,28 +32,75 @@ _OWN: Final = ("--output", "--force", "--keep", "--json", "--replay", "--quiet",
 _PATHS: Final = ("model", "--cluster", "--plan", "--calibration", "--inputs", "--text")
 
 
-def auto(
-    options: PlanOptions,
-    output: Annotated[Path, Output(metavar="DIR", help="The folder of the parts.")],
-    model: Annotated[
-        Path | None, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")
-    ] = None,
+@dataclass(frozen=True)
+class ConversionOptions:
+    """Options that say how a model is converted, and how the loss of accuracy is measured and limited."""
+
     precision: Annotated[
         Precision | None, Option(help="Convert the model first. mixed: the first and last layers are kept.")
-    ] = None,
+    ] = None
     parts: Annotated[
         int | None,
         Option(metavar="N", min=1, help="At most N parts; without --precision the first that fits is searched."),
-    ] = None,
-    optimize: Annotated[bool, Option("--optimize", help="Optimize the model first, by ONNX Runtime's tools.")] = False,
+    ] = None
+    optimize: Annotated[bool, Option("--optimize", help="Optimize the model first, by ONNX Runtime's tools.")] = False
     calibration: Annotated[
         Path | None, Option(metavar="DIR", help="Inputs for int8-static: a folder of .npz files.")
-    ] = None,
-    inputs: Inputs = None,
-    seed: Seed = 0,
-    text: Annotated[Path | None, Option(metavar="FILE", help="A text: measure the perplexity of a decoder.")] = None,
+    ] = None
+    inputs: Inputs = None
+    seed: Seed = 0
+    text: Annotated[Path | None, Option(metavar="FILE", help="A text: measure the perplexity of a decoder.")] = None
     accept: Annotated[
         Texts, Option(metavar="LIMIT", help="Such as 'snr>30'; also max, mean, top1, perplexity. Repeatable.")
+    ] = None
+
+    def check(self) -> None:
+        """Refuse options that contradict each other; before any model is opened."""
+        from ..automating.accuracy import unmet
+
+        if self.precision == "int8-static" and self.calibration is None:
+            raise UsageError("int8-static needs inputs to calibrate with", hint="add --calibration DIR, or use int8")
+        if self.calibration is not None and self.precision not in {None, "int8-static"}:
+            message = f"{self.precision} needs no calibration"
+            raise UsageError(message, hint="leave --calibration out, or use int8-static")
+        unmet(self.accept or (), None)
+
+    def automation(self, model: Model, sources: Sequence[Path | None], **rest: Any) -> Automation:  # noqa: ANN401
+        """What they ask to make of a model; `rest` are other fields."""
+        from ..automating.conversions import PRECISIONS
+        from ..automating.making import Automation
+        from ..inputs.input_files import read_inputs
+
+        given = files_of([file for file in self.inputs or () if not is_random(file)])
+        calibrating = files_of([self.calibration] if self.calibration else [])
+        feeds = {f: read_inputs(f, model.graph.reads, tensors=model.tensors) for f in (*given, *calibrating)}
+        usable = [name for name in PRECISIONS if name != "int8-static" or self.calibration]
+        is_searching = self.parts is not None and self.precision is None
+        config = model.path.parent / "config.json"  # says how to fuse
+        return Automation(
+            model=model,
+            precisions=usable if is_searching else [self.precision or "fp32"],
+            optimized=self.optimize,
+            most_parts=self.parts,
+            limits=self.accept or (),
+            inputs=[feeds[file] for file in given],
+            seed=self.seed,
+            calibration=[feeds[file] for file in calibrating],
+            text=self.text,
+            sources=[
+                *(path for path in (*feeds, self.text, *sources) if path is not None),
+                *[config] * (self.optimize and config.is_file()),
+            ],
+            **rest,
+        )
+
+
+def auto(
+    options: PlanOptions,
+    conversion: ConversionOptions,
+    output: Annotated[Path, Output(metavar="DIR", help="The folder of the parts.")],
+    model: Annotated[
+        Path | None, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")
     ] = None,
     for_: Annotated[Format | None, Option("--for", help="Write the parts as another engine reads them.")] = None,
     keep: Annotated[bool, Option("--keep", help="Keep the models of the steps, in DIR/models.")] = False,
@@ -66,54 +115,32 @@ def auto(
     Each step is made by the library that is kept for it, and what it costs in accuracy is measured. Exit code 1, and
     nothing written, if a limit of --accept is not met. auto.json in the folder says what was done.
     """
-    from ..automating.accuracy import unmet
-    from ..automating.conversions import PRECISIONS
-    from ..automating.making import Automation
     from ..drawing.terminal.automation import draw_automation
-    from ..inputs.input_files import read_inputs
 
-    ctx = options.ctx
     if replay is not None:
-        if unused := [option for option in given_options(ctx) if option not in {*_OWN, "model"}]:
-            raise UsageError(f"--replay does what the record says, and {unused[0]} is given", hint="leave it out")
         own = ["--output", str(output), *["--force"] * force, *["--keep"] * keep, *["--json"] * as_json]
-        _do_again(replay, model, own)
+        _do_again(replay, model, own, given_options(options.ctx))
         return
     if model is None:
         raise UsageError("no model is named", hint="name an .onnx file, or --replay an auto.json")
-    if precision == "int8-static" and calibration is None:
-        raise UsageError("int8-static needs inputs to calibrate with", hint="add --calibration DIR, or use int8")
-    if calibration is not None and precision not in {None, "int8-static"}:
-        raise UsageError(f"{precision} needs no calibration", hint="leave --calibration out, or use int8-static")
-    is_searching = parts is not None and precision is None
-    unmet(accept or (), None)
-    cut, opened = cutter(options), load(model, dim, state)
+    if keep and for_ == "triton":
+        message = "--keep would put a folder into the model repository that Triton takes for a model"
+        raise UsageError(message, hint="leave --keep out, or --for: `graphcut export --to triton` comes after it")
+    conversion.check()
+    cut = cutter(options)
 
-    def export(cascade: Cascade, folder: Path) -> list[Path]:
-        return exported(cascade, cast("Format", for_), folder, model=model, dims=parsed_dims(dim), force=False)
+    def export(cascade: Cascade, source: Path, folder: Path) -> list[Path]:
+        return exported(cascade, cast("Format", for_), folder, model=source, dims=parsed_dims(dim), force=False)
 
-    given = files_of([file for file in inputs or () if not is_random(file)])
-    calibrating = files_of([calibration] if calibration else [])
-    feeds = {f: read_inputs(f, opened.graph.reads, tensors=opened.tensors) for f in (*given, *calibrating)}
-    record = Automation(
-        model=opened,
+    record = conversion.automation(
+        load(model, dim, state),
+        [options.cluster, options.plan],
         cut=cut,
         report=say,
-        precisions=[p for p in PRECISIONS if p != "int8-static" or calibration]
-        if is_searching
-        else [precision or "fp32"],
-        optimized=optimize,
-        most_parts=parts,
-        limits=accept or (),
-        inputs=[feeds[file] for file in given],
-        seed=seed,
-        calibration=[feeds[file] for file in calibrating],
-        text=text,
         export=None if for_ is None else export,
         keep=keep,
-        sources=[path for path in (*feeds, text, options.cluster) if path is not None],
-        options=[_moved(word, Path(), output) for word in _words(ctx)],
-        replayed=cast("AutoRecord | None", ctx.obj),
+        options=[_moved(word, Path(), output) for word in _words(options.ctx)],
+        replayed=options.ctx.obj,
     ).make(output, force=force)
     if as_json:
         print_json(record)
@@ -141,10 +168,12 @@ def _moved(word: str, old: Path, new: Path) -> str:
     return f"{name}={os.path.relpath((old / value).resolve(), new.resolve())}" if is_path else word
 
 
-def _do_again(replay: Path, model: Path | None, own: list[str]) -> None:
+def _do_again(replay: Path, model: Path | None, own: Sequence[str], given: Sequence[str]) -> None:
     """Run the command of a record; the model may be named anew, if it has moved."""
     from ..automating.record import read_auto
 
+    if unused := [option for option in given if option not in {*_OWN, "model"}]:
+        raise UsageError(f"--replay does what the record says, and {unused[0]} is given", hint="leave it out")
     record = read_auto(replay)
     words = [_moved(word, replay.parent, Path()) for word in record.options]
     found = [word.partition("=")[2] if word.startswith("model=") else word for word in words]

@@ -1,8 +1,11 @@
 """The command `graphcut cost-model`."""
 
-from collections.abc import Collection
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer import Argument, Option
@@ -14,22 +17,46 @@ from .common_options import Dims, Force, OneInput, Output, Profile, Tokens, load
 from .input_files import RANDOM, is_random
 from .output import check_output, print_, print_line, say
 
+if TYPE_CHECKING:
+    from ..benchmarking.cost_measurement import MeasuredCosts
+    from ..loading.model import Model
+
 _MEASURING: Final = ("--rounds", "--memory", "--inputs")
 _WITHOUT_MODEL: Final = (*_MEASURING, "--measure", "--profile", "--tokens", "--dim")
 """Options that do nothing with --calibrate and --config."""
 
 
+@dataclass(frozen=True)
+class MeasuringOptions:
+    """Options that measure what modules take in ONNX Runtime."""
+
+    measure: Annotated[bool, Option("--measure", help="Measure time and memory in ONNX Runtime.")] = False
+    rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of --measure.")] = 12
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of --measure, e.g. 2GB.")] = None
+    inputs: OneInput = RANDOM
+
+    def measured(self, model: Model, dims: Mapping[str, int], threads: int) -> MeasuredCosts | None:
+        """What was measured, with these sizes; None without --measure."""
+        from ..benchmarking.cost_measurement import measure
+        from ..inputs.input_files import read_inputs
+        from ..loading.model import load as open_model
+
+        if not self.measure:
+            return None
+        limit = None if self.memory is None else parse_bytes(self.memory)
+        sized = open_model(model.path, dims={name: n for name, n in dims.items() if name in model.symbols})
+        read = None if is_random(self.inputs) else read_inputs(self.inputs, sized.graph.reads, tensors=sized.tensors)
+        return measure(sized, rounds=self.rounds, inputs=read, memory_bytes=limit, threads=threads)
+
+
 def cost_model(
     ctx: typer.Context,
+    measuring: MeasuringOptions,
     output: Annotated[Path, Output(help="The .csv file; with --calibrate a .toml file.")],
     model: Annotated[
         Path | None,
         Argument(metavar="MODEL", help="An .onnx file, with its external data beside it; none with --calibrate."),
     ] = None,
-    measure: Annotated[bool, Option("--measure", help="Measure time and memory in ONNX Runtime.")] = False,
-    rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of --measure.")] = 12,
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of --measure, e.g. 2GB.")] = None,
-    inputs: OneInput = RANDOM,
     calibrate: Annotated[
         bool, Option("--calibrate", help="Instead of a model, measure this machine: a device for --cluster.")
     ] = False,
@@ -47,42 +74,38 @@ def cost_model(
     given = given_options(ctx)
     if calibrate or config is not None:
         _check_without_model("--calibrate" if calibrate else "--config", model, given)
-        check_output(output, force=force)
-        if config is None:
-            _write_device(output, seconds, threads)
-        else:
-            _write_table_of(config, output)
-        return
-    if model is None:
+    elif model is None:
         raise UsageError("no model is named", hint="name an .onnx file; --calibrate measures this machine without one")
-    from ..analysis.cut_points import analyze
+    else:
+        check_applicable(given, dict.fromkeys((*_MEASURING, "--threads"), "--measure"), given)
+        check_applicable(given, {"--seconds": "--calibrate"}, given)
+    check_output(output, force=force)
+    if config is not None:
+        _write_table_of(config, output)
+    elif model is None:
+        _write_device(output, seconds, threads)
+    else:
+        from ..analysis.cut_points import analyze
+        from ..planning.planner import default_dims
+
+        opened, sizes = (
+            load(model, dim),
+            (profile if "--profile" in given else None, tokens if "--tokens" in given else None),
+        )
+        dims = default_dims(analyze(opened), None, *sizes)
+        _write_costs(opened, dims, measuring.measured(opened, dims, threads), output)
+
+
+def _write_costs(model: Model, dims: Mapping[str, int], found: MeasuredCosts | None, output: Path) -> None:
     from ..costs.tables import save_table, table_of
     from ..costs.weighing import weigh
     from ..drawing.terminal.cost_table import draw_cost_table
-    from ..loading.model import load as open_model
-    from ..planning.planner import default_dims
 
-    owners = dict.fromkeys((*_MEASURING, "--threads"), "--measure") | {"--seconds": "--calibrate"}
-    check_applicable(given, owners, given)
-    limit = None if memory is None else parse_bytes(memory)
-    check_output(output, force=force)
-    opened = load(model, dim)
-    sizes = profile if "--profile" in given else None, tokens if "--tokens" in given else None
-    dims = default_dims(analyze(opened), None, *sizes)
-    costs = weigh(opened, dims)
-    if measure:
-        from ..benchmarking.cost_measurement import measure as measured
-        from ..inputs.input_files import read_inputs
-
-        sized = open_model(opened.path, dims={name: n for name, n in dims.items() if name in opened.symbols})
-        feeds = read_inputs(inputs, sized.graph.reads, tensors=sized.tensors) if not is_random(inputs) else None
-        found = measured(sized, rounds=rounds, inputs=feeds, memory_bytes=limit, threads=threads)
-        table = found.table
-    else:
-        table = table_of(costs)
+    costs = weigh(model, dims)
+    table = found.table if found else table_of(costs)
     save_table(table, output)
     print_(lambda console: draw_cost_table(table, costs, console))
-    if measure:
+    if found:
         _say_spread(count(found.rounds, "run"), found.spread)
     say(f"wrote {output}")
 

@@ -9,11 +9,13 @@ from math import exp, log10
 from pathlib import Path
 from typing import Any
 
+import decoders
 import encoders
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from decoders import Drawing
 from onnx import helper, numpy_helper
 
 import graphcut
@@ -36,8 +38,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("auto")
     demos.write("llm", folder / "llm.onnx", **LLM)
     demos.write("resnet", folder / "resnet.onnx")
+    onnx.save(decoders.with_attention(), folder / "attention.onnx")
     encoders.save_sentence_encoder(folder / "minilm.onnx")
     encoders.save_speech_encoder(folder / "speech.onnx")
+    encoders.save_speech_decoder(folder / "speech-decoder.onnx")
     encoders.save_detector(folder / "detector.onnx")
     return folder
 
@@ -75,6 +79,9 @@ def largest_part(folder: Path) -> int:
         ("resnet", ["--precision", "fp16"], ["clean", "fp16"], 0.25),
         ("minilm", ["--optimize"], ["clean", "fuse", "optimize"], 0.5),
         ("speech", ["--precision", "int8", "--optimize"], ["clean", "fuse", "optimize", "int8"], 0.25),
+        ("speech-decoder", ["--precision", "int8"], ["clean", "int8"], 0.25),
+        ("speech-decoder", ["--precision", "int4", "--optimize"], ["clean", "optimize", "int4"], 0.25),
+        ("attention", ["--precision", "int8"], ["clean", "int8"], 1.0),
         ("detector", ["--precision", "int8"], ["clean", "int8"], 0.25),
         ("detector", ["--precision", "fp16", "--optimize"], ["clean", "optimize", "fp16"], 1.0),
     ],
@@ -97,6 +104,40 @@ def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
     else:
         assert (GENERATED in result.out) == bool(steps), result.out
         assert run("run", parts, "--inputs", "random", "-o", tmp_path / "y.npz").code == 0
+
+
+def test_attention_is_fused_as_the_configuration_beside_the_model_says(run: Run, models: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes((models / "minilm.onnx").read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "roberta", "num_attention_heads": 4, "hidden_size": 64}')
+    assert run("auto", tmp_path / "model.onnx", "--optimize", "--num-splits", 1, "-o", tmp_path / "parts").code == 0
+    record = record_in(tmp_path / "parts")
+    known = {"model_type": "bert", "num_heads": 4, "hidden_size": 64}
+    assert record["steps"][1]["options"].items() >= known.items()
+    assert set(record["sources"]) == {"../model.onnx", "../config.json"}
+
+
+def test_int4_takes_embeddings_and_keeps_the_opset(run: Run, tmp_path: Path) -> None:
+    """Not a table of sines, which positions choose, and not a matrix that is read twice: it would be there twice."""
+    at = Drawing()
+    ids = at.node("Reshape", at.reads("ids", onnx.TensorProto.INT64, 1, 4), at.number([-1]))
+    positions = at.reads("position_ids", onnx.TensorProto.INT64, 4)
+    rows = [at.node("Gather", at.weight(name, 50, 32), ids) for name in ("tokens", "tied")]
+    rows.append(at.node("Gather", at.weight("sines", 50, 32), positions))
+    hidden = at.node("MatMul", at.node("Sum", *rows), at.weight("product", 32, 32))
+    scores = at.node("MatMul", hidden, at.node("Transpose", "tied", perm=[1, 0]), writes="y")
+    at.returns(scores, 4, 50)
+    proto = at.model(opset=17)
+    proto.ir_version = 8
+    onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location="model.data", size_threshold=0)
+    words = ["--precision", "int4", "--num-splits", 1, "-o", tmp_path / "parts"]
+    assert run("auto", tmp_path / "model.onnx", *words).code == 0
+    (part,) = (tmp_path / "parts").glob("*.onnx")
+    onnx.checker.check_model(part, full_check=True)
+    made = onnx.load(part)
+    tables = {node.input[0] for node in made.graph.node if "Gather" in node.op_type}
+    assert tables == {"tokens_Q4", "tied", "sines"}
+    assert {weight.name for weight in made.graph.initializer} >= {"tokens_Q4", "tokens_scales", "product_Q4"}
+    assert (made.ir_version, made.opset_import[0].version) == (10, 17)
 
 
 def test_static_int8_is_calibrated_with_the_inputs_that_are_given(run: Run, models: Path, tmp_path: Path) -> None:
@@ -176,7 +217,7 @@ def test_figures_are_those_of_plain_onnxruntime(run: Run, models: Path, tmp_path
     found = record_in(tmp_path / "parts")["tried"][-1]["figures"]
     a, b = (
         np.concatenate([session_outputs(path, one)[0] for one in feeds]).astype(np.float64)
-        for path in (model, tmp_path / "parts" / "models" / "clean-int8.onnx")
+        for path in (model, tmp_path / "parts" / "models" / "resnet-clean-int8.onnx")
     )
     assert found["max"] == pytest.approx(np.abs(a - b).max(), rel=1e-4)
     assert found["mean"] == pytest.approx(np.abs(a - b).mean(), rel=1e-4)
@@ -198,20 +239,11 @@ def test_perplexity_of_a_text_is_that_of_its_tokens(run: Run, models: Path, tmp_
     )
     model = tmp_path / "llm.onnx"
     model.write_bytes((models / "llm.onnx").read_bytes())
-    words = [
-        "--precision",
-        "int4",
-        "--num-splits",
-        2,
-        "--keep",
-        "-o",
-        tmp_path / "parts",
-        "--text",
-        tmp_path / "text.txt",
-    ]
+    words = ["--precision", "int4", "--num-splits", 2, "--keep", "-o", tmp_path / "parts"]
+    words += ["--text", tmp_path / "text.txt"]
     assert run("auto", model, *words).code == 0
     steps = record_in(tmp_path / "parts")["steps"]
-    for step, path in zip(steps, ("clean", "clean-int4"), strict=True):
+    for step, path in zip(steps, ("llm-clean", "llm-clean-int4"), strict=True):
         found = perplexity(tmp_path / "parts" / "models" / f"{path}.onnx", ids)
         assert step["figures"]["perplexity"] == pytest.approx(found, rel=1e-4)
     assert steps[0]["figures"]["perplexity"] != steps[1]["figures"]["perplexity"]
@@ -257,8 +289,23 @@ def test_parts_are_exported_for_another_engine(run: Run, models: Path, tmp_path:
     config = json.loads((tmp_path / "out" / "genai_config.json").read_text("utf-8"))
     assert config["model"]["type"] == "decoder-pipeline"
     assert {"part-0.onnx", "part-1.onnx", "part-2.onnx", "auto.json"} < set(file_bytes(tmp_path / "out"))
+    unknown = ["auto", models / "detector.onnx", "--precision", "int8", "--num-splits", 2, "-o", tmp_path / "maps"]
+    assert run(*unknown, "--for", "triton", "--keep").error[0].startswith("--keep would put a folder into")
+    assert run(*unknown, "--for", "lingualinked", "--keep").code == 0
+    files = file_bytes(tmp_path / "maps")
+    assert {"models/detector-clean-int8.onnx", "sender_seq_dep_map.json"} < set(files), "its own"
     no_config = run("auto", models / "llm.onnx", "--num-splits", 2, "--for", "genai", "-o", tmp_path / "no")
     assert (no_config.code, (tmp_path / "no").exists()) == (2, False)
+
+
+def test_what_a_killed_run_left_is_removed_with_a_note(run: Run, models: Path, tmp_path: Path) -> None:
+    left = tmp_path / ".parts.auto.tmp-graphcut"
+    (left / "files" / "models").mkdir(parents=True)
+    result = run("auto", models / "detector.onnx", "--num-splits", 1, "-o", tmp_path / "parts")
+    assert (result.code, [path.name for path in tmp_path.iterdir()]) == (0, ["parts"])
+    assert f"note: removed {left}, which a killed run had left" in result.err
+    source = json.loads((tmp_path / "parts" / "cascade.json").read_text("utf-8"))["source"]["file"]
+    assert (tmp_path / "parts" / source).samefile(models / "detector.onnx")
 
 
 def test_ranks_and_clusters_are_goals_too(run: Run, models: Path, tmp_path: Path) -> None:
