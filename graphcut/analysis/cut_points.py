@@ -178,8 +178,7 @@ class Analysis(Product):
         return Liveness(self.model.graph, self.model.graph.flow, self.sized.tensor_bytes)
 
 
-AnalysisLike = ModelLike | Analysis
-"""An analysis, a model, or the path of a model."""
+AnalysisLike = ModelLike | Analysis  #: an analysis, a model, or the path of a model.
 
 
 def analyze(source: AnalysisLike) -> Analysis:

@@ -22,14 +22,11 @@ from ..verifying.differences import difference
 from .contender import BenchmarkRun, BenchmarkTask
 from .ways import BASELINE, WAYS
 
-_NUMBERS: Final = "biufc"
-"""The kinds of numpy arrays that hold numbers."""
-
+_NUMBERS: Final = "biufc"  #: the kinds of numpy arrays that hold numbers.
 _ROUND_S: Final = 1.0  #: the whole model is run for about as long in a round.
 _MOST_RUNS: Final = 200  #: the most runs in a round.
 
-_ERROR_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")
-"""The class of the error in the last line of a traceback."""
+_ERROR_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")  #: the class of the error in the last line of a traceback.
 
 
 @dataclass(frozen=True)

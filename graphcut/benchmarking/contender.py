@@ -158,6 +158,7 @@ def _pipeline(task: BenchmarkTask, config: SessionConfig, *, via: Via) -> Iterat
         yield lambda feeds: _last(pipeline.map(feeds))
 
 
+#: for each of `WAYS`, a context manager that loads the model or the cascade.
 _OPENERS: Final[Mapping[str, Callable[[BenchmarkTask, SessionConfig], AbstractContextManager[Answer]]]] = {
     "whole": _whole,
     "whole-one-thread": lambda task, config: _whole(task, replace(config, threads=1)),
@@ -170,7 +171,6 @@ _OPENERS: Final[Mapping[str, Callable[[BenchmarkTask, SessionConfig], AbstractCo
     "threads": partial(_pipeline, via="threads"),
     "processes": partial(_pipeline, via="processes"),
 }
-"""For each of `WAYS`, a context manager that loads the model or the cascade."""
 
 
 if __name__ == "__main__":

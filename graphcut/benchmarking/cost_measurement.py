@@ -91,10 +91,7 @@ def measure(
         return _measure(model, blocks, inputs, rounds, threads)
     found: list[MeasuredCosts] = []
     tried = find_accepted_inputs(
-        model,
-        lambda feeds: found.append(_measure(model, blocks, feeds, rounds, threads)),
-        sizes=model.dims,
-        variants=1,
+        model, lambda feeds: found.append(_measure(model, blocks, feeds, rounds, threads)), sizes=model.dims, variants=1
     )
     if not found:
         raise RunError(f"the model refuses generated inputs: {tried.refusal}", hint="feed it with --inputs")

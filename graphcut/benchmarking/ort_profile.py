@@ -23,14 +23,13 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto
 
 from ..core.errors import RunError
+from ..core.graph import reached
 from ..core.wiring import BITS, Tensor
 from ..loading.tensor_values import values_bytes
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
 from ..running.values import Value
 
-_KERNEL: Final = "_kernel_time"
-"""The end of the name of a kernel's event; the name of its node comes before."""
-
+_KERNEL: Final = "_kernel_time"  #: the end of the name of a kernel's event; the name of its node comes before.
 _BLOCKED: Final = re.compile(r"(.+?)(?:_bn|_mul)?_nchwc(?:_token_\d+)?")
 """Names of nodes that ONNX Runtime rewrote for its blocked layout of channels: the tensor that the node wrote before,
 and what it was before it became a convolution (core/optimizer/nchwc_transformer.cc)."""
@@ -243,15 +242,11 @@ def _ancestors(
     original: Sequence[NodeProto], writer: Mapping[str, int], kept: Collection[str], last: Sequence[int]
 ) -> tuple[int, ...]:
     """`last`, and the nodes before them up to the tensors in `kept`."""
-    seen = set(last)
-    waiting = list(last)
-    while waiting:
-        for name in original[waiting.pop()].input:
-            source = writer.get(name)
-            if source is not None and name not in kept and source not in seen:
-                seen.add(source)
-                waiting.append(source)
-    return tuple(sorted(seen))
+
+    def before(node: int) -> list[int]:
+        return [writer[name] for name in original[node].input if name in writer and name not in kept]
+
+    return tuple(sorted(reached(last, before)))
 
 
 def _fill_from_neighbours(found: dict[str, tuple[int, ...]], optimized: Sequence[NodeProto]) -> None:

@@ -7,8 +7,7 @@ from typing import Final
 
 CORES: Final = os.cpu_count() or 1
 
-BASELINE: Final = "whole"
-"""The way that the others are compared with."""
+BASELINE: Final = "whole"  #: the way that the others are compared with.
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Way:
     description: str
 
 
-WAYS: Final[Mapping[str, Way]] = {
+WAYS: Final[Mapping[str, Way]] = {  #: by the name that --way takes.
     BASELINE: Way("whole model", "one session with the whole model, configured as graphcut does; always measured"),
     "whole-one-thread": Way("whole model, 1 thread", "the same with one thread, as each of many workers has"),
     "whole-spinning": Way("whole model, spinning", "ONNX Runtime's default options: idle threads spin"),
@@ -31,7 +30,6 @@ WAYS: Final[Mapping[str, Way]] = {
     "threads": Way("pipeline of threads", "a pipeline whose workers are threads of one process"),
     "processes": Way("pipeline of processes", "a pipeline whose workers are processes"),
 }
-"""By the name that --way takes."""
 
 
 def way_descriptions() -> dict[str, str]:

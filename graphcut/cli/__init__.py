@@ -8,7 +8,8 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Final
 
 import typer
@@ -16,30 +17,8 @@ import typer
 from ..benchmarking.ways import way_descriptions
 from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, UsageError
 from ..demos import DEMOS
-from . import (
-    analyze,
-    auto,
-    bench,
-    cluster,
-    cost_model,
-    demo,
-    devices,
-    export,
-    extract,
-    fetch,
-    generate,
-    link,
-    merge,
-    pack,
-    plan,
-    run,
-    shard,
-    show,
-    simulate,
-    split,
-    verify,
-)
 from .application import add_command, app
+from .export import FORMATS
 from .output import complain, say, settings
 
 _INTERRUPTED: Final = 130
@@ -51,33 +30,19 @@ _Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it has no public name."""
 
 
-_LEGENDS: Final[Mapping[Callable[..., None], Mapping[str, Mapping[str, str]]]] = {
-    demo.demo: {"Demos": DEMOS},
-    bench.bench: {"Ways": way_descriptions()},
-    export.export: {"Formats": export.FORMATS},
+_COMMANDS: Final = (
+    *("demo", "analyze", "plan", "split", "verify", "show", "auto", "fetch", "pack", "devices", "run", "generate"),
+    *("bench", "simulate", "shard", "extract", "merge", "link", "export", "cost_model", "cluster"),
+)
+#: what the help of a command explains after its options.
+_LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
+    "demo": {"Demos": DEMOS},
+    "bench": {"Ways": way_descriptions()},
+    "export": {"Formats": FORMATS},
 }
-"""What the help of a command explains after its options."""
 
-for _function in (
-    *(demo.demo, analyze.analyze, plan.plan, split.split, verify.verify, show.show, auto.auto),
-    *(
-        fetch.fetch,
-        pack.pack,
-        devices.devices,
-        run.run,
-        generate.generate,
-        bench.bench,
-        simulate.simulate,
-        shard.shard,
-        extract.extract,
-        merge.merge,
-        link.link,
-        export.export,
-        cost_model.cost_model,
-        cluster.cluster,
-    ),
-):
-    add_command(_function, _LEGENDS.get(_function))
+for _name in _COMMANDS:
+    add_command(getattr(import_module(f".{_name}", __name__), _name), _LEGENDS.get(_name))
 
 
 def main() -> None:

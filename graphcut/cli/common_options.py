@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Output: Final = partial(Option, "--output", "-o", metavar="FILE")
 
+Text = str | None
 Texts = list[str] | None  #: the values of an option that may be repeated.
 ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
 CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
@@ -57,13 +58,10 @@ def _providers() -> list[str]:
 class SessionOptions:
     """How ONNX Runtime runs the parts."""
 
-    provider: Annotated[str | None, Option(metavar="NAME", help="Execution provider.", autocompletion=_providers)] = (
+    provider: Annotated[Text, Option(metavar="NAME", help="Execution provider.", autocompletion=_providers)] = None
+    provider_option: Annotated[Texts, Option(metavar="KEY=VALUE", help="Its option, e.g. device_id=0. Repeatable.")] = (
         None
     )
-    provider_option: Annotated[
-        list[str] | None, Option(metavar="KEY=VALUE", help="Its option, e.g. device_id=0. Repeatable.")
-    ] = None
-
     allow_fallback: Annotated[
         bool, Option("--allow-fallback", help="Run a part on the CPU where its provider is missing or can't start.")
     ] = False

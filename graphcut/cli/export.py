@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Format = Literal["cpp", "genai", "js", "lingualinked", "mobile", "onnx-ir11", "ort-annotations", "triton"]
 
-FORMATS: Final = {
+FORMATS: Final = {  #: what each format is, for the help.
     "cpp": "parts, and a header that runs them in a C++ program",
     "genai": "a pipeline of ONNX Runtime GenAI: parts, genai_config.json and tokenizer, these from the model's folder",
     "js": "parts, a module that runs them in Node.js and in browsers, and a page",
@@ -28,7 +28,6 @@ FORMATS: Final = {
     "ort-annotations": "one model with `layer_ann` metadata, and the session option that maps parts to devices",
     "triton": "a model repository with an ensemble",
 }
-"""What each format is, for the help."""
 
 
 def export(

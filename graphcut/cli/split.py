@@ -58,16 +58,7 @@ def split(
     from ..surgery.splitting import output_folder, write
 
     shard_bytes = None if max_shard_size is None else parse_bytes(max_shard_size)
-    is_ranked = options.cluster is None and (options.ranks is not None or shares is not None)
-    active = ["--ranks"] * (is_ranked or options.cluster is not None)
-    check_applicable(given_options(options.ctx), {"--exact": "--ranks"}, active)
-    check_applicable(given_options(options.ctx), {"--discover": "--ranks"}, ["--ranks"] * is_ranked)
-    if shares is not None and options.cluster is not None:
-        raise UsageError("--shares don't apply to --cluster", hint="leave --shares out: the plan finds them")
-    if is_ranked and weights == "share":
-        raise UsageError("ranks have slices of weights, which can't be shared", hint="leave out --weights share")
-    if is_ranked and shard_bytes is not None:
-        raise UsageError("--max-shard-size divides weights of parts without ranks", hint="leave out --max-shard-size")
+    _check_ranks(options, shares, weights, shard_bytes)
     preparing = cutter(options, shares, discover=discover)
     folder = output_folder(model, output, weights)
     if report is not None:
@@ -93,13 +84,30 @@ def split(
         say_next(scene.next_command)
 
 
+def _is_ranked(options: PlanOptions, shares: str | None) -> bool:
+    return options.cluster is None and (options.ranks is not None or shares is not None)
+
+
+def _check_ranks(options: PlanOptions, shares: str | None, weights: WeightMode, shard_bytes: int | None) -> None:
+    """Refuse options that would do nothing without ranks, or that ranks can't have."""
+    given, ranked = given_options(options.ctx), ["--ranks"] * _is_ranked(options, shares)
+    check_applicable(given, {"--exact": "--ranks"}, [*ranked, *["--ranks"] * (options.cluster is not None)])
+    check_applicable(given, {"--discover": "--ranks"}, ranked)
+    if shares is not None and options.cluster is not None:
+        raise UsageError("--shares don't apply to --cluster", hint="leave --shares out: the plan finds them")
+    if ranked and weights == "share":
+        raise UsageError("ranks have slices of weights, which can't be shared", hint="leave out --weights share")
+    if ranked and shard_bytes is not None:
+        raise UsageError("--max-shard-size divides weights of parts without ranks", hint="leave out --max-shard-size")
+
+
 def cutter(options: PlanOptions, shares: str | None = None, *, discover: bool = False) -> Callable[..., PreparedFiles]:
     """The function that plans a model and prepares its parts. The options are checked before any model is opened."""
     from ..surgery.cutting import prepare
     from ..surgery.ranks import prepare_ranks
     from ..surgery.sharding.sharding import division_of
 
-    is_ranked = options.cluster is None and (options.ranks is not None or shares is not None)
+    is_ranked = _is_ranked(options, shares)
     planner = None if is_ranked and not options.has_goal else options.planner()
 
     def cut(model: Model, output: Path | None, **storing: Any) -> PreparedFiles:  # noqa: ANN401 - as `prepare` has them

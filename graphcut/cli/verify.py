@@ -96,11 +96,7 @@ def verify(
 
 
 def _show(
-    result: _Result,
-    record: Callable[[_Result], object],
-    draw: Callable[[Console], RenderableType],
-    *,
-    as_json: bool,
+    result: _Result, record: Callable[[_Result], object], draw: Callable[[Console], RenderableType], *, as_json: bool
 ) -> None:
     """Print a result. Exit code 1 if it is false."""
     if as_json:

@@ -14,14 +14,11 @@ import msgspec
 BLOCK_BYTES: Final = 8 << 20
 """Size of a block, fixed by the format of manifests: the digests of a data file take 1/100,000 of its size."""
 
-BUFFER_BYTES: Final = 256 << 10
-"""The buffer of a thread that reads: the fastest of 64 KiB to 8 MiB."""
-
+BUFFER_BYTES: Final = 256 << 10  #: the buffer of a thread that reads: the fastest of 64 KiB to 8 MiB.
 _CLOCK_TICK_NS: Final = 50_000_000
 """File times advance in steps of up to 10 ms, so a younger file could change without another time."""
 
-Range = tuple[int, int]
-"""Offset and length of a range of bytes in a file."""
+Range = tuple[int, int]  #: offset and length of a range of bytes in a file.
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,19 +3,19 @@
 Tensors have names; nodes, weights (initializers) and blocks refer to tensors by name, and to nodes by index.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from .errors import GraphcutError, UsageError
 from .product import Product
 from .units import count
 from .wiring import Wiring, wire
 
-_SHOWN: Final = 8
-"""A hint lists at most so many tensors."""
+_T = TypeVar("_T", bound=Hashable)
+_SHOWN: Final = 8  #: a hint lists at most so many tensors.
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,9 @@ class Graph(Product):
 
     def constants_for(self, tensors: Iterable[str]) -> tuple[int, ...]:
         """The constant nodes that `tensors` depend on, in topological order."""
-        found: set[int] = set()
-        wanted = [tensor for tensor in tensors if tensor in self.producer]
-        while wanted:
-            node = self.producer[wanted.pop()]
-            if node not in found and self.nodes[node].is_constant:
-                found.add(node)
-                wanted.extend(self.nodes[node].constants)
-        return tuple(sorted(found))
+        start = {self.producer[tensor] for tensor in tensors if tensor in self.producer}
+        start = {node for node in start if self.nodes[node].is_constant}
+        return tuple(sorted(reached(start, lambda n: (self.producer[name] for name in self.nodes[n].constants))))
 
     def weights_of(self, node: int) -> tuple[str, ...]:
         """The initializers that a node reads, those of the constant nodes it depends on included."""
@@ -155,6 +150,17 @@ class Partition(Product):
 
     blocks: tuple[Block, ...]
     wiring: Wiring
+
+
+def reached(start: Iterable[_T], following: Callable[[_T], Iterable[_T]]) -> set[_T]:
+    """All that can be reached from `start`, itself included, where `following` gives what is one step away."""
+    found = set(start)
+    waiting = list(found)
+    while waiting:
+        new = set(following(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:

@@ -98,16 +98,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     is_given: bool  #: the user named this pair; else it was found in the model.
 
 
-TextFile = Literal[
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "genai_config.json",
-]
-"""A file beside a language model that says how text becomes tokens, or which tokens end one."""
+TextFile = Literal[  #: a file beside a language model that says how text becomes tokens, or which tokens end one.
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json",
+    "generation_config.json", "genai_config.json",
+]  # fmt: skip
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -205,8 +199,7 @@ class Cascade(Product):
         return plain if not path.exists() or (plain.exists() and plain.samefile(path)) else path
 
 
-CascadeLike = str | Path | Cascade
-"""A cascade, its folder, or its manifest file."""
+CascadeLike = str | Path | Cascade  #: a cascade, its folder, or its manifest file.
 
 
 def save_manifest(manifest: Manifest, path: Path) -> None:

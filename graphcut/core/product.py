@@ -7,8 +7,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import ClassVar, Final
 
-_MAX_CHARACTERS: Final = 400
-"""Five lines of a terminal with 80 columns."""
+_MAX_CHARACTERS: Final = 400  #: five lines of a terminal with 80 columns.
 _MAX_FIELD_CHARACTERS: Final = 100
 _MAX_ITEMS: Final = 3
 _MAX_LEVELS: Final = 4

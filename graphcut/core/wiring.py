@@ -17,9 +17,9 @@ from .product import Product
 
 _Result = TypeVar("_Result")
 
-Dim = int | str | None
-"""A dimension: a number (`3`), a symbol (`"batch"`), or unknown (`None`)."""
+Dim = int | str | None  #: a dimension: a number (`3`), a symbol (`"batch"`), or unknown (`None`).
 
+#: bits of one element; types below 8 bits are packed (ONNX IR spec, TensorProto). Strings have no fixed size.
 BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("int2", "uint2"), 2),
     **dict.fromkeys(("int4", "uint4", "float4e2m1"), 4),
@@ -30,7 +30,6 @@ BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 64),
     "complex128": 128,
 }
-"""Bits of one element; types below 8 bits are packed (ONNX IR spec, TensorProto). Strings have no fixed size."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -155,11 +155,7 @@ def profile_dims(
 
 
 def sized_dims(
-    model: Model,
-    profile: DecoderProfile | None = None,
-    tokens: int | None = None,
-    *,
-    default: DecoderProfile = "prefill",
+    model: Model, profile: DecoderProfile | None = None, tokens: int | None = None, default: DecoderProfile = "prefill"
 ) -> dict[str, int]:
     """The numbers that sizes are computed for: those of the model, and what follows from them (`bound_dims`).
 

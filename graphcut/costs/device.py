@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.manifest import SessionSettings
@@ -29,6 +30,9 @@ class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         for field in ("memory_bytes", "flops_per_s", "bytes_per_s", "link_bytes_per_s", "dispatch_s", "latency_s"):
             may_be_0 = field in {"dispatch_s", "latency_s"}
             check_finite(field, f"device {self.name!r}", getattr(self, field), may_be_0=may_be_0)
+
+
+NodeSeconds = Callable[[Device], Sequence[float]]  #: the seconds of each flowing node of a model on a device.
 
 
 def check_finite(field: str, what: str, value: float | None, *, may_be_0: bool = True) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from ..loading.model import Model
-from ..loading.subgraphs import FunctionKey, callee_key, captures, subgraphs
+from ..loading.subgraphs import Functions, callee_key, captures, subgraphs
 
 
 class StateSlot(NamedTuple):
@@ -52,8 +52,7 @@ _RESHAPING: Final = frozenset({"Transpose", "Squeeze", "Unsqueeze", "Reshape"})
 _PASSING: Final = _RESHAPING | {"Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Slice"}
 """Operators whose output is the state that is their first input; `_RESHAPING` ones change its axes."""
 
-_PICKING: Final = frozenset({"Split", "Gather"})
-"""Operators that take the state of one layer from that of all layers."""
+_PICKING: Final = frozenset({"Split", "Gather"})  #: operators that take the state of one layer from that of all layers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class _Names(NamedTuple):
     """A graph, subgraph or function in which tensors are followed by name."""
 
     readers: Callable[[str], Sequence[NodeProto]]
-    functions: Mapping[FunctionKey, FunctionProto]
+    functions: Functions
 
 
 def routes_from(model: Model, name: str) -> dict[str, StateRoute]:

@@ -28,8 +28,7 @@ VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueez
 _PICKING: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """Operators that read no more of their first input than they write."""
 
-_SHAPE_ONLY: Final = frozenset({"Shape", "Size"})
-"""Operators that read the shape of their input and not its values."""
+_SHAPE_ONLY: Final = frozenset({"Shape", "Size"})  #: operators that read the shape of their input and not its values.
 
 
 @dataclass(frozen=True, repr=False)
@@ -301,6 +300,7 @@ def _expert_rows(operation: Operation) -> tuple[Formula, Dim]:
     return rows(operation.read(0)) * operation.number("k", 1), axis(operation.read(2), 0)
 
 
+#: operators that read some rows of tables: the inputs that are such tables, and the rows.
 _ROWS_READ: Final[Mapping[str, tuple[Iterable[int], _RowRule]]] = {
     "com.microsoft.GatherBlockQuantized": ((0, 2, 3), _gathered_rows),
     "com.microsoft.EmbedLayerNormalization": ((2,), _embedding_rows),
@@ -312,4 +312,3 @@ _ROWS_READ: Final[Mapping[str, tuple[Iterable[int], _RowRule]]] = {
     "com.microsoft.MoE": (range(2, 21), _expert_rows),
     "com.microsoft.QMoE": (range(2, 21), _expert_rows),
 }
-"""Operators that read some rows of tables: the inputs that are such tables, and the rows."""

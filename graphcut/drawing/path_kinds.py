@@ -5,11 +5,14 @@ from typing import Literal
 
 
 def kind_of(path: Path) -> Literal["model", "plan", "cascade"]:
-    """A model by its name, a plan by the format in the file; anything else can only be a cascade."""
+    """A model by its name or since it is not JSON, a plan by the format in it; else it can only be a cascade."""
     if path.suffix.lower() == ".onnx":
         return "model"
     if path.is_file():
         with path.open("rb") as stream:
-            if b'"graphcut.plan/' in stream.read(512):
-                return "plan"
+            head = stream.read(512)
+        if b'"graphcut.plan/' in head:
+            return "plan"
+        if path.suffix.lower() != ".json" and not head.lstrip().startswith(b"{"):
+            return "model"
     return "cascade"

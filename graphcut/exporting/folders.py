@@ -12,9 +12,7 @@ from ..core.atomic_files import mend, replace_files, scratch_folder
 from ..core.errors import CascadeError, GraphcutError, UsageError
 from ..core.manifest import MANIFEST, Cascade, wrong_sizes
 
-PARTS: Final = "part-*.onnx*"
-"""The names of parts and of what belongs to them, as a pattern."""
-
+PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
 Content = bytes | Path | dict[str, Any] | Callable[[Path], object]
 """What is written into a file: bytes, a copy of a file, JSON, or what a function writes when it is given the path."""
 

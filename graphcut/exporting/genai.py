@@ -26,21 +26,19 @@ CONFIG: Final = "genai_config.json"
 _COPIED: Final = ("*token*.json", "*.model", "vocab.*", "merges.txt", "chat_template.*", "generation_config.json")
 """Files of the model's folder that belong to its tokenizer."""
 
+#: inputs that GenAI feeds by default.
 _FED: Final = frozenset(
     {
         *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_sequence_length", "block_table"),
         *("current_sequence_length", "total_sequence_length", "past_key_values_length", "cumulative_sequence_lengths"),
     }
 )
-"""Inputs that GenAI feeds by default."""
 
+#: GenAI's names of providers; the others are called as in ONNX Runtime, without `ExecutionProvider`.
 _PROVIDERS: Final = {
-    "CUDAExecutionProvider": "cuda",
-    "DmlExecutionProvider": "dml",
-    "WebGpuExecutionProvider": "webgpu",
+    "CUDAExecutionProvider": "cuda", "DmlExecutionProvider": "dml", "WebGpuExecutionProvider": "webgpu",
     "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
-}
-"""GenAI's names of providers; the others are called as in ONNX Runtime, without `ExecutionProvider`."""
+}  # fmt: skip
 
 
 def export_genai(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
+from ..loading.model import TensorBytes
 from .folders import Content, write_folder
 
 Map = dict[str, dict[str, list[int]]]
@@ -32,11 +33,7 @@ _OWN_FILES: Final = (SIZES, "module[0-9]*/module_name_[0-9]*.json")
 
 
 def export_lingualinked(
-    cascade: CascadeLike,
-    folder: str | Path,
-    *,
-    sizes: Mapping[str, tuple[int, bool]] | None = None,
-    force: bool = False,
+    cascade: CascadeLike, folder: str | Path, *, sizes: TensorBytes | None = None, force: bool = False
 ) -> list[Path]:
     """Write the maps of `cascade`; the parts stay where they are.
 
@@ -47,7 +44,7 @@ def export_lingualinked(
     return write_folder(folder, content, own=_OWN_FILES, what="a map of LinguaLinked", force=force)
 
 
-def _files(cascade: Cascade, sizes: Mapping[str, tuple[int, bool]] | None) -> Iterator[tuple[str, Content]]:
+def _files(cascade: Cascade, sizes: TensorBytes | None) -> Iterator[tuple[str, Content]]:
     parts, wiring = cascade.parts, cascade.wiring
     # Its runner looks up every pair of neighbours, so that a pair without tensors has an empty list.
     neighbours = {i: {i + 1: wiring.sequential.get(i, {}).get(i + 1, ())} for i in range(len(parts) - 1)}

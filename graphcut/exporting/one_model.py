@@ -19,21 +19,14 @@ from .folders import Content, write_folder
 MODEL: Final = "model.onnx"
 OPTIONS: Final = "session_options.json"
 ANNOTATION: Final = "layer_ann"
-CONFIGURATION: Final = "cascade"
-"""The name of the device configuration."""
+_Mark = Callable[[ModelProto, list[int]], None]  #: changes a model, given the part of each of its nodes.
+CONFIGURATION: Final = "cascade"  #: the name of the device configuration.
 
-_DEVICES: Final = {
-    "CPUExecutionProvider": "cpu",
-    "CUDAExecutionProvider": "cuda",
-    "TensorrtExecutionProvider": "cuda",
-    "NvTensorRTRTXExecutionProvider": "cuda",
-    "DmlExecutionProvider": "dml",
-    "MIGraphXExecutionProvider": "gpu",
-    "WebGpuExecutionProvider": "gpu",
-    "QNNExecutionProvider": "npu",
-    "VitisAIExecutionProvider": "npu",
-}
-"""Kinds of devices as ONNX Runtime calls them; any other provider is an `accelerator`."""
+_DEVICES: Final = {  #: kinds of devices as ONNX Runtime calls them; any other provider is an `accelerator`.
+    "CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda",
+    "NvTensorRTRTXExecutionProvider": "cuda", "DmlExecutionProvider": "dml", "MIGraphXExecutionProvider": "gpu",
+    "WebGpuExecutionProvider": "gpu", "QNNExecutionProvider": "npu", "VitisAIExecutionProvider": "npu",
+}  # fmt: skip
 
 
 def export_ort_annotations(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:
@@ -73,12 +66,7 @@ def export_onnx_ir11(cascade: CascadeLike, folder: str | Path, *, force: bool = 
 
 
 def _write(
-    cascade: Cascade,
-    folder: str | Path,
-    mark: Callable[[ModelProto, list[int]], None],
-    more: Mapping[str, Content],
-    *,
-    force: bool,
+    cascade: Cascade, folder: str | Path, mark: _Mark, more: Mapping[str, Content], *, force: bool
 ) -> list[Path]:
     """Write the merged model, changed by `mark`, which gets it and the part of each node."""
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _INT32: Final = 6  # TensorProto.DataType
 _INT64: Final = 7
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
-_FEW: Final = 64
-"""The most elements that a constant read by `FlatNodes.integers` may have."""
+_FEW: Final = 64  #: the most elements that a constant read by `FlatNodes.integers` may have.
 
 
 @dataclass(frozen=True, slots=True)

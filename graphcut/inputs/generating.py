@@ -29,8 +29,7 @@ Feeds = dict[str, Any]
 """The inputs of a model by name: arrays; lists for sequences, dicts for maps, None for an optional without value."""
 
 _WORDS: Final = ("ada", "bob", "eve", "ivy")
-_MAX_ELEMENTS: Final = 1 << 40
-"""An input with more elements is larger than any memory."""
+_MAX_ELEMENTS: Final = 1 << 40  #: an input with more elements is larger than any memory.
 _LARGEST_DEFAULT_BYTES: Final = 1 << 20
 """A larger default is a weight that the exporter listed among the inputs; it is not fed."""
 

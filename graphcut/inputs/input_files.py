@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 _NONE_KNOWN: Final[Mapping[str, Tensor]] = MappingProxyType({})
 _WRITE_AGAIN: Final = "write it again with numpy.savez"
-_MOST_COMPRESSED: Final = 1032
-"""Deflate makes data at most so many times smaller."""
+_MOST_COMPRESSED: Final = 1032  #: deflate makes data at most so many times smaller.
 _NUMBERED: Final = re.compile(r"input_(\d+)\.pb")
 
 

@@ -8,28 +8,20 @@ from .consumers import Consumer
 from .flattening import FlatNode, FlatNodes
 from .shape_hints import Shape, ShapeOf, size_along
 
-_END: Final = 1 << 30
-"""Greater than any size, and still an int32: the end of a Slice."""
+_END: Final = 1 << 30  #: greater than any size, and still an int32: the end of a Slice.
 
 _INDEXED: Final[Mapping[tuple[str, int], tuple[int, str | int]]] = {
     # (operator, input that is an index): (indexed input, axis, or the attribute that names the axis).
-    ("Gather", 1): (0, "axis"),
-    ("GatherElements", 1): (0, "axis"),
-    ("Scatter", 1): (0, "axis"),
-    ("ScatterElements", 1): (0, "axis"),
-    ("com.microsoft.GatherBlockQuantized", 1): (0, "gather_axis"),
-    ("com.microsoft.EmbedLayerNormalization", 0): (2, 0),
-    ("com.microsoft.EmbedLayerNormalization", 1): (3, 0),
-    ("com.microsoft.RotaryEmbedding", 1): (2, 0),
-    ("RotaryEmbedding", 3): (1, 0),
-    ("ai.onnx.ml.ArrayFeatureExtractor", 1): (0, -1),
-    ("NegativeLogLikelihoodLoss", 1): (0, 1),
+    ("Gather", 1): (0, "axis"), ("GatherElements", 1): (0, "axis"), ("Scatter", 1): (0, "axis"),
+    ("ScatterElements", 1): (0, "axis"), ("com.microsoft.GatherBlockQuantized", 1): (0, "gather_axis"),
+    ("com.microsoft.EmbedLayerNormalization", 0): (2, 0), ("com.microsoft.EmbedLayerNormalization", 1): (3, 0),
+    ("com.microsoft.RotaryEmbedding", 1): (2, 0), ("RotaryEmbedding", 3): (1, 0),
+    ("ai.onnx.ml.ArrayFeatureExtractor", 1): (0, -1), ("NegativeLogLikelihoodLoss", 1): (0, 1),
     ("SoftmaxCrossEntropyLoss", 1): (0, 1),
-}
+}  # fmt: skip
 _INDEXED_BY_ROWS: Final = frozenset({("GatherND", 1), ("ScatterND", 1)})
 
-_MAX_LENGTH: Final = 1 << 20
-"""A parameter with more numbers is not what it looks like."""
+_MAX_LENGTH: Final = 1 << 20  #: a parameter with more numbers is not what it looks like.
 
 _CONSTANT: Final[Mapping[tuple[str, int], int]] = {
     # Values that are always valid: begin at 0, no padding, one repetition, a small count.
@@ -44,14 +36,12 @@ _CONSTANT: Final[Mapping[tuple[str, int], int]] = {
 }  # fmt: skip
 _LENGTHS: Final[Mapping[tuple[str, int], tuple[int, int]]] = {
     # Sequence lengths: equal to the size of (input, axis).
-    ("LSTM", 4): (0, 0),
-    ("GRU", 4): (0, 0),
-    ("RNN", 4): (0, 0),
-    ("ReverseSequence", 1): (0, 0),
+    ("LSTM", 4): (0, 0), ("GRU", 4): (0, 0), ("RNN", 4): (0, 0), ("ReverseSequence", 1): (0, 0),
     ("Attention", 6): (1, -2),
-}
-_POSITIVE: Final = frozenset({
-    # Integer divisors (ONNX Runtime ends the process at a zero), and floats that must not be negative.
+}  # fmt: skip
+POSITIVE: Final = frozenset({
+    # Inputs that must be above zero: integer divisors (ONNX Runtime ends the process at a zero), floats that must not
+    # be negative.
     ("Div", 1), ("Mod", 1), ("Sqrt", 0), ("Log", 0), ("Pow", 0), ("BatchNormalization", 4), ("QuantizeLinear", 1),
     ("DequantizeLinear", 1),
 })  # fmt: skip
@@ -75,11 +65,6 @@ def index_bound(consumer: Consumer, nodes: FlatNodes, shape_of: ShapeOf) -> int 
     index, axis = _INDEXED[key]
     along = consumer.node.number(axis) if isinstance(axis, str) else axis
     return size_along(consumer.node, index, along, shape_of) or 1
-
-
-def must_be_positive(consumer: Consumer) -> bool:
-    """Whether the consumer requires values above zero."""
-    return (consumer.node.op, consumer.index) in _POSITIVE
 
 
 def parameter_values(consumer: Consumer, shape: Sequence[int], shape_of: ShapeOf) -> list[int] | None:
@@ -148,16 +133,8 @@ def _grid_size(node: FlatNode, length: int, shape_of: ShapeOf) -> list[int]:
 
 
 _RULES: Final[Mapping[tuple[str, int], Callable[[FlatNode, int, ShapeOf], list[int] | None]]] = {
-    ("Reshape", 1): _reshape_target,
-    ("Expand", 1): _target_shape,
-    ("Resize", 3): _target_shape,
-    ("CenterCropPad", 1): _target_shape,
-    ("AffineGrid", 1): _grid_size,
-    ("MaxUnpool", 2): _target_shape,
-    ("Split", 1): _split,
-    ("SplitToSequence", 1): _split,
-    ("Squeeze", 1): _squeezable_axes,
-    ("Unsqueeze", 1): _axes,
-    ("Slice", 3): _axes,
-    ("Pad", 3): _axes,
-}
+    ("Reshape", 1): _reshape_target, ("Expand", 1): _target_shape, ("Resize", 3): _target_shape,
+    ("CenterCropPad", 1): _target_shape, ("AffineGrid", 1): _grid_size, ("MaxUnpool", 2): _target_shape,
+    ("Split", 1): _split, ("SplitToSequence", 1): _split, ("Squeeze", 1): _squeezable_axes, ("Unsqueeze", 1): _axes,
+    ("Slice", 3): _axes, ("Pad", 3): _axes,
+}  # fmt: skip

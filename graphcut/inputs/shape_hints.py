@@ -7,12 +7,8 @@ from .consumers import Consumer
 from .flattening import FlatNode
 from .roles import Meaning
 
-Shape = tuple[int | None, ...]
-"""Sizes; `None` for an open size."""
-
-ShapeOf = Callable[[str], Shape | None]
-"""Gives the shape of a tensor by name; `None` if its rank is unknown."""
-
+Shape = tuple[int | None, ...]  #: sizes; `None` for an open size.
+ShapeOf = Callable[[str], Shape | None]  #: gives the shape of a tensor by name; `None` if its rank is unknown.
 Required = Iterator[tuple[int, int | None]]
 """Axes of an input of a node, and the sizes required there; `None` if unknown."""
 
@@ -22,12 +18,7 @@ _CONVOLUTIONS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("com.microsoft.FusedConv", "com.microsoft.NhwcFusedConv"), 1),
     "QLinearConv": 3,
 }
-_PRODUCTS: Final[Mapping[str, int]] = {
-    # The input index of the second factor.
-    "MatMul": 1,
-    "MatMulInteger": 1,
-    "QLinearMatMul": 3,
-}
+_PRODUCTS: Final = {"MatMul": 1, "MatMulInteger": 1, "QLinearMatMul": 3}  #: the input index of the second factor.
 _RECURRENT: Final = ("LSTM", "GRU", "RNN")
 _ELEMENTWISE: Final = ("Add", "Sub", "Mul", "Div", "Pow", "Where", "PRelu", "Equal", "Greater", "Less")
 _OVER_PLACES: Final = frozenset({
@@ -157,9 +148,6 @@ def _broadcast_sizes(consumer: Consumer, shape_of: ShapeOf) -> Required:
 
 _RULES: Final[Mapping[tuple[str, int], Callable[[FlatNode, ShapeOf], Required]]] = {
     **{(op, 0): _convolution_channels for op in _CONVOLUTIONS if op != "ConvTranspose"},
-    ("Gemm", 0): _gemm_inner,
-    ("Split", 0): _split_total,
-    ("com.microsoft.MatMulNBits", 0): _quantized_rows,
-    ("com.microsoft.GroupQueryAttention", 3): _past_shape,
-    ("com.microsoft.GroupQueryAttention", 4): _past_shape,
-}
+    ("Gemm", 0): _gemm_inner, ("Split", 0): _split_total, ("com.microsoft.MatMulNBits", 0): _quantized_rows,
+    ("com.microsoft.GroupQueryAttention", 3): _past_shape, ("com.microsoft.GroupQueryAttention", 4): _past_shape,
+}  # fmt: skip

@@ -24,9 +24,7 @@ from .shape_hints import Shape, axis_meanings, required_channels, required_rank,
 if TYPE_CHECKING:
     from onnx import TypeProto
 
-_USUAL_RANK: Final = 2
-"""The rank assumed for an input of unknown rank."""
-
+_USUAL_RANK: Final = 2  #: the rank assumed for an input of unknown rank.
 _AUDIO: Final[frozenset[Role]] = frozenset({"samples", "mel"})
 """Roles of audio inputs: longer than the `sequence_length` that exporters call their last axis."""
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..loading.expressions import evaluate
-from .parameters import index_bound, must_be_positive, parameter_values
+from .parameters import POSITIVE, index_bound, parameter_values
 from .roles import INTEGERS, Role
 from .shape_hints import Shape
 from .sizes import DimensionSizes, Fallback
@@ -98,7 +98,7 @@ class TensorValues:
         return self.sizes.past if "past" in name else self.sizes.length
 
     def _must_be_positive(self, name: str) -> bool:
-        return any(must_be_positive(consumer) for consumer in self.survey.consumers[name])
+        return any((one.node.op, one.index) in POSITIVE for one in self.survey.consumers[name])
 
     def _parameters(self, name: str, shape: tuple[int, ...]) -> Array | None:
         for consumer in self.survey.consumers[name]:

@@ -27,8 +27,7 @@ from .shape_inference import (
 )
 from .size_evaluation import SizeEvaluation
 
-BATCH: Final = 500
-"""Evaluating so many tensors takes less time than ONNX shape inference on 5,000."""
+BATCH: Final = 500  #: evaluating so many tensors takes less time than ONNX shape inference on 5,000.
 
 
 def infer_bound(

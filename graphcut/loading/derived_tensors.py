@@ -21,19 +21,15 @@ from ..core.graph import Node, Rewrite
 BIAS: Final = {"com.microsoft.SkipLayerNormalization": 4, "com.microsoft.SkipSimplifiedLayerNormalization": 3}
 """Operators that can be rewritten, and which of their inputs is the bias. Input 2 is the scale, output 3 the sum."""
 
-_NEGATIVE_ZEROS: Final = {
+_NEGATIVE_ZEROS: Final = {  #: a negative zero of each type that ONNX Runtime has kernels for.
     "float32": TensorProto(data_type=TensorProto.FLOAT, dims=[1], raw_data=b"\0\0\0\x80"),
     "float16": TensorProto(data_type=TensorProto.FLOAT16, dims=[1], raw_data=b"\0\x80"),
 }
-"""A negative zero of each type that ONNX Runtime has kernels for."""
 
 _DTYPES: Final[Mapping[int, str]] = {zero.data_type: dtype for dtype, zero in _NEGATIVE_ZEROS.items()}
 
-AS_HALF: Final = "@float16"
-"""The end of the name under which a float32 tensor crosses as float16."""
-
-FIRST_OPSET: Final = 9
-"""The opset that introduced ConstantOfShape."""
+AS_HALF: Final = "@float16"  #: the end of the name under which a float32 tensor crosses as float16.
+FIRST_OPSET: Final = 9  #: the opset that introduced ConstantOfShape.
 
 
 def with_rewrite(node: Node, proto: NodeProto, types: Mapping[str, int], taken: Collection[str]) -> Node:

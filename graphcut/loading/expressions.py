@@ -14,13 +14,9 @@ _NAME: Final = re.compile(r"[A-Za-z_][\w.:\-]*")
 """A plain name. `seq-len` is one: exporters write differences with spaces."""
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
 _CALLS: Final[Mapping[str, Callable[..., int]]] = {"max": max, "min": min, "floor": int, "ceil": int}
 
 

@@ -22,16 +22,11 @@ from ..core.digests import BLOCK_BYTES, BUFFER_BYTES, Digest, block_digest, hash
 from ..core.errors import ModelError
 
 Bytes = NDArray[np.uint8]
-Progress = Callable[[int], None]
-"""Called with the number of bytes just written."""
-
+Progress = Callable[[int], None]  #: called with the number of bytes just written.
 _PAGE: Final = 4096
-COLUMNS_BYTES: Final = 4 << 20
-"""Columns are cut out of blocks of this size."""
-PADDING_SHARE: Final = 256
-"""At most 1/256 of a data file is padding."""
-ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE
-"""From this size on a range is aligned, by padding of less than a page."""
+COLUMNS_BYTES: Final = 4 << 20  #: columns are cut out of blocks of this size.
+PADDING_SHARE: Final = 256  #: at most 1/256 of a data file is padding.
+ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE  #: from this size on a range is aligned, by padding of less than a page.
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -10,7 +10,7 @@ _PYTORCH: Final = "a PyTorch file", "export the model with torch.onnx.export"
 _KERAS: Final = "a Keras file", "convert the model with tf2onnx, or export it with model.export(..., format='onnx')"
 _TFLITE: Final = "a TensorFlow Lite model", "convert it with tf2onnx"
 _SAFETENSORS: Final = "a safetensors file (weights without a graph)", "export the model that has these weights to ONNX"
-_SIGNATURES: Final = (
+_SIGNATURES: Final = (  #: what a file has at an offset, and what it is then.
     (0, b"\x89HDF\r\n\x1a\n", _KERAS),
     (0, b"GGUF", ("a GGUF file (weights for llama.cpp)", "export the model that it was made from to ONNX")),
     (0, b"version https://git-lfs", ("a pointer of Git LFS, not the file itself", "fetch the file with git lfs pull")),
@@ -21,7 +21,6 @@ _SIGNATURES: Final = (
     (2, b"\0\0ORTM", ("a model in ONNX Runtime's own format", "name the .onnx file that it was converted from")),
     (4, b"\0\0\0\0{", _SAFETENSORS),
 )
-"""What a file has at an offset, and what it is then."""
 _SUFFIXES: Final = {
     ".pb": ("a TensorFlow graph", "convert the model with tf2onnx"),
     ".pt": _PYTORCH,

@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..core.errors import ModelError
 from ..core.graph import Graph, Node, Weight
@@ -23,6 +23,7 @@ from .slices import SHARDED
 from .subgraphs import (
     FIRST_IR_WITH_DEFAULTS,
     FunctionKey,
+    Functions,
     callee_key,
     captures,
     domain,
@@ -35,9 +36,7 @@ from .subgraphs import (
 from .tensor_values import values_bytes
 
 
-def read_graph(
-    proto: ModelProto, functions: Mapping[FunctionKey, FunctionProto]
-) -> tuple[Graph, Removed, tuple[str, ...]]:
+def read_graph(proto: ModelProto, functions: Functions) -> tuple[Graph, Removed, tuple[str, ...]]:
     """The graph of a model, what was removed from it, and notes on how it was read.
 
     Changes `proto` so that its nodes are those of the graph: in topological order, and without nodes, initializers and
@@ -243,10 +242,7 @@ def _needed(entries: Sequence[_Entry], order: Sequence[int], outputs: Sequence[s
 
 
 def _nodes(
-    graph: GraphProto,
-    entries: Sequence[_Entry],
-    weights: Mapping[str, Weight],
-    functions: Mapping[FunctionKey, FunctionProto],
+    graph: GraphProto, entries: Sequence[_Entry], weights: Mapping[str, Weight], functions: Functions
 ) -> tuple[Node, ...]:
     nodes: list[Node] = []
     constant: set[str] = set()

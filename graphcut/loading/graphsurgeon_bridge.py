@@ -23,11 +23,10 @@ from ..core.errors import ModelError
 from .shape_inference import UNKNOWN, infer_values, tensors_of_values, without_value_info
 from .subgraphs import FIRST_IR_WITH_DEFAULTS, nodes_within, subgraphs
 
-_ANNOTATIONS: Final = re.compile(
+_ANNOTATIONS: Final = re.compile(  #: fields of any message that have no part in what a model computes.
     "configuration|denotation|device_configurations|doc_string|metadata_props|model_version|producer_name"
     "|producer_version|quantization_annotation|training_info|value_info"
 )
-"""Fields of any message that have no part in what a model computes."""
 
 _SILENT: Final = 99
 _FIRST_IR_WITH_INT4: Final = 10

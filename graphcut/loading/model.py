@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, ModelProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from ..core.errors import ModelError, UsageError, wrong_type
 from ..core.graph import Graph
@@ -28,13 +28,11 @@ from .in_memory import TemporaryFolder, is_graph, write_model
 from .node_rules import check_nodes
 from .repeated_definitions import drop_equal_definitions
 from .shape_inference import infer_tensors
-from .subgraphs import FunctionKey, function_key, is_external, nodes_within, tensors_in
+from .subgraphs import Functions, function_key, is_external, nodes_within, tensors_in
 from .tensor_values import check_inline_values, values_bytes
 from .wire_format import read_without_weights
 
-MAX_BYTES: Final = 1 << 56
-"""All tensors together take at most so much, so that 64 bits hold every sum of sizes."""
-
+MAX_BYTES: Final = 1 << 56  #: all tensors together take at most so much, so that 64 bits hold every sum of sizes.
 TensorBytes = Mapping[str, tuple[int, bool]]
 """Sizes of tensors in bytes by name, and whether each is exact; otherwise it is a lower bound."""
 
@@ -174,7 +172,7 @@ class Model(Product):
         return made
 
     @cached_property
-    def functions(self) -> Mapping[FunctionKey, FunctionProto]:
+    def functions(self) -> Functions:
         """The model-local functions by domain, name and overload."""
         return {function_key(function): function for function in self.proto.functions}
 

@@ -6,11 +6,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
 import onnx
-from onnx import FunctionProto, NodeProto, OperatorSetIdProto
+from onnx import NodeProto, OperatorSetIdProto
 
 from ..core.errors import ModelError
 from ..core.units import count
-from .subgraphs import FunctionKey, callee_key, domain, functions_called, nodes_within, subgraphs
+from .subgraphs import FunctionKey, Functions, callee_key, domain, functions_called, nodes_within, subgraphs
 
 MAX_CALLED_NODES: Final = 200_000
 """The most nodes that the calls of functions may stand for. ONNX Runtime copies a function for each call: 131,072 nodes
@@ -28,9 +28,7 @@ class _Schema(NamedTuple):
     attributes: Mapping[str, bool]  #: those that must be given, and whether each is a graph.
 
 
-def check_nodes(
-    nodes: Iterable[NodeProto], opsets: Iterable[OperatorSetIdProto], functions: Mapping[FunctionKey, FunctionProto]
-) -> None:
+def check_nodes(nodes: Iterable[NodeProto], opsets: Iterable[OperatorSetIdProto], functions: Functions) -> None:
     """Check the inputs, outputs and attributes of nodes and of those inside them, as ONNX Runtime does.
 
     Raises:
@@ -101,7 +99,7 @@ def place(node: NodeProto) -> str:
     return f"the {node.op_type} node {node.name or next(iter(node.output), '')!r}"
 
 
-def check_calls(nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]) -> None:
+def check_calls(nodes: Iterable[NodeProto], functions: Functions) -> None:
     """Check that functions don't call themselves, and stand for at most `MAX_CALLED_NODES` nodes. Nothing is copied.
 
     Raises:

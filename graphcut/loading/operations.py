@@ -19,8 +19,7 @@ from .subgraphs import callee_key, domain, has_subgraphs, is_external
 Shape = tuple[Dim, ...]
 _T = TypeVar("_T")
 
-_MAX_VALUES: Final = 1024
-"""The values of larger constants are not needed by any rule."""
+_MAX_VALUES: Final = 1024  #: the values of larger constants are not needed by any rule.
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from .external_data import ByteRange, same_bytes
 from .fingerprint import canonical
 from .subgraphs import domain, function_key, is_external, tensors_in
 
-RangeOf = Callable[[TensorProto], ByteRange]
-"""The bytes of an external tensor."""
+RangeOf = Callable[[TensorProto], ByteRange]  #: the bytes of an external tensor.
 
 
 def is_constant(node: NodeProto) -> bool:

@@ -27,12 +27,9 @@ _DTYPES: Final[Mapping[int, str]] = {
     number: _NUMPY_NAMES.get(name.lower(), name.lower()) for name, number in TensorProto.DataType.items()
 }
 _ELEM_TYPES: Final[Mapping[str, int]] = {dtype: number for number, dtype in _DTYPES.items()}
-_LONG: Final = 1 << 20
-"""A vector with more elements is long for data propagation: 2**40 of them took all memory."""
-FEW_NODES: Final = 5_000
-"""Shape inference on so many nodes takes a tenth of a second."""
-UNKNOWN: Final = "undefined"
-"""The dtype of a tensor of unknown type."""
+_LONG: Final = 1 << 20  #: a vector with more elements is long for data propagation: 2**40 of them took all memory.
+FEW_NODES: Final = 5_000  #: shape inference on so many nodes takes a tenth of a second.
+UNKNOWN: Final = "undefined"  #: the dtype of a tensor of unknown type.
 
 
 def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) -> dict[str, Tensor]:

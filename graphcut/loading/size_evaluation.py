@@ -42,8 +42,7 @@ from .subgraphs import (
 )
 
 _WHOLE: Final = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
-_MAX_ELEMENTS: Final = 1024
-"""A value with more elements is not evaluated."""
+_MAX_ELEMENTS: Final = 1024  #: a value with more elements is not evaluated.
 _COUNTING: Final = frozenset({"Compress", "NonZero", "Unique"})
 """Operators whose output size depends on the values of their inputs, and is not larger than these."""
 _DEEPEST: Final = 4  #: subgraphs inside so many others are not looked into, and no loop is more often:

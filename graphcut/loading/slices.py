@@ -15,8 +15,7 @@ from .shape_inference import tensor_of_initializer
 
 _Note = TypeVar("_Note", bound=msgspec.Struct)
 SHARDED: Final = "graphcut.sharded"  #: the key of a model's metadata that says what it is a sharded form of.
-Runs = tuple[tuple[int, int], ...]
-"""Ranges of an axis, each from its first index to before its last."""
+Runs = tuple[tuple[int, int], ...]  #: ranges of an axis, each from its first index to before its last.
 
 
 class SliceNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,16 +10,14 @@ from typing import Final
 from google.protobuf.message import Message
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
-FunctionKey = tuple[str, str, str]
-"""Domain, name and overload of a model-local function (ONNX IR spec, "Functions")."""
-
+FunctionKey = tuple[str, str, str]  #: domain, name and overload of a model-local function (ONNX IR spec, "Functions").
+Functions = Mapping[FunctionKey, FunctionProto]  #: model-local functions.
 FIRST_IR_WITH_DEFAULTS: Final = 4
 """Before this IR version every initializer is an input too, and must not be fed (ONNX IR spec, "Graphs")."""
 
-_TENSOR_HOLDERS: Final = frozenset(
+_TENSOR_HOLDERS: Final = frozenset(  #: types of messages that are or contain a TensorProto.
     {"AttributeProto", "FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto", "TensorProto"}
 )
-"""Types of messages that are or contain a TensorProto."""
 
 _RANDOM: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Sampling"}
@@ -99,9 +97,7 @@ def is_external(tensor: TensorProto) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL
 
 
-def functions_called(
-    nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
-) -> dict[FunctionKey, None]:
+def functions_called(nodes: Iterable[NodeProto], functions: Functions) -> dict[FunctionKey, None]:
     """The functions that the nodes call: directly, in their subgraphs, or through other functions."""
     needed: dict[FunctionKey, None] = {}
     if not functions:
@@ -115,7 +111,7 @@ def functions_called(
     return needed
 
 
-def is_stateful(node: NodeProto, functions: Mapping[FunctionKey, FunctionProto], off: Set[str] = frozenset()) -> bool:
+def is_stateful(node: NodeProto, functions: Functions, off: Set[str] = frozenset()) -> bool:
     """Whether two runs of `node` on the same values may differ.
 
     True for random operators, Dropout in training mode, and operators of unknown domains; also if they are in a

@@ -14,9 +14,7 @@ from typing import Final
 
 from ..core.errors import ModelError
 
-LARGE_BYTES: Final = 1024
-"""`raw_data` of this size or more is left in the file, for most types (see `large_bytes`)."""
-
+LARGE_BYTES: Final = 1024  #: `raw_data` of this size or more is left in the file, for most types (see `large_bytes`).
 _LARGE_SHAPE_BYTES: Final = 64 << 10
 
 _VARINT, _LENGTH = 0, 2  # wire types

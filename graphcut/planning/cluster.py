@@ -42,8 +42,7 @@ Overlap = Literal["none", "sending", "all"]
 """What a device does while it computes. `sending`: it sends what it computed before, as in a run. `none`: nothing, it
 receives, computes and sends in turn (Tarnawski et al., NeurIPS 2020). `all`: it receives, too (PipeEdge, DSD 2022)."""
 
-LinkEnds = tuple[str | None, str | None]
-"""One direction of a link: from a machine to another one; None is the router."""
+LinkEnds = tuple[str | None, str | None]  #: one direction of a link: from a machine to another one; None is the router.
 
 
 class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):

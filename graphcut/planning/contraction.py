@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
 from ..core.graph import Graph
+from .instance import Parts
 from .solver.topological_orders import kahn
 
 
@@ -19,7 +20,7 @@ def successors(graph: Graph, node: int) -> set[int]:
 
 def contract(
     graph: Graph, nodes: Sequence[int], together: Iterable[Sequence[int]], ordered: Iterable[tuple[int, int]] = ()
-) -> tuple[tuple[int, ...], ...]:
+) -> Parts:
     """The finest grouping that keeps given nodes together and whose groups depend on each other without a cycle.
 
     A node on a path between two nodes of a group joins it. Groups are in topological order (of those that are ready the

@@ -11,13 +11,14 @@ from typing import Final
 from ..analysis.cut_points import Analysis
 from ..core.graph import Graph
 from ..costs.caches import nodes_touching
-from ..costs.device import Device, run_s
+from ..costs.device import Device, NodeSeconds, run_s
 from ..costs.matching import apply_table, cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs
 from .device_groups import DeviceGroup
 from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, Goal, Into, Limits
+from .instance import Parts
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, same_parts
 from .predictions import part_metrics
@@ -51,7 +52,7 @@ class Finisher:
         return serialized_sizes(self.analysis.model)
 
     @cached_property
-    def seconds(self) -> Callable[[Device], Sequence[float]]:
+    def seconds(self) -> NodeSeconds:
         """The seconds of each flowing node on a device."""
         table = self.table
 
@@ -71,7 +72,7 @@ class Finisher:
         return RankCosts(self.costs, goal.cluster, goal.mode, self.seconds)
 
     @cached_property
-    def _made(self) -> Callable[[tuple[tuple[int, ...], ...], tuple[Device, ...]], Plan]:
+    def _made(self) -> Callable[[Parts, tuple[Device, ...]], Plan]:
         """The plan of parts on devices, made once: several ways to finish parts often make the same ones."""
         plain = partial(Plan, self.goal, self.graph, limits=self.limits)
         return cache(lambda parts, devices: self.with_metrics(plain(parts, devices=devices)))
@@ -118,19 +119,11 @@ class Finisher:
             prices = cache(self.prices(parts, devices))
             yield self._planned(parts, devices, repeated(self.graph, parts, prices))
 
-    def _planned(
-        self, parts: tuple[tuple[int, ...], ...], devices: tuple[Device, ...], recomputed: tuple[Recomputed, ...]
-    ) -> Plan:
+    def _planned(self, parts: Parts, devices: tuple[Device, ...], recomputed: tuple[Recomputed, ...]) -> Plan:
         return same_parts(self._made(parts, devices), recomputed=recomputed)
 
     def with_replicas(
-        self,
-        parts: tuple[tuple[int, ...], ...],
-        devices: tuple[Device, ...],
-        planned: Sequence[int],
-        most: float,
-        *,
-        counts_all: bool = True,
+        self, parts: Parts, devices: tuple[Device, ...], planned: Sequence[int], most: float, *, counts_all: bool = True
     ) -> Plan:
         """The parts with what they recompute, as long as it fits their memory and no part costs more than `most`.
 

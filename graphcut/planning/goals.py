@@ -13,20 +13,15 @@ from ..core.product import Product, short_repr
 from ..core.units import parse_bytes
 from .cluster import Cluster
 
-Measure = Literal["time", "layers", "bytes", "flops"]
-"""What parts are balanced by."""
-
+Measure = Literal["time", "layers", "bytes", "flops"]  #: what parts are balanced by.
 Counted = Literal["activations", "inputs", "cache"]
 """What counts as memory of a part besides its files: activations, inputs, KV cache."""
 
-Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]
-"""What a plan for a cluster optimizes."""
-
+Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]  #: what a plan for a cluster optimizes.
 RankMode = Literal["exact", "sum"]
 """How pieces of ranks are joined where an axis is contracted; see `analysis.axes.division.Mode`."""
 
-Recomputing = Literal["auto", "never", "approximate"]
-"""What parts may recompute."""
+Recomputing = Literal["auto", "never", "approximate"]  #: what parts may recompute.
 
 
 class _Checked(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,8 +113,7 @@ class Heads(_Checked, frozen=True, tag=True):
     groups: tuple[tuple[str, ...], ...] = ()
 
 
-Goal = At | Into | Within | Across | Heads
-"""All kinds of goals."""
+Goal = At | Into | Within | Across | Heads  #: all kinds of goals.
 
 
 class Limits(_Checked, frozen=True):

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Parts = tuple[tuple[int, ...], ...]  #: the nodes, or the groups, of each part.
 
 _EXACT_BITS: Final = 50
 """Integers of so many bits add up exactly in float64, in any order; two bits are left for sums of sums."""

@@ -17,6 +17,7 @@ from ..loading.model import Model
 from .by_goal.cluster_mapping import COUNTING
 from .device_groups import DeviceGroup, ModeCosts
 from .goals import Across, Goal, Into, Limits, Within
+from .instance import Parts
 from .node_names import find_nodes
 from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
 from .replicable import inexact_copies
@@ -38,7 +39,7 @@ class Plan(Product):
     graph: Graph  #: the graph that is cut.
     #: the flowing nodes of each part (indices in `graph.nodes`), in an order in which the parts can run. A node that is
     #: in several parts has its home in the first, and is recomputed in the others.
-    parts: tuple[tuple[int, ...], ...]
+    parts: Parts
     devices: tuple[Device, ...] = ()  #: the device of each part; empty for `At` without devices.
     limits: Limits = field(default_factory=Limits)  #: its constraints.
     dims: Mapping[str, int] = field(default_factory=dict)  #: the sizes of symbolic dimensions that it was made for.

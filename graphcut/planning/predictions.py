@@ -1,13 +1,13 @@
 """Predicted metrics of the parts of a plan: file size, memory, run time, transfers."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from ..core.graph import Block, Partition
-from ..costs.device import Device
+from ..costs.device import Device, NodeSeconds
 from ..costs.weighing import Costs, peak_bytes
 from .cluster import Cluster
 from .disk_size import SerializedSizes
@@ -64,7 +64,7 @@ def part_metrics(
     costs: Costs,
     sizes: SerializedSizes,
     devices: Sequence[Device],
-    seconds: Callable[[Device], Sequence[float]],
+    seconds: NodeSeconds,
     goal: Goal,
 ) -> tuple[PartMetrics, ...]:
     """The metrics of each part on its device, where the flowing nodes take `seconds`."""

@@ -18,7 +18,7 @@ from .contraction import contract, predecessors, successors
 from .device_groups import DeviceGroup
 from .disk_size import SerializedSizes
 from .goals import Counted, Limits
-from .instance import Floats, Hyperedges, Ints, Replicas, Workload, exact, quantum_for
+from .instance import Floats, Hyperedges, Ints, Parts, Replicas, Workload, exact, quantum_for
 from .node_names import find_nodes
 from .rank_costs import RankCosts
 
@@ -31,7 +31,7 @@ class PlanningProblem:
     costs: Costs  #: FLOPs and bytes of its nodes.
     limits: Limits  #: the constraints of the plan.
     #: the flowing nodes (indices in `graph.nodes`) in groups that stay in one part.
-    groups: tuple[tuple[int, ...], ...]
+    groups: Parts
     replicable: tuple[int, ...]  #: flowing nodes that are in no group: each part that needs one runs it.
     sizes: SerializedSizes  #: bytes on disk.
     pins: Mapping[int, int]  #: for a group the part that it must be in.
@@ -88,7 +88,7 @@ class PlanningProblem:
         name = self.graph.nodes[nodes[-1]].name
         return f"node {name!r}" if len(nodes) == 1 else f"the segment of {count(len(nodes), 'node')} up to {name!r}"
 
-    def nodes_of(self, parts: Iterable[Sequence[int]], *, with_replicas: bool = False) -> tuple[tuple[int, ...], ...]:
+    def nodes_of(self, parts: Iterable[Sequence[int]], *, with_replicas: bool = False) -> Parts:
         """The nodes of each part, from its groups; a replicable node is in the first part that needs it, or in all."""
         part_of = {group: i for i, part in enumerate(parts) for group in part}
         nodes: list[list[int]] = [[] for _ in range(max(part_of.values()) + 1)]

@@ -141,7 +141,8 @@ def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -
         return [cascade.parts[k] for k in sorted(set(range(count) if parts is None else parts))]
     devices = {part.device for part in cascade.parts if part.device is not None}
     if device not in devices:
-        hint = f"the parts are for {', '.join(sorted(devices)) or 'no devices: name them by --part'}"
+        known = ", ".join(sorted(devices)) or "no devices: split with --cluster, or fetch some with --part"
+        hint = f"the parts are for {known}"
         raise UsageError(f"no part is for the device {device!r}", hint=did_you_mean(device, devices) + hint)
     return [part for part in cascade.parts if part.device == device]
 

@@ -26,11 +26,7 @@ End = tuple[int, str]  #: the index of a model, and one of its inputs or outputs
 
 
 def merge_models(
-    models: Sequence[ModelLike],
-    output: str | Path,
-    *,
-    connect: Mapping[End, End] | None = None,
-    force: bool = False,
+    models: Sequence[ModelLike], output: str | Path, *, connect: Mapping[End, End] | None = None, force: bool = False
 ) -> Model:
     """Write several models as one, and open it.
 

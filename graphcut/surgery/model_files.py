@@ -9,23 +9,14 @@ from onnx import ModelProto, TensorProto
 
 from ..core.atomic_files import mend, replace_files, scratch_folder
 from ..core.errors import GraphcutError, UsageError
-from ..loading.external_data import (
-    ByteRange,
-    Columns,
-    FileLayout,
-    lay_out,
-    read_values,
-    refer_to_file,
-    write_data,
-)
+from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
 from ..loading.model import Model, load, range_in
 from ..loading.subgraphs import is_external, tensors_in
 from ..loading.wire_format import large_bytes
 
 INLINE_BYTES: Final = 64 << 20  #: weights of at most this size together are written into the model file.
 Storage = Literal["copy", "share"]
-Pieces = Sequence[tuple[TensorProto, ByteRange | Columns]]
-"""External tensors, and where their values are."""
+Pieces = Sequence[tuple[TensorProto, ByteRange | Columns]]  #: external tensors, and where their values are.
 
 
 def data_file(output: Path) -> Path:

@@ -117,13 +117,7 @@ class PreparedFiles(Product):
 
 
 def prepare_parts(
-    model: Model,
-    plan: Plan,
-    output: str | Path | None,
-    *,
-    weights: Storage,
-    max_shard_bytes: int | None,
-    digest: bool,
+    model: Model, plan: Plan, output: str | Path | None, *, weights: Storage, max_shard_bytes: int | None, digest: bool
 ) -> PreparedFiles:
     """The files of a plan for `model` whose parts are each on one device; see `cutting.prepare`."""
     if max_shard_bytes is not None and weights == "share":

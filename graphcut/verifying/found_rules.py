@@ -66,18 +66,18 @@ def _rule(digest: str, op: str, alone: ModelProto, nodes: Sequence[int]) -> Foun
 
 def _alone(
     model: Model,
-    proto: NodeProto,
+    node: NodeProto,
     operation: Operation,
     constants: Mapping[str, TensorProto],
     types: Mapping[str, Tensor],
 ) -> ModelProto | None:
     """A node as a model of its own, whose inputs are all but small constants; None if a type is unknown."""
     made = ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
-    made.functions.extend(model.proto.functions if callee_key(proto) in model.functions else ())
-    own = made.graph.node.add(op_type=proto.op_type, domain=proto.domain, overload=proto.overload)
-    own.attribute.extend(proto.attribute)
-    own.input.extend(name and f"x{slot}" for slot, name in enumerate(proto.input))
-    own.output.extend(name and f"y{slot}" for slot, name in enumerate(proto.output))
+    made.functions.extend(model.proto.functions if callee_key(node) in model.functions else ())
+    own = made.graph.node.add(op_type=node.op_type, domain=node.domain, overload=node.overload)
+    own.attribute.extend(node.attribute)
+    own.input.extend(name and f"x{slot}" for slot, name in enumerate(node.input))
+    own.output.extend(name and f"y{slot}" for slot, name in enumerate(node.output))
     made.graph.output.extend(ValueInfoProto(name=name) for name in own.output if name)
     symbols: dict[str, str] = {}  # names of other nodes, so that nodes that are alike give the same model
     for slot, (name, shape) in enumerate(zip(operation.inputs, operation.reads, strict=True)):

@@ -128,13 +128,7 @@ def compare(
 
 
 def compare_tensor(
-    tensor: Tensor,
-    whole: Value,
-    value: Value,
-    fraction: float,
-    unoptimized: Value | None,
-    *,
-    other: Tensor | None = None,
+    tensor: Tensor, whole: Value, value: Value, fraction: float, unoptimized: Value | None, other: Tensor | None = None
 ) -> TensorComparison:
     """The comparison of an output.
 

@@ -142,14 +142,8 @@ class _PartComparison:
             yield f"it has weights or functions that no node uses, such as {unused[0]!r}"
         if head_of(self._loaded.proto) != head_of(self._model.proto):
             yield "its IR version, opsets, metadata, configuration or the name of its graph differ from the model's"
-        for found in (
-            self._boundary(inner),
-            self._nodes(),
-            self._initializers(),
-            self._functions(),
-            self._annotations(),
-        ):
-            yield from found
+        yield from chain(self._boundary(inner), self._nodes(), self._initializers())
+        yield from chain(self._functions(), self._annotations())
 
     def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
         """Check that inputs and outputs are those of the manifest, and are declared as in the model."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.errors import RunError, UsageError
+from ..core.graph import reached
 from ..core.product import Product
 from ..core.units import count
 from ..loading.model import Model, ModelLike, load
@@ -122,11 +123,7 @@ class _Pair:
 
     def ancestors(self, target: str, after: int) -> list[str]:
         """The tensors that `target` is computed from, and itself, in order; without those of an index up to `after`."""
-        found, waiting = {target}, [target]
-        while waiting:
-            new = [name for name in self.sources[waiting.pop()] if self.position[name] > after and name not in found]
-            found.update(new)
-            waiting += new
+        found = reached([target], lambda one: (name for name in self.sources[one] if self.position[name] > after))
         return sorted(found, key=self.position.__getitem__)
 
 

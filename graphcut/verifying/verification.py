@@ -20,6 +20,7 @@ from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
 
+_Sets = Sequence[Mapping[str, object]]  #: sets of inputs.
 _SHOWN_OBJECTIONS: Final = 3
 _OPTIMIZED: Final = "with graph optimizations, 4 times what they change in the unsplit model is allowed, at least 1e-5"
 
@@ -82,13 +83,9 @@ class Verification(Product):
         if worst is not None:
             numbers.append(f"{worst.tensor!r} differs by {worst.max_abs:.3g}, {worst.allowed:.3g} is allowed")
         numbers += filter(None, (self.failure, self.refusal, self.reason))
-        return "\n".join(
-            (
-                f"the {self.subject} {'matches' if self.same else 'does not match'} the model",
-                f"structure: {'; '.join((self.structure_summary, *self.proof.objections[:_SHOWN_OBJECTIONS]))}",
-                f"numbers: {'; '.join(numbers)}",
-            )
-        )
+        answer = f"the {self.subject} {'matches' if self.same else 'does not match'} the model"
+        structure = "; ".join((self.structure_summary, *self.proof.objections[:_SHOWN_OBJECTIONS]))
+        return f"{answer}\nstructure: {structure}\nnumbers: {'; '.join(numbers)}"
 
 
 def verify(
@@ -137,13 +134,7 @@ def verify(
 
 
 def _verify_sharded(
-    model: Model,
-    sharded: Model,
-    inputs: Sequence[Mapping[str, object]],
-    seed: int,
-    *,
-    optimized: bool,
-    structural_only: bool,
+    model: Model, sharded: Model, inputs: _Sets, seed: int, *, optimized: bool, structural_only: bool
 ) -> Verification:
     note = sharding_note(sharded.proto)
     found = prove_sharded(model, sharded, find_rules(model) if note and note.discovered else ())
@@ -155,16 +146,13 @@ def _verify_sharded(
     return Verification(found.proof, *ran, reason, "sharded model")
 
 
-_Ran = tuple[tuple[tuple[TensorComparison, ...], ...], str, str]
+_Run = tuple[TensorComparison, ...]
+_Ran = tuple[tuple[_Run, ...], str, str]
 """The runs, the failure and the refusal of a `Verification`."""
 
 
 def _ran(
-    model: Model,
-    inputs: Sequence[Mapping[str, object]],
-    seed: int,
-    sizes: Mapping[str, int],
-    comparing: Callable[[Mapping[str, object]], tuple[TensorComparison, ...]],
+    model: Model, inputs: _Sets, seed: int, sizes: Mapping[str, int], comparing: Callable[[Mapping[str, object]], _Run]
 ) -> _Ran:
     """Compare on each set of inputs, or on generated ones."""
     sets, refusal = list(inputs), ""

@@ -37,6 +37,11 @@ def test_quiet_prints_the_path_and_the_sharded_model_is_like_any_other(run: Run,
     assert graphcut.analyze(output).key_nodes
 
 
+def test_a_sharded_model_is_verified_whatever_its_file_is_called(run: Run, llm: Path, tmp_path: Path) -> None:
+    assert run("shard", llm, "--ranks", 2, "-o", tmp_path / "sharded", "-q").code == 0
+    assert "✓ structure" in run("verify", tmp_path / "sharded", "--structural").out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -175,7 +175,7 @@ def use_model(path: Path, folder: Path) -> None:
         graphcut.verify(model, cascade, structural_only=True)
 
 
-@fuzz(60)
+@fuzz(40)
 @given(several(st.tuples(st.integers(0, len(MODELS) - 1), STEPS)))
 def test_a_model_with_damaged_bytes(home: Path, damages: list[tuple[int, list[Step]]]) -> None:
     def use(damage: tuple[int, list[Step]]) -> None:
@@ -186,7 +186,7 @@ def test_a_model_with_damaged_bytes(home: Path, damages: list[tuple[int, list[St
     assert not trouble_with(use, damages)
 
 
-@fuzz(150)
+@fuzz(60)
 @given(several(st.tuples(st.integers(0, len(MODELS) - 1), STEPS)))
 def test_a_model_with_changed_fields(home: Path, damages: list[tuple[int, list[Step]]]) -> None:
     def use(damage: tuple[int, list[Step]]) -> None:
@@ -199,7 +199,7 @@ def test_a_model_with_changed_fields(home: Path, damages: list[tuple[int, list[S
     assert not trouble_with(use, damages)
 
 
-@fuzz(100)
+@fuzz(40)
 @given(several(STEPS))
 def test_a_damaged_manifest(home: Path, damages: list[list[Step]]) -> None:
     path = home / "parts" / "bad.json"
@@ -215,7 +215,7 @@ def test_a_damaged_manifest(home: Path, damages: list[list[Step]]) -> None:
     assert not trouble_with(use, damages)
 
 
-@fuzz(100)
+@fuzz(40)
 @given(several(STEPS))
 def test_a_damaged_plan(home: Path, damages: list[list[Step]]) -> None:
     path = home / "bad.json"
@@ -229,7 +229,7 @@ def test_a_damaged_plan(home: Path, damages: list[list[Step]]) -> None:
     assert not trouble_with(use, damages)
 
 
-@fuzz(100)
+@fuzz(40)
 @given(several(STEPS))
 def test_a_damaged_cluster(home: Path, damages: list[list[Step]]) -> None:
     path = home / "bad.toml"
@@ -242,7 +242,7 @@ def test_a_damaged_cluster(home: Path, damages: list[list[Step]]) -> None:
     assert not trouble_with(use, damages)
 
 
-@fuzz(100)
+@fuzz(40)
 @given(several(STEPS))
 def test_a_damaged_cost_model(home: Path, damages: list[list[Step]]) -> None:
     path = home / "bad.csv"
@@ -254,7 +254,7 @@ def test_a_damaged_cost_model(home: Path, damages: list[list[Step]]) -> None:
     assert not trouble_with(use, damages)
 
 
-@fuzz(150)
+@fuzz(60)
 @given(several(st.tuples(STEPS, st.booleans())))
 def test_damaged_inputs(home: Path, damages: list[tuple[list[Step], bool]]) -> None:
     path = home / "bad.npz"

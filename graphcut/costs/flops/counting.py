@@ -9,14 +9,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.helper import get_attribute_value
 from onnx.numpy_helper import from_array, to_array
 
 from ...core.wiring import Tensor
 from ...loading.shape_inference import UNKNOWN as UNDEFINED
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
-from ...loading.subgraphs import FunctionKey, callee_key, captures, domain, has_subgraphs, is_external, subgraphs
+from ...loading.subgraphs import (
+    FunctionKey,
+    Functions,
+    callee_key,
+    captures,
+    domain,
+    has_subgraphs,
+    is_external,
+    subgraphs,
+)
 from ..formula import UNKNOWN, ZERO, Formula
 from . import attention, elements, products
 from .operation import Operation, Rule, axis
@@ -43,7 +52,7 @@ class Context:
     tensors: Mapping[str, Tensor]  #: types of tensors, by name.
     values: Mapping[str, TensorProto]  #: small tensors with known values, by name.
     opsets: Sequence[OperatorSetIdProto]  #: the operator sets of the nodes.
-    functions: Mapping[FunctionKey, FunctionProto]  #: the model-local functions.
+    functions: Functions  #: the model-local functions.
     dims: Mapping[str, int]  #: numbers for symbols, by which the more expensive branch of an If is chosen.
     called: dict[object, FlopCount] = field(default_factory=dict)  #: a cache: the costs of functions.
 
@@ -186,13 +195,13 @@ def _scan(node: NodeProto, context: Context) -> FlopCount:
     return FlopCount(once.flops * Formula.of(axis(first.shape if first else None, axes[0])), once.uncounted)
 
 
+#: the operators that are counted by their subgraphs.
 CONTROL_FLOW: Final[Mapping[str, Callable[[NodeProto, Context], FlopCount]]] = {
     "If": _if,
     "Loop": _loop,
     "Scan": _scan,
     "SequenceMap": _sequence_map,
 }
-"""The operators that are counted by their subgraphs."""
 
 
 def _slice(tensor: Tensor | None, index: int) -> Tensor | None:

@@ -36,7 +36,7 @@ _MOVING: Final = {
 MOVING: Final = frozenset(domain + name for domain, names in _MOVING.items() for name in names.split())
 """Operators that compute nothing: they move data, look at shapes, or process text."""
 
-_PER_ELEMENT_WRITTEN: Final = {
+_PER_ELEMENT_WRITTEN: Final = {  #: operators by domain and by FLOPs for each element of the first output.
     "": {
         1: """
             Add Sub Mul Div Mod And Or Xor Not BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Equal Greater
@@ -67,8 +67,8 @@ _PER_ELEMENT_WRITTEN: Final = {
     },
     "ai.onnx.ml.": {1: "Binarizer Imputer", 2: "Scaler", 4: "Normalizer"},
 }
-"""Operators by domain and by FLOPs for each element of the first output."""
 
+#: operators by domain and by FLOPs for each element of the first input; one pass where the values decide (TopK).
 _PER_ELEMENT_READ: Final = {
     "": {
         1: """
@@ -81,7 +81,6 @@ _PER_ELEMENT_READ: Final = {
     "com.microsoft.": {1: "ReduceSumInteger Unique IsAllFinite", 3: "QLinearGlobalAveragePool QLinearReduceMean"},
     "com.microsoft.nchwc.": {1: "GlobalAveragePool GlobalMaxPool"},
 }
-"""Operators by domain and by FLOPs for each element of the first input; one pass where the values decide (TopK)."""
 
 
 def _written(flops: int, optional: int | None, operation: Operation) -> Formula:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, starmap
 from math import prod
@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.errors import PlanError, UsageError
 from ...core.units import count, size
-from ...costs.device import Device
+from ...costs.device import NodeSeconds
 from ..device_groups import tried_groups
 from ..goals import Across, Counted, Objective
 from ..instance import Bools, Floats, Hyperedges, Ints, Workload
@@ -65,17 +65,11 @@ _MOST_SMALL: Final = 100_000  #: with so many transitions of small sets of devic
 _MUCH_WORK: Final = 1e9
 """What a branch and bound may compute where it is asked once; for each of many orders much less."""
 
-_MOST_STATES: Final = 20_000
-"""With more transitions of the chain DP only some sets of devices are tried."""
+_MOST_STATES: Final = 20_000  #: with more transitions of the chain DP only some sets of devices are tried.
 
 
 def plan_across(
-    problem: PlanningProblem,
-    goal: Across,
-    seconds: Callable[[Device], Sequence[float]],
-    *,
-    ranks: RankCosts | None = None,
-    prove_s: float = 0.0,
+    problem: PlanningProblem, goal: Across, seconds: NodeSeconds, ranks: RankCosts | None = None, prove_s: float = 0.0
 ) -> Solution:
     """The best plan for the cluster of `goal`. A device runs one part or none, alone or with others.
 
@@ -167,11 +161,7 @@ class ClusterEvaluator:
 
     @classmethod
     def of(
-        cls,
-        problem: PlanningProblem,
-        goal: Across,
-        seconds: Callable[[Device], Sequence[float]],
-        ranks: RankCosts | None = None,
+        cls, problem: PlanningProblem, goal: Across, seconds: NodeSeconds, ranks: RankCosts | None = None
     ) -> ClusterEvaluator:
         """The evaluator for a problem; `seconds` and `ranks` are as for `plan_across`."""
         classes, saved = device_classes(goal.cluster), list[list[tuple[float, Hyperedges, Ints]]]()

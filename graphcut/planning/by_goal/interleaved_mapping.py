@@ -1,6 +1,5 @@
 """`Across(interleave=True)`: which parts run on which device of a cluster, where a device may have several parts."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -10,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace as changed
 
 from ...core.errors import PlanError, UsageError
-from ...costs.device import Device
+from ...costs.device import Device, NodeSeconds
 from ..goals import Across
 from ..instance import Workload
 from ..problem import PlanningProblem
@@ -28,13 +27,10 @@ from .cluster_mapping import COUNTING, ClusterEvaluator, plan_across
 
 _PER_DEVICE: Final = (2, 2, 3, 3)  #: how many parts for each device are tried, each time from the best plan so far.
 _SAME: Final = 1e-6  #: a period that exceeds its bound by this share is equal to it.
-_NOTABLE: Final = 0.005
-"""More parts are taken only where that saves the busiest device this share of its time."""
+_NOTABLE: Final = 0.005  #: more parts are taken only where that saves the busiest device this share of its time.
 
 
-def plan_interleaved(
-    problem: PlanningProblem, goal: Across, seconds: Callable[[Device], Sequence[float]], *, prove_s: float = 0.0
-) -> Solution:
+def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSeconds, *, prove_s: float = 0.0) -> Solution:
     """The plan of shortest period that is found if a device may have several parts; see `plan_across`.
 
     The search begins at the best plan with one part for each device, or, if there is none, with all on one device.

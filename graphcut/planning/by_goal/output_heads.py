@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ...core.errors import PlanError, UsageError, did_you_mean
-from ...core.graph import Graph
+from ...core.graph import Graph, reached
 from ..contraction import predecessors
 from ..goals import Heads
+from ..instance import Parts
 
 
-def parts_of_heads(graph: Graph, goal: Heads) -> tuple[tuple[int, ...], ...]:
+def parts_of_heads(graph: Graph, goal: Heads) -> Parts:
     """The nodes of the trunk, if there is one, and of each head in the order of the goal.
 
     A head holds the nodes that only its outputs need. The trunk holds the nodes that outputs of several heads need, or
@@ -46,11 +47,5 @@ def _check(graph: Graph, groups: Iterable[tuple[str, ...]]) -> None:
 
 def _ancestors(graph: Graph, outputs: Iterable[str]) -> set[int]:
     """The flowing nodes that some of the outputs depend on."""
-    found: set[int] = set()
-    waiting = [graph.producer[name] for name in outputs if name in graph.producer]
-    while waiting:
-        node = waiting.pop()
-        if node not in found and not graph.nodes[node].is_constant:
-            found.add(node)
-            waiting.extend(predecessors(graph, node))
-    return found
+    writers = {graph.producer[name] for name in outputs if name in graph.producer}
+    return reached(writers.intersection(graph.flow), lambda node: predecessors(graph, node))

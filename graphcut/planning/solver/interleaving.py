@@ -32,7 +32,7 @@ import numpy as np
 
 from ..cluster import Cluster
 from ..goals import Counted
-from ..instance import Floats, Ints, Workload
+from ..instance import Floats, Ints, Parts, Workload
 from ..transfers import DRIVER, transfers_of
 from .cost_tables import DeviceClass, memory_bytes, pair_costs
 from .order_prefixes import prefix_tables
@@ -55,7 +55,7 @@ MOST_DEVICES: Final = 62  #: a set of devices is the bits of an int64.
 class Interleaving:
     """Parts in an order in which they can run, and their devices."""
 
-    parts: tuple[tuple[int, ...], ...]  #: the groups of each part, in a topological order.
+    parts: Parts  #: the groups of each part, in a topological order.
     devices: tuple[int, ...]  #: the device of each part, counted over all device classes.
 
     @property

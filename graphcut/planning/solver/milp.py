@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, assert_never
 import numpy as np
 
 from ..cluster import Overlap
-from ..instance import Workload
+from ..instance import Parts, Workload
 from .cost_tables import DeviceClass
 from .order_prefixes import prefix_tables
 from .search import Evaluator, SearchResult, better, result_on
@@ -55,7 +55,7 @@ class MilpResult:
     """What the solver found within its time limit."""
 
     bound: float  #: a lower bound of the objective of any plan; -inf where none was found.
-    parts: tuple[tuple[int, ...], ...]  #: the groups of each part of the best plan found; empty where none was found.
+    parts: Parts  #: the groups of each part of the best plan found; empty where none was found.
 
 
 def prove(
@@ -152,7 +152,7 @@ class _Formulation:
             return float(np.ceil(dual_bound - 1e-6))
         return dual_bound * self.unit + (self.load.part_bytes if self.problem.objective == "size" else 0)
 
-    def parts_in(self, solution: Sequence[float]) -> tuple[tuple[int, ...], ...]:
+    def parts_in(self, solution: Sequence[float]) -> Parts:
         """The groups of each part that is not empty."""
         first = [next(k for k in self.parts if solution[row[k]] > 0.5) for row in self.until]
         parts = (tuple(g for g, k in enumerate(first) if k == part) for part in self.parts)

@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from ...core.graph import reached
 from ..instance import Floats, Ints, quantum_for
 
 BEFORE: Final = 0
@@ -143,15 +144,7 @@ class FlowNetwork:
 
     def reaching(self, sink: int) -> Set[int]:
         """The vertices with a residual path to `sink`, itself included."""
-        found = {sink}
-        waiting = [sink]
-        while waiting:
-            for arc in self.leaving[waiting.pop()]:
-                source = self.target[arc]
-                if self.residual[arc ^ 1] and source not in found:
-                    found.add(source)
-                    waiting.append(source)
-        return found
+        return reached([sink], lambda v: [self.target[arc] for arc in self.leaving[v] if self.residual[arc ^ 1]])
 
 
 def cheapest_replicas(

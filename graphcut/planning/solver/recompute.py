@@ -28,6 +28,7 @@ from math import inf
 from typing import Final
 
 from ...core.graph import Graph, outside_reads, partition
+from ..instance import Parts
 from .min_cut import Arc, FlowNetwork
 
 _SOURCE: Final = 0
@@ -65,7 +66,7 @@ class TransferPrices:
 
 def recompute(
     graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices], kept: frozenset[int]
-) -> tuple[tuple[tuple[int, ...], ...], tuple[Recomputed, ...]]:
+) -> tuple[Parts, tuple[Recomputed, ...]]:
     """The `parts` (each node in one) with the nodes that each repeats at the least total cost, and a list of these.
 
     Nodes in `kept` are not repeated, and stateful nodes never are. A node leaves its own part if no node there, and no

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ..instance import Floats, Workload
+from ..instance import Floats, Parts, Workload
 from .boundaries import BoundaryTables, lifetimes
 from .chain_dp import ChainPartition
 from .min_cut import AFTER, BEFORE, FREE, PricedTensor, cheapest_cut
@@ -43,7 +43,7 @@ class SearchResult:
     chain: ChainPartition  #: the partition; the first of its values is the objective.
 
     @cached_property
-    def parts(self) -> tuple[tuple[int, ...], ...]:
+    def parts(self) -> Parts:
         """The groups of each part."""
         return tuple(self.tables.groups_between(i, j) for i, j in pairwise(self.chain.boundaries))
 
