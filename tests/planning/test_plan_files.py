@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,12 @@ def names(made: Plan) -> list[list[str]]:
     return [[made.graph.nodes[i].name for i in row] for row in made.parts]
 
 
+@pytest.fixture(scope="session")
+def plans(decoder: Analysis) -> Callable[[str], Plan]:
+    """The plan for each of `GOALS`, made once."""
+    return cache(lambda name: graphcut.plan(decoder, GOALS[name]))
+
+
 # What is saved is replayed
 
 TWO = Cluster(
@@ -119,9 +126,11 @@ def test_a_saved_plan_is_replayed_part_by_part(decoder: Analysis, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_a_replayed_plan_equals_the_saved_plan(decoder: Analysis, tmp_path: Path, name: str) -> None:
-    limits = Limits(inside_layers=True, pins=(("/lm_head/MatMul", 1),)) if name == "across" else Limits()
-    made = graphcut.plan(decoder, GOALS[name], limits=limits)
+def test_a_replayed_plan_equals_the_saved_plan(
+    decoder: Analysis, plans: Callable[[str], Plan], tmp_path: Path, name: str
+) -> None:
+    limits = Limits(inside_layers=True, pins=(("/lm_head/MatMul", 1),))
+    made = graphcut.plan(decoder, GOALS[name], limits=limits) if name == "across" else plans(name)
     assert made.unlimited is None or name == "across"
     save_plan(made, decoder.model, tmp_path / "plan.json")
     again = replay(decoder, tmp_path / "plan.json")
@@ -143,15 +152,19 @@ def test_a_plan_from_a_cost_model_is_replayed_with_its_metrics(decoder: Analysis
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_the_same_plan_is_saved_as_the_same_bytes(decoder: Analysis, tmp_path: Path, name: str) -> None:
-    for file in ("first.json", "second.json"):
-        save_plan(graphcut.plan(decoder, GOALS[name]), decoder.model, tmp_path / file)
+def test_the_same_plan_is_saved_as_the_same_bytes(
+    decoder: Analysis, plans: Callable[[str], Plan], tmp_path: Path, name: str
+) -> None:
+    for file, made in (("first.json", plans(name)), ("second.json", graphcut.plan(decoder, GOALS[name]))):
+        save_plan(made, decoder.model, tmp_path / file)
     assert (tmp_path / "first.json").read_bytes() == (tmp_path / "second.json").read_bytes()
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_a_replayed_plan_is_saved_as_the_same_bytes(decoder: Analysis, tmp_path: Path, name: str) -> None:
-    save_plan(graphcut.plan(decoder, GOALS[name]), decoder.model, tmp_path / "first.json")
+def test_a_replayed_plan_is_saved_as_the_same_bytes(
+    decoder: Analysis, plans: Callable[[str], Plan], tmp_path: Path, name: str
+) -> None:
+    save_plan(plans(name), decoder.model, tmp_path / "first.json")
     save_plan(replay(decoder, tmp_path / "first.json"), decoder.model, tmp_path / "second.json")
     assert (tmp_path / "second.json").read_bytes() == (tmp_path / "first.json").read_bytes()
 

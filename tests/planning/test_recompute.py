@@ -310,7 +310,7 @@ def random_model(draw: random.Random) -> ModelProto:
     return model_of(nodes, inputs, ends, used)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_parts_that_recompute_are_bit_identical(seed: int, opened: Draw, tmp_path: Path) -> None:
     model = opened(random_model(random.Random(seed)))
     analysis = graphcut.analyze(model)
@@ -386,7 +386,7 @@ def test_random_nodes_are_never_replicable(opened: Draw) -> None:
     onnx.checker.check_model(model.proto)
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("name", ["llm", "unet", "resnet", "light_densenet121"])
 def test_recomputing_makes_no_part_slower_than_the_slowest_part_planned(name: str, parts: int, tmp_path: Path) -> None:
     """What is cheaper for both sides together may be dearer for the part that everybody waits for."""
