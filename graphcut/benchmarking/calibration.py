@@ -47,13 +47,9 @@ def calibrate(name: str = "", *, seconds: float = 10.0, threads: int = 0) -> Cal
     """Measure FLOP/s, memory bandwidth and the time to start a node on this machine, on the CPU, for `seconds`.
 
     FLOP/s are those of a MatMul of float32 with 512 rows and a weight of 1024 by 1024; the bandwidth is that of
-    elementwise nodes on 64 MiB; the time to start a node is that of an addition of 16 elements. They take turns, and
-    the fastest of each counts.
-
-    Args:
-        name: what to call the device; by default the name of this machine in its network.
-        seconds: how long to measure. Each is measured three times at least.
-        threads: threads of one operator; 0 leaves the number to ONNX Runtime.
+    elementwise nodes on 64 MiB; the time to start a node is that of an addition of 16 elements. They take turns, three
+    times at least, and the fastest of each counts. The device is called `name`, by default as this machine is in its
+    network; 0 `threads` of an operator leave the number to ONNX Runtime.
     """
     ends = time.perf_counter() + seconds
     runs = [

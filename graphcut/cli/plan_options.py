@@ -30,19 +30,10 @@ _GOALS_OF: Final = {  #: the goals that an option applies to; with any other it 
     "--devices": ("--at-nodes",),
     "--by": ("--num-splits",),
     "--count": ("--memory",),
-    "--objective": ("--cluster",),
-    "--in-flight": ("--cluster",),
-    "--interleave": ("--cluster",),
-    "--outputs": ("--cluster",),
-    "--pin": (*_WEIGHED, "--at-nodes"),
-    "--avoid": (*_WEIGHED, "--at-nodes"),
-    "--inside-layers": _BALANCED,
-    "--recompute": _WEIGHED,
-    "--boundary-dtype": (*_WEIGHED, "--at-nodes"),
-    "--cost-model": _WEIGHED,
-    "--profile": _WEIGHED,
-    "--tokens": _WEIGHED,
-    "--prove": _BALANCED,
+    **dict.fromkeys(("--objective", "--in-flight", "--interleave", "--outputs"), ("--cluster",)),
+    **dict.fromkeys(("--pin", "--avoid", "--boundary-dtype"), (*_WEIGHED, "--at-nodes")),
+    **dict.fromkeys(("--inside-layers", "--prove"), _BALANCED),
+    **dict.fromkeys(("--recompute", "--cost-model", "--profile", "--tokens"), _WEIGHED),
 }
 
 

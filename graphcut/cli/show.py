@@ -17,13 +17,9 @@ from .output import check_output, put_drawing, put_text, say_next
 Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json"]
 
 _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names by format.
-    "html": (".html", ".htm"),
-    "svg": (".svg",),
-    "dot": (".dot", ".gv"),
-    "mermaid": (".mmd", ".mermaid"),
-    "json": (".json",),
-    "terminal": (".txt",),
-}
+    "html": (".html", ".htm"), "svg": (".svg",), "dot": (".dot", ".gv"), "mermaid": (".mmd", ".mermaid"),
+    "json": (".json",), "terminal": (".txt",),
+}  # fmt: skip
 
 
 def show(

@@ -35,11 +35,8 @@ class Product:
 def short_repr(value: object, levels: int = _MAX_LEVELS) -> str:
     """`repr(value)` with at most 100 characters: a long collection is its size, an object its type.
 
-    Args:
-        value: anything.
-        levels: how many records and collections inside each other are written out.
+    Records and collections inside each other are written out for so many `levels`.
 
-    Example:
         >>> short_repr({"batch": 1}), short_repr([1, 2, 3, 4]), short_repr(object())
         ("{'batch': 1}", '<4 int>', '<object>')
     """

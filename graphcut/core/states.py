@@ -23,13 +23,10 @@ def token_axis(past: Tensor, present: Tensor) -> int | None:
 
 
 def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Mapping[str, int]) -> tuple[Dim, ...] | None:
-    """The shape of a state before the first step: 0 along `axis`, unless the state is a buffer of fixed size.
+    """The shape of a state before the first step: 0 along `axis` of the tokens, unless it is a buffer of fixed size.
 
-    Args:
-        past: the input.
-        present: the output that becomes the input; its numbers hold for the input too.
-        axis: the axis of the tokens.
-        sizes: numbers for symbols that don't depend on the inputs, such as the width of a head.
+    The numbers of `present`, which becomes the input, hold for the input too; `sizes` are those of symbols that don't
+    depend on the inputs, such as the width of a head.
     """
     if past.shape is None:
         return None

@@ -157,13 +157,9 @@ class Wiring(Product):
 
 
 def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str], kind: str = "unit") -> Wiring:
-    """The tensor edges between `units`.
+    """The tensor edges between `units`, which are in the order in which they run.
 
-    Args:
-        units: in the order in which they run.
-        reads: the model's inputs.
-        writes: the model's outputs.
-        kind: what a unit is, for messages: `"node"`, `"block"`, `"part"`.
+    `reads` and `writes` are the model's inputs and outputs; `kind` is what a unit is, for messages.
 
     Raises:
         GraphcutError: a tensor is read before it is written, or written twice. (A unit may write an input of the model

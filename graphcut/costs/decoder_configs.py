@@ -25,15 +25,11 @@ class _Family(msgspec.Struct, frozen=True):
 
 
 _FAMILIES: Final = {
-    "llama": _Family(),
-    "mistral": _Family(),
-    "qwen2": _Family(has_bias=True),
-    "qwen3": _Family(has_head_norms=True),
-    "phi3": _Family(is_packed=True),
-    "gemma": _Family(is_tied=True),
+    "llama": _Family(), "mistral": _Family(), "qwen2": _Family(has_bias=True),
+    "qwen3": _Family(has_head_norms=True), "phi3": _Family(is_packed=True), "gemma": _Family(is_tied=True),
     "gemma2": _Family(norms=_OUTER_NORMS, is_tied=True),
     "gemma3_text": _Family(norms=_OUTER_NORMS, has_head_norms=True, is_tied=True),
-}
+}  # fmt: skip
 
 
 class _Config(msgspec.Struct, frozen=True):

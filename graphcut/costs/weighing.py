@@ -14,11 +14,12 @@ from ..core.graph import Graph
 from ..core.product import Product
 from ..core.wiring import Dim, Tensor
 from ..loading.model import Model, Sizes, TensorBytes
+from ..loading.operations import constant_value
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import values_bytes
 from .caches import Cache, bound_dims, find_caches
-from .flops.counting import Context, constant_value, count_node, has_inner_nodes, infer_nodes, small_values
+from .flops.counting import Context, count_node, has_inner_nodes, infer_nodes, small_values
 from .flops.operation import Operation, axis, elements, rows
 from .formula import ZERO, Formula, product
 

@@ -20,9 +20,7 @@ Content = bytes | Path | dict[str, Any] | Callable[[Path], object]
 def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
     """The manifest, parts, their data files and those of the tokenizer, by their names in the folder that is written.
 
-    Args:
-        cascade: the cascade.
-        for_each: why each part must have its weights for itself, if it must.
+    `for_each` says why each part must have its weights for itself, if it must.
 
     Raises:
         UsageError: the parts share the weights of their model, and `for_each` says why they must not.
@@ -42,17 +40,10 @@ def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
 def write_folder(
     folder: str | Path, files: Mapping[str, Content], *, own: Collection[str] = (), what: str, force: bool
 ) -> list[Path]:
-    """Write files into a folder.
+    """Write files, by their paths in the folder, in their order; returns them sorted.
 
-    Args:
-        folder: a new folder, or with `force` one with such files, which is replaced as a whole.
-        files: the content of each file, by its path in the folder, in the order in which they are written.
-        own: patterns of other paths that may be replaced, too.
-        what: what these files are, for messages.
-        force: replace an existing folder.
-
-    Returns:
-        The files, sorted by name.
+    The folder is new, or with `force` one with such files, which is replaced as a whole. `own` are patterns of other
+    paths that may be replaced, too; `what` is what these files are, for messages.
 
     Raises:
         UsageError: `folder` exists, or contains other files.

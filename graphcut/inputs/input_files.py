@@ -34,17 +34,11 @@ def load_readers(paths: Iterable[Path]) -> None:
 def read_inputs(
     path: Path, model_reads: Sequence[str], *, tensors: Mapping[str, Tensor] = _NONE_KNOWN
 ) -> dict[str, object]:
-    """The inputs that a file or folder holds.
+    """The inputs that a file or folder holds, by name, in the order of the model; some may be missing.
 
-    Args:
-        path: a .npz file whose arrays have the names of inputs; or a folder of ONNX test data, with `input_0.pb`,
-            `input_1.pb`, ... in the order of the model's inputs. Inputs may be missing. Types and shapes are not
-            checked.
-        model_reads: the names of the model's inputs, in its order.
-        tensors: their types; needed to read sequences and optionals from a folder.
-
-    Returns:
-        The inputs by name, in the order of the model.
+    `path` is a .npz file whose arrays have the names of inputs; or a folder of ONNX test data, with `input_0.pb`,
+    `input_1.pb`, ... in the order `model_reads` of the model's inputs. Types and shapes are not checked; `tensors` are
+    needed to read sequences and optionals from a folder.
 
     Raises:
         UsageError: `path` does not exist, is of another kind, is damaged, or holds a name that is no input.

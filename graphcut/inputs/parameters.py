@@ -70,10 +70,7 @@ def index_bound(consumer: Consumer, nodes: FlatNodes, shape_of: ShapeOf) -> int 
 def parameter_values(consumer: Consumer, shape: Sequence[int], shape_of: ShapeOf) -> list[int] | None:
     """Numbers that the consumer accepts as this parameter; `None` if the input is no parameter.
 
-    Args:
-        consumer: a node that reads an input of the model unchanged.
-        shape: of that input.
-        shape_of: gives the shapes of other tensors.
+    It reads an input of the model of this `shape` unchanged; `shape_of` gives the shapes of other tensors.
     """
     key, length = (consumer.node.op, consumer.index), prod(shape)
     if length > _MAX_LENGTH or consumer.axes != tuple(range(len(shape))):

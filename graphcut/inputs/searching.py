@@ -51,14 +51,10 @@ def find_accepted_inputs(
     sizes: Mapping[str, int] | None = None,
     variants: int = 2,
 ) -> AcceptedInputs:
-    """Inputs for `model` that `run` accepts.
+    """Inputs for `model` that `run` accepts; it runs the model on feeds, and raises if they are refused.
 
-    Args:
-        model: the model.
-        run: runs the model on feeds, and raises if they are refused. Its result is not used.
-        seed: for the values.
-        sizes: numbers for open sizes, as in `generate`. They are never varied.
-        variants: how many sets to find. If all feeds of one variant are refused, no further variant is tried.
+    `sizes` are numbers for open sizes, as in `generate`, which are never varied. So many `variants` are found, unless
+    all feeds of one are refused.
 
     Raises:
         UsageError: `sizes` names a dimension that the inputs do not have.

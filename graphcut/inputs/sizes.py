@@ -64,13 +64,9 @@ class DimensionSizes:
 def choose_sizes(
     survey: InputSurvey, *, given: Mapping[str, int], variant: int = 0, fallback: Fallback
 ) -> DimensionSizes:
-    """Numbers for every open size of the inputs.
+    """Numbers for every open size of the inputs: those `given` by the user, others as the meaning of the axis demands.
 
-    Args:
-        survey: of the model.
-        given: the sizes that the user gave, by name.
-        variant: another variant has other numbers where they are free.
-        fallback: numbers to use instead of the defaults.
+    Another `variant` has other numbers where they are free; those of `fallback` replace the defaults.
     """
     choice = _Choice(survey, given, variant, fallback)
     numbers = choice.numbers()

@@ -35,11 +35,8 @@ FIRST_OPSET: Final = 9  #: the opset that introduced ConstantOfShape.
 def with_rewrite(node: Node, proto: NodeProto, types: Mapping[str, int], taken: Collection[str]) -> Node:
     """A node of a rewritable operator with its rewrite, if its inputs and outputs allow one.
 
-    Args:
-        node: the node.
-        proto: its message.
-        types: the element types of initializers; the scale must be one.
-        taken: the names of all tensors of the model.
+    `proto` is its message; `types` are the element types of initializers, one of which the scale must be; `taken` are
+    the names of all tensors of the model.
     """
     outputs, dtype = tuple(proto.output), _DTYPES.get(types.get("".join(proto.input[2:3]), 0))
     if dtype is None or len(outputs) != 4 or outputs[1:3] != ("", ""):

@@ -22,13 +22,9 @@ _SIGNATURES: Final = (  #: what a file has at an offset, and what it is then.
     (4, b"\0\0\0\0{", _SAFETENSORS),
 )
 _SUFFIXES: Final = {
-    ".pb": ("a TensorFlow graph", "convert the model with tf2onnx"),
-    ".pt": _PYTORCH,
-    ".pth": _PYTORCH,
-    ".keras": _KERAS,
-    ".tflite": _TFLITE,
-    ".safetensors": _SAFETENSORS,
-}
+    ".pb": ("a TensorFlow graph", "convert the model with tf2onnx"), ".pt": _PYTORCH, ".pth": _PYTORCH,
+    ".keras": _KERAS, ".tflite": _TFLITE, ".safetensors": _SAFETENSORS,
+}  # fmt: skip
 
 
 def refuse_foreign(path: Path) -> None:

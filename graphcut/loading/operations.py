@@ -13,6 +13,7 @@ from onnx.numpy_helper import from_array, to_array
 from ..core.wiring import Dim, Tensor
 from .bound_sizes import name_unknown_dims, number_unknown_dims
 from .model import Model
+from .repeated_definitions import is_constant
 from .shape_inference import infer_tensors, tensor_of_initializer
 from .subgraphs import callee_key, domain, has_subgraphs, is_external
 
@@ -110,24 +111,29 @@ def constants_in(proto: ModelProto) -> dict[str, TensorProto]:
     inputs = {value.name for value in proto.graph.input} if proto.ir_version > 3 else set()
     found = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.name not in inputs}
     for node in proto.graph.node:
-        if node.op_type == "Constant" and not domain(node.domain):
-            for attribute in node.attribute:
-                value = _constant(attribute)
-                if value is not None:
-                    found[node.output[0]] = value
+        if is_constant(node) and (value := constant_value(node)) is not None:
+            found[node.output[0]] = value
     return found
 
 
-def _constant(attribute: AttributeProto) -> TensorProto | None:
-    match attribute.name:
-        case "value":
-            return attribute.t
-        case "value_int" | "value_ints":
-            return from_array(np.asarray(get_attribute_value(attribute), np.int64))
-        case "value_float" | "value_floats":
-            return from_array(np.asarray(get_attribute_value(attribute), np.float32))
-        case _:
-            return None
+def constant_value(node: NodeProto) -> TensorProto | None:
+    """The value of a Constant node, named after its output; `None` for sparse values and text."""
+    for attribute in node.attribute:
+        match attribute.name:
+            case "value":
+                return renamed(attribute.t, node.output[0])
+            case "value_int" | "value_ints" | "value_float" | "value_floats":
+                dtype = np.int64 if "int" in attribute.name else np.float32
+                return from_array(np.asarray(get_attribute_value(attribute), dtype), node.output[0])
+    return None
+
+
+def renamed(tensor: TensorProto, name: str) -> TensorProto:
+    """A copy with another name."""
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    return copy
 
 
 def integers_of(tensor: TensorProto) -> tuple[int, ...] | None:

@@ -35,10 +35,8 @@ UNKNOWN: Final = "undefined"  #: the dtype of a tensor of unknown type.
 def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) -> dict[str, Tensor]:
     """The types of `wanted` and of all tensors that the model declares, except unknown ones.
 
-    Args:
-        model: with nodes in topological order, and large weights as references, which are not read.
-        wanted: tensors; if the rank of one is unknown, ONNX Runtime is asked.
-        folder: the folder of the external data.
+    Nodes are in topological order. Large weights are references into `folder`, and are not read. If the rank of a
+    wanted tensor is unknown, ONNX Runtime is asked.
     """
     declared = tensors_of_values([*model.graph.value_info, *model.graph.output, *model.graph.input])
     own = own_symbols(declared.values())

@@ -26,11 +26,8 @@ def contract(
     A node on a path between two nodes of a group joins it. Groups are in topological order (of those that are ready the
     one whose first node is first), and so are the nodes of each. Takes O((nodes + edges) log nodes).
 
-    Args:
-        graph: the graph.
-        nodes: the flowing nodes to group, in topological order; others are ignored.
-        together: nodes that must share a group.
-        ordered: pairs of nodes that must be in this order although no tensor flows between them.
+    `nodes` are the flowing nodes to group, in topological order; others are ignored. `ordered` are pairs of nodes that
+    must be in this order although no tensor flows between them.
     """
     activations = [tensor for tensor in graph.readers if tensor in graph.producer]
     edges = [(graph.producer[tensor], reader) for tensor in activations for reader in graph.readers[tensor]]

@@ -100,11 +100,8 @@ def patched(shape: Patched | Piece, mask: Numbers, sizes: Numbers) -> Patched | 
 def units_of(piece: Piece, place: Place, size: int, units: int) -> dict[int, Runs] | None:
     """For each label of the segments the units that a piece has; None if it cuts one, or segments have different ones.
 
-    Args:
-        piece: a piece of an axis.
-        place: the axis, as a factor divides it.
-        size: the size of the whole axis.
-        units: the units of the factor. Elements of segments with labels are units.
+    `place` is the axis, of this size, as a factor of so many units divides it. Elements of segments with labels are
+    units.
     """
     found: dict[int, Runs] = {}
     for label, start, end in segments_of(place, size):

@@ -130,15 +130,10 @@ def compare(
 def compare_tensor(
     tensor: Tensor, whole: Value, value: Value, fraction: float, unoptimized: Value | None, other: Tensor | None = None
 ) -> TensorComparison:
-    """The comparison of an output.
+    """The comparison of an output: its value in the `whole` model, and in what is compared with it.
 
-    Args:
-        tensor: its name and type.
-        whole: its value in the model.
-        value: its value in what is compared with it.
-        fraction: the allowed difference as a fraction of the largest value.
-        unoptimized: its value in the model without optimizations, if these are on; None if they are off.
-        other: its type in what is compared with the model, if that may be another one.
+    `fraction` of the largest value may differ. `unoptimized` is its value in the model without optimizations, if these
+    are on. `other` is its type in what is compared with the model, if that may be another one.
     """
     expected, actual = flatten(whole, tensor), flatten(value, other or tensor)
     if other is not None and other.dtype != tensor.dtype:

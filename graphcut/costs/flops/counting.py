@@ -10,10 +10,11 @@ from typing import Final
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
-from onnx.helper import get_attribute_value
-from onnx.numpy_helper import from_array, to_array
+from onnx.numpy_helper import to_array
 
 from ...core.wiring import Tensor
+from ...loading.operations import constant_value, renamed
+from ...loading.repeated_definitions import is_constant
 from ...loading.shape_inference import UNKNOWN as UNDEFINED
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
 from ...loading.subgraphs import (
@@ -88,18 +89,6 @@ def small_values(tensors: Iterable[TensorProto]) -> dict[str, TensorProto]:
     return {tensor.name: tensor for tensor in tensors if not is_external(tensor) and tensor.ByteSize() <= _SMALL_BYTES}
 
 
-def constant_value(node: NodeProto) -> TensorProto | None:
-    """The value of a Constant node, named after its output; `None` for sparse values and text."""
-    for attribute in node.attribute:
-        match attribute.name:
-            case "value":
-                return _renamed(attribute.t, node.output[0])
-            case "value_int" | "value_ints" | "value_float" | "value_floats":
-                dtype = np.int64 if "int" in attribute.name else np.float32
-                return from_array(np.asarray(get_attribute_value(attribute), dtype), node.output[0])
-    return None
-
-
 def infer_nodes(
     nodes: Iterable[NodeProto], given: Mapping[str, Tensor], values: Mapping[str, TensorProto], context: Context
 ) -> dict[str, Tensor]:
@@ -107,7 +96,7 @@ def infer_nodes(
     model = ModelProto(ir_version=_IR, opset_import=list(context.opsets))
     model.functions.extend(context.functions.values())
     model.graph.node.extend(nodes)
-    model.graph.initializer.extend(_renamed(value, name) for name, value in values.items())
+    model.graph.initializer.extend(renamed(value, name) for name, value in values.items())
     for name, tensor in given.items():
         if name not in values and tensor.dtype != UNDEFINED:
             model.graph.input.add(name=name, type=type_proto(tensor))
@@ -197,11 +186,8 @@ def _scan(node: NodeProto, context: Context) -> FlopCount:
 
 #: the operators that are counted by their subgraphs.
 CONTROL_FLOW: Final[Mapping[str, Callable[[NodeProto, Context], FlopCount]]] = {
-    "If": _if,
-    "Loop": _loop,
-    "Scan": _scan,
-    "SequenceMap": _sequence_map,
-}
+    "If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map,
+}  # fmt: skip
 
 
 def _slice(tensor: Tensor | None, index: int) -> Tensor | None:
@@ -231,17 +217,10 @@ def _call(node: NodeProto, key: FunctionKey, context: Context) -> FlopCount:
         for copy in inner:
             _bind_attributes(copy, given)
         types = {name: tensor for name, tensor in zip(function.input, tensors, strict=False) if tensor}
-        known = {name: _renamed(value, name) for name, value in zip(function.input, values, strict=False) if value}
+        known = {name: renamed(value, name) for name, value in zip(function.input, values, strict=False) if value}
         own = replace(context, opsets=list(function.opset_import))
         context.called[same] = _sum(inner, _among(inner, own, types, known))
     return context.called[same]
-
-
-def _renamed(tensor: TensorProto, name: str) -> TensorProto:
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    copy.name = name
-    return copy
 
 
 def _bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:
@@ -276,7 +255,7 @@ def _among(
     """What is known of `nodes` that get the types `given` and `values`: also their outputs, as far as inferred."""
     nodes = list(nodes)
     inferred = infer_nodes(nodes, given, values, context)
-    constants = (constant_value(node) for node in nodes if node.op_type == "Constant" and not domain(node.domain))
+    constants = (constant_value(node) for node in nodes if is_constant(node))
     own = small_values(value for value in constants if value is not None)
     # An output hides an outer tensor of its name, even where nothing is known of the output.
     hidden = {name: Tensor(name=name, dtype=UNDEFINED, shape=None) for node in nodes for name in node.output}
