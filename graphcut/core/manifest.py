@@ -96,6 +96,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     #: fixed size; a symbol for what the inputs decide, such as the batch. None if unknown.
     start: tuple[Dim, ...] | None
     is_given: bool  #: the user named this pair; else it was found in the model.
+    #: `past` and `present` may be one buffer with room for more tokens, in which the new ones are added.
+    is_shareable: bool
 
 
 TextFile = Literal[  #: a file beside a language model that says how text becomes tokens, or which tokens end one.

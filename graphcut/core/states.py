@@ -103,7 +103,7 @@ def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
     for past, present in pairs.items():
         axis = token_axis(tensors[past], tensors[present])
         start = start_of(tensors[past], tensors[present], axis, {})
-        states.append(State(past=past, present=present, axis=axis, start=start, is_given=True))
+        states.append(State(past=past, present=present, axis=axis, start=start, is_given=True, is_shareable=False))
     return tuple(states)
 
 

@@ -268,6 +268,21 @@ def token_axis(model: Model, cache: Cache) -> int | None:
     return axes[0] if len(axes) == 1 else None
 
 
+def can_share_buffer(model: Model, cache: Cache) -> bool:
+    """Whether `past` and `present` may be the same memory, with room for more tokens than there are.
+
+    True if GroupQueryAttention alone reads and writes them. Another input tells it the number of tokens, and by its
+    schema `past_key` has room for more if it is the same tensor as `present_key`.
+    """
+    graph, nodes = model.graph, model.proto.graph.node
+    readers = [nodes[i] for i in graph.readers.get(cache.past, ())]
+    if [(node.domain, node.op_type) for node in readers] != [("com.microsoft", "GroupQueryAttention")]:
+        return False
+    reads, writes = list(readers[0].input), list(readers[0].output)
+    is_alone = reads.count(cache.past) == 1 and cache.past not in graph.writes and cache.present not in graph.readers
+    return is_alone and (cache.past, cache.present) in zip(reads[3:5], writes[1:3], strict=False)
+
+
 def _growth(past: Tensor, present: Tensor) -> tuple[Dim, Dim]:
     """The sizes before and after along the axis where a cache grows; `None` if unknown."""
     if past.shape is None or present.shape is None:

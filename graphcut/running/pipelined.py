@@ -273,8 +273,7 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
 ) -> Iterator[Outputs | RunError]:
     """The model's outputs for each of `feeds`, in order, from a pipeline.
 
-    Workers work on several feeds at the same time, and parts that don't depend on each other also for one feed. Feeds
-    are fetched as the window allows.
+    Workers work on several feeds at the same time, and parts that don't depend on each other also for one feed.
 
     Args:
         cascade: a cascade or its path.
@@ -283,7 +282,7 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
             `ray` cluster.
         workers: the number of workers; by default one for each device of the plan, or else one for each core but not
             more than parts. More workers than parts share the parts with the most memory.
-        window: the maximum number of feeds in flight; by default twice the number of workers.
+        window: at most so many feeds are fetched and in flight; by default twice the number of workers.
         overlap: how many parts of each neighbour a worker also holds. They can be taken over at once if one worker is
             slower than the other; other parts have to be loaded first.
         balanced: move parts between neighbours if measured times show a gain.

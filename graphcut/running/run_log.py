@@ -65,7 +65,7 @@ class RunLog(Product):
     notify: Callable[[str, float | None], None] = field(default=lambda _text, _share: None)
     _runnable_s: dict[tuple[int, int], float] = field(default_factory=dict)
     _loaded_s: dict[int, float] = field(default_factory=dict)
-    _started_s: dict[int, float] = field(default_factory=dict)
+    _given_s: dict[int, float | None] = field(default_factory=dict)
     _overhead_s: dict[int, float] = field(default_factory=dict)
     _last_s: float = 0.0
 
@@ -97,11 +97,11 @@ class RunLog(Product):
         """A part can run for a request, and waits for a worker."""
         self._runnable_s[request, part] = now_s
 
-    def started(self, worker: int, step: Step, now_s: float) -> None:
-        """A step was given to a worker."""
+    def started(self, worker: int, step: Step, now_s: float, *, was_queued: bool = False) -> None:
+        """A worker begins a step now. If it `was_queued`, no message was needed."""
         since_s = self._runnable_s.pop((step.request, step.parts[0]), now_s)
         self.waited_s[step.parts[0]] += now_s - min(now_s, max(since_s, self._loaded_s.get(worker, since_s)))
-        self._started_s[worker] = now_s
+        self._given_s[worker] = None if was_queued else now_s
         self.first_s = now_s if self.first_s is None else self.first_s
 
     def done(
@@ -110,8 +110,9 @@ class RunLog(Product):
         """A step ended now; `seconds` are those of its parts, and `waits` what each waited for other steps before."""
         self.busy_s[worker] += sum(seconds)
         began_s = now_s - sum(seconds) - sum(waits)
-        overhead_s = began_s - self._started_s.get(worker, began_s)
-        self._overhead_s[worker] = (self._overhead_s.get(worker, overhead_s) + overhead_s) / 2
+        if (given_s := self._given_s.get(worker)) is not None:
+            overhead_s = began_s - given_s
+            self._overhead_s[worker] = (self._overhead_s.get(worker, overhead_s) + overhead_s) / 2
         for part, part_s, wait_s in zip(step.parts, seconds, waits or [0.0] * len(seconds), strict=True):
             began_s += wait_s
             total = self.part_totals.setdefault((part, worker), PartTotals())

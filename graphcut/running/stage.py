@@ -182,12 +182,14 @@ class Stage:
             else:
                 binding.bind_output(name, _CPU_MEMORY)
         session.run_with_iobinding(binding, None)
-        return {**self._each_alone(binding.get_outputs()), **buffers}
+        return self._each_alone(binding.get_outputs(), buffers)
 
-    def _each_alone(self, made: "OrtValueVector") -> dict[str, Value]:
+    def _each_alone(self, made: "OrtValueVector", buffers: Values = _NO_BUFFERS) -> dict[str, Value]:
         """The outputs, each without the others: items of ONNX Runtime's vector would keep all of it alive."""
-        found = {}
+        found = dict(buffers)
         for i, name in enumerate(self._writes):  # to iterate over a vector takes longer than its indices
+            if name in buffers:
+                continue
             one = OrtValueVector()
             one.push_back(made[i])
             found[name] = ort.OrtValue(one[0])

@@ -190,8 +190,17 @@ def zeros(tensor: Tensor, shape: tuple[int, ...]) -> Value:
     return from_array(np.zeros(shape, bits_type(tensor.dtype)), tensor)
 
 
-def first_tokens(value: Value, tensor: Tensor, axis: int | None, length: int, kept: int) -> Value:
-    """A state after `length` tokens as it was after `kept`. RunError if it has no place for each on `axis`."""
+def first_tokens(
+    value: Value, tensor: Tensor, axis: int | None, length: int, kept: int, room: Value | None = None
+) -> Value:
+    """A state after `length` tokens as it was after `kept`. RunError if it has no place for each on `axis`.
+
+    Both may have room for more tokens. Then `room`, where it is copied to, is returned.
+    """
+    if room is not None and axis is not None:
+        places = (*(slice(None) for _ in range(axis)), slice(kept))
+        to_array(room, tensor, copy=False)[places] = to_array(value, tensor, copy=False)[places]
+        return room
     if kept < length and (axis is None or shape_of(value)[axis] != length):
         raise RunError(f"the state {tensor.name!r} can't be cut to {kept} of {length} tokens")
     return value if axis is None or kept == length else rows_of(value, tensor, axis, range(kept))

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 from ..core.manifest import State
 from ..core.states import start_of
 from ..core.wiring import Dim, Tensor
-from ..costs.caches import find_caches, head_sizes, token_axis
+from ..costs.caches import can_share_buffer, find_caches, head_sizes, token_axis
 from ..costs.weighing import peak_bytes
 from ..loading.derived_tensors import AS_HALF
 from ..loading.model import Model
@@ -57,7 +57,10 @@ def states_of_model(model: Model) -> Iterator[State]:
         axis = token_axis(model, cache)
         start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, sizes)
         is_given = cache.past in model.states
-        yield State(past=cache.past, present=cache.present, axis=axis, start=start, is_given=is_given)
+        is_shareable = axis is not None and start is not None and start[axis] == 0 and can_share_buffer(model, cache)
+        yield State(
+            past=cache.past, present=cache.present, axis=axis, start=start, is_given=is_given, is_shareable=is_shareable
+        )
 
 
 def part_facts(model: Model, part: ModelProto, earlier: AbstractSet[int]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ THREE = Manifest(
     optional=(),
     writes=("y",),
     tensors=tuple(Tensor(name=name, dtype="float32", shape=("n", None, 4)) for name in ("x", "a", "skip", "b", "y")),
-    states=(State(past="x", present="y", axis=1, start=("batch", 0), is_given=False),),
+    states=(State(past="x", present="y", axis=1, start=("batch", 0), is_given=False, is_shareable=True),),
     devices=(Host(name="edge", memory_bytes=100, provider="CPUExecutionProvider"),),
     parts=PARTS,
 )
@@ -223,6 +223,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
                 axis=draw(st.one_of(st.none(), st.integers(0, 9))),
                 start=draw(st.one_of(st.none(), st.lists(dims).map(tuple))),
                 is_given=draw(st.booleans()),
+                is_shareable=draw(st.booleans()),
             ),
         ),
         devices=(Host(name=draw(NAMES), memory_bytes=draw(st.one_of(st.none(), st.integers(1, 2**62))), provider="x"),),

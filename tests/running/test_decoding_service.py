@@ -11,6 +11,7 @@ import onnx
 import pytest
 from child_processes import children
 from decoders import with_concat, with_lstm
+from waiting import until
 
 from graphcut import Cascade, DecodingService, Into, RunError, Sampling, UsageError, generate, split
 from graphcut.running.scheduling.assignment import Via
@@ -97,7 +98,7 @@ def test_a_killed_worker_is_not_noticed(cascade: Cascade) -> None:
         begun = [next(iter(stream)) for stream in streams]
         os.kill(children()[-1], signal.SIGKILL)
         found = [[first, *stream] for first, stream in zip(begun, streams, strict=True)]
-        assert len(service.generation.log.deaths) == 1
+        assert until(lambda: len(service.generation.log.deaths) == 1)
     assert found == [alone(cascade, prompt, 45) for prompt in (longer, PROMPTS[1])]
 
 

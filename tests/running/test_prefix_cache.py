@@ -20,6 +20,7 @@ from decoders import (
 from onnx import ModelProto
 
 from graphcut import Cascade, DecodingService, Into, generate, split
+from graphcut.running.scheduling.assignment import Via
 from graphcut.running.stage import Stage
 
 PLENTY = 1 << 20
@@ -103,9 +104,11 @@ def test_memory_is_bounded_and_what_was_not_used_for_longest_leaves_first(tmp_pa
         assert told(cascade, [a, b, a, c, b], room)[1] == reused, room
 
 
-@pytest.mark.parametrize("via", ["threads", "processes"])
-def test_turns_of_a_chat_do_not_compute_the_past_again(tmp_path: Path, via: Any) -> None:  # noqa: ANN401 - a literal
-    cascade, said, answers, reused = cut(tmp_path, with_concat()), list[int](), list[list[int]](), list[int]()
+@pytest.mark.parametrize(("via", "style"), [("threads", with_concat), ("processes", with_group_query_attention)])
+def test_turns_of_a_chat_do_not_compute_the_past_again(
+    tmp_path: Path, via: Via, style: Callable[[], ModelProto]
+) -> None:
+    cascade, said, answers, reused = cut(tmp_path, style()), list[int](), list[list[int]](), list[int]()
     with DecodingService(cascade, most=2, via=via, workers=2, cache_bytes=PLENTY) as service:
         for more in ([3, 1, 4], [1, 5], [9]):
             said += more

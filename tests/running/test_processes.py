@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread, Timer
@@ -21,6 +21,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
+from waiting import until
 
 import graphcut
 from graphcut import At, Cascade, Into, RunError, RunLog, SessionConfig, demos
@@ -78,15 +79,6 @@ def check(cascade: Cascade, feeds: Sequence[Feeds], found: Sequence[Any]) -> Non
 def folders_of(process: int) -> list[Path]:
     homes = {SHARED_MEMORY, Path(tempfile.gettempdir())}
     return [path for home in homes for path in home.glob(f"graphcut-{process}-*")]
-
-
-def until(claim: Callable[[], object], seconds: float = 20) -> bool:
-    end = time.monotonic() + seconds
-    while not claim():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def is_alive(process: int) -> bool:
@@ -442,7 +434,7 @@ def test_a_hung_worker_is_replaced(
         if len(found) == 20:
             workers[1].send_signal(signal.SIGSTOP)
     check(cascade, rows(40), found)
-    assert [(worker, why) for worker, why, _ in log.deaths] == [(1, "it hung")]
+    assert (1, "it hung") in [(worker, why) for worker, why, _ in log.deaths]
 
 
 STOPPED = """
@@ -451,7 +443,7 @@ import numpy as np
 import graphcut
 from graphcut.running.scheduling import scheduler
 
-scheduler.LEAST_PATIENCE_S = 1.0
+scheduler.LEAST_PATIENCE_S = 2.0
 log = graphcut.RunLog(3, 3)
 def feeds():
     while not pathlib.Path(sys.argv[2]).exists():
@@ -473,11 +465,10 @@ def test_no_worker_is_ended_because_the_program_was_stopped(
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     stopped = [process.pid, *(workers_of(folders_of(process.pid)) if with_workers else [])]
-    for _ in range(2):
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for one in stopped:
-                os.kill(one, number)
-            time.sleep(1.5 if number == signal.SIGSTOP else 0.1)
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for one in stopped:
+            os.kill(one, number)
+        time.sleep(2.5 if number == signal.SIGSTOP else 0.1)
     (tmp_path / "enough").touch()
     said = process.stdout.read()
     process.stdout = None
@@ -568,6 +559,17 @@ def test_a_worker_loads_parts_while_it_runs_a_step(executor: ProcessExecutor) ->
     assert sum(isinstance(event, Done) for event in events) == 1
     executor.run(0, Step(1, (0, 1), ("c",)), {"x": executor.put(value_of(X), "x")})
     assert list(next_of(executor, Done).outputs) == ["c"]
+
+
+def test_a_worker_goes_on_with_the_step_that_it_was_given_meanwhile(executor: ProcessExecutor) -> None:
+    executor.start(0, [0])
+    next_of(executor, Ready)
+    for number in range(2):
+        executor.run(0, Step(number, (0,), ("a",)), {"x": executor.put(value_of(X + number), "x")})
+    for number in range(2):
+        done = next_of(executor, Done)
+        assert done.step.request == number
+        np.testing.assert_array_equal(array_at(executor, done.outputs["a"]), np.maximum(X + number, 0))
 
 
 def test_a_tensor_whose_file_was_removed_is_lost(executor: ProcessExecutor) -> None:
@@ -727,13 +729,15 @@ def test_a_worker_without_a_hub_ends_even_if_its_folder_cannot_be_removed(tmp_pa
 def test_a_command_that_is_told_to_end_leaves_nothing(
     cascade: Cascade, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("these tests were started so that they and what they start ignore this signal, as by nohup")
     (tmp_path / "in").mkdir()
     np.savez(tmp_path / "in" / "0000.npz", x=np.ones((4000, 4), np.float32))
     for i in range(1, 3000):  # enough for the signal to come before the end
         (tmp_path / "in" / f"{i:04}.npz").hardlink_to(tmp_path / "in" / "0000.npz")
     words = ["run", str(cascade.root), "--inputs", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
     process = started(["-m", "graphcut"], *words, "--via", "processes", "--workers", "2")
-    until(lambda: process.poll() is not None or any(tmp_path.glob("out/*")), seconds=60)
+    until(lambda: process.poll() is not None or any(tmp_path.glob("out/*")))
     os.killpg(process.pid, number)
     status, said = ended(process)
     assert (status, "Traceback" in said) == (code, False), said

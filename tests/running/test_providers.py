@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from waiting import until
 
 import graphcut
 from graphcut import At, Cascade, RunError, Runner, SessionConfig
@@ -86,13 +86,13 @@ def test_a_missing_provider_is_an_error_unless_the_cpu_is_accepted(on_device: Se
 
 
 def test_a_device_has_its_own_number_of_threads(on_device: Settings) -> None:
-    counts = []
     for threads in (1, 4):
+        before = {*Path("/proc/self/task").iterdir()}
         with Runner(on_device(threads=threads), config=SessionConfig(threads=2)) as runner:
             runner.run(X)
-            time.sleep(0.1)  # threads that loaded parts end a little after they are joined
-            counts.append(len([*Path("/proc/self/task").iterdir()]))
-    assert counts[1] - counts[0] == 2 * 3  # for each part, three threads beside the one that calls
+            beside = 2 * (threads - 1)  # for each part, those beside the one that calls
+            # threads that loaded parts end a little after they are joined
+            assert until(lambda: len({*Path("/proc/self/task").iterdir()} - before) == beside)  # noqa: B023 - now
 
 
 def test_a_device_has_its_own_session_configuration(on_device: Settings) -> None:

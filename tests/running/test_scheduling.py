@@ -54,7 +54,7 @@ class Script:
 
     def __init__(self, units: Sequence[ScheduledPart], workers: int, *, costs: Sequence[float] = ()) -> None:
         self.can_die = True
-        self.reports_early = self.exchanges = False
+        self.reports_early = self.queues = self.exchanges = False
         self.draws = False  # each run of a part writes another text
         self.units = units
         self.costs = costs or [1.0] * len(units)
@@ -73,6 +73,7 @@ class Script:
         self.unloadable: set[int] = set()
         self.gone: set[int] = set()
         self.running: dict[int, Step] = {}
+        self.queued: dict[int, Callable[[], None]] = {}
         self.lag_s = 0.0
         self.is_closed = False
 
@@ -118,6 +119,7 @@ class Script:
         state.life += 1
         state.is_alive, state.parts = False, frozenset()
         state.kept.clear()
+        self.queued.pop(worker, None)
         return Died(worker, why, worker in self.gone)
 
     # The executor protocol
@@ -145,6 +147,14 @@ class Script:
         self.at(self.time + LOAD_S, moment)
 
     def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
+        if worker in self.running:
+            assert self.queues
+            assert worker not in self.queued
+            self.queued[worker] = partial(self.begin, worker, step, held)
+        else:
+            self.begin(worker, step, held)
+
+    def begin(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
         state, life = self.workers[worker], self.workers[worker].life
         assert state.is_alive
         assert state.parts.issuperset(step.parts)
@@ -224,6 +234,7 @@ class Script:
             if (event := moment()) is not None:
                 if isinstance(event, Died | Done | Lost) or (isinstance(event, Failed) and event.step is not None):
                     self.running.pop(event.worker, None)
+                    self.queued.pop(event.worker, lambda: None)()
                 self.time += self.lag_s
                 return event
         assert until is not None, "deadlock"
@@ -455,9 +466,21 @@ def test_independent_branches_run_at_the_same_time() -> None:
     assert found.answers == [{"y": "y(l(t(x0)),r(t(x0)))"}]
 
 
-def test_several_owners_of_a_part_share_its_requests() -> None:
+@pytest.mark.parametrize(("queues", "starts"), [(False, [1.5, 3, 4.5, 6]), (True, [1.5, 2.5, 3.5, 4.5])])
+def test_a_worker_goes_on_while_its_report_is_under_way(*, queues: bool, starts: list[float]) -> None:
+    """A report takes half a second."""
+    script = Script(row(1), 1)
+    script.queues, script.lag_s = queues, 0.5
+    found = play(script, workers_with([0]), feeds(4), ["t1"])
+    assert [time for time, _, _ in script.ran] == starts
+    assert found.answers == by_hand(script.units, ["t1"], feeds(4))
+
+
+@pytest.mark.parametrize("queues", [False, True])
+def test_several_owners_of_a_part_share_its_requests(*, queues: bool) -> None:
     """p1 takes 3 s and has three workers: every second a request comes in, and every second one goes out."""
     script = Script(row(2), 4, costs=[1, 3])
+    script.queues = queues
     found = play(script, workers_with([0], [1], [1], [1]), feeds(9), ["t2"], window=9)
     assert found.answers == by_hand(script.units, ["t2"], feeds(9))
     assert found.times == [5 + i for i in range(9)]
@@ -586,9 +609,11 @@ def test_pauses_before_restarts_become_longer() -> None:
     assert steps_of(script) == [(3.7, 0, 0, (0,))]  # 1.7 + 1 s pause + 1 s loading
 
 
-def test_a_request_that_ends_its_worker_three_times_fails_and_others_go_on() -> None:
+@pytest.mark.parametrize("queues", [False, True])
+def test_a_request_that_ends_its_worker_three_times_fails_and_others_go_on(*, queues: bool) -> None:
+    """The request that waits behind it at the worker is not to blame."""
     script = Script(row(2), 2)
-    script.poison = {(1, 1)}
+    script.queues, script.poison = queues, {(1, 1)}
     found = play(script, workers_with([0], [1]), feeds(4), ["t2"], on_error="skip")
     assert [step.request for _, worker, step in script.ran if worker == 1] == [0, 1, 1, 1, 2, 3]
     error = found.answers[1]
@@ -606,10 +631,11 @@ def test_deaths_caused_by_requests_do_not_count_against_the_worker() -> None:
     assert [isinstance(answer, RunError) for answer in found.answers] == [True] * 5 + [False]
 
 
-def test_a_worker_is_hung_after_ten_times_the_expected_time() -> None:
-    """Steps take 1 s, so it is killed after 10 s; then it loads for 1 s."""
+@pytest.mark.parametrize("queues", [False, True])
+def test_a_worker_is_hung_after_ten_times_the_expected_time(*, queues: bool) -> None:
+    """Steps take 1 s, so it is killed 10 s after the step began, whenever it was given; then it loads for 1 s."""
     script = Script(row(1), 1)
-    script.hangs = {(2, 0)}
+    script.queues, script.hangs = queues, {(2, 0)}
     script.at(11.5, script.hangs.clear)
     found = play(script, workers_with([0]), feeds(4), ["t1"])
     assert found.answers == by_hand(script.units, ["t1"], feeds(4))
@@ -990,9 +1016,11 @@ def test_parts_do_not_move_to_a_worker_without_memory() -> None:
     assert script.held == []
 
 
-def test_a_worker_with_a_memory_limit_drops_parts_that_moved() -> None:
+@pytest.mark.parametrize("queues", [False, True])
+def test_a_worker_with_a_memory_limit_drops_parts_that_moved(*, queues: bool) -> None:
     workers = workers_with(range(4), range(4, 8), memory_bytes=70)
     script = Script(row(8), 2)
+    script.queues = queues
     script.slow_at(20, 1, 3.0)
     found = play(script, workers, feeds(40), ["t8"], balance=balance_of_two())
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
@@ -1062,7 +1090,7 @@ def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None
     units, outputs = random_units(draw)
     owned = random_owners(draw, len(units), replicas=True)
     script = Script(units, len(owned), costs=[draw.choice([0.1, 1.0, 2.0]) for _ in units])
-    script.reports_early = seed % 2 == 0
+    script.reports_early, script.queues = seed % 2 == 0, seed % 3 > 0
     trouble(script, draw, len(owned))
     script.wrong = {(draw.randrange(12), draw.randrange(len(units))) for _ in range(draw.randint(0, 1))}
     requests = [Request({"x": f"x{i}", "z": f"z{i}"}) for i in range(12)]
@@ -1086,7 +1114,7 @@ def test_ranks_with_states_are_exact_whichever_workers_die(seed: int) -> None:
         read = names
     units.append(ScheduledPart("joined", tuple(read), ("joined",)))
     script = Script(units, 2, costs=[draw.choice([0.1, 1.0]) for _ in units])
-    script.reports_early = seed % 3 > 0
+    script.reports_early, script.queues = seed % 3 > 0, seed % 2 == 0
     trouble(script, draw, 2)
     requests = sequences([draw.randint(1, 5) for _ in range(draw.randint(1, 3))])
     found = decode(script, workers_with([0, 2, 4, 6], [1, 3, 5]), requests, window=draw.randint(1, 4))
@@ -1100,7 +1128,7 @@ def test_sequences_are_exact_whichever_workers_die(seed: int) -> None:
     units = [ScheduledPart(unit.name, unit.reads, unit.writes, 10, is_stateful=draw.random() < 0.7) for unit in units]
     owned = random_owners(draw, len(units), replicas=False)
     script = Script(units, len(owned), costs=[draw.choice([0.1, 1.0]) for _ in units])
-    script.reports_early = seed % 2 == 0
+    script.reports_early, script.queues = seed % 2 == 0, seed % 3 > 0
     trouble(script, draw, len(owned))
     requests = sequences([draw.randint(1, 6) for _ in range(draw.randint(1, 3))])
     found = decode(script, workers_with(*owned), requests, window=draw.randint(1, 4))

@@ -73,8 +73,8 @@ def exchange_files(record: Record) -> None:
 
 KEY, VALUE = "past_key_values.0.key", "past_key_values.0.value"
 OTHER = "sha256:" + 64 * "0"
-NO_STATE = {"past": "x", "present": "y", "axis": None, "start": None, "is_given": False}
-WRONG_STATE = {"past": "x", "present": "present.0.key", "axis": None, "start": None, "is_given": True}
+NO_STATE = {"past": "x", "present": "y", "axis": None, "start": None, "is_given": False, "is_shareable": False}
+WRONG_STATE = {**NO_STATE, "present": "present.0.key", "is_given": True}
 DEVICE = {"name": "left", "memory_bytes": None, "provider": "CPUExecutionProvider"}
 ODD = {"name": "z", "dtype": "float32", "shape": []}
 
@@ -103,6 +103,7 @@ FORGED = [
     ("states/present", swap_states, f"gives states[{KEY!r}].present as 'present.0.value', but it is 'present.0.key'"),
     ("states/axis", put("states/0/axis", 0), f"the manifest gives states[{KEY!r}].axis as 0, but it is 1"),
     ("states/start", put("states/0/start", ["n", 1, 16]), f"the manifest gives states[{KEY!r}].start as ['n', 1, 16]"),
+    ("states/is_shareable", put("states/0/is_shareable", True), "is_shareable as True, but it is False"),
     ("devices", drop("devices/1"), "which `devices` does not list"),
     ("devices", lambda record: record["devices"].append(DEVICE), "['left', 'middle', 'right', 'left'], but its parts"),
     ("devices", exchange("devices", 0, 1), "['middle', 'left', 'right'], but its parts are for ['left', 'middle'"),

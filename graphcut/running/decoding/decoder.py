@@ -40,6 +40,7 @@ class Decoder:
     batch_axes: Mapping[str, int] | None  #: the axis of each state for the batch; None if it takes one sequence only.
     most: int | None  #: the maximum number of tokens in a step; None for no limit.
     capacity: int | None  #: the maximum length of a sequence, prompt included; None for no limit.
+    room_axes: Mapping[str, int]  #: the axis of the tokens of each state that is written where it is read.
 
     @property
     def is_stateless(self) -> bool:
@@ -72,16 +73,18 @@ class Decoder:
         }
         return {**values, **self.constants, **states}
 
-    def begin(self, sequences: int) -> tuple[dict[str, Value], dict[str, tuple[int, ...]]]:
-        """At the beginning of a batch, the states that are sent, and the shapes of those that are not."""
-        if self.batch_axes is None:
-            return dict(self.sent), dict(self.zero_states)
+    def begin(self, sequences: int, room: int = 0) -> tuple[dict[str, Value], dict[str, tuple[int, ...]]]:
+        """At the beginning of a batch, the states that are sent, and the shapes of those that are not.
+
+        `room` is the number of tokens for which those in `room_axes` have room.
+        """
 
         def resized(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-            return tuple(sequences if i == axes[name] else size for i, size in enumerate(shape))
+            sizes = {self.room_axes.get(name): room, axes.get(name): sequences}
+            return tuple(sizes.get(i, size) for i, size in enumerate(shape))
 
-        axes, tensors = self.batch_axes, self.cascade.tensors
-        sent = {name: zeros(tensors[name], resized(name, shape_of(value))) for name, value in self.sent.items()}
+        axes, tensors = self.batch_axes or {}, self.cascade.tensors
+        sent = {n: zeros(tensors[n], resized(n, shape_of(v))) if n in axes else v for n, v in self.sent.items()}
         return sent, {name: resized(name, shape) for name, shape in self.zero_states.items()}
 
     def rows(self, going_on: Sequence[int]) -> dict[str, tuple[int, tuple[int, ...]]]:
@@ -116,8 +119,12 @@ def decoder_of(
     pairs: Mapping[str, str],
     dims: Mapping[str, int],
     max_context: int | None,
+    in_place: bool = False,
 ) -> Decoder:
-    """How `cascade` is decoded. See `generate` for the arguments and errors; `pairs` are its `states`."""
+    """How `cascade` is decoded. See `generate` for the arguments and errors; `pairs` are its `states`.
+
+    Where states can share a buffer, they do if decoding is `in_place`.
+    """
     states = states_of(cascade, pairs)
     tensors = cascade.tensors
     _check_names(cascade, states, inputs, dims)
@@ -157,6 +164,11 @@ def decoder_of(
         batch_axes=None if given or dims or not has_batch else _batch_axes(ids_batch, states, tensors[logits]),
         most=most,
         capacity=_capacity(cascade, roles, states, max_context),
+        room_axes={
+            state.past: state.axis
+            for state in states
+            if in_place and state.is_shareable and state.past in local and state.axis is not None
+        },
     )
 
 

@@ -14,6 +14,7 @@ from ...core.units import count as count_of
 from ..executors.worker import Worker
 from ..in_process.limited_worker import LimitedWorker
 from ..in_process.memory_plan import available_memory
+from ..providers import CPU
 from ..run_log import RunLog
 from ..scheduling.assignment import Via, assign_parts, make_executor, share_threads
 from ..scheduling.one_worker import OneWorker
@@ -302,19 +303,22 @@ def begin(  # noqa: PLR0913 - independent settings
     """A generation of `sequences`, and of those that come `later`; at most so many at the same time. See `generate`."""
     cascade = open_cascade(cascade, may_lack_parts=settings.get("via") == "ray")
     via, workers, memory_bytes = settings.get("via", "threads"), settings.get("workers"), settings.get("memory_bytes")
+    config = settings.get("config") or SessionConfig()
+    is_on_cpu = all((config.provider or cascade.settings(part).provider) == CPU for part in cascade.parts)
     decoder = decoder_of(
         cascade,
         inputs=settings.get("inputs", {}),
         pairs=settings.get("states", {}),
         dims=settings.get("dims", {}),
         max_context=settings.get("max_context"),
+        in_place=is_on_cpu,
     )
     cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
     batch = batch if decoder.batch_axes is not None and not cache.max_bytes else 1
     pool = _pool(cascade, workers if memory_bytes is None else 1, ceil(most / batch))
     batch = max(1, min(batch, ceil(most / len(pool))))
     window = settings.get("window") or 2 * len(pool)
-    config = share_threads(settings.get("config") or SessionConfig(), max(1, min(len(pool), window, most)), via)
+    config = share_threads(config, max(1, min(len(pool), window, most)), via)
     limited = None
     if memory_bytes is not None:
         if via != "threads" or (workers or 1) > 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ...core.errors import RunError
 from ..executors.protocol import TOKENS, Origin
@@ -10,6 +11,9 @@ from ..values import Value
 from .decoder import Decoder
 from .sampling import Sampling, ScoredRow
 from .token_inputs import TokenChunk
+
+MOST_ROOM: Final = 8192
+"""Caches are written in place for sequences of at most so many tokens: for longer ones much would be reserved."""
 
 
 @dataclass(slots=True)
@@ -24,6 +28,11 @@ class TokenSequence:
     fed: list[int] = field(default_factory=list)  #: the tokens before them.
     generated: int = 0  #: how many of its tokens were generated.
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
+
+    @property
+    def longest(self) -> int:
+        """The largest number of its tokens that may be fed: all but the last."""
+        return len(self.fed) + len(self.unfed) + self.max_tokens - self.generated - 1
 
     def outside(self, vocabulary: int | None) -> RunError | None:
         """The error for a token that the model has no logits for: the likely cause of a failed step."""
@@ -56,7 +65,9 @@ class SequenceBatch:
         self.origin = origin  #: the sequence whose states it begins with.
         self.is_begun = False  #: its first step is done.
         self._decoder = decoder
-        self._sent, self._zero_states = decoder.begin(len(self.sequences))
+        room = min(max(one.longest for one in self.sequences), decoder.capacity or MOST_ROOM + 1)
+        self._in_place = bool(decoder.room_axes) and room <= MOST_ROOM
+        self._sent, self._zero_states = decoder.begin(len(self.sequences), room if self._in_place else 0)
         self._rows: Mapping[str, tuple[int, tuple[int, ...]]] = {}
         for one in self.sequences:
             tokens, one.reused = (*one.fed, *one.unfed), origin.kept if origin else 0
@@ -65,6 +76,7 @@ class SequenceBatch:
     def request(self) -> Request:
         """The request of the next step. Its tokens count as fed."""
         past = len(self.sequences[0].fed)
+        is_first = not past or (self._in_place and not self.is_begun)
         length = min(len(one.unfed) for one in self.sequences)
         length = min(length, self._decoder.most or length)
         rows = tuple(one.unfed[:length] for one in self.sequences)
@@ -78,10 +90,10 @@ class SequenceBatch:
         names = ", ".join(str(one.index) for one in self.sequences)
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
-        sampling, zero_states = self.sequences[0].sampling, {} if past else self._zero_states
+        sampling, zero_states = self.sequences[0].sampling, self._zero_states if is_first else {}
         ended = tuple(ScoredRow(row, one.draws, sampling.needed(one.fed)) for row, one in self._complete())
         choice, origin = self._decoder.choice(self.chunk, sampling, ended), None if self.is_begun else self.origin
-        request = Request(feeds, self.number, zero_states, self._rows, origin, title, choice)
+        request = Request(feeds, self.number, zero_states, self._rows, origin, title, choice, self._in_place)
         self._rows = {}
         return request
 

@@ -50,7 +50,7 @@ class _WorkerProcess:
 class ProcessExecutor(Executor):
     """Workers that are processes. This process is their hub. Only `wake` may be called from another thread."""
 
-    reports_early = True
+    reports_early = queues = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         self._cascade = cascade

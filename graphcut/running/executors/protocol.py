@@ -50,7 +50,7 @@ class Step:
     writes: tuple[str, ...]  #: the names of the output tensors to keep.
     attempt: int = 0  #: how often the request was restarted; results of an earlier attempt are dropped.
     sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
-    #: on the first step of a sequence, the shapes of its states, which start as zeros.
+    #: on the first step of a sequence, the shapes of its states, which start as zeros, or from those of the `origin`.
     zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
@@ -58,6 +58,7 @@ class Step:
     early: tuple[int, ...] = ()
     origin: Origin | None = None  #: on the first step of a sequence, the one whose states it continues, if any.
     choice: TokenChoice | None = None  #: how tokens are chosen, where they are among the `writes`.
+    in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
     exchange: Exchange | None = None  #: what it hands to and takes from other steps of the request that run now.
 
 
@@ -141,6 +142,7 @@ class Executor(Protocol):
 
     can_die: bool = True  #: workers may end on their own, and can be killed.
     reports_early: bool = False  #: workers obey `Step.early`. To others, shorter steps are given.
+    queues: bool = False  #: a worker takes a step while it runs one, and goes on with it.
     exchanges: bool = False  #: workers obey `Step.exchange`. They can't die: others would wait for them.
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
@@ -150,7 +152,7 @@ class Executor(Protocol):
         """Make a running worker hold exactly `parts`, while it runs its step; `Ready` or `Failed` follows."""
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
-        """Run a step on an idle worker; `Done`, `Failed`, `Died` or `Lost` follows, maybe after `Made`."""
+        """Run a step, after the one that the worker may run; `Done`, `Failed`, `Died` or `Lost` follows, or `Made`."""
 
     def forget(self, sequence: int) -> None:
         """Make all workers drop the states of a sequence."""

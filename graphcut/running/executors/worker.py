@@ -100,17 +100,20 @@ class Worker:
         kept, tensors = self.sequences.setdefault(step.sequence, {}), self._cascade.tensors
         for state in states if step.origin or step.zero_states or step.rows else ():
             past = state.past
-            if step.origin is not None:
-                before, *lengths = step.origin
-                kept[past] = first_tokens(self.sequences[before][past], tensors[past], state.axis, *lengths)
             if past in step.zero_states:
                 kept[past] = zeros(tensors[past], step.zero_states[past])
+            if step.origin is not None:
+                before, length, shared = step.origin
+                room = kept[past] if step.in_place and state.is_shareable else None
+                kept[past] = first_tokens(self.sequences[before][past], tensors[past], state.axis, length, shared, room)
             if past in step.rows:
                 kept[past] = rows_of(kept[past], tensors[past], *step.rows[past])
         values.update((state.past, kept[state.past]) for state in states)
         if buffers:  # presents are kept for the next step, so never in a buffer that is reused
             presents = {state.present for state in states}
             buffers = {name: buffer for name, buffer in buffers.items() if name not in presents}
+        if step.in_place:
+            buffers = {**buffers, **{state.present: kept[state.past] for state in states if state.is_shareable}}
         outputs = stage.step(values, buffers)
         for state in states:
             kept[state.past] = next_state(kept[state.past], outputs[state.present])

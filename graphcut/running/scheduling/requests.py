@@ -35,6 +35,7 @@ class Request:
     origin: Origin | None = None  #: the sequence whose states it begins with.
     title: str = ""  #: its name in messages; `input N` by default.
     choice: TokenChoice | None = None  #: how tokens are chosen from its logits; None to choose none.
+    in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
 
     def step(
         self,
@@ -47,7 +48,7 @@ class Request:
     ) -> Step:
         """The step that runs `parts` for it; `number` is that of the request."""
         states = (self.sequence, dict(self.zero_states), self.rows)
-        return Step(number, parts, writes, attempt, *states, early, self.origin, self.choice, exchange)
+        return Step(number, parts, writes, attempt, *states, early, self.origin, self.choice, self.in_place, exchange)
 
 
 class Routing:

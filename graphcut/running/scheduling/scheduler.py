@@ -53,7 +53,6 @@ class Scheduler:
         self._on_error = on_error
         self._deadline_s = deadline_s
         self._states: dict[int, RequestState] = {}
-        self._running: dict[int, RequestState] = {}
         self._arrived = 0
         self._runnable: list[list[int]] = [[] for _ in routing.parts]
         self._history = StepHistory(executor, routing.parts)
@@ -178,25 +177,24 @@ class Scheduler:
         for part in parts:
             heapq.heappush(self._runnable[part], state.number)
             self.log.runnable(part, state.number, self._executor.now())
-            if (idle := self.pool.idle_owner(part)) is not None:
-                self._employ(idle)
+            if (taker := self.pool.taker(part)) is not None:
+                self._employ(taker)
 
     def _employ(self, index: int) -> None:
-        """Give an idle worker the oldest request that it can work on."""
+        """Give a worker the oldest request that it can work on, now or after the step that it runs."""
         worker = self.pool.workers[index]
-        if not worker.is_idle:
-            return
         if index in self._recovery:
-            self._replay(index)
+            if worker.is_idle:
+                self._replay(index)
             return
-        if not self._rebalancing.is_preparing:
+        if worker.is_idle and not self._rebalancing.is_preparing:
             self.pool.drop_unused(index)
         if index in self._groups:
             self._employ_group(self._groups[index])
             return
-        found = self._oldest(worker.can_run)
+        found = self._oldest(self.pool.runnable_on(index))
         if found is None:
-            self.pool.idle(index)
+            self.pool.list_taker(index)
             return
         state, first = found
         parts, request = state.step_parts(first, worker.can_run), state.request
@@ -207,7 +205,7 @@ class Scheduler:
                 return
             heapq.heappush(self._runnable[first], state.number)
             self._recovery.open(index, replay)
-            self._replay(index)
+            self._employ(index)
             return
         early = tuple(
             part
@@ -216,11 +214,9 @@ class Scheduler:
         )
         if early and not self._executor.reports_early:
             parts, early = tuple(part for part in parts if part <= early[0]), ()
-        state.taken.update(parts)
-        state.running += 1
-        self._running[index] = state
         step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt, early)
-        self._run(index, step, state.inputs_of(parts), state.deaths[first])
+        self._run(index, step, state.inputs_of(parts), state)
+        self._employ(index)
 
     def _employ_group(self, group: Sequence[int]) -> None:
         """Give workers that wait for each other in turn, once all are idle, the oldest request they can work on.
@@ -232,20 +228,17 @@ class Scheduler:
         found = self._oldest(sorted(owners)) if are_idle else None
         if found is None:
             for index in group:
-                self.pool.idle(index)
+                self.pool.list_taker(index)
             return
         state, request = found[0], found[0].request
         steps = state.joint_steps(owners)
         wanted = self._routing.wanted([part for parts in steps.values() for part in parts])
         exchange = Exchange(self._routing.handed_over(list(steps.values())))
         for index, parts in steps.items():
-            state.taken.update(parts)
-            state.running += 1
-            self._running[index] = state
             own = {name for part in parts for name in self._routing.parts[part].writes}
             writes = tuple(name for name in wanted if name in own)
             step = request.step(state.number, parts, writes, state.attempt, exchange=exchange)
-            self._run(index, step, state.inputs_of(parts))
+            self._run(index, step, state.inputs_of(parts), state)
 
     def _replay(self, index: int) -> None:
         if (found := self._recovery.next_step(index)) is not None:
@@ -265,15 +258,26 @@ class Scheduler:
         heapq.heappop(self._runnable[best[1]])
         return self._states[best[0]], best[1]
 
-    def _run(self, index: int, step: Step, handles: Mapping[str, Handle], deaths: int = 0) -> None:
+    def _run(self, index: int, step: Step, handles: Mapping[str, Handle], state: RequestState | None = None) -> None:
+        if state is not None:
+            state.taken.update(step.parts)
+            state.running += 1
+        steps = self.pool.workers[index].steps
+        steps.append((step, state))
+        if len(steps) == 1:
+            self._begin(index)
+        self._executor.run(index, step, handles)
+
+    def _begin(self, index: int, *, was_queued: bool = False) -> None:
+        """A worker begins the first of its steps."""
+        step, state = self.pool.workers[index].steps[0]
+        deaths = state.deaths[step.parts[0]] if state is not None else 0
         expected = self.log.expected_s(index, step.parts)
         patience_s = self._deadline_s
         if expected is not None:
             patience_s = max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
-        self.pool.workers[index].step = step
         self.pool.set_deadline(index, patience_s)
-        self.log.started(index, step, self._executor.now())
-        self._executor.run(index, step, handles)
+        self.log.started(index, step, self._executor.now(), was_queued=was_queued)
 
     # Events
 
@@ -327,8 +331,13 @@ class Scheduler:
     def _free(self, index: int) -> RequestState | None:
         """A worker's step has ended. Its request; None if that was restarted or answered, or if states were rebuilt."""
         worker = self.pool.workers[index]
-        worker.step, worker.deadline = None, None
-        state = self._running.pop(index, None)
+        _, state = worker.steps.popleft()
+        worker.deadline = None
+        if worker.steps:
+            self._begin(index, was_queued=True)
+        return self._leave(state)
+
+    def _leave(self, state: RequestState | None) -> RequestState | None:
         if state is None:
             return None
         state.running -= 1
@@ -338,11 +347,12 @@ class Scheduler:
 
     def _done(self, event: Done) -> None:
         step = event.step
+        usual_s = self.log.recent_s(event.worker, step.parts)
+        self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
         state = self._free(event.worker)
         self.pool.workers[event.worker].deaths = 0
-        if state is not None and (usual_s := self.log.recent_s(event.worker, step.parts)):
+        if state is not None and usual_s:
             state.pace = sum(event.seconds) / usual_s
-        self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
         self.log.memory(event.worker, event.memory_bytes)
         if step.request < 0:
             self._recovery.done(event.worker)
@@ -353,7 +363,7 @@ class Scheduler:
         self._apply(self._rebalancing.measured(event))
 
     def _made(self, event: Made) -> None:
-        state = self._running.get(event.worker)
+        _, state = self.pool.workers[event.worker].steps[0]
         if state is None or state.is_dropped:
             self._release(event.outputs.values())
         else:
@@ -400,7 +410,7 @@ class Scheduler:
 
     def _died(self, event: Died) -> None:
         worker = self.pool.workers[event.worker]
-        step, state = worker.step, self._free(event.worker)
+        given = [(step, self._leave(state)) for step, state in worker.steps]
         self._recovery.died(event.worker)
         self._rebalancing.abandon()
         self._history.died(event.worker)
@@ -409,21 +419,25 @@ class Scheduler:
         if worker.is_gone:
             self._rebalancing.end()  # the load balance is for all workers
             self._employ_all()
-        if step is None or state is None:
-            return
-        state.deaths[step.parts[0]] += 1
-        if state.deaths[step.parts[0]] < MAX_KILLS and step.parts[0] in state.reported:
+        for number, (step, state) in enumerate(given):
+            if state is not None:
+                self._repeat(step, state, worker, has_run=number == 0)
+
+    def _repeat(self, step: Step, state: RequestState, worker: WorkerState, *, has_run: bool) -> None:
+        """Repeat a step that was lost with its worker, unless it ended too many."""
+        first = step.parts[0]
+        state.deaths[first] += has_run
+        if state.deaths[first] >= MAX_KILLS:
+            worker.deaths = 0  # the request is to blame
+            names = ", ".join(self._routing.parts[part].name for part in step.parts)
+            message = f"{state.title} ended its worker {MAX_KILLS} times in {names} ({worker.death_reason})"
+            hint = "leave it out; `graphcut run` goes on without it with --on-error skip"
+            self._fail(state, RunError(message, hint=hint))
+        elif first in state.reported:
             self._restart(state)  # others went on with what a repeated step would make again: parts may draw numbers
-            return
-        if state.deaths[step.parts[0]] < MAX_KILLS:
+        else:
             state.taken.difference_update(step.parts)
             self._add_runnable(state, filter(state.is_runnable, step.parts))
-            return
-        worker.deaths = 0  # the request is to blame
-        names = ", ".join(self._routing.parts[part].name for part in step.parts)
-        message = f"{state.title} ended its worker {MAX_KILLS} times in {names} ({worker.death_reason})"
-        hint = "leave it out; `graphcut run` goes on without it with --on-error skip"
-        self._fail(state, RunError(message, hint=hint))
 
     def _apply(self, bounds: Bounds | None) -> None:
         """Parts were moved to other workers, if `bounds` are given."""

@@ -127,7 +127,7 @@ class StepHistory:
         parts = tuple(sorted(self._needed(entry, needs)))
         reads = {name for part in parts for name in self._parts[part].reads}
         values = {name: value for name, value in entry.values.items() if name in reads}
-        return CompletedStep(replace(entry.step, request=REBUILDING, parts=parts, writes=()), values)
+        return CompletedStep(replace(entry.step, request=REBUILDING, parts=parts, writes=(), early=()), values)
 
 
 class StateRecovery:

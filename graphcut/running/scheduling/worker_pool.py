@@ -1,14 +1,15 @@
 """The worker pool: which worker owns and holds which parts, what it runs, and what happens when it ends."""
 
 import heapq
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ...core.errors import RunError
 from ...core.units import size
 from ..executors.protocol import Executor, Step
-from .requests import ScheduledPart
+from .requests import RequestState, ScheduledPart
 
 #: how long after its first, second and third death a worker is restarted. After a fourth one without finishing a step
 #: in between, it is not restarted any more.
@@ -47,7 +48,9 @@ class WorkerState:
     owns: tuple[int, ...]  #: the parts that it runs.
     holds: frozenset[int] = frozenset()  #: the parts that it has loaded.
     requested: frozenset[int] = frozenset()  #: the parts that it was last told to hold.
-    step: Step | None = None  #: the step that it runs.
+    #: the step that it runs and, behind it, the one that it goes on with by itself; each with its request, None for a
+    #: step that rebuilds states.
+    steps: deque[tuple[Step, RequestState | None]] = field(default_factory=deque)
     deadline: float | None = None  #: when it is considered hung.
     deaths: int = 0  #: how often it ended since it last finished a step.
     is_up: bool = False  #: it has loaded its parts and takes steps.
@@ -58,8 +61,8 @@ class WorkerState:
 
     @property
     def is_idle(self) -> bool:
-        """Can it take a step?"""
-        return self.is_up and self.step is None
+        """Does it wait for a step?"""
+        return self.is_up and not self.steps
 
     @property
     def can_run(self) -> list[int]:
@@ -81,7 +84,7 @@ class WorkerPool:
         self._clock = WatchClock(executor)
         self._restarts: list[tuple[float, int]] = []
         self._deadlines: list[tuple[float, int]] = []
-        self._idle: list[list[int]] = [[] for _ in parts]
+        self._takers: list[list[int]] = [[] for _ in parts]
         self._listed: set[tuple[int, int]] = set()
 
     def start(self) -> None:
@@ -89,19 +92,35 @@ class WorkerPool:
         for index in range(len(self.workers)):
             self._start(index)
 
-    def idle_owner(self, part: int) -> int | None:
-        """The first idle worker that owns and holds a part."""
-        queue = self._idle[part]
-        while queue and not (self.workers[queue[0]].is_idle and part in self.workers[queue[0]].can_run):
+    def runnable_on(self, index: int) -> list[int]:
+        """The parts with which a step can begin that is given to a worker now.
+
+        A worker that runs a step is given one more, so that it need not wait for the scheduler then. Not if another
+        worker owns the part, too, and may be idle earlier; if states are rebuilt; or if it has parts to drop first.
+        """
+        worker = self.workers[index]
+        if worker.is_idle:
+            return worker.can_run
+        if not (self._executor.queues and worker.is_up and len(worker.steps) == 1) or self._unused(index):
+            return []
+        step, state = worker.steps[0]
+        if state is None or step.exchange is not None:
+            return []
+        return [part for part in worker.can_run if sum(part in other.owns for other in self.workers) == 1]
+
+    def taker(self, part: int) -> int | None:
+        """The first worker that can be given a step with a part."""
+        queue = self._takers[part]
+        while queue and part not in self.runnable_on(queue[0]):
             self._listed.discard((part, heapq.heappop(queue)))
         return queue[0] if queue else None
 
-    def idle(self, index: int) -> None:
-        """List a worker as idle, so that `idle_owner` need not look at all workers: there may be thousands."""
-        for part in self.workers[index].can_run:
+    def list_taker(self, index: int) -> None:
+        """List a worker for `taker`, which then need not look at all workers: there may be thousands."""
+        for part in self.runnable_on(index):
             if (part, index) not in self._listed:
                 self._listed.add((part, index))
-                heapq.heappush(self._idle[part], index)
+                heapq.heappush(self._takers[part], index)
 
     def hold(self, index: int, more: Iterable[int]) -> None:
         """Tell a running worker to load more parts, unless it was told already."""
@@ -111,10 +130,14 @@ class WorkerPool:
 
     def drop_unused(self, index: int) -> None:
         """Tell an idle worker with a memory limit to drop the parts that it does not own any more."""
+        if unused := self._unused(index):
+            self._hold_exactly(index, self.workers[index].requested - unused)
+
+    def _unused(self, index: int) -> frozenset[int]:
         worker = self.workers[index]
-        kept = worker.overlap.union(worker.owns)
-        if worker.memory_bytes is not None and not kept.issuperset(worker.requested):
-            self._hold_exactly(index, kept)
+        if worker.memory_bytes is None:
+            return frozenset()
+        return worker.requested.difference(worker.owns, worker.overlap)
 
     def fits(self, index: int, more: Iterable[int]) -> bool:
         """Has a worker memory for more parts, in addition to all it holds?"""
@@ -167,7 +190,8 @@ class WorkerPool:
         """
         worker = self.workers[index]
         worker.death_reason = worker.death_reason or reason
-        worker.is_up, worker.step, worker.deadline = False, None, None
+        worker.is_up, worker.deadline = False, None
+        worker.steps.clear()
         worker.holds = worker.requested = frozenset()
         worker.deaths += 1
         if for_good or worker.deaths > len(_PAUSES_S):
