@@ -17,16 +17,7 @@ from ...loading.operations import constant_value, renamed
 from ...loading.repeated_definitions import is_constant
 from ...loading.shape_inference import UNKNOWN as UNDEFINED
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
-from ...loading.subgraphs import (
-    FunctionKey,
-    Functions,
-    callee_key,
-    captures,
-    domain,
-    has_subgraphs,
-    is_external,
-    subgraphs,
-)
+from ...loading.subgraphs import Functions, callee_key, captures, domain, has_subgraphs, is_external, subgraphs
 from ..formula import UNKNOWN, ZERO, Formula
 from . import attention, elements, products
 from .operation import Operation, Rule, axis
@@ -66,8 +57,8 @@ class Context:
 
 def count_node(node: NodeProto, context: Context) -> FlopCount:
     """The FLOPs of one run of `node`."""
-    if context.functions and (key := callee_key(node)) in context.functions:
-        return _call(node, key, context)
+    if context.functions and callee_key(node) in context.functions:
+        return _call(node, context)
     space = domain(node.domain)
     op = f"{space}.{node.op_type}" if space else node.op_type
     if op in elements.MOVING:
@@ -199,10 +190,11 @@ def _slice(tensor: Tensor | None, index: int) -> Tensor | None:
     return Tensor(name="", dtype=tensor.dtype, shape=tuple(shape))
 
 
-def _call(node: NodeProto, key: FunctionKey, context: Context) -> FlopCount:
+def _call(node: NodeProto, context: Context) -> FlopCount:
     """The nodes of a function with the inputs and attributes of this call."""
     tensors = [context.tensors.get(name) for name in node.input]
     values = [context.values.get(name) for name in node.input]
+    key = callee_key(node)
     same = (
         key,
         tuple((tensor.dtype, tensor.shape) if tensor else None for tensor in tensors),
