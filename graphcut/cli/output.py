@@ -187,13 +187,21 @@ def writing(*, is_silent: bool = False, verb: str = "writing") -> Iterator[Calla
 
 
 def put_trace(log: RunLog, parts: Sequence[ScheduledPart], workers: Sequence[str], path: Path) -> None:
-    """Write the timeline of a run: as a picture of the first requests (.svg), or whole for ui.perfetto.dev."""
+    """Write the timeline of a run: its first requests as a picture (.svg, .txt, - for stdout), or all of it."""
     from ..drawing.schedule import schedule_of
     from ..drawing.svg.schedule_chart import schedule_svg
+    from ..drawing.terminal.schedule import draw_schedule
+    from ..drawing.terminal.screen import screen_on
     from ..running.run_log import save_trace
 
+    schedule = schedule_of(log, workers, parts, f"the first of {count(log.answered, 'request')}")
     if path.suffix.lower() == ".svg":
-        put_text(schedule_svg(schedule_of(log, workers, parts, f"the first of {count(log.answered, 'request')}")), path)
+        put_text(schedule_svg(schedule), path)
+    elif path.name == "-":
+        print_line("")
+        print_(lambda console: draw_schedule(schedule, screen_on(console)))
+    elif path.suffix.lower() == ".txt":
+        put_drawing(lambda console: draw_schedule(schedule, screen_on(console)), path)
     else:
         save_trace(log, [part.name for part in parts], workers, path)
         say(f"wrote {path}")

@@ -58,7 +58,8 @@ class PipelineOptions:
         float, Option(metavar="SECONDS", help="With --via: restart a worker whose load or first step takes longer.")
     ] = 300
     trace: Annotated[
-        Path | None, Option(metavar="FILE", help="With --via: a timeline (.svg, or for ui.perfetto.dev).")
+        Path | None,
+        Option(metavar="FILE", help="With --via: a timeline (.svg, .txt, - prints it, or for ui.perfetto.dev)."),
     ] = None
 
     @property

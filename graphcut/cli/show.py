@@ -25,7 +25,6 @@ _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names 
 def show(
     ctx: typer.Context,
     thing: Annotated[Path, Argument(metavar="THING", help="A model, a plan, or the folder or manifest of a cascade.")],
-    other: Annotated[Path | None, Argument(metavar="THING", help="A plan or cascade to compare with.")] = None,
     to: Annotated[Format, Option(help="The format; if not given, it follows from the name of --output.")] = "terminal",
     output: Annotated[Path | None, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
     part: Annotated[int | None, Option(metavar="K", min=0, help="Draw the nodes of part K; with --to dot.")] = None,
@@ -37,18 +36,16 @@ def show(
         False
     ),
 ) -> None:
-    """Draw a model, a plan or a cascade; or compare two of them."""
+    """Draw a model, a plan or a cascade."""
     to = _format("json" if as_json else to, output, is_given=as_json or "--to" in given_options(ctx))
     if opens and output is None and to == "terminal":
         to = "html"
     if opens and to != "html":
         raise UsageError(f"--open shows the page, not {to}", hint="leave out --to, or write -o NAME.html")
-    _check(thing, other, to, part, model, sized=dim is not None)
+    _check(thing, to, part, model, sized=dim is not None)
     check_output(output, force=force)
     sizes = parsed_dims(dim)
-    if other is not None:
-        _compare(thing, other, to, output, model, sizes)
-    elif to == "terminal":
+    if to == "terminal":
         from ..drawing.opening import scene_at
         from ..drawing.terminal.scene import draw_scene
 
@@ -99,36 +96,15 @@ def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:
     return to if is_given or named is None else named
 
 
-def _check(thing: Path, other: Path | None, to: Format, part: int | None, model: Path | None, *, sized: bool) -> None:
+def _check(thing: Path, to: Format, part: int | None, model: Path | None, *, sized: bool) -> None:
     """Refuse options that would do nothing, or contradict each other."""
     from ..drawing.path_kinds import kind_of
 
     if part is not None and to != "dot":
         raise UsageError("--part draws the nodes of a part, which only DOT can show", hint="add --to dot")
-    if other is not None:
-        if to not in {"terminal", "json"}:
-            raise UsageError(
-                f"a comparison is shown on the terminal or as JSON, not as {to}", hint="use --json, or name one thing"
-            )
-        return
     if model is not None and (to == "json" or part is not None):
         what = "JSON is" if to == "json" else "the nodes of a part are"
         raise UsageError(f"--model changes nothing here: {what} read from {thing} itself", hint="leave --model out")
     if sized and (part is not None or (to == "json" and kind_of(thing) != "model")):
         what = "the nodes of a part have no sizes" if part is not None else f"the JSON is the content of {thing}"
         raise UsageError(f"--dim changes nothing here: {what}", hint="leave --dim out")
-
-
-def _compare(
-    thing: Path, other: Path, to: Format, output: Path | None, model: Path | None, sizes: Mapping[str, int]
-) -> None:
-    from ..drawing.changes.differences import changes_between
-    from ..drawing.json_records import dumps
-    from ..drawing.opening import scene_at
-    from ..drawing.terminal.changes import draw_changes
-
-    changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (thing, other)))
-    if to == "json":
-        put_text(dumps(changes) + "\n", output)
-    else:
-        put_drawing(lambda console: draw_changes(changes, console), output)

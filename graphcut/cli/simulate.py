@@ -53,7 +53,9 @@ def simulate(
         ),
     ] = None,
     outputs: Outputs = None,
-    trace: Annotated[Path | None, Option(metavar="FILE", help="A timeline (.svg, or for ui.perfetto.dev).")] = None,
+    trace: Annotated[
+        Path | None, Option(metavar="FILE", help="A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

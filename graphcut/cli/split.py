@@ -151,8 +151,8 @@ def _describe(cut: PreparedFiles, *, as_json: bool) -> None:
 
 def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:
     from ..analysis.cut_points import analyze
-    from ..drawing.scene_builders import scene_of_cascade, scene_of_split
+    from ..drawing.scene_builders import scene_of_ranks, scene_of_split
 
     if cut.whole is not None:
-        return scene_of_cascade(cascade, cut.source)
+        return scene_of_ranks(cascade, cut.plan, cut.source)
     return scene_of_split(cascade, cut.plan, analyze(cut.source))

@@ -6,7 +6,7 @@ from typing import Final
 
 from ..costs.device import Device, run_s
 from ..costs.matching import apply_table
-from ..costs.weighing import Costs, weigh
+from ..costs.weighing import weigh
 from ..loading.model import Model
 from ..planning.by_goal.cluster_mapping import COUNTING
 from ..planning.cluster import Cluster, Host, NetworkLink
@@ -46,7 +46,7 @@ class CutCosts:
     shared: tuple[tuple[int, tuple[int, ...]], ...]  #: what takes bytes once in a part that has one of these nodes.
     part: int  #: what every part takes.
     flops: tuple[int, ...]  #: of each node.
-    seconds: tuple[tuple[float, ...], ...]  #: what each node takes, for each kind of device; empty if unknown.
+    seconds: tuple[tuple[float, ...], ...]  #: what each node takes, for each kind of device.
     devices: tuple[Device, ...]  #: the device of each part, then the others; without a cluster one, as it is assumed.
     kinds: tuple[int, ...]  #: the kind of each of these.
     is_cluster: bool  #: whether these are the devices of a cluster: a part more than there are has none.
@@ -77,7 +77,8 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     cluster = goal.cluster if isinstance(goal, Across) else Cluster(devices=(ANY_DEVICE,), overlap="none")
     named = plan.devices if plan is not None and isinstance(goal, Across) else ()
     devices = (*named, *(device for device in cluster.devices if device not in named))
-    seconds = [_seconds(costs, plan, device) for device in devices]
+    table = None if plan is None else plan.table
+    seconds = [run_s(costs, device) if table is None else apply_table(costs, table, device)[0] for device in devices]
     kinds = {row: i for i, row in enumerate(dict.fromkeys(seconds))}
     sent = travelling(goal, costs) if isinstance(goal, Across) else {}
     return CutCosts(
@@ -95,7 +96,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         shared=tuple((number, tuple(index[node] for node in users)) for number, users in sizes.shared if users),
         part=sizes.part,
         flops=costs.flops,
-        seconds=tuple(kinds) if all(seconds) else (),
+        seconds=tuple(kinds),
         devices=devices,
         kinds=tuple(kinds[row] for row in seconds),
         is_cluster=isinstance(goal, Across),
@@ -111,10 +112,3 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         best=None if plan is None else plan.outcome,
         needs_parts=isinstance(goal, Into),
     )
-
-
-def _seconds(costs: Costs, plan: Plan | None, device: Device) -> tuple[float, ...]:
-    """What each node takes on a device; empty if a cost model said that which is not at hand."""
-    if plan is None or plan.coverage is None:
-        return run_s(costs, device)
-    return () if plan.table is None else apply_table(costs, plan.table, device)[0]

@@ -296,7 +296,7 @@ function worded(box, graph, most) {
   };
   Object.assign(box, (words[kind] ?? words.more)());
   if (box.far.length) box.lines.push(...few(box.far.map((tensor) => ({ text: `← ${tail(graph.tensors[tensor])}`, title: typed(graph, tensor) })), 3));
-  box.bodies = kind === "node" ? graph.bodies[nodes[0]] ?? [] : [];
+  box.bodies = (kind === "node" ? graph.bodies[nodes[0]] ?? [] : []).map(([name, body]) => [name, whole.functions[body] ?? body]);
   box.height = (kind === "fold" ? 32 : 28) + ROW * box.lines.length + 26 * box.bodies.length;
   return box;
 }
@@ -411,7 +411,7 @@ function focusOn(box) {
 }
 
 function openBody(box, name, body) {
-  const title = `Subgraph ${name} of ${box.head} ${drawn.graph.nodes[box.nodes[0]]}`;
+  const title = `${name === "function" ? "Function" : `Subgraph ${name}`} of ${box.head} ${drawn.graph.nodes[box.nodes[0]]}`;
   startView(completed(body), title, [...body.nodes.keys()], null, { trail: [...drawn.trail, drawn] });
 }
 

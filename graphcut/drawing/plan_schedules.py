@@ -1,11 +1,13 @@
 """The schedules of a plan for a cluster, from simulations of a few requests."""
 
+from dataclasses import replace
+
 from msgspec.structs import replace as changed
 
-from ..analysis.cut_points import Analysis
-from ..costs.weighing import weigh
+from ..core.errors import GraphcutError
+from ..costs.caches import find_caches, sized_dims
+from ..loading.model import Model
 from ..planning.goals import Across
-from ..planning.planner import default_dims, with_metrics
 from ..planning.plans import Plan
 from ..running.run_log import RunLog
 from ..simulating.scenario import scenario_of_plan
@@ -13,24 +15,30 @@ from ..simulating.simulator import simulate
 from .schedule import REQUESTS, Schedule, schedule_of
 
 
-def schedules_of_plan(plan: Plan, analysis: Analysis) -> tuple[Schedule, ...]:
-    """The schedule of a plan for a cluster, simulated; of a decoder that of a prompt and that of single tokens."""
-    if not isinstance(plan.goal, Across) or plan.has_groups or plan.costs is None:
+def schedules_of_plan(plan: Plan, model: Model) -> tuple[Schedule, ...]:
+    """The schedule of a plan for a cluster, simulated; of a decoder that of a prompt and that of single tokens.
+
+    Where devices divide layers, its parts are those that `split` makes, one for each rank and exchange. There is none
+    where `split` refuses the plan: its ranks may need more memory than was planned, or its file was edited.
+    """
+    if not isinstance(plan.goal, Across):
         return ()
-    if not plan.costs.caches:
-        return (_simulated(plan, analysis, f"{REQUESTS} requests in flight"),)
-    goal = changed(plan.goal, objective="decode")
-    found = []
-    for title, wanted in (("a prompt", None), ("a token", goal)):
-        dims = default_dims(analysis, wanted)
-        costs = plan.costs if {**plan.costs.dims} == {**dims} else weigh(analysis.model, dims)
-        made = with_metrics(analysis, Plan(goal, plan.graph, plan.parts, plan.devices, plan.limits), costs)
-        found.append(_simulated(made, analysis, f"{title} of each of {REQUESTS} sequences in flight"))
+    try:
+        if not find_caches(model):
+            return (_simulated(plan, model, f"{REQUESTS} requests in flight, simulated"),)
+        goal, sized = changed(plan.goal, objective="decode"), plan.model or model
+        found = []
+        for title, dims in (("a prompt", sized_dims(sized)), ("a token", sized_dims(sized, default="decode"))):
+            made = Plan(goal, plan.graph, plan.parts, plan.devices, plan.limits, dims, table=plan.table)
+            made = replace(plan, goal=goal) if {**plan.dims} == {**dims} else made
+            found.append(_simulated(made, model, f"{title} of each of {REQUESTS} sequences in flight, simulated"))
+    except GraphcutError:
+        return ()
     return tuple(found)
 
 
-def _simulated(plan: Plan, analysis: Analysis, title: str) -> Schedule:
-    scenario = scenario_of_plan(plan, analysis.model, None)
+def _simulated(plan: Plan, model: Model, title: str) -> Schedule:
+    scenario = scenario_of_plan(plan, model, None)
     devices = [device.name for device in scenario.cluster.devices]
     log = RunLog(len(scenario.parts), len(devices), is_tracing=True)
     simulate(scenario, requests=REQUESTS, window=REQUESTS, log=log)

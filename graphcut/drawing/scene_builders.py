@@ -94,6 +94,12 @@ def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     return replace(scene, sentence=sentences.answer(scene), cut_model=cut_model)
 
 
+def scene_of_ranks(cascade: Cascade, plan: Plan, model: Model) -> Scene:
+    """The scene of a new cascade whose layers are divided, with the schedule of its plan, if that is for a cluster."""
+    scene = scene_of_cascade(cascade, model)
+    return replace(scene, schedules=cache(partial(schedules_of_plan, plan, plan.model or model)))
+
+
 def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Scene:
     model, blocks, wiring = analysis.model, plan.partition.blocks, plan.partition.wiring
     sizes = _planned_bytes(plan, model)
@@ -125,7 +131,7 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
         ),
         graph=partial(drawn_graph, model, rows, sizes, modules),
         cut_costs=partial(cut_costs_of, model, plan),
-        schedules=cache(partial(schedules_of_plan, plan, analysis)),
+        schedules=cache(partial(schedules_of_plan, plan, model)),
     )
     return replace(scene, sentence=sentences.answer(scene))
 

@@ -1,13 +1,13 @@
 """A graph as people read it: operators, attributes, types, initializers, and the subgraphs of its nodes. Texts only."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from typing import Final
 
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.helper import get_attribute_value, tensor_dtype_to_np_dtype
 from onnx.numpy_helper import to_array
 
@@ -16,7 +16,7 @@ from .model import Model, TensorBytes
 from .operations import constants_in
 from .repeated_definitions import is_constant
 from .shape_inference import tensor_of_initializer, tensors_of_values
-from .subgraphs import captures, domain, free_names, is_external
+from .subgraphs import FunctionKey, callee_key, captures, domain, free_names, functions_called, is_external
 from .tensor_values import values_bytes
 
 _MAX_VALUES: Final = 8  #: a tensor or a list with more is described without its values.
@@ -35,11 +35,13 @@ class NodeGraph:
     attributes: tuple[tuple[str, ...], ...]  #: such as `axis = -1`, without those that have their default.
     reads: tuple[tuple[int, ...], ...]  #: the tensors that a node or a subgraph of it reads, initializers included.
     writes: tuple[tuple[int, ...], ...]  #: the tensors that it writes.
-    bodies: Mapping[int, tuple[tuple[str, "NodeGraph"], ...]]  #: subgraphs of nodes, each with its attribute's name.
+    #: subgraphs of nodes, each with its attribute's name; of a call the index of its function.
+    bodies: Mapping[int, tuple[tuple[str, "NodeGraph | int"], ...]]
     tensors: tuple[str, ...]  #: names.
     types: tuple[str, ...]  #: such as `float32[2,3] · 24 B`; empty if unknown. Small constants show their values.
     inputs: tuple[int, ...]  #: the tensors that come from outside: inputs, and what a subgraph captures.
     outputs: tuple[int, ...]  #: the tensors that it gives.
+    functions: tuple["NodeGraph", ...] = ()  #: of a model the functions that are called, each once.
 
 
 def node_graph(model: Model, order: Sequence[int], sizes: TensorBytes) -> NodeGraph:
@@ -49,7 +51,8 @@ def node_graph(model: Model, order: Sequence[int], sizes: TensorBytes) -> NodeGr
     for name, tensor in model.tensors.items():
         number, is_exact = sizes.get(name, (0, True))
         types[name] = _with_size(str(tensor), number, is_exact=is_exact)
-    versions = {domain(opset.domain): opset.version for opset in model.proto.opset_import}
+    numbers = {key: i for i, key in enumerate(functions_called(protos, model.functions))}
+    scope = _Scope(_versions(model.proto.opset_import), numbers)
     rows = []
     for i in order:
         node, proto = graph.nodes[i], protos[i]
@@ -57,7 +60,16 @@ def node_graph(model: Model, order: Sequence[int], sizes: TensorBytes) -> NodeGr
         reads = dict.fromkeys((*filter(None, proto.input), *node.reads, *node.weights))
         rows.append(_Row(node.name, node.op, proto, tuple(reads), node.writes))
     values = dict(_values(model.proto.graph)) | {name: _value(one) for name, one in constants_in(model.proto).items()}
-    return _graph(rows, values | types, graph.reads, graph.writes, versions)
+    whole = _graph(rows, values | types, graph.reads, graph.writes, scope)
+    return replace(whole, functions=tuple(_function(model.functions[key], scope) for key in numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What a node means by its name: the versions of operator sets, and the indices of functions."""
+
+    versions: Versions
+    functions: Mapping[FunctionKey, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +84,15 @@ class _Row:
 
 
 def _graph(
-    rows: Sequence[_Row], types: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str], versions: Versions
+    rows: Sequence[_Row], types: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str], scope: _Scope
 ) -> NodeGraph:
     names = dict.fromkeys((*inputs, *(name for row in rows for name in (*row.reads, *row.writes)), *outputs))
     index = {name: i for i, name in enumerate(names)}
-    bodies = {i: tuple(_bodies(row.proto, types, versions)) for i, row in enumerate(rows)}
+    bodies = {i: tuple(_bodies(row.proto, types, scope)) for i, row in enumerate(rows)}
     return NodeGraph(
         nodes=tuple(row.name for row in rows),
         ops=tuple(row.op for row in rows),
-        attributes=tuple(tuple(_attributes(row.proto, versions)) for row in rows),
+        attributes=tuple(tuple(_attributes(row.proto, scope.versions)) for row in rows),
         reads=tuple(tuple(index[name] for name in row.reads) for row in rows),
         writes=tuple(tuple(index[name] for name in row.writes) for row in rows),
         bodies={i: found for i, found in bodies.items() if found},
@@ -91,36 +103,54 @@ def _graph(
     )
 
 
-def _bodies(node: NodeProto, types: Mapping[str, str], versions: Versions) -> Iterator[tuple[str, NodeGraph]]:
+def _bodies(node: NodeProto, types: Mapping[str, str], scope: _Scope) -> Iterator[tuple[str, NodeGraph | int]]:
+    if (number := scope.functions.get(callee_key(node))) is not None:
+        yield "function", number
     for attribute in node.attribute:
         graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
-        yield from ((attribute.name, _body(graph, types, versions)) for graph in graphs)
+        yield from ((attribute.name, _body(graph, types, scope)) for graph in graphs)
 
 
-def _body(graph: GraphProto, outer: Mapping[str, str], versions: Versions) -> NodeGraph:
+def _body(graph: GraphProto, outer: Mapping[str, str], scope: _Scope) -> NodeGraph:
     values = dict(_values(graph))
     declared = tensors_of_values((*graph.value_info, *graph.input, *graph.output))
     types = {**outer, **values, **{name: str(tensor) for name, tensor in declared.items() if name not in values}}
-    rows = []
-    for i, node in enumerate(graph.node):
+    outputs = [value.name for value in graph.output]
+    inputs = dict.fromkeys((*(value.name for value in graph.input), *free_names(graph)))
+    return _graph(list(_rows(graph.node)), types, [name for name in inputs if name], outputs, scope)
+
+
+def _function(function: FunctionProto, scope: _Scope) -> NodeGraph:
+    types = dict(_constants(function.node)) | {
+        name: str(tensor) for name, tensor in tensors_of_values(function.value_info).items()
+    }
+    own = replace(scope, versions=_versions(function.opset_import))
+    return _graph(list(_rows(function.node)), types, function.input, function.output, own)
+
+
+def _rows(nodes: Iterable[NodeProto]) -> Iterator[_Row]:
+    for i, node in enumerate(nodes):
         if not is_constant(node):
             writes = tuple(filter(None, node.output))
             name = node.name or (writes[0] if writes else f"{node.op_type}_{i}")
             space = domain(node.domain)
             op = f"{space}.{node.op_type}" if space else node.op_type
-            rows.append(
-                _Row(name, op, node, tuple(dict.fromkeys(filter(None, (*node.input, *captures(node))))), writes)
-            )
-    outputs = [value.name for value in graph.output]
-    inputs = dict.fromkeys((*(value.name for value in graph.input), *free_names(graph)))
-    return _graph(rows, types, [name for name in inputs if name], outputs, versions)
+            yield _Row(name, op, node, tuple(dict.fromkeys(filter(None, (*node.input, *captures(node))))), writes)
+
+
+def _versions(opsets: Iterable[OperatorSetIdProto]) -> Versions:
+    return {domain(opset.domain): opset.version for opset in opsets}
 
 
 def _values(graph: GraphProto) -> Iterator[tuple[str, str]]:
     """The initializers and Constant nodes of a graph."""
     yield from ((tensor.name, _value(tensor)) for tensor in graph.initializer)
     yield from ((sparse.values.name, "sparse") for sparse in graph.sparse_initializer)
-    for node in graph.node:
+    yield from _constants(graph.node)
+
+
+def _constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
         if is_constant(node):
             yield from ((node.output[0], text) for a in node.attribute if (text := _attribute_value(a)))
 
@@ -159,7 +189,9 @@ def _defaults(op: str, space: str, version: int) -> Mapping[str, str]:
 
 
 def _attribute_value(attribute: AttributeProto) -> str:
-    """Its value as a text; empty for a subgraph, and for what has no short one."""
+    """Its value as a text; empty for a subgraph, and for what has no short one. `@axis` is an attribute of the call."""
+    if attribute.ref_attr_name:
+        return f"@{attribute.ref_attr_name}"
     match attribute.type:
         case AttributeProto.TENSOR:
             return _value(attribute.t)

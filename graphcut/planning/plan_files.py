@@ -17,6 +17,7 @@ from ..core.manifest import read_record
 from ..core.text import shell_word
 from ..costs.device import Device
 from ..costs.matching import Coverage
+from ..costs.tables import CostRow, CostTable
 from ..costs.weighing import weigh
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
@@ -68,8 +69,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     #: the sizes of symbolic dimensions that it was made for, in the order in which they are reported.
     dims: dict[str, int]
     assumed: tuple[str, ...] = ()  #: those in `dims` that nobody gave.
-    #: digest of all of the above and of the parts as planned. If it no longer matches, the file was edited, and the
-    #: following fields do not hold.
+    #: digest of all of the above, of the cost model, and of the parts as planned. If it no longer matches, the file was
+    #: edited, and the following fields do not hold.
     planned: str = ""
     outcome: Optimality | None  #: how good the plan is.
     inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
@@ -79,12 +80,13 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
     parts: tuple[PlannedPart, ...]  #: in an order in which they can run. To move a node, move its name.
+    cost_model: tuple[CostRow, ...] = ()  #: the rows of the cost model that it was made with, if one was given.
 
     @property
     def digest(self) -> str:
         """What `planned` is if nobody edited the file. The order in which a part names its nodes means nothing."""
         parts = [(sorted(part.nodes), sorted(part.repeats), part.ranks or part.device) for part in self.parts]
-        content = (self.model, self.graph, self.goal, self.limits, self.dims, parts)
+        content = (self.model, self.graph, self.goal, self.limits, self.dims, self.cost_model, parts)
         return f"sha256:{hashlib.sha256(msgspec.json.encode(content, order='deterministic')).hexdigest()}"
 
 
@@ -104,6 +106,7 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
         dims=dict(made.dims),
         assumed=tuple(name for name in made.dims if name not in model.dims),
         parts=tuple(_parts(made)),
+        cost_model=made.table.rows if made.table else (),
         **{name: getattr(made, name) for name in _PLANNED},
     )
     record = changed(record, planned=record.digest)
@@ -175,6 +178,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         devices=_devices(record, path),
         limits=record.limits,
         dims=record.dims,
+        table=CostTable(record.cost_model) if record.cost_model else None,
         model=model.with_dims({name: n for name, n in record.dims.items() if name not in record.assumed}),
     )
     check_limits(made)

@@ -107,7 +107,7 @@ def default_dims(
 def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
     costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
-    planner = _Planner(analysis, made.goal, made.limits, costs, None)
+    planner = _Planner(analysis, made.goal, made.limits, costs, made.table)
     prices = cache(planner.prices(made.parts, made.devices or (ANY_DEVICE,) * len(made.parts)))
     return same_parts(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
 

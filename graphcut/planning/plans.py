@@ -45,7 +45,7 @@ class Plan(Product):
     dims: Mapping[str, int] = field(default_factory=dict)  #: the sizes of symbolic dimensions that it was made for.
     costs: Costs | None = None  #: FLOPs and bytes of the nodes for these sizes; None for `At`.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
-    table: CostTable | None = field(default=None, compare=False)  #: that cost model; None for a plan from a file.
+    table: CostTable | None = field(default=None, compare=False)  #: that cost model.
     outcome: Optimality | None = None  #: how good it is; None for `At` and `Heads`.
     inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid, if there are any.

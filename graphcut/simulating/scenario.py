@@ -102,7 +102,7 @@ def scenario_of_plan(
     """
     if plan.has_groups:
         prepared = prepare_groups(model, plan, "")
-        return scenario_of_plan(replace(prepared.plan, goal=plan.goal), prepared.source, cluster, outputs)
+        return scenario_of_plan(prepared.plan, prepared.source, cluster, outputs)
     if cluster is None:
         if not isinstance(plan.goal, Across):
             raise UsageError(

@@ -96,7 +96,7 @@ def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> Prepa
     division = divide(model, (1,) * len(numbers), plan.goal.mode, states=states, stages=stages)
     home = {node: i for i, stage in enumerate(stages) for node in stage.nodes}
     devices = {(i, numbers[rank.device]): rank.device for i, ranks in enumerate(groups) for rank in ranks}
-    return _prepared(division, output, home, devices, plan.dims)
+    return _prepared(division, output, home, devices, plan)
 
 
 def _prepared(
@@ -104,12 +104,12 @@ def _prepared(
     output: str | Path | None,
     home: Mapping[int, int],
     devices: Mapping[tuple[int, int], Device],
-    dims: Mapping[str, int] | None,
+    planned: Plan | None,
 ) -> PreparedFiles:
     """The files of a divided model.
 
-    `home` has the stage of each node, by default the first; `devices` has that of each stage and rank; `dims` are the
-    sizes that the plan was made for.
+    `home` has the stage of each node, by default the first; `devices` has that of each stage and rank; `planned` is the
+    plan that has these devices.
     """
     model = division.model
     if model.temporary_folder is not None and output is None:
@@ -123,9 +123,9 @@ def _prepared(
     rank_of = {producer[name]: rank for name, rank in graph.rank_of.items() if name in producer}
     stage_of = {producer[name]: home.get(node, 0) for name, node in graph.origin_of.items() if name in producer}
     parts = rank_parts(sharded.graph, rank_of, stage_of, dict(reversed([*devices])))
-    sizes = sized_dims(sharded, default="decode") if dims is None else dims
+    sizes = sized_dims(sharded, default="decode") if planned is None else planned.dims
     plan = Plan(
-        At(()),
+        At(()) if planned is None else planned.goal,
         sharded.graph,
         tuple(part.nodes for part in parts),
         devices=tuple(devices[part.stage, part.rank] for part in parts),

@@ -19,7 +19,7 @@ import graphcut
 from graphcut import cli, demos
 
 COMMANDS = (
-    *("demo", "analyze", "plan", "split", "verify", "show", "auto"),
+    *("demo", "analyze", "plan", "split", "verify", "show", "diff", "auto"),
     *("fetch", "pack", "devices", "run", "generate", "bench", "simulate"),
     *("shard", "extract", "merge", "link", "export", "cost-model", "cluster"),
 )

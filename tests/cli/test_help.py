@@ -43,7 +43,19 @@ def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: p
 
 def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
     usages = [run(name, "--help").out.splitlines()[0] for name in COMMANDS]
-    arguments = ["NAME", "MODEL", "MODEL", "MODEL", "DIR", "THING [THING]", "[MODEL]", "URL", *["DIR"] * 5, "PLAN"]
+    arguments = [
+        "NAME",
+        "MODEL",
+        "MODEL",
+        "MODEL",
+        "DIR",
+        "THING",
+        "BEFORE AFTER",
+        "[MODEL]",
+        "URL",
+        *["DIR"] * 5,
+        "PLAN",
+    ]
     arguments += ["MODEL", "MODEL", "DIR|MODELS", "MODEL", "DIR", "[MODEL]", "measure"]
     assert usages == [
         f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
@@ -98,7 +110,7 @@ def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "completions"),
     [
-        ("graphcut d", ["demo", "devices"]),
+        ("graphcut d", ["demo", "diff", "devices"]),
         ("graphcut demo ", list(DEMOS)),
         ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json"]),
         ("graphcut plan x --profile ", ["prefill", "decode"]),

@@ -258,14 +258,14 @@ def test_the_format_follows_from_the_file_name(run: Run, house: House, tmp_path:
     assert (tmp_path / name).read_text(encoding="utf-8") == run("show", house.plan, "--to", to).out
 
 
-@pytest.mark.parametrize("things", [("plan",), ("plan", "cascade")])
+@pytest.mark.parametrize(("command", "things"), [("show", ("plan",)), ("diff", ("plan", "cascade"))])
 def test_a_text_file_holds_what_the_terminal_shows(
-    run: Run, house: House, tmp_path: Path, things: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    run: Run, house: House, tmp_path: Path, command: str, things: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = [house.place(thing) for thing in things]
-    shown = run("show", *places).out
+    shown = run(command, *places).out
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert run("show", *places, "-o", tmp_path / "a.txt").code == 0
+    assert run(command, *places, "-o", tmp_path / "a.txt").code == 0
     text = (tmp_path / "a.txt").read_text(encoding="utf-8")
     assert text.splitlines() == [line.rstrip() for line in shown.splitlines()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from urllib.parse import quote
@@ -28,11 +29,15 @@ ROWS = """[...document.querySelectorAll("#yours tbody tr")].map((row) => Object.
 CHOSEN = "[...document.querySelectorAll('#yours select')].map((one) => one.selectedOptions[0].text)"
 
 
-def cut_in(page: Page, nodes: list[str]) -> list[dict[str, str]]:
-    """The table of the parts after cutting after these nodes, by the address of the page."""
-    link = "#cuts=" + ",".join(quote(node, safe="") for node in nodes)
-    page.evaluate(f"history.replaceState(null, '', {link!r}); dispatchEvent(new Event('hashchange'))")
-    found: list[dict[str, str]] = page.evaluate(ROWS)
+def cut_in(page: Page, cuts: list[list[str]]) -> list[list[dict[str, str]]]:
+    """For each list of nodes the table of the parts after cutting after these, by the address of the page.
+
+    Nothing is laid out meanwhile, which takes longer than the predictions.
+    """
+    links = ["#cuts=" + ",".join(quote(node, safe="") for node in nodes) for nodes in cuts]
+    follow = f"history.replaceState(null, '', link); dispatchEvent(new Event('hashchange')); return {ROWS};"
+    page.evaluate("document.body.hidden = true")
+    found: list[list[dict[str, str]]] = page.evaluate(f"{json.dumps(links)}.map((link) => {{ {follow} }})")
     return found
 
 
@@ -77,15 +82,15 @@ def test_random_cuts_cost_in_the_page_what_the_planner_says(name: str, show: Sho
     page, planner = show(scene_of_plan(shown, analysis)), Finisher(analysis, goal, Limits(), shown.costs, None)
     order = [*shown.devices, *(one for one in BOARDS.devices if one not in shown.devices)]
     sizes, made, compared = shown.costs.tensor_bytes, random.Random(name), 0  # noqa: S311 - no secret
-    for _ in range(TRIES):
-        nodes = [graph.nodes[node].name for node in made.sample(graph.flow, made.randint(1, 4))]
+    tried = [[graph.nodes[node].name for node in made.sample(graph.flow, made.randint(1, 4))] for _ in range(TRIES)]
+    for nodes, rows in zip(tried, cut_in(page, tried), strict=True):
         try:
             parts = plan(analysis, At(tuple(nodes))).parts
         except UsageError:  # nothing is left after the last
             continue
         devices = tuple(order[: len(parts)]) if isinstance(goal, Across) else (ANY_DEVICE,) * len(parts)
         cut = planner.with_metrics(Plan(goal, graph, parts, devices=devices))
-        ends, rows = cut.partition.wiring.boundary_tensors, cut_in(page, nodes)
+        ends = cut.partition.wiring.boundary_tensors
         assert len(rows) == len(parts)
         for i, (row, block, metrics) in enumerate(zip(rows, cut.partition.blocks, cut.metrics, strict=True)):
             crossing = [name for name, (source, readers) in ends.items() if source <= i < max(readers)]

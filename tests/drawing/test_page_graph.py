@@ -272,12 +272,13 @@ def test_subgraphs_open_and_close(show: Show, demo: Demo) -> None:
     whole = heads(page)
     bodies = "[...document.querySelectorAll('.body')].map((body) => body.textContent)"
     assert page.evaluate(bodies) == [
+        "▸ function, 3 nodes",
         "▸ then_branch, 2 nodes",
         "▸ else_branch, 1 node",
         "▸ body, 5 nodes",
         "▸ body, 4 nodes",
     ]
-    page.evaluate("document.querySelectorAll('.body')[2].focus()")
+    page.evaluate("document.querySelectorAll('.body')[3].focus()")
     press(page, "Enter")
     assert lead(page) == "Subgraph body of Loop /repeat/Loop: 5 of 5 nodes."
     assert {"Mod", "Cast", "If", "ReduceMean"} <= set(heads(page))
@@ -287,6 +288,9 @@ def test_subgraphs_open_and_close(show: Show, demo: Demo) -> None:
     click(page, "#graph-back")
     click(page, "#graph-back")
     assert heads(page) == whole
+    click(page, ".body")
+    assert lead(page).startswith("Function of Swish ")
+    assert sorted(heads(page)) == ["Mul", "Mul", "Sigmoid", "input", "output"]
 
 
 # Use

@@ -8,12 +8,16 @@ from pathlib import Path
 
 from graphcut import Across, Cluster, Device, analyze, demos, load, plan
 from graphcut.drawing.plan_schedules import schedules_of_plan
-from graphcut.drawing.scene_builders import scene_of_plan
+from graphcut.drawing.scene_builders import scene_of_plan, scene_of_ranks
 from graphcut.drawing.schedule import Schedule, schedule_of
 from graphcut.drawing.svg.document import svg_of
 from graphcut.drawing.svg.schedule_chart import schedule_svg
+from graphcut.drawing.terminal.schedule import schedule_rows
+from graphcut.drawing.terminal.screen import UNICODE, Screen
 from graphcut.running.run_log import RunLog, Span
 from graphcut.running.scheduling.requests import ScheduledPart
+from graphcut.surgery.cutting import prepare
+from graphcut.surgery.splitting import write
 
 from browser import Show
 
@@ -62,6 +66,17 @@ def test_the_chart_draws_each_run_and_exchange_to_scale() -> None:
     assert len(re.findall('class="exchange"', drawn)) == 1
 
 
+def test_on_the_terminal_blocks_have_their_numbers_and_requests_their_lines() -> None:
+    runs = (Span(0, 0, 0, 0.0, 0.5), Span(0, 0, 1, 0.5, 0.5), Span(1, 12, 0, 0.5, 0.25), Span(1, 12, 1, 1.0, 0.01))
+    schedule = Schedule(title="run", devices=("hub", "pi"), runs=runs, exchanges=((0, 2), (1, 3)))
+    assert [str(line) for line in schedule_rows(schedule, Screen(UNICODE, 45))] == [
+        "schedule  run: 1.01 s, 2 exchanges between devices",
+        "hub  0──────────────────0━━━━━━━━━━━━━━━━━━━ ",
+        "pi                      12────────          ━",
+        "a block is a part, with its number; requests: 1 ──  2 ━━  3 ╌╌  ",
+    ]
+
+
 def cluster(*names: str) -> Cluster:
     return Cluster(devices=tuple(Device(name=name, flops_per_s=3e9, link_bytes_per_s=1e9) for name in names))
 
@@ -70,7 +85,7 @@ def test_a_plan_of_a_decoder_has_the_schedule_of_a_prompt_and_of_tokens(show: Sh
     demos.write("llm", tmp_path / "llm.onnx", hidden=16, layers=4, heads=2, kv_heads=1, vocab=32)
     analysis = analyze(load(tmp_path / "llm.onnx"))
     made = plan(analysis, Across(cluster("a", "b")))
-    prompt, token = schedules_of_plan(made, analysis)
+    prompt, token = schedules_of_plan(made, analysis.model)
     assert prompt.devices == token.devices == tuple(device.name for device in made.devices)
     for found in (prompt, token):
         assert {(run.part, run.request) for run in found.runs} == {
@@ -89,15 +104,39 @@ def test_a_plan_of_a_decoder_has_the_schedule_of_a_prompt_and_of_tokens(show: Sh
     page.evaluate("document.querySelector('#schedule summary').click()")
     page.wait_for("document.querySelectorAll('#schedule tbody tr').length === 12")
     page.evaluate("document.querySelectorAll('#schedule svg.wide [data-kind=run]')[6].focus()")
-    assert page.evaluate("document.querySelector('#panel').textContent").endswith("sequences in flight")
+    assert page.evaluate("document.querySelector('#panel').textContent").endswith("sequences in flight, simulated")
     page.evaluate("location.hash = '#cuts=/model/layers.1/add_1'")
     page.wait_for("document.querySelector('#schedule').hidden")
+
+
+def test_a_plan_whose_layers_are_divided_has_a_row_for_each_rank(tmp_path: Path) -> None:
+    """The parts are those that `split` makes: the page of a plan and that of its split have the same schedules."""
+    demos.write("llm", tmp_path / "llm.onnx", hidden=16, layers=2, heads=2, kv_heads=2, vocab=32)
+    analysis = analyze(load(tmp_path / "llm.onnx"))
+    made = plan(analysis, Across(cluster("a", "b"), "latency", ranks=2))
+    assert made.has_groups
+    found = schedules_of_plan(made, analysis.model)
+    prepared = prepare(analysis.model, made, tmp_path / "parts")
+    split = write(prepared)
+    for schedule in found:
+        assert {(schedule.devices[run.worker], run.part) for run in schedule.runs} == {
+            (part.device, i) for i, part in enumerate(split.parts)
+        }
+        for before, after in schedule.exchanges:
+            assert schedule.runs[before].worker != schedule.runs[after].worker
+            assert {*split.parts[schedule.runs[before].part].writes} & {*split.parts[schedule.runs[after].part].reads}
+    assert [schedule.title[:8] for schedule in found] == ["a prompt", "a token "]
+    assert (
+        scene_of_ranks(split, prepared.plan, prepared.source).schedules()
+        == found
+        == scene_of_plan(made, analysis).schedules()
+    )
 
 
 def test_interleaved_parts_share_the_row_of_their_device(tmp_path: Path) -> None:
     demos.write("resnet", tmp_path / "resnet.onnx")
     analysis = analyze(load(tmp_path / "resnet.onnx"))
     made = plan(analysis, Across(cluster("a", "b"), interleave=True))
-    (found,) = schedules_of_plan(made, analysis)
+    (found,) = schedules_of_plan(made, analysis.model)
     of_part = [device.name for device in made.devices]
     assert {(run.part, found.devices[run.worker]) for run in found.runs} == {*enumerate(of_part)}

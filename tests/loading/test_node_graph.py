@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -12,7 +13,7 @@ from graphcut import demos, load
 from graphcut.loading.model import Model
 from graphcut.loading.node_graph import NodeGraph, node_graph
 
-from conftest import model_of
+from conftest import doubling, floats, model_of
 
 
 def read(model: Model) -> NodeGraph:
@@ -64,13 +65,41 @@ def test_subgraphs_have_their_nodes_and_what_they_capture(tmp_path: Path) -> Non
     graph = read(load(tmp_path / "model.onnx"))
     bodies = {graph.nodes[node]: [name for name, _ in found] for node, found in graph.bodies.items()}
     assert bodies == {
+        "/enter/Swish": ["function"],
         "/choose/If": ["then_branch", "else_branch"],
         "/repeat/Loop": ["body"],
         "/accumulate/Scan": ["body"],
     }
     ((_, loop),) = graph.bodies[graph.nodes.index("/repeat/Loop")]
+    assert isinstance(loop, NodeGraph)
     assert loop.ops == ("Mod", "Cast", "If", "Identity", "ReduceMean")
     assert [loop.tensors[i] for i in loop.inputs] == ["turn", "go_on", "carried", "/enter/Swish_output_0", "gain"]
     assert ("repeat.body.two", "int64[] = 2") in typed(loop, loop.reads[0])
     branches = loop.bodies[loop.ops.index("If")]
-    assert [(name, branch.ops) for name, branch in branches] == [("then_branch", ("Add",)), ("else_branch", ("Mul",))]
+    found = [(name, branch.ops) for name, branch in branches if isinstance(branch, NodeGraph)]
+    assert found == [("then_branch", ("Add",)), ("else_branch", ("Mul",))]
+
+
+def test_a_call_names_its_function_which_is_there_once() -> None:
+    """Thirteen functions that each call the next one twice stand for 8,192 nodes."""
+    graph = read(load(doubling(13)))
+    assert [(node.ops, dict(node.bodies)) for node in (graph, graph.functions[0], graph.functions[-1])] == [
+        (("own.F0",), {0: (("function", 0),)}),
+        (("own.F1", "own.F1"), {0: (("function", 1),), 1: (("function", 1),)}),
+        (("Relu", "Relu"), {}),
+    ]
+    assert len(graph.functions) == 13
+
+
+def test_a_function_says_which_attributes_the_call_gives() -> None:
+    softmax = helper.make_node("Softmax", ["p"], ["q"], "softmax")
+    softmax.attribute.add(name="axis", type=onnx.AttributeProto.INT, ref_attr_name="along")
+    model = model_of([helper.make_node("S", ["x"], ["y"], domain="own", along=0)], [floats("x", 2)], [floats("y", 2)])
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    opsets = [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("own", "S", ["p"], ["q"], [softmax], opsets, ["along"]))
+    graph = read(load(model))
+    assert graph.attributes == (("along = 0",),)
+    (function,) = graph.functions
+    assert (function.nodes, function.attributes) == (("softmax",), (("axis = @along",),))
+    assert [typed(function, own) for own in (function.inputs, function.outputs)] == [[("p", "")], [("q", "")]]

@@ -34,6 +34,7 @@ from graphcut import (
     replay,
     save_plan,
 )
+from graphcut.drawing.cut_costs import cut_costs_of
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.goals import Goal
 
@@ -140,15 +141,21 @@ def test_a_replayed_plan_equals_the_saved_plan(
 
 
 def test_a_plan_from_a_cost_model_is_replayed_with_its_metrics(decoder: Analysis, tmp_path: Path) -> None:
-    """The table is not at hand any more, and its times still hold."""
+    """It has the cost model, so that other cuts are predicted by it, too."""
     costs = graphcut.weigh(decoder.model, graphcut.plan(decoder, Into(3)).dims)
     rows = [replace(row, time_s=7.0) for row in graphcut.table_of(costs).rows]
     made = graphcut.plan(decoder, Into(3), costs=costs, table=graphcut.CostTable(tuple(rows)))
     assert min(part.busy_s for part in made.metrics) >= 7.0
     save_plan(made, decoder.model, tmp_path / "plan.json")
     again = replay(decoder, tmp_path / "plan.json")
-    assert (again.metrics, again.coverage) == (made.metrics, made.coverage)
+    assert (again.metrics, again.coverage, again.table) == (made.metrics, made.coverage, made.table)
     assert made.coverage is not None
+    assert cut_costs_of(decoder.model, again) == cut_costs_of(decoder.model, made)
+
+    def later(plan: Any) -> None:  # noqa: ANN401 - JSON
+        plan["parts"][1]["nodes"].append(plan["parts"][0]["nodes"].pop())
+
+    assert min(part.busy_s for part in replay(decoder, edited(tmp_path / "plan.json", later)).metrics) >= 7.0
 
 
 @pytest.mark.parametrize("name", GOALS)

@@ -79,7 +79,7 @@ def schedule_panel(scene: Scene, width: float) -> dict[str, Panel]:
     """The schedules of a plan below one another, by title."""
     panels, first = [_text(SCHEDULE_LEGEND, width)], 0
     for schedule in scene.schedules():
-        panels += [_text(f"{schedule.title}, simulated", width), draw_schedule(schedule, width, first)]
+        panels += [_text(schedule.title, width), draw_schedule(schedule, width, first)]
         first += len(schedule.runs)
     return {SCHEDULE: stacked(panels, gap=4)} if first else {}
 

@@ -13,12 +13,16 @@ from ..sentences import flop, need_text, size_text
 from .lanes import lanes
 from .matrix import matrix
 from .profile_strip import profile_strip
+from .schedule import schedule_rows
 from .screen import BAR_CELLS, Screen, Section, picture, screen_on
 from .tables import Column, table
 
 
 def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
-    """A scene; with `explain`, why each cut is where it is, and the dependency maps. The next command is not drawn."""
+    """A scene; with `explain`, why each cut is where it is, the dependency maps, and schedules.
+
+    The next command is not drawn.
+    """
     screen = screen_on(console)
     return picture(
         [_title(scene, screen), screen.text(scene.sentence)],
@@ -31,6 +35,7 @@ def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> Rend
         _other_plans(scene, screen),
         _reasons(scene, screen) if explain else [],
         matrix(scene, screen) if explain else [],
+        *(schedule_rows(schedule, screen) for schedule in (scene.schedules() if explain else ())),
         notes=map(screen.note, scene.notes),
     )
 
