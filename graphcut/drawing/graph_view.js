@@ -192,7 +192,7 @@ function pictureOf(view) {
     if (!boxes.has(key)) boxes.set(key, { key, id: boxes.size, nodes: [], tensors: [], far: [], ...made() });
     return boxes.get(key);
   };
-  const home = new Array(graph.nodes.length);
+  const home = []; // sparse: mostly few nodes of many are shown
   const lists = view.isFolded ? foldedLists(view) : [{ nodes: [...nodes], folds: [] }];
   view.opened ??= openedFirst(lists);
   for (const list of lists) {
@@ -393,13 +393,13 @@ function drawNow() {
   const near = drawn.goal === undefined ? null : picture.home[drawn.goal];
   const first = picture.boxes.find((box) => box.key === drawn.chosen) ?? near ?? picture.home[drawn.start[0]] ?? ordered[0];
   headOf(first).setAttribute("tabindex", 0);
+  showTools();
+  fillGraphTable();
   if (hadFocus) focusOn(picture.boxes.find((box) => box.key === hadFocus) ?? first);
   if (drawn.goal !== undefined) {
     place.scrollTo((first.x + 14) * drawn.zoom - place.clientWidth / 2, (first.y + first.height / 2 + 14) * drawn.zoom - place.clientHeight / 2);
     delete drawn.goal;
   }
-  showTools();
-  fillGraphTable();
 }
 
 const headOf = (box) => $(`#graph .head[data-key="${CSS.escape(visible(box.key))}"]`);

@@ -62,14 +62,14 @@ def svg_of(scene: Scene) -> str:
 
 
 def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
-    """The dependency map and the lane chart by title. Both have one width, larger if the parts need it."""
+    """The dependency map and the lane chart by title. But for phones both have one width."""
     found = {}
     if scene.cards:
         is_chain = width >= WIDE and is_short_chain(scene)
         draw = draw_ranks if scene.is_ranked else draw_chain if is_chain else draw_rows
         cards = draw(scene, width)
-        width = max(width, cards.width)
-        found[MAP] = stacked([_legend(scene, width), cards])
+        found[MAP] = stacked([_legend(scene, max(width, cards.width)), cards])
+        width = max(width, cards.width) if width >= WIDE else width
     if scene.tensors:
         found[LANES] = stacked([_text(_LANES_LEGEND, width), draw_lanes(scene, width)])
     return found

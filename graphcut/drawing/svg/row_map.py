@@ -312,10 +312,14 @@ class _RowLayout:
         text = f"{size_text(bus)} \N{MIDDLE DOT} {count(len(bus.tensors), 'tensor')}"
         if not self.is_direct(index):
             text += f" \N{RIGHTWARDS ARROW} {self._names(bus.readers)}"
-        has_total = self.columns is not None and self.has_total(bus.source)
+        is_first = self._leaving_rows[self.row[bus.source]][0] == index
+        has_total = is_first and self.columns is not None and self.has_total(bus.source)
         end = self.columns.need - 12 if has_total and self.columns is not None else x + width
         return [dot(self._port_x(index), y, 2.5), label(start, y + 4, text, BODY, css=css_of(bus), room=end - start)]
 
     def _names(self, readers: Sequence[int]) -> str:
         names = [self.cards[reader].short_name for reader in readers]
-        return ", ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]} ({len(names)} parts)"
+        if len(names) <= 3:
+            return ", ".join(names)
+        some = "" if readers[-1] - readers[0] < len(readers) else f" ({len(names)} parts)"
+        return f"{names[0]} to {names[-1]}{some}"

@@ -31,6 +31,10 @@ def draw_schedule(schedule: Schedule, width: float, first: int = 0) -> Panel:
     for row, device in enumerate(schedule.devices):
         marks.append(label(0, _ROW * row + _ROW / 2 + 4, device, BODY, room=names - 8))
     corners = [(names + scale * run.began_s, _ROW * run.worker + (_ROW - _BLOCK) / 2) for run in schedule.runs]
+    for before, after in schedule.exchanges:  # below the blocks: there may be many
+        (x, y), (left, top) = corners[before], corners[after]
+        start = x + scale * schedule.runs[before].seconds, y + _BLOCK / 2
+        marks.append(line((start, (left, top + _BLOCK / 2)), "exchange"))
     for i, (run, (x, y)) in enumerate(zip(schedule.runs, corners, strict=True)):
         length = max(scale * run.seconds, 1.0)
         text = f"part {run.part}, request {run.request + 1}, on {schedule.devices[run.worker]}"
@@ -39,10 +43,6 @@ def draw_schedule(schedule: Schedule, width: float, first: int = 0) -> Panel:
         name = [label(x + length / 2, y + 15, str(run.part), SMALL, anchor="middle")] if fits else []
         css = KINDS[run.request % len(KINDS)]
         marks.append(thing("run", first + i, what, [box(x, y, length, _BLOCK, "block"), *name], css))
-    for before, after in schedule.exchanges:
-        (x, y), (left, top) = corners[before], corners[after]
-        start = x + scale * schedule.runs[before].seconds, y + _BLOCK / 2
-        marks.append(line((start, (left, top + _BLOCK / 2)), "exchange"))
     return Panel(width, bottom + 24, tuple(marks))
 
 

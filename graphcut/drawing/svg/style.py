@@ -82,7 +82,7 @@ def _shape_rules() -> Iterator[str]:
     yield "svg .lane{fill:none;pointer-events:all}"
     yield "svg .tick{fill:none;stroke-width:2}"
     yield "svg .block{fill-opacity:.25;stroke-width:1.5}"
-    yield "svg .exchange{fill:none;stroke-width:1}"
+    yield "svg .exchange{fill:none;stroke-width:1;stroke-opacity:.5}"
     yield "svg .grid,svg .key,svg .cut{fill:none;stroke-width:1}"
 
 
