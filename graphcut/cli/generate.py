@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from ..running.decoding.generation import Generation
 
 _SOME_FAILED: Final = 3
-_CONFLICTS: Final = (
-    ("--memory", {"--via", "--workers"}, "limits one process, and --via starts workers"),
-    ("--chat", {"--json"}, "prints answers as text, and --json prints records"),
-)
 _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 
 
@@ -59,13 +55,11 @@ def generate(
     """
     from ..core.states import parse_state_pairs
     from ..running.decoding import generation
-    from ..running.decoding.decoding_service import DecodingService
 
     given = given_options(ctx)
     check_applicable(given, NEEDS_MEMORY, given)
-    for option, others, why in _CONFLICTS:
-        if option in given and others.intersection(given):
-            raise UsageError(f"{option} {why}", hint="leave out one of them")
+    if "--memory" in given and {"--via", "--workers"}.intersection(given):
+        raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
     states = parse_state_pairs(state or ())
     cascade = open_(cascade_path, parts="anywhere" if via == "ray" else "all")
     given_prompts, fed = _prompts_and_inputs(cascade, prompt_ids or (), inputs or (), states, original)
@@ -75,18 +69,15 @@ def generate(
     settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
     settings["config"], sampling = session.session_config(), drawing.sampling(original.seed)
     output_of = partial(Output, stop_ids=length.stop(), tokenizer=tokenizer, stop=text.stop or ())
+    most = length.max_tokens
     if text.chat and tokenizer is not None:
-        with DecodingService(cascade, most=1, **settings) as service:
-            say_before(service.generation.limited, exact=memory.exact)
-            service.generation.log.notify = workers_notes()
-            converse(service, tokenizer, output_of, max_tokens=length.max_tokens, sampling=sampling)
-        say_after(service.generation.limited, cascade.parts)
+        converse(cascade, settings, tokenizer, output_of, max_tokens=most, sampling=sampling, as_json=as_json)
         return
     output = output_of(prompts)
     tokens = generation.generate(
         cascade,
         prompts,
-        max_tokens=length.max_tokens,
+        max_tokens=most,
         stop=output.ends,
         sampling=sampling,
         batch=batch,
@@ -102,12 +93,7 @@ def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: boo
     """Print what is generated, how that went, and what failed."""
     was_interrupted = print_as_it_comes(tokens, output, as_json=as_json)
     if as_json and not was_interrupted:
-        from ..drawing.json_records import dumps
-        from ..drawing.run_records import generation_record
-
-        texts = output.texts if output.is_text else [None] * len(output.prompts)
-        rows = list(zip(output.prompts, output.tokens, texts, strict=True))
-        put(dumps(generation_record(cascade, tokens, rows, *output.rates), indent=0) + "\n")
+        put(output.document(cascade, tokens, tokens.reused, tokens.ends, tokens.errors))
     elif output.times:
         from ..drawing.terminal.runs import draw_run_log
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import UsageError
 from ..core.text import escaped
 from ..core.units import count, duration
-from .output import say
+from .memory_options import say_after, say_before
+from .output import say, workers_notes
 
 if TYPE_CHECKING:
-    from ..running.decoding.decoding_service import DecodingService
-    from ..running.decoding.generation import Generation
+    from ..core.manifest import Cascade
+    from ..running.decoding.generation import DecodingSettings, FinishReason, Generation
     from ..running.decoding.sampling import Sampling
     from ..running.run_log import RunLog
     from ..running.text.tokenizer import Tokenizer
@@ -39,30 +41,53 @@ class Output:
         self.times = list[float]()  #: when each token came.
         self._streams = [tokenizer.stream(prompt, stop) for prompt in prompts] if tokenizer else []
         self._stop_ids = frozenset((*stop_ids, *(tokenizer.stop if tokenizer else ())))
-        self._new = ""
+        self.new = ""  #: what to print of the last token.
 
     def ends(self, sequence: int, token: int) -> bool:
         """Whether a token ends its sequence: it is a stop token, or completes a stop text."""
         is_last = token in self._stop_ids
         if not self.is_text:
-            self._new = f"{' ' if self.tokens[sequence] else ''}{token}"
+            self.new = f"{' ' if self.tokens[sequence] else ''}{token}"
             return is_last
-        self._new = "" if is_last else self._streams[sequence].add(token)
+        self.new = "" if is_last else self._streams[sequence].add(token)
         return is_last or self._streams[sequence].is_stopped
 
-    def take(self, sequence: int, token: int, tokens: Generation) -> str:
-        """What to print of the token that `ends` was asked about last."""
+    def take(self, sequence: int, token: int, tokens: Generation) -> None:
+        """Add the token that `ends` was asked about last."""
         self.times.append(perf_counter())
         self.loaded_s = max(self.began_s, tokens.log.first_s or 0)
         self.tokens[sequence].append(token)
-        self.texts[sequence] += self._new
-        return self._new
+        self.texts[sequence] += self.new
 
     def rest(self, sequence: int) -> str:
         """What to print when a sequence has ended: the text that was held back."""
         text = self._streams[sequence].end() if self.is_text else ""
         self.texts[sequence] += text
         return text
+
+    def line(self, sequence: int, token: int) -> str:
+        """The last token as a line of JSON."""
+        from ..drawing.json_records import dumps
+
+        record = {"sequence": sequence, "token": token, "text": self.new if self.is_text else None}
+        return f"{dumps(record, indent=0)}\n"
+
+    def document(
+        self,
+        cascade: Cascade,
+        generation: Generation,
+        reused: int,
+        ends: Mapping[int, FinishReason],
+        errors: Mapping[int, Exception] = MappingProxyType({}),
+    ) -> str:
+        """The record of all sequences, as a line of JSON."""
+        from ..drawing.json_records import dumps
+        from ..drawing.run_records import SequenceRecord, generation_record
+
+        texts = self.texts if self.is_text else [None] * len(self.prompts)
+        rows = zip(self.prompts, self.tokens, texts, strict=True)
+        found = [SequenceRecord(*r, ends[i], str(errors[i]) if i in errors else None) for i, r in enumerate(rows)]
+        return f"{dumps(generation_record(cascade, generation, found, reused, self.rates), indent=0)}\n"
 
     @property
     def rates(self) -> tuple[float | None, float | None, float | None]:
@@ -88,30 +113,42 @@ class Output:
 
 
 def converse(
-    service: DecodingService,
+    cascade: Cascade,
+    settings: DecodingSettings,
     tokenizer: Tokenizer,
     output_of: Callable[[list[list[int]]], Output],
     *,
     max_tokens: int,
     sampling: Sampling,
+    as_json: bool,
 ) -> None:
     """Answer each line of the standard input, as it comes. Ctrl-C ends an answer."""
+    from ..running.decoding.decoding_service import DecodingService
+
     messages: list[dict[str, str]] = []
-    while (line := _line()) is not None:
-        messages.append({"role": "user", "content": line})
-        output = output_of([tokenizer.chat(messages)])
-        with closing(service.stream(output.prompts[0], max_tokens=max_tokens, sampling=sampling)) as tokens:
-            try:
+    with DecodingService(cascade, most=1, **settings) as service:
+        generation = service.generation
+        say_before(generation.limited, exact=settings["exact"])
+        generation.log.notify = workers_notes()
+        while (line := _line()) is not None:
+            messages.append({"role": "user", "content": line})
+            output = output_of([tokenizer.chat(messages)])
+            stream = service.stream(output.prompts[0], max_tokens=max_tokens, sampling=sampling)
+            with closing(stream) as tokens, suppress(KeyboardInterrupt):
                 for token in tokens:
                     is_last = output.ends(0, token)
-                    put(output.take(0, token, service.generation))
+                    output.take(0, token, generation)
+                    put(output.line(len(messages) // 2, token) if as_json else output.new)
                     if is_last:
                         break
-            except KeyboardInterrupt:
-                pass
-        put(f"{output.rest(0)}\n")
-        messages.append({"role": "assistant", "content": output.texts[0]})
-        say(output.sentence(service.generation.log, tokens.sequence.reused))
+            rest, reused = output.rest(0), stream.sequence.reused
+            messages.append({"role": "assistant", "content": output.texts[0]})
+            if as_json:
+                put(output.document(cascade, generation, reused, {0: stream.end or "stop"}))
+            else:
+                put(f"{rest}\n")
+                say(output.sentence(generation.log, reused))
+    say_after(generation.limited, cascade.parts)
 
 
 def _line() -> str | None:
@@ -132,18 +169,15 @@ def print_as_it_comes(tokens: Generation, output: Output, *, as_json: bool) -> b
     A single sequence is printed as it comes, or else a line for each sequence, in the order of the prompts, when it and
     all before it have ended. As JSON each token is a line.
     """
-    from ..drawing.json_records import dumps
-
     sequences, printed, was_interrupted = len(output.prompts), 0, False
     output.began_s = perf_counter()
     try:
         for sequence, token in tokens:
-            piece = output.take(sequence, token, tokens)
+            output.take(sequence, token, tokens)
             if as_json:
-                record = {"sequence": sequence, "token": token, "text": piece if output.is_text else None}
-                put(f"{dumps(record, indent=0)}\n")
+                put(output.line(sequence, token))
             elif sequences == 1:
-                put(piece)
+                put(output.new)
             while not as_json and sequences > 1 and printed in tokens.ends:
                 put(f"{output.texts[printed]}{output.rest(printed)}\n")
                 printed += 1

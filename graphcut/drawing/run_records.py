@@ -56,23 +56,19 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="sch
 def generation_record(
     cascade: Cascade,
     generation: Generation,
-    sequences: Sequence[tuple[Sequence[int], Sequence[int], str | None]],
-    first_token_s: float | None,
-    prompt_tokens_per_s: float | None,
-    tokens_per_s: float | None,
+    sequences: Sequence[SequenceRecord],
+    reused: int,
+    rates: tuple[float | None, float | None, float | None],
 ) -> GenerationRecord:
-    """The document of a generation that is over; `sequences` are prompts, the tokens after them, and their texts."""
-    log = generation.log
+    """The document of sequences that are over; `rates` are in the order of its fields."""
+    log, (first_token_s, prompt_tokens_per_s, tokens_per_s) = generation.log, rates
     totals = [log.total_of(index) for index in range(len(cascade.parts))]
     return GenerationRecord(
-        sequences=tuple(
-            SequenceRecord(*pair, generation.ends[i], str(generation.errors[i]) if i in generation.errors else None)
-            for i, pair in enumerate(sequences)
-        ),
+        sequences=tuple(sequences),
         first_token_s=first_token_s,
         prompt_tokens_per_s=prompt_tokens_per_s,
         tokens_per_s=tokens_per_s,
-        reused_tokens=generation.reused,
+        reused_tokens=reused,
         parts=tuple(
             PartRunRecord(part.file, total.runs, total.seconds, waited_s)
             for part, total, waited_s in zip(cascade.parts, totals, log.waited_s, strict=True)

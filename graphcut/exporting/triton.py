@@ -1,7 +1,8 @@
 """Export a cascade as a model repository of Triton Inference Server (checked with the schema of tritonclient 2.73).
 
     NAME/config.pbtxt            an ensemble: the parts, and which tensor goes where
-    NAME/1/cascade.json          the manifest; Triton asks for a folder of the version, and reads nothing in it
+    NAME/1/cascade.json          the manifest, and the files of the tokenizer; Triton asks for a folder of the version,
+                                 and reads nothing in it
     NAME-part-0/config.pbtxt     the inputs and outputs of a part
     NAME-part-0/1/model.onnx     the part, with its data file beside it
 
@@ -10,12 +11,12 @@ NAME is that of the model that was cut. Files are copies: onnx refuses data file
 
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, get_args
 
 from google.protobuf.text_encoding import CEscape
 
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, open_cascade
+from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, TextFile, open_cascade
 from ..core.wiring import Tensor
 from .folders import PARTS, Content, cascade_files, write_folder
 
@@ -33,14 +34,15 @@ def export_triton(cascade: CascadeLike, folder: str | Path, *, force: bool = Fal
     name = PurePosixPath(cascade.manifest.source.file).stem.strip(".") or "model"
     files: dict[str, Content] = {
         f"{name}/config.pbtxt": _ensemble(cascade, name).encode(),
-        f"{name}/1/{MANIFEST}": there[MANIFEST],
+        **{f"{name}/1/{file}": there[file] for file in (MANIFEST, *cascade.manifest.text_files)},
     }
     for part in cascade.parts:
         home = _model_name(name, part)
         files[f"{home}/config.pbtxt"] = _part(cascade, part, home).encode()
         files[f"{home}/1/model.onnx"] = there[part.file]
         files |= {f"{home}/1/{PurePosixPath(data).name}": there[data] for data in part.data}
-    own = (f"{name}-part-*/config.pbtxt", f"{name}-part-*/1/model.onnx", f"{name}-part-*/1/{PARTS}")
+    own = [f"{name}-part-*/{file}" for file in ("config.pbtxt", "1/model.onnx", f"1/{PARTS}")]
+    own += [f"{name}/1/{file}" for file in get_args(TextFile)]
     return write_folder(folder, files, own=own, what="a file of such a repository", force=force)
 
 

@@ -326,12 +326,11 @@ class _Planner(Finisher):
         """Whether the goal and the limits allow layers to be divided."""
         if goal.ranks is not None and goal.ranks < 1:
             raise UsageError(f"layers can't be divided among {goal.ranks} devices", hint="use 1 or more")
-        is_free = not (self.limits.pins or self.limits.boundary_dtype or goal.interleave)
+        is_free = not (self.limits.boundary_dtype or goal.interleave)
         is_free = is_free and goal.objective in {"throughput", "latency", "decode"}
         if (goal.ranks or 1) > 1 and not is_free:
             raise UsageError(
-                "layers are divided for throughput, latency or decode, and not with --pin, --interleave or "
-                "--boundary-dtype",
+                "layers are divided for throughput, latency or decode, and not with --interleave or --boundary-dtype",
                 hint="leave out --ranks, or these",
             )
         return is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1

@@ -2,7 +2,8 @@
 
 With graph optimizations off, every output and every boundary tensor must be bit-identical. Half precision is the
 exception: ONNX Runtime's CPU kernels compute fp16 and bf16 in fp32, and round between two nodes only if there is a
-boundary. There a difference of a fraction of the tensor's largest value is allowed.
+boundary. There a difference of a fraction of the tensor's largest value is allowed: four roundings, or as many as there
+are boundaries on the way to the tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,9 @@ from .differences import are_identical, difference, flatten, is_float, largest, 
 
 HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
 """Allowed differences of a model that computes in half precision, as fractions of the tensor's largest value."""
+
+ROUNDINGS: Final = 4
+"""How many roundings these are: one changes 2 ** -11 of a value at most in float16, 2 ** -8 in bfloat16."""
 
 _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
@@ -117,14 +121,25 @@ def compare(
     fraction = half_tolerance(model)
     random = random_tensors(model)
     noisy = unoptimized if optimized else None
+    before = _boundaries_before(cascade)
     found = []
     for part, name, value in _written(cascade, feeds, config, set(wanted)):
-        compared = compare_tensor(cascade.tensors[name], whole[name], value, fraction, noisy and noisy[name])
+        allowed = fraction * max(1.0, (before[part] + 1) / ROUNDINGS)
+        compared = compare_tensor(cascade.tensors[name], whole[name], value, allowed, noisy and noisy[name])
         if is_lossy:  # as asked: the difference is measured, and only what is no longer finite is refused
             compared = replace(compared, allowed=float_info.max)
         is_output = name in cascade.manifest.writes
         found.append(replace(compared, part=part, is_output=is_output, is_random=name in random))
     return tuple(found)
+
+
+def _boundaries_before(cascade: Cascade) -> list[int]:
+    """For each part the most boundaries that are one after another on the way to it."""
+    found = [0] * len(cascade.parts)
+    edges = [(e.target, e.source) for e in cascade.wiring.edges if e.source is not None and e.target is not None]
+    for target, source in sorted(edges):
+        found[target] = max(found[target], found[source] + 1)
+    return found
 
 
 def compare_tensor(

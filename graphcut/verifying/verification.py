@@ -15,7 +15,7 @@ from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
 from .found_rules import find_rules
-from .numerical import EXACT, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
+from .numerical import EXACT, ROUNDINGS, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
@@ -215,6 +215,7 @@ def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison
     if fraction := half_tolerance(model):
         return (
             "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part: "
-            f"differences up to {fraction:g} of a tensor's largest value are allowed"
+            f"differences up to {fraction:g} of a tensor's largest value are allowed, "
+            f"behind more than {ROUNDINGS} boundaries {fraction / ROUNDINGS:g} for each"
         )
     return _OPTIMIZED if optimized else ""

@@ -100,7 +100,6 @@ NO_LIMIT = ", and the model sets no limit"
     ("words", "message"),
     [
         ((), "there is no prompt"),
-        (("--chat", "--json"), "--chat prints answers as text, and --json prints records"),
         (("--chat", "--memory", "1GB"), f"a memory limit needs to know how long a conversation becomes{NO_LIMIT}"),
         (("--chat", "--prompt", "a"), "--chat reads messages from the standard input"),
         (("--prompt", "a", "--top-p", "0"), "top_p can't be 0.0"),
@@ -160,6 +159,24 @@ def test_a_chat_answers_each_line_and_remembers_the_others(
     lines = result.err.splitlines()
     assert [line.partition(",")[0] for line in lines] == ["12 tokens"] * 3
     assert [" of them reused" in line for line in lines] == [False, True, True]
+
+
+def test_a_chat_as_json_has_a_line_for_each_token_and_a_record_for_each_answer(
+    run: Run, cascade: graphcut.Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello 🚀\nThe fox\n"))
+    result = run("generate", cascade.root, "--chat", "--json", "--max-tokens", 12)
+    lines = [json.loads(line) for line in result.out.splitlines()]
+    records = [line for line in lines if "schema" in line]
+    assert [lines.index(record) for record in records] == [12, 25]
+    for number, (text, record) in enumerate(zip(answers(cascade, "Hello 🚀", "The fox"), records, strict=True)):
+        (answer,) = record["sequences"]
+        tokens = [line for line in lines if line.get("sequence") == number]
+        assert (answer["text"], answer["end"]) == (text, "max_tokens")
+        assert [line["token"] for line in tokens] == answer["tokens"]
+        assert text.startswith("".join(line["text"] for line in tokens))
+    assert [record["reused_tokens"] > 0 for record in records] == [False, True]
+    assert result.err == ""
 
 
 def test_ctrl_c_ends_an_answer_and_not_the_chat(cascade: graphcut.Cascade) -> None:

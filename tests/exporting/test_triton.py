@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,18 @@ def test_the_steps_of_the_ensemble_give_the_bits_of_the_model(name: str, tmp_pat
     assert found.keys() == expected.keys()
     for output, value in expected.items():
         np.testing.assert_array_equal(found[output], value, err_msg=output)
+
+
+def test_the_tokenizer_is_beside_the_manifest_and_may_be_gone_the_next_time(tmp_path: Path) -> None:
+    with_text = cascade_of(FIXTURES / "tiny-llama-int4" / "model.onnx", 2, tmp_path)
+    export_triton(with_text, tmp_path / "models")
+    there = tmp_path / "models" / "model" / "1"
+    assert {file.name for file in there.iterdir()} == {"cascade.json", *with_text.manifest.text_files}
+    for name in with_text.manifest.text_files:
+        assert (there / name).read_bytes() == (with_text.root / name).read_bytes()
+    shutil.copy(FIXTURES / "clip.onnx", tmp_path / "model.onnx")
+    export_triton(graphcut.split(tmp_path / "model.onnx", Into(2)), tmp_path / "models", force=True)
+    assert [file.name for file in there.iterdir()] == ["cascade.json"]
 
 
 @reads_schema

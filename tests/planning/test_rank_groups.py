@@ -102,23 +102,30 @@ def test_a_plan_is_the_best_of_all_divisions_on_all_devices_and_groups(
         assert made.outcome is not None
         assert made.times.objective(goal) == pytest.approx(best, rel=1e-6)
         assert made.outcome.is_optimal
+        bound = made.outcome.bound
+        assert (1 / bound if objective == "decode" else bound) <= best * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_plan_that_avoids_a_node_is_the_best_of_those_that_do(seed: int, tmp_path: Path) -> None:
+def test_a_plan_that_avoids_or_pins_a_node_is_the_best_of_those_that_do(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     (tmp_path / "model.onnx").write_bytes(chain(draw).SerializeToString())
     analysis, cluster = analyze(tmp_path / "model.onnx"), cluster_of(draw, "sending")
     costs, flow = weigh(analysis.model), analysis.model.graph.flow
-    goal, avoided = Across(cluster, ranks=3), flow[draw.randrange(len(flow) - 1)]
-    limits = Limits(recompute="never", inside_layers=True, avoid=(f"n{avoided}",))
-    found = all_plans(analysis, goal, costs, 3)
-    allowed = [made.times for made in found if all(block.nodes[-1] != avoided for block in made.partition.blocks)]
-    made = plan(analysis, goal, limits=limits, costs=costs)
-    assert made.times is not None
-    assert made.times.objective(goal) == pytest.approx(min(one.objective(goal) for one in allowed if one), rel=1e-6)
-    assert made.outcome is not None
-    assert made.outcome.is_optimal
+    index = draw.randrange(len(flow) - 1)
+    node, part = flow[index], draw.randint(0, min(index, 1))
+    goal = Across(cluster, draw.choice(OBJECTIVES), ranks=3)
+    found = [(made.partition.blocks, made.times) for made in all_plans(analysis, goal, costs, 3)]
+    avoiding = [times for blocks, times in found if all(block.nodes[-1] != node for block in blocks)]
+    pinned = [times for blocks, times in found if part < len(blocks) and node in blocks[part].nodes]
+    limits = Limits(recompute="never", inside_layers=True)
+    for allowed, more in ((avoiding, {"avoid": (f"n{node}",)}), (pinned, {"pins": ((f"n{node}", part),)})):
+        made = plan(analysis, goal, limits=replace(limits, **more), costs=costs)
+        best = min(one.objective(goal) for one in allowed if one is not None)
+        assert made.times is not None
+        assert made.times.objective(goal) == pytest.approx(best, rel=1e-6)
+        assert made.outcome is not None
+        assert made.outcome.is_optimal
 
 
 def decoder(folder: Path, **options: int) -> Path:
@@ -217,7 +224,6 @@ def test_ranks_that_nobody_can_plan_are_refused(tmp_path: Path) -> None:
         (Across(cluster, "bytes", ranks=2), Limits()),
         (Across(cluster, interleave=True, ranks=2), Limits()),
         (Across(cluster, ranks=2), Limits(boundary_dtype="float16")),
-        (Across(cluster, ranks=2), Limits(pins=(("/lm_head/MatMul", 0),))),
     ):
         with pytest.raises(UsageError, match="layers are divided for"):
             plan(model, goal, limits=limits)

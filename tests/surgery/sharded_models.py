@@ -228,3 +228,57 @@ STYLES = {
     "convolutions": convolutions,
     "moe": moe_like,
 }
+
+
+def dense_experts() -> ModelProto:
+    """Four experts as one batch of products, all of which a router mixes."""
+    at, experts = Drawing(), 4
+    x = at.reads("x", TensorProto.FLOAT, 5, WIDTH)
+    for i in range(2):
+        normed = norm(at, x, f"n{i}")
+        route = at.node("Softmax", linear(at, normed, f"r{i}", WIDTH, experts), axis=-1)
+        up = at.weight(f"up{i}", experts, WIDTH, INNER, scale=0.2)
+        inner = at.node("Relu", at.node("MatMul", at.node("Unsqueeze", normed, at.number([0])), up))
+        made = at.node("MatMul", inner, at.weight(f"down{i}", experts, INNER, WIDTH, scale=0.2))
+        mixed = at.node("Mul", made, at.node("Unsqueeze", at.node("Transpose", route, perm=[1, 0]), at.number([2])))
+        x = at.node("Add", x, at.node("ReduceSum", mixed, at.number([0]), keepdims=0))
+    at.node("Identity", x, writes="y")
+    at.returns("y", 5, WIDTH)
+    return at.model(opset=20)
+
+
+def squeeze_excite() -> ModelProto:
+    """Convolutions whose channels are weighed by their means, and a product with ten columns that has most weights."""
+    at = Drawing()
+    x = at.reads("image", TensorProto.FLOAT, 1, 8, 8, 8)
+    for i in range(2):
+        inner = at.node("Conv", x, at.weight(f"e{i}", 32, 8, 1, 1), at.weight(f"eb{i}", 32))
+        inner = at.node("Conv", inner, at.weight(f"dw{i}", 32, 1, 3, 3), group=32, pads=[1, 1, 1, 1])
+        means = at.node("GlobalAveragePool", inner)
+        few = at.node("Relu", at.node("Conv", means, at.weight(f"s1{i}", 4, 32, 1, 1), at.weight(f"s1b{i}", 4)))
+        scale = at.node("Sigmoid", at.node("Conv", few, at.weight(f"s2{i}", 32, 4, 1, 1), at.weight(f"s2b{i}", 32)))
+        x = at.node("Add", x, at.node("Conv", at.node("Mul", inner, scale), at.weight(f"p{i}", 8, 32, 1, 1)))
+    at.node("Gemm", at.node("Flatten", x), at.weight("fc", 10, 512, scale=0.1), transB=1, writes="y")
+    at.returns("y", 1, 10)
+    return at.model(opset=20)
+
+
+def quantized_products() -> ModelProto:
+    """Products with 8-bit weights, each column with a scale, and no norm between the layers."""
+    at, rng = Drawing(), np.random.default_rng(1)
+    x = at.reads("x", TensorProto.FLOAT, 4, WIDTH)
+
+    def product(x: str, before: int, after: int) -> str:
+        weight = at.number(rng.integers(-127, 127, (before, after)), np.int8)
+        scale, zero = at.number(rng.random(after) * 0.01, np.float32), at.number(np.zeros(after), np.int8)
+        return at.node("MatMul", x, at.node("DequantizeLinear", weight, scale, zero, axis=1))
+
+    for _ in range(2):
+        x = at.node("Add", x, product(at.node("Relu", product(x, WIDTH, INNER)), INNER, WIDTH))
+    at.node("Identity", x, writes="y")
+    at.returns("y", 4, WIDTH)
+    return at.model(opset=20)
+
+
+FEW_UNITS = {make.__name__: make for make in (dense_experts, squeeze_excite, quantized_products)}
+"""Models whose heaviest classes have so few units that some rank would have more than 1.1 times its share."""

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from sharded_models import STYLES
-from test_sharding import MODELS, feeds_for
+from test_sharding import MODELS, feeds_for, write_demo
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, UsageError, split_by_rank
@@ -75,6 +75,14 @@ def test_the_whole_sharded_model_is_in_the_folder_and_runs_from_the_weights_of_t
     assert ranked.source == sharded
     assert sharded.stat().st_size < 0.5 * graphcut.load(tmp_path / "model.onnx").weight_bytes
     assert graphcut.verify(tmp_path / "model.onnx", sharded)
+
+
+def test_half_precision_is_rounded_at_each_exchange(tmp_path: Path) -> None:
+    """25 of them, one after another: more than the four roundings that are allowed anyway."""
+    path = write_demo("llm", layers=6, dtype="float16")(tmp_path)
+    report = graphcut.verify(path, split_by_rank(path, tmp_path / "parts", ranks=2))
+    assert report.same
+    assert not report.is_identical
 
 
 def test_ranks_without_a_cache_run_the_inputs_of_the_model(tmp_path: Path) -> None:

@@ -123,6 +123,14 @@ def test_bfloat16_has_the_tolerance_of_its_precision() -> None:
     assert HALF_TOLERANCES == {"float16": 2e-3, "bfloat16": 1.6e-2}
 
 
+def test_each_boundary_on_the_way_may_round_once(tmp_path: Path) -> None:
+    """Four roundings are allowed anyway. The last of seven parts reads what six others rounded."""
+    model, cascade = cut_proto(tmp_path, additions(*[1] * 7, dtype=F16), *(f"s{i}" for i in range(6)))
+    found = compare(model, cascade, {"x": np.array([2], F16)}, optimized=False)
+    roundings = [tensor.allowed / (value * 2e-3 / 4) for value, tensor in enumerate(found, 3)]
+    assert roundings == pytest.approx([4, 4, 4, 4, 5, 6, 7])
+
+
 def test_half_precision_beyond_the_tolerance_differs(tmp_path: Path) -> None:
     model, cascade = cut_proto(tmp_path, additions(1, 1, dtype=F16), "s0")
     feeds = {"x": np.array([2], F16)}

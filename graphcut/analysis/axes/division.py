@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal, NamedTuple
+from math import inf
+from typing import Final, Literal, NamedTuple
 
 from ...core.errors import UsageError
 from ...core.product import Product
@@ -21,6 +22,10 @@ from .rules import PRODUCTS
 
 Mode = Literal["exact", "sum"]
 """What is done where an axis is contracted: `exact` joins the pieces before the node, `sum` adds partial sums."""
+
+
+_FULLEST: Final = 1.1
+"""Where a rank holds more than its share times this, classes with smaller units are tried."""
 
 
 @dataclass(frozen=True)
@@ -258,18 +263,37 @@ class Divider:
                 f"the shares {':'.join(map(str, shares))} don't divide anything",
                 hint="give two ranks or more, each with a share such as 3:1:1:1",
             )
-        alone: dict[int, Blocker] = {}
         stages = [stage for stage in stages if sum(map(bool, stage.shares)) > 1]
         stages = stages or [Stage({*range(len(model.graph.nodes))}, shares)]
+        found, balance = self._divided(shares, stages, inf)
+        while balance.fullest > _FULLEST:
+            finer, after = self._divided(shares, stages, balance.unit_bytes)
+            if after.excess_bytes >= balance.excess_bytes or len(finer.states) < len(found.states):
+                break
+            found, balance = finer, after
+        return found
+
+    def _divided(self, shares: tuple[int, ...], stages: Sequence[Stage], below: float) -> tuple[Division, _Balance]:
+        """The division along classes whose units take fewer bytes than `below`."""
+        alone, model = dict[int, Blocker](), self.model
         for _ in range(2):
             analysis = self._analysis(frozenset(alone))
-            classes = tuple(one for stage in stages for one in _choose(model, analysis.classes, stage))
+            chosen = [_choose(model, analysis.classes, stage, below) for stage in stages]
+            classes = tuple(one for found, _ in chosen for one in found)
             if not alone:
                 left = set().union(*(stage.nodes for stage in stages)).difference(*(one.factors for one in classes))
                 products = products_of(model, self._operations, self.found)
                 alone = _reasons(analysis.classes, [node for node in products if node in left])
-        states = self.states
-        return Division(model, self._operations, self.mode, shares, classes, analysis, states, alone, self.found)
+        made = Division(model, self._operations, self.mode, shares, classes, analysis, self.states, alone, self.found)
+        return made, max(balance for _, balance in chosen)
+
+
+class _Balance(NamedTuple):
+    """How evenly a stage is divided, if all of the model were divided like it."""
+
+    fullest: float  #: the most that a rank holds, to its share of the divided weights and all others.
+    excess_bytes: float  #: the most bytes that a rank holds beyond its share of all weights.
+    unit_bytes: float  #: the bytes of the largest unit.
 
 
 def _reasons(classes: Sequence[AxisClass], nodes: Iterable[int]) -> dict[int, Blocker]:
@@ -281,35 +305,46 @@ def _reasons(classes: Sequence[AxisClass], nodes: Iterable[int]) -> dict[int, Bl
     return found
 
 
-def _choose(model: Model, classes: Iterable[AxisClass], stage: Stage) -> Iterator[DividedClass]:
+def _choose(
+    model: Model, classes: Iterable[AxisClass], stage: Stage, below: float
+) -> tuple[list[DividedClass], _Balance]:
     """The classes that are divided in a stage, as if all of the model were divided like it."""
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
     weighed = [(sum(sizes[name] for name in found.weights), found) for found in classes if not found.blockers]
     weighed.sort(key=lambda pair: -pair[0])
     nothing, taken = [Fraction(0)] * len(stage.shares), set[int]()
     chosen: list[tuple[int, AxisClass, dict[int, Factor]]] = []
-    for size, found in weighed:
+    for _, found in weighed:
         factors = {node: factor for node, factor in found.factors.items() if node not in taken}
+        cut = {use.tensor for use in found.layouts if use.node in factors}
+        size = sum(sizes[name] for name in cut & sizes.keys())
         is_divided = sum(map(bool, apportion(found.units, stage.shares, nothing, size)[0])) > 1
-        if is_divided and any(node in factors for node in found.products):
+        if is_divided and size / found.units < below and any(node in factors for node in found.products):
             taken.update(factors)
             chosen.append((size, found, factors))
     # The largest units first: what rounding takes from a rank there, smaller ones give back.
     units, owed = dict[int, tuple[int, ...]](), nothing
     for i in sorted(range(len(chosen)), key=lambda i: -chosen[i][0] / chosen[i][1].units):
         size, found, _ = chosen[i]
-        made = apportion(found.units, stage.shares, owed, size)
-        if sum(map(bool, made[0])) < 2:
-            made = apportion(found.units, stage.shares, nothing, size)
-        units[i], owed = made
+        units[i], owed = apportion(found.units, stage.shares, owed, size, most=found.units - 1)
+    divided = []
     for i, (_, found, factors) in enumerate(chosen):
         inside = {node: factor for node, factor in factors.items() if node in stage.nodes}
         if not inside.keys().isdisjoint(found.products):
-            yield DividedClass(found, units[i], inside)
+            divided.append(DividedClass(found, units[i], inside))
+    total = sum(size for size, *_ in chosen)
+    common, all_shares = sum(sizes.values()) - total, sum(stage.shares)
+    fair = [Fraction(share, all_shares) for share in stage.shares]
+    room = [(total * part + common, debt) for part, debt in zip(fair, owed, strict=True)]
+    return divided, _Balance(
+        fullest=float(max((1 - debt / number for number, debt in room if number), default=1)),
+        excess_bytes=float(max(common * (1 - part) - debt for part, debt in zip(fair, owed, strict=True))),
+        unit_bytes=max((size / found.units for size, found, _ in chosen), default=0.0),
+    )
 
 
 def apportion(
-    units: int, shares: Sequence[int], owed: Sequence[Fraction], size: int
+    units: int, shares: Sequence[int], owed: Sequence[Fraction], size: int, *, most: int | None = None
 ) -> tuple[tuple[int, ...], list[Fraction]]:
     """Whole units for each rank by its share and what it is owed, and what each rank is owed after that.
 
@@ -318,6 +353,7 @@ def apportion(
         shares: the share of each rank.
         owed: the bytes of weights that each rank should have had and has not.
         size: the bytes of the class.
+        most: the most units of a rank; by default all.
 
     Example: three units for shares 2:1:1, then three more.
 
@@ -331,10 +367,11 @@ def apportion(
     wanted = [
         max(Fraction(0), own + debt * units / size) if size else own for own, debt in zip(exact, owed, strict=True)
     ]
-    found = [int(number * units / sum(wanted)) for number in wanted]
+    most = units if most is None else most
+    found = [min(most, int(number * units / sum(wanted))) for number in wanted]
     debts = [debt + size * (want - have) / units for debt, want, have in zip(owed, exact, found, strict=True)]
     for _ in range(units - sum(found)):
-        rank = max((r for r, share in enumerate(shares) if share), key=lambda r: debts[r])
+        rank = max((r for r, share in enumerate(shares) if share and found[r] < most), key=lambda r: debts[r])
         found[rank] += 1
         debts[rank] -= Fraction(size, units)
     return tuple(found), debts

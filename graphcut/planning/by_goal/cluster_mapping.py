@@ -81,15 +81,7 @@ def plan_across(
         raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use --in-flight 1 or more")
     evaluator = ClusterEvaluator.of(problem, goal, seconds, ranks)
     load, classes, pairs, bound = evaluator.load, evaluator.classes, evaluator.pairs, evaluator.lower_bound()
-    states = evaluator.states
-    if states > _MOST_STATES:
-        orders = list(first_orders(evaluator.single, load.work))
-        pairs_of_devices = len(classes) * len({*pairs.senders})
-        small = small_sets(evaluator.counts, _MOST_SMALL // pairs_of_devices)
-        number = len(evaluator.single)
-        states = len({*pairs.senders}) * 2 * len(sets_along(next_orders(orders[0], evaluator.counts), number))
-        states = max(states, len(small) * pairs_of_devices)
-        evaluator = replace(evaluator, only=sets_along(orders, number) | small)
+    evaluator, states = _with_few_sets(evaluator)
     found = search(load, evaluator, states=states, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, load, classes)
@@ -99,15 +91,8 @@ def plan_across(
         evaluator = replace(evaluator, most_work=_MUCH_WORK)
         found = better(found, result_on(found.tables, evaluator)) or found
     minimized, objective, unit = _OBJECTIVES[goal.objective]
-    milp = MilpProblem(
-        load,
-        best_links(classes, pairs),
-        evaluator.counts,
-        minimized,
-        goal.in_flight,
-        problem.pins,
-        overlap=goal.cluster.overlap,
-    )
+    links, overlap = best_links(classes, pairs), goal.cluster.overlap
+    milp = MilpProblem(load, links, evaluator.counts, minimized, goal.in_flight, problem.pins, overlap=overlap)
     found, bound = prove(found, bound, milp, evaluator, time_limit_s=prove_s)
     relaxed, bound, without = relaxed_result(
         found, bound, evaluator, evaluator.with_one_more, evaluator.lower_bound_over
@@ -130,6 +115,20 @@ def plan_across(
         return Solution(result, devices, words, unit, bounds, *costs, front, times.busy_s, relaxed)
 
     return solution(found, None if relaxed is None else solution(relaxed))
+
+
+def _with_few_sets(evaluator: ClusterEvaluator) -> tuple[ClusterEvaluator, int]:
+    """The evaluator, of many sets of devices with some to try only; and the number of its transitions."""
+    states = evaluator.states
+    if states <= _MOST_STATES:
+        return evaluator, states
+    single, senders = evaluator.single, len({*evaluator.pairs.senders})
+    orders = list(first_orders(single, evaluator.load.work))
+    pairs_of_devices = len(evaluator.classes) * senders
+    small = small_sets(evaluator.counts, _MOST_SMALL // pairs_of_devices)
+    states = senders * 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(single)))
+    states = max(states, len(small) * pairs_of_devices)
+    return replace(evaluator, only=sets_along(orders, len(single)) | small), states
 
 
 def _with_devices_exchanged(found: SearchResult, evaluator: ClusterEvaluator) -> tuple[SearchResult, ClusterEvaluator]:

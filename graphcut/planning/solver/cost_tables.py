@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 import numpy as np
@@ -157,4 +157,4 @@ def allowed_by(tables: BoundaryTables, pins: Mapping[int, int]) -> Callable[[int
         return None
     inside = tables.inside
     pinned_to = np.array(list(pins.values()))
-    return lambda parts: np.asarray((inside[:, list(pins)] == (pinned_to < parts)).all(axis=1))
+    return cache(lambda parts: np.asarray((inside[:, list(pins)] == (pinned_to < parts)).all(axis=1)))

@@ -101,8 +101,9 @@ class LinkedChains:
                 if (behind := found.get(state)) is not None:
                     options = np.stack([priced[last, c] for last in lasts])
                     rest = np.minimum(rest, combine(options, behind[:, None]).min(axis=1))
-            if self.allowed is not None:
-                rest = np.where(self.allowed(sum(used)), rest, np.inf)
+            if self.allowed is not None:  # a group takes several devices for one part
+                parts = range(-(-sum(used) // max(map(sum, self.uses))), sum(used) + 1)
+                rest = np.where(np.any([self.allowed(number) for number in parts], axis=0), rest, np.inf)
             found |= {(used, last): row for last, row in zip(lasts, rest, strict=True) if row.min() < np.inf}
         return found
 
@@ -269,4 +270,5 @@ class _BranchAndBound:
             received_s = is_read @ (load.tensor_bytes * is_sent * pairs.received_s[writer, c])
             late_s = (is_read * (is_sent * pairs.latency_s[writer, c])).max(axis=1, initial=0.0)
             costs = chains.part_s(node.classes[-1], c, received_s, late_s, begin)
-        return _minimized(costs, self._aggregation, self._limit)
+        found = _minimized(costs, self._aggregation, self._limit)
+        return found if chains.allowed is None else np.where(chains.allowed(len(node.classes) + 1), found, np.inf)
