@@ -79,7 +79,7 @@ def test_every_part_fits_the_budget_on_disk_and_no_budget_below_the_reported_one
         plan(analysis, Within(16), limits=limits)
     smallest = smallest_in(caught.value)[0]
     whole = whole_bytes(analysis)
-    budgets = sorted({smallest, (smallest + whole) // 2, smallest * 2, whole, whole * 3})
+    budgets = sorted({smallest, (smallest + whole) // 2, whole * 3})
     parts = []
     for budget in budgets:
         made = plan(analysis, Within(budget), limits=limits)
@@ -108,7 +108,7 @@ def assert_predictions_are_close(made: Plan, written: Sequence[int]) -> None:
 def test_files_are_as_large_as_predicted_or_slightly_smaller(name: str, recompute: str, named: Named) -> None:
     analysis = named(name)
     limits = Limits(inside_layers=True, recompute="auto" if recompute == "auto" else "never")
-    for goal in (Into(2), Into(4, "bytes"), Into(3, "flops"), Into(5), Into(12, "bytes"), Into(24, "bytes")):
+    for goal in (Into(2), Into(3, "flops"), Into(5), Into(24, "bytes")):
         try:
             made = plan(analysis, goal, limits=limits)
         except PlanError:  # it has too few nodes
