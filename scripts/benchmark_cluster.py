@@ -46,9 +46,9 @@ class Machines:
     def __init__(self, rates: Sequence[str], cores: Sequence[int]) -> None:
         self.count, self._cores = len(rates), cores
         kept = {Path(sys.prefix), Path(__file__).resolve().parent.parent}
-        self._environment = {
+        self.environment = {
             **{name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "TMPDIR"}},
-            "NETCLUSTER": "/run/graphcut-benchmark",
+            "NETCLUSTER": f"/run/graphcut-benchmark-{os.getpid()}",
             "KEEP": ":".join(map(str, kept)),
             "OMP_NUM_THREADS": "1",
             "RAY_AUTH_MODE": "token",
@@ -62,7 +62,7 @@ class Machines:
     def net(self, *words: object) -> str:
         """What `netcluster` prints."""
         command = [str(NETCLUSTER), *map(str, words)]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False, timeout=200)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=200)
         if done.returncode:
             sys.exit(f"netcluster {' '.join(map(str, words))} failed:\n{done.stdout}{done.stderr}")
         return done.stdout

@@ -91,7 +91,7 @@ class _Run:
         return time.perf_counter() - began
 
 
-def calibrate_cluster(seconds: float = 10.0) -> tuple[Cluster, Calibration]:
+def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple[Cluster, Calibration]:
     """Measure a Ray cluster: each device as `calibrate` does, all at the same time, its free memory, and the links.
 
     The link of a device to the router is as fast as the fastest that it has to another machine. Between two machines
@@ -103,7 +103,7 @@ def calibrate_cluster(seconds: float = 10.0) -> tuple[Cluster, Calibration]:
     """
     from ..running.executors.ray_measuring import measure_cluster
 
-    found = measure_cluster(partial(calibrate, seconds=seconds))
+    found = measure_cluster(partial(calibrate, seconds=seconds), insecure=insecure)
     names = {name: name or Host().name for ends in found.links for name in ends}
     links = {(names[a], names[b]): link for (a, b), link in found.links.items()}
 

@@ -13,6 +13,7 @@ def cluster(
     action: Annotated[Literal["measure"], Argument(metavar="measure", help="Measure devices and links.")],  # noqa: ARG001
     output: Annotated[Path, Output(help="The cluster file (TOML).")],
     seconds: Annotated[float, Option(metavar="S", min=0, help="How long devices are measured, at once.")] = 10.0,
+    insecure: Annotated[bool, Option("--insecure", help="Accept a cluster without a token.")] = False,
     force: Force = False,
 ) -> None:
     """Measure the devices and links of a Ray cluster, for --cluster.
@@ -23,7 +24,7 @@ def cluster(
     from ..benchmarking.calibration import calibrate_cluster, save_cluster
 
     check_output(output, force=force)
-    save_cluster(*calibrate_cluster(seconds), output)
+    save_cluster(*calibrate_cluster(seconds, insecure=insecure), output)
     for line in output.read_text(encoding="utf-8").splitlines():
         print_line(line)
     say(f"wrote {output}")

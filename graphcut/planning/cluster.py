@@ -1,13 +1,14 @@
 """Clusters, read from `cluster.toml`: devices, the links between them, and how both fail in simulations."""
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from ..core.errors import RecordError, UsageError, validation_message
+from ..core.errors import RecordError, UsageError, did_you_mean, validation_message
 from ..core.product import Product
 from ..core.units import parse_bytes
 from ..costs.device import Device, check_finite
@@ -177,6 +178,11 @@ class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields
         return {_subject(fault): fault for fault in self.faults}
 
 
+_TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "devices": Device, "links": NetworkLink, "origin": Host, "faults": ReliabilityModel, "failures": ScheduledFailure
+}  # fmt: skip
+
+
 def _subject(fault: ReliabilityModel) -> frozenset[str]:
     return frozenset(fault.between or (fault.device or "",))
 
@@ -210,9 +216,17 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     except UsageError as error:
         raise RecordError(f"{path}: {error}", hint=error.hint) from None
     except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
+        message = validation_message(error)
+        raise RecordError(f"{path}: {message}", hint=_fields_hint(message) or hint) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not TOML: {error}", hint=hint) from None
+
+
+def _fields_hint(message: str) -> str:
+    """The fields that a table may have, if an unknown one is what `message` is about; else empty."""
+    place, is_unknown, name = message.partition("Object contains unknown field ")
+    known = _TABLES.get(place.rstrip(": ").partition("[")[0], SimulatedCluster).__struct_fields__
+    return f"{did_you_mean(name.strip('`'), known)}its fields are {', '.join(known)}" if is_unknown else ""
 
 
 def _with_sizes(found: Any, place: str) -> Any:  # noqa: ANN401 - the content of the file; msgspec checks it next

@@ -78,7 +78,7 @@ class Pipeline:
             window=self.window,
             on_error="skip",
             deadline_s=deadline_s,
-            balance=load_balance_of(parts, pool) if balanced else None,
+            balance=load_balance_of(parts, pool, has_links=executor.has_links) if balanced else None,
             log=self.log,
         )
         # Only Ray's object stores, and the inputs of a user, are memory that others read or write after the answer.
@@ -285,7 +285,8 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
         window: at most so many feeds are fetched and in flight; by default twice the number of workers.
         overlap: how many parts of each neighbour a worker also holds. They can be taken over at once if one worker is
             slower than the other; other parts have to be loaded first.
-        balanced: move parts between neighbours if measured times show a gain.
+        balanced: move parts between neighbours if measured times show a gain. On a Ray cluster a worker whose link
+            became slower may be left without parts.
         micro_batch: divide feeds into micro-batches of so many examples if the model declares an axis for examples and
             the outputs stay the same; `auto`: into as many micro-batches as there are workers.
         deadline_s: restart a worker that takes longer to load its parts, or for a step whose duration is not known yet.

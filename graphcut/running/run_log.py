@@ -106,12 +106,16 @@ class RunLog(Product):
 
     def done(
         self, worker: int, step: Step, seconds: Sequence[float], now_s: float, waits: Sequence[float] = ()
-    ) -> None:
-        """A step ended now; `seconds` are those of its parts, and `waits` what each waited for other steps before."""
+    ) -> float:
+        """A step ended now; `seconds` are those of its parts, and `waits` what each waited for other steps before.
+
+        Returns what it took besides, for messages and for what it read; 0 if it was queued.
+        """
         self.busy_s[worker] += sum(seconds)
         began_s = now_s - sum(seconds) - sum(waits)
-        if (given_s := self._given_s.get(worker)) is not None:
-            overhead_s = began_s - given_s
+        given_s = self._given_s.get(worker)
+        overhead_s = 0.0 if given_s is None else began_s - given_s
+        if given_s is not None:
             self._overhead_s[worker] = (self._overhead_s.get(worker, overhead_s) + overhead_s) / 2
         for part, part_s, wait_s in zip(step.parts, seconds, waits or [0.0] * len(seconds), strict=True):
             began_s += wait_s
@@ -122,6 +126,7 @@ class RunLog(Product):
             if self.is_tracing:
                 self.spans.append(Span(worker, part, step.request, began_s, part_s))
             began_s += part_s
+        return overhead_s
 
     def memory(self, worker: int, memory_bytes: int) -> None:
         """A worker has so much resident memory; 0 if unknown."""

@@ -141,6 +141,23 @@ def test_a_wrong_record_is_refused_with_its_location(refusal: Callable[[str], st
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (f"{PAIR}memory = 1", "did you mean 'memory_bytes'? its fields are provider, provider_options, threads, "),
+        (f"{PAIR}colour = 1", "its fields are provider, "),
+        (f"colour = 1\n{PAIR}", "its fields are devices, links, origin, overlap, faults, failures"),
+        (f"{PAIR}[origin]\nrate = 1", "its fields are name, link_bytes_per_s, latency_s"),
+    ],
+)
+def test_where_a_field_is_unknown_the_known_ones_are_named(tmp_path: Path, text: str, hint: str) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    with pytest.raises(GraphcutError, match="unknown field") as caught:
+        read_cluster(path)
+    assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("memory_bytes", "0"),

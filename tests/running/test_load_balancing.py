@@ -6,7 +6,7 @@ In the simulation a round takes as long as its slowest worker, like the period o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, combinations_with_replacement, pairwise
 
 import numpy as np
 import pytest
@@ -174,6 +174,33 @@ def test_a_better_division_is_optimal_within_one_percent_and_moves_the_fewest_pa
     assert moved(now, found) == min(moved(now, bounds) for bounds in equal)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_worker_with_a_slower_link_may_be_left_without_parts(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    parts = int(draw.integers(2, 7))
+    workers = int(draw.integers(2, min(parts, 3) + 1))
+    costs, slowness = draw.integers(1, 9, parts).astype(float), draw.choice([0.5, 1.0, 2.0], workers)
+    behind = [worker for worker in range(workers) if draw.random() < 0.5]
+    slower = {worker: draw.integers(0, 20, (parts + 1, parts + 1)).astype(float) for worker in behind}
+    now = next(divisions(parts, workers))
+
+    def worth(bounds: Bounds) -> float:
+        times = [
+            slowness[k] * costs[start:end].sum() + (slower[k][start, end] if k in slower and start < end else 0.0)
+            for k, (start, end) in enumerate(pairwise(bounds))
+        ]
+        return float(max(times))
+
+    possible = [
+        (0, *inner, parts)
+        for inner in combinations_with_replacement(range(parts + 1), workers - 1)
+        if all(start < end or k in slower for k, (start, end) in enumerate(pairwise((0, *inner, parts))))
+    ]
+    least, found = min(map(worth, possible)), better_bounds(costs, slowness, now, always, slower)
+    assert (found is None) == (least > 0.9 * worth(now) + 1e-12)
+    assert found is None or (found in possible and worth(found) <= 1.01 * least)
+
+
 def test_the_better_of_two_equal_divisions_moves_fewer_parts() -> None:
     # 2 2 1 | 1 takes 5 s; 2 2 | 1 1 and 2 | 2 1 1 take 4 s, and move one part and two.
     assert better_bounds(np.array([2.0, 2.0, 1.0, 1.0]), np.ones(2), (0, 3, 4), always) == (0, 2, 4)
@@ -188,7 +215,7 @@ def after_rounds(speeds: MeasuredSpeeds, seconds: Sequence[dict[int, float]], *,
         for worker, times in enumerate(seconds):
             for part, took in times.items():
                 speeds.measured(worker, part, took)
-        assert speeds.end_round()
+        assert speeds.end_round([True] * len(seconds))
     return speeds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,7 +43,7 @@ from graphcut.running.executors.ray_executor import RayExecutor  # noqa: E402 - 
 DEVICES = ("edge0", "edge1", "edge2")
 ROWS = 40_000  # rows of four floats: too large to travel inside a message, so Ray's object stores hold them
 ONE = SessionConfig(threads=1)
-KILLS = int(os.environ.get("GRAPHCUT_KILLS", "2"))
+KILLS = int(os.environ.get("GRAPHCUT_KILLS", "1"))
 """The number of runs in which an actor is killed; set GRAPHCUT_KILLS=50 for a longer test."""
 
 PLACE, SHARED = Path("/tmp"), Path("/dev/shm")  # noqa: S108 - looked at, to see that nothing is left there
@@ -88,7 +89,7 @@ def alive() -> list[dict[str, Any]]:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -134,13 +135,13 @@ def model_in_three(folder: Path) -> Cascade:
     return cascade
 
 
-def planned(cascade: Cascade, memory_bytes: Sequence[int | None] = (None, None, None)) -> Cascade:
-    """The same cascade, planned for one device per part."""
-    hosts = tuple(
-        Host(name=name, memory_bytes=memory, provider="CPUExecutionProvider")
-        for name, memory in zip(DEVICES, memory_bytes, strict=True)
-    )
-    parts = tuple(msgspec.structs.replace(part, device=name) for part, name in zip(cascade.parts, DEVICES, strict=True))
+def planned(
+    cascade: Cascade, memory_bytes: Sequence[int | None] = (None, None, None), devices: Sequence[str] = DEVICES
+) -> Cascade:
+    """The same cascade, planned for the device of each part."""
+    memory = dict(zip(devices, memory_bytes, strict=True))
+    hosts = tuple(Host(name=name, memory_bytes=memory[name], provider="CPUExecutionProvider") for name in memory)
+    parts = tuple(msgspec.structs.replace(part, device=name) for part, name in zip(cascade.parts, devices, strict=True))
     manifest = msgspec.structs.replace(cascade.manifest, devices=hosts, parts=parts)
     save_manifest(manifest, cascade.path)
     return graphcut.open_cascade(cascade.path)
@@ -199,10 +200,7 @@ def test_answers_are_exact_and_in_order(cascade: Cascade, rows: int) -> None:
 @pytest.mark.usefixtures("machines")
 def test_a_device_with_several_parts_runs_them_all(tmp_path: Path) -> None:
     """As interleaved plans have it: the first and the last part are on one device."""
-    made = planned(model_in_three(tmp_path))
-    parts = tuple(msgspec.structs.replace(part, device=DEVICES[i % 2]) for i, part in enumerate(made.parts))
-    save_manifest(msgspec.structs.replace(made.manifest, devices=made.manifest.devices[:2], parts=parts), made.path)
-    interleaved, feeds = graphcut.open_cascade(made.path), feeds_of(12)
+    interleaved, feeds = planned(model_in_three(tmp_path), devices=("edge0", "edge1", "edge0")), feeds_of(12)
     with graphcut.Pipeline(interleaved, via="ray", config=ONE) as pipeline:
         assert set(pipeline.workers) == set(DEVICES[:2])
         expect_equal([pipeline.submit(feed).result() for feed in feeds], interleaved, feeds)
@@ -227,7 +225,7 @@ def test_cascades_without_devices_run_on_any_node(tmp_path: Path, demo: str) -> 
 
 
 def next_of(executor: RayExecutor) -> Event:
-    event = executor.next_event(30)
+    event = executor.next_event(60)
     assert event is not None
     return event
 
@@ -255,7 +253,19 @@ def first_step(executor: RayExecutor, cascade: Cascade) -> Any:  # noqa: ANN401 
     return event.outputs["a"]
 
 
-def test_each_worker_runs_on_its_device_and_its_death_is_reported(executor: RayExecutor) -> None:
+def test_tensors_come_while_the_scheduler_goes_on_and_each_death_is_reported(
+    executor: RayExecutor, cascade: Cascade
+) -> None:
+    executor.wake()  # it ends a wait
+    assert executor.next_event(None) is None
+    assert executor.next_event(0.01) is None
+    made = first_step(executor, cascade)
+    assert executor.bytes_of(made) == ROWS * 16
+    assert not executor.fetch([made])  # it is on another machine
+    assert executor.next_event(30) is None
+    assert executor.fetch([made])
+    expected = np.ones((ROWS, 4)) @ np.random.default_rng(0).normal(size=(4, 4))
+    np.testing.assert_allclose(to_array(executor.get(made, "a"), cascade.tensors["a"]), expected, rtol=1e-5)
     for worker, device in enumerate(DEVICES):
         kill_on(device)
         assert next_of(executor) == Died(worker, "its process ended")
@@ -272,21 +282,6 @@ def test_a_tensor_made_on_a_lost_machine_is_reported_lost(
     assert Died(0, "its machine is gone") in events
     with pytest.raises(LookupError, match="a is lost"):
         executor.get(made, "a")
-
-
-def test_a_tensor_of_another_machine_comes_while_the_scheduler_goes_on(executor: RayExecutor, cascade: Cascade) -> None:
-    made = first_step(executor, cascade)
-    assert not executor.fetch([made])
-    assert executor.next_event(30) is None
-    assert executor.fetch([made])
-    expected = np.ones((ROWS, 4)) @ np.random.default_rng(0).normal(size=(4, 4))
-    np.testing.assert_allclose(to_array(executor.get(made, "a"), cascade.tensors["a"]), expected, rtol=1e-5)
-
-
-def test_wake_ends_a_wait_for_events(executor: RayExecutor) -> None:
-    executor.wake()
-    assert executor.next_event(None) is None
-    assert executor.next_event(0.01) is None
 
 
 @pytest.mark.usefixtures("machines")
@@ -341,11 +336,12 @@ def test_every_type_of_tensor_is_sent(tmp_path: Path, typed: dict[str, tuple[int
         assert answer[f"{name}_out"].dtype == value.dtype
 
 
-def test_an_error_names_a_device_that_the_cluster_lacks(machines: Machines, cascade: Cascade) -> None:
-    machines.bring("edge0", "edge1")
-    with pytest.raises(RunError, match="no device 'edge2'; it has edge0, edge1") as caught:
+@pytest.mark.usefixtures("machines")
+def test_an_error_names_a_device_that_the_cluster_lacks(tmp_path: Path) -> None:
+    cascade = planned(model_in_three(tmp_path), devices=("edge0", "edge1", "pi"))
+    with pytest.raises(RunError, match="no device 'pi'; it has edge0, edge1, edge2") as caught:
         list(stream(cascade, feeds_of(1, 3), via="ray"))
-    assert "--resources='{\"dev:edge2\": 1}'" in caught.value.hint
+    assert "--resources='{\"dev:pi\": 1}'" in caught.value.hint
 
 
 @pytest.mark.usefixtures("machines")
@@ -381,12 +377,11 @@ def lose_where_it_works(machines: Machines, device: str) -> None:
     machines.lose(device)
 
 
-@pytest.mark.parametrize("device", ["edge0", "edge1"])
-def test_parts_of_a_permanently_lost_device_move_to_others(machines: Machines, cascade: Cascade, device: str) -> None:
+def test_parts_of_a_permanently_lost_device_move_to_others(machines: Machines, cascade: Cascade) -> None:
     feeds, log = feeds_of(16), RunLog(3, 3)
-    feeds_with_loss = disturbed(feeds, 7, lambda: machines.lose(device))
+    feeds_with_loss = disturbed(feeds, 7, lambda: machines.lose("edge0"))
     expect_equal(list(stream(cascade, feeds_with_loss, via="ray", config=ONE, log=log)), cascade, feeds)
-    assert {worker for worker, _, _ in log.deaths} == {DEVICES.index(device)}
+    assert {worker for worker, _, _ in log.deaths} == {0}
 
 
 def test_an_error_names_a_lost_device_whose_parts_fit_nowhere_else(machines: Machines, tmp_path: Path) -> None:
@@ -457,32 +452,18 @@ def test_parts_are_sent_once_to_nodes_that_lack_them_and_kept(machines: Machines
 
 
 @pytest.mark.usefixtures("machines")
-@pytest.mark.parametrize("disk", ["shared", "no_shared_disk"])
-def test_a_part_changed_after_the_split_is_refused(tmp_path: Path, disk: str, request: pytest.FixtureRequest) -> None:
-    cascade = planned(model_in_three(tmp_path / "changed"))
-    if disk == "no_shared_disk":
-        request.getfixturevalue("no_shared_disk")
-    file = cascade.file(cascade.parts[1])
-    file.write_bytes(file.read_bytes() + b" ")
-    with pytest.raises(RunError, match=r"changed/parts/part-1\.onnx was changed after the model was cut"):
-        list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
-
-
-@pytest.mark.usefixtures("machines")
-@pytest.mark.parametrize("disk", ["shared", "no_shared_disk"])
-def test_a_part_whose_weights_were_changed_after_the_split_is_refused(
-    tmp_path: Path, disk: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize(("name", "disk"), [("part-1.onnx", "no_shared_disk"), ("part-1.onnx.data", "tmp_path")])
+def test_a_part_changed_after_the_split_is_refused(
+    tmp_path: Path, name: str, disk: str, request: pytest.FixtureRequest
 ) -> None:
     demos.write("llm", tmp_path / "llm.onnx", layers=2)
-    cascade = planned(graphcut.split(tmp_path / "llm.onnx", At(LAYER_ENDS)))
-    if disk == "no_shared_disk":
-        request.getfixturevalue("no_shared_disk")
-    file = cascade.root / "part-1.onnx.data"
-    raw = bytearray(file.read_bytes())
+    cascade = planned(graphcut.split(tmp_path / "llm.onnx", At(LAYER_ENDS)), devices=("edge1",) * 3)
+    request.getfixturevalue(disk)
+    raw = bytearray((cascade.root / name).read_bytes())
     raw[3] ^= 0x40
-    file.write_bytes(raw)
+    (cascade.root / name).write_bytes(raw)
     feeds = [dict(generate(graphcut.load(tmp_path / "llm.onnx")))]
-    with pytest.raises(RunError, match=r"part-1\.onnx\.data was changed after the model was cut"):
+    with pytest.raises(RunError, match=f"llm.parts/{re.escape(name)} was changed after the model was cut"):
         list(stream(cascade, feeds, via="ray", config=ONE))
 
 
@@ -491,7 +472,7 @@ def test_a_machine_that_has_other_weights_of_the_same_size_and_time_does_not_use
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demos.write("llm", tmp_path / "llm.onnx", layers=2)
-    cascade = planned(graphcut.split(tmp_path / "llm.onnx", At(LAYER_ENDS)))
+    cascade = planned(graphcut.split(tmp_path / "llm.onnx", At(LAYER_ENDS)), devices=("edge1",) * 3)
     there = tmp_path / "there"
     shutil.copytree(cascade.root, there)
     stale, own = there / "part-1.onnx.data", cascade.root / "part-1.onnx.data"
@@ -509,7 +490,7 @@ def test_a_machine_that_has_other_weights_of_the_same_size_and_time_does_not_use
 
 @pytest.mark.usefixtures("machines")
 def test_an_error_names_a_missing_part(tmp_path: Path) -> None:
-    cascade = planned(model_in_three(tmp_path / "missing"))
+    cascade = planned(model_in_three(tmp_path / "missing"), devices=("edge2",) * 3)
     cascade.file(cascade.parts[2]).unlink()
     with pytest.raises(RunError, match=r"part-2\.onnx is neither on edge2 nor here"):
         list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
@@ -532,13 +513,23 @@ feeds = [{"x": np.full((3, 4), i, np.float32)} for i in range(4)]
 if __name__ == "__main__":
     os.environ |= {"RAY_CLIENT_MODE": "0", "PYTHONBREAKPOINT": "ray.util.rpdb._driver_set_trace"}  # as Ray leaves them
     environment = dict(os.environ)
-    for _ in range(2):
-        made = [answer["y"] for answer in graphcut.stream(cascade, feeds, via="ray", workers=2)]
-        from ray._private import services, worker
-        for module, name in ((services, "find_bootstrap_address"), (worker, "print_to_stdstream")):
-            vars(module).pop(name, None)  # the second time Ray lacks what it does not promise to keep
+    from ray._private import services, worker
+    vars(services).pop("find_bootstrap_address", None)  # Ray does not promise to keep it
+    prints = worker.print_to_stdstream
+    runs = [graphcut.Pipeline(cascade, via="ray", workers=2) for _ in range(2)]  # they start at once
+    made = []
+    for run in runs:  # the second one goes on after the first one has ended
+        made += [run.submit(feed).result()["y"] for feed in feeds]
+        run.close()
     assert dict(os.environ) == environment
-    assert [bool((y == graphcut.run(cascade, feed)["y"]).all()) for y, feed in zip(made, feeds)] == [True] * 4
+    assert worker.print_to_stdstream is prints
+    assert [bool((y == graphcut.run(cascade, feed)["y"]).all()) for y, feed in zip(made, feeds * 2)] == [True] * 8
+"""
+
+
+ONCE = """
+import sys, numpy as np, graphcut
+list(graphcut.stream(sys.argv[1], [{"x": np.zeros((3, 4), np.float32)}], via="ray", workers=2))
 """
 
 
@@ -554,7 +545,7 @@ def left_behind() -> list[str]:
     return sorted([*(one.name for one in PLACE.glob("gc-*")), *shared, *started])
 
 
-def test_a_local_cluster_is_started_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_local_cluster_is_started_for_two_runs_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     cascade = model_in_three(tmp_path / "alone")
     environment = {name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "TMPDIR"}}
     environment |= {"RAY_TMPDIR": str(tmp_path), "HOME": str(tmp_path)}  # the first tells which clusters run: none
@@ -563,14 +554,14 @@ def test_a_local_cluster_is_started_and_leaves_nothing(tmp_path: Path) -> None:
         [sys.executable, "-c", ALONE, str(cascade.path)], capture_output=True, text=True, check=False, env=environment
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert left_behind() == before
+    wait_until(lambda: set(left_behind()) <= set(before))  # other tests may run at the same time
     assert not (tmp_path / ".ray").exists()
 
 
 def test_an_error_names_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
     cascade = model_in_three(tmp_path / "nobody")
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(cascade.path)],
+        [sys.executable, "-c", ONCE, str(cascade.path)],
         capture_output=True,
         text=True,
         check=False,
@@ -581,6 +572,6 @@ def test_an_error_names_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
 
 def test_an_error_says_that_ray_is_not_installed(tmp_path: Path) -> None:
     cascade = model_in_three(tmp_path / "bare")
-    code = f"import sys; sys.modules['ray'] = None\n{ALONE}"
+    code = f"import sys; sys.modules['ray'] = None\n{ONCE}"
     done = subprocess.run([sys.executable, "-c", code, str(cascade.path)], capture_output=True, text=True, check=False)
     assert "UsageError: `ray` needs Ray, which is not installed" in done.stderr

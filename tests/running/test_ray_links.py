@@ -1,4 +1,4 @@
-"""Ray over slow links that are pulled: what crosses them, what is said, and which clusters are refused."""
+"""Ray between machines of their own: what crosses links, what is said when they fail, which clusters are refused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from subprocess import Popen
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
-from msgspec.structs import replace
 from netcluster import NetCluster, machines
 from onnx import helper, numpy_helper
 
@@ -27,20 +30,23 @@ from graphcut.running.executors.ray_cluster import check_addresses
 SIDE = 1024
 WEIGHT_BYTES = 4 * SIDE * SIDE
 TOKEN = f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN={64 * '0'}"
-RUN = f"{TOKEN} graphcut run parts --inputs in -o out --via ray"
+RUN = f"{TOKEN} graphcut run parts --inputs inputs -o out --via ray"
+WORKER = "$(pgrep -f '[r]ay::RemoteWorker')"  # on its machine; the brackets leave out the command itself
+BOUNDARY_BYTES = 1 << 20
+REQUESTS = 20
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NetCluster]:
-    """A head, and a device behind 8 Mbit/s. A third machine is a cluster that asks for no token."""
+    """A head, which is device `a`, and a device `edge` behind a link. A third machine is a cluster without a token."""
     with machines("-", "8mbit", "-") as made:
         head = "ray start --head --port=6379 --include-dashboard=false"
         for machine, command in (
-            (0, f"{TOKEN} {head}"),
+            (0, f"""{TOKEN} {head} --resources='{{"dev:a": 1}}'"""),
             (1, f"""{TOKEN} ray start --address=10.77.0.10:6379 --resources='{{"dev:edge": 1}}'"""),
             (2, f"RAY_AUTH_MODE=disabled {head}"),
         ):
-            made("on", machine, f"{command} --num-cpus=1 --object-store-memory=100000000 >log 2>&1 </dev/null")
+            made("on", machine, f"{command} --num-cpus=1 --object-store-memory=200000000 >log 2>&1 </dev/null")
         yield made
 
 
@@ -57,9 +63,9 @@ def expected(cluster: NetCluster, tmp_path_factory: pytest.TempPathFactory) -> l
     )
     onnx.save(model, folder / "model.onnx")
     made = graphcut.split(folder / "model.onnx", Into(1), folder / "parts")
-    part = replace(made.parts[0], device="edge")
+    part = msgspec.structs.replace(made.parts[0], device="edge")
     hosts = (Host(name="edge", memory_bytes=None),)
-    save_manifest(replace(made.manifest, devices=hosts, parts=(part,)), made.path)
+    save_manifest(msgspec.structs.replace(made.manifest, devices=hosts, parts=(part,)), made.path)
     outputs = []
     for machine in (0, 2):
         home = cluster.tmp(machine) / "home"
@@ -73,18 +79,113 @@ def expected(cluster: NetCluster, tmp_path_factory: pytest.TempPathFactory) -> l
     return outputs
 
 
-def expect_outputs(cluster: NetCluster, expected: list[np.ndarray]) -> None:
-    found = cluster.tmp(0) / "home" / "out"
-    for i, y in enumerate(expected):
-        np.testing.assert_array_equal(np.load(found / f"{i:02}.npz")["y"], y)
-    shutil.rmtree(found)
+@pytest.fixture(scope="module")
+def cut_in_two(cluster: NetCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """x → x · w (the boundary) → its sums y, and a large output z. The first part is for `a`, the second for `edge`."""
+    folder, side = tmp_path_factory.mktemp("two"), 512
+    weight = numpy_helper.from_array(np.linspace(0, 1, side, dtype=np.float32)[None], "w")
+    axis = numpy_helper.from_array(np.array([1], np.int64), "axis")
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("ReduceSum", ["a", "axis"], ["y"], name="sums"),
+        helper.make_node("Neg", ["a"], ["z"], name="large"),
+    ]
+    outputs = [floats("y", "n", 1), floats("z", "n", side)]
+    onnx.save(model_of(nodes, [floats("x", "n", 1)], outputs, [weight, axis]), folder / "model.onnx")
+    model = graphcut.load(folder / "model.onnx", dims={"n": 512})
+    made = replace(graphcut.plan(model, graphcut.At("first")), devices=tuple(map(device, ("a", "edge"))))
+    parts = graphcut.split(model, made, folder / "two").root
+    for machine in (0, 1):
+        shutil.copytree(parts, cluster.tmp(machine) / "two")
+    return parts
+
+
+def device(name: str) -> graphcut.Device:
+    return graphcut.Device(name=name)
+
+
+def feed(cluster: NetCluster, number: int, rows: int) -> None:
+    """Write inputs for `cut_in_two`."""
+    folder = cluster.tmp(0) / "rows"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for i in range(number):
+        np.savez(folder / f"{i:02}.npz", x=np.full((rows, 1), i, np.float32))
+
+
+def expect_sums(cluster: NetCluster, parts: Path, number: int, rows: int) -> None:
+    for i in range(number):
+        y = graphcut.run(parts, {"x": np.full((rows, 1), i, np.float32)})["y"]
+        np.testing.assert_array_equal(np.load(cluster.tmp(0) / "sums" / f"{i:02}.npz")["y"], y)
+    shutil.rmtree(cluster.tmp(0) / "sums")
+
+
+SUMS = f"{TOKEN} graphcut run /tmp/two --inputs /tmp/rows -o /tmp/sums --via ray --outputs y"
+
+
+def test_boundary_tensors_go_once_and_outputs_only_if_asked_for(cluster: NetCluster, cut_in_two: Path) -> None:
+    cluster("rate", 1, "100mbit")
+    feed(cluster, REQUESTS, 512)
+    before = cluster.received()
+    cluster("on", 0, SUMS)
+    received = [after - old for after, old in zip(cluster.received(), before, strict=True)]
+    assert REQUESTS * BOUNDARY_BYTES < received[1] <= 1.1 * REQUESTS * BOUNDARY_BYTES
+    assert received[0] < BOUNDARY_BYTES  # 40 KiB of answers, and what Ray's machines tell each other
+    expect_sums(cluster, cut_in_two, REQUESTS, 512)
+
+
+def test_a_link_that_becomes_slower_is_said_and_parts_move(cluster: NetCluster, cut_in_two: Path) -> None:
+    cluster("rate", 1, "100mbit")
+    feed(cluster, 60, 128)
+    running, out = cluster.start("on", 0, SUMS), cluster.tmp(0) / "sums"
+    wait_for_outputs(running, out, 10)
+    cluster("rate", 1, "4mbit")
+    said = running.communicate(timeout=120)[1]
+    assert running.returncode == 0, said
+    assert re.search(r"sending from a to edge takes \d+ times as long as at the start: .* for 256 KiB\n", said)
+    assert "parts moved, there are now: a 2, edge 0\n" in said
+    expect_sums(cluster, cut_in_two, 60, 128)
+
+
+def test_a_measured_cluster_is_a_cluster_file(cluster: NetCluster) -> None:
+    cluster("rate", 1, "100mbit")
+    cluster("on", 0, f"{TOKEN} graphcut cluster measure --seconds 0 -o /tmp/cluster.toml")
+    found = graphcut.read_cluster(cluster.tmp(0) / "cluster.toml")
+    assert (found.origin, sorted(one.name for one in found.devices), found.links) == ("a", ["a", "edge"], ())
+    for one in found.devices:
+        assert 0 < one.link_bytes_per_s < 12.5e6  # what 100 Mbit/s carry
+        assert (one.memory_bytes or 0) > 0
+
+
+def wait_for_outputs(running: Popen[str], folder: Path, number: int) -> None:
+    while len([*folder.glob("*.npz")]) < number:
+        assert running.poll() is None
+        time.sleep(0.01)
+
+
+def begin(cluster: NetCluster, number: int = 60) -> Popen[str]:
+    """Begin to run so many inputs: those of `expected`, over and over."""
+    home = cluster.tmp(0) / "home"
+    for folder in ("out", "inputs"):
+        shutil.rmtree(home / folder, ignore_errors=True)
+    (home / "inputs").mkdir()
+    for i in range(number):
+        shutil.copy(home / "in" / f"{i % 60:02}.npz", home / "inputs" / f"{i:03}.npz")
+    return cluster.start("on", 0, RUN)
+
+
+def expect_outputs(cluster: NetCluster, expected: list[np.ndarray], number: int = 60) -> None:
+    for i in range(number):
+        with np.load(cluster.tmp(0) / "home" / "out" / f"{i:03}.npz") as found:
+            np.testing.assert_array_equal(found["y"], expected[i % 60])
 
 
 def test_a_part_crosses_a_slow_link_once_and_stays_there(cluster: NetCluster, expected: list[np.ndarray]) -> None:
+    cluster("rate", 1, "8mbit")
     received = []
     for progress in ([f"sending part-0.onnx to edge, 4 MiB, {share} %" for share in (25, 50, 75, 100)], []):
         before = cluster.received()[1]
-        said = cluster.start("on", 0, RUN).communicate(timeout=100)[1]
+        said = begin(cluster).communicate(timeout=120)[1]
         received.append(cluster.received()[1] - before)
         lines = [line for line in said.splitlines() if line.startswith("sending") and not line.endswith(" 0 %")]
         assert lines == progress
@@ -94,25 +195,42 @@ def test_a_part_crosses_a_slow_link_once_and_stays_there(cluster: NetCluster, ex
 
 
 def test_a_link_that_is_down_for_seconds_makes_no_worker_hung(cluster: NetCluster, expected: list[np.ndarray]) -> None:
-    running, out = cluster.start("on", 0, RUN), cluster.tmp(0) / "home" / "out"
-    while len([*out.glob("*.npz")]) < 3:
-        assert running.poll() is None
-        time.sleep(0.01)
+    cluster("rate", 1, "8mbit")
+    running = begin(cluster, 300)  # it must still run when the link is found to be back
+    wait_for_outputs(running, cluster.tmp(0) / "home" / "out", 3)
     cluster("link", 1, "down")
     time.sleep(4)
     cluster("link", 1, "up")
-    said = running.communicate(timeout=100)[1]
+    said = running.communicate(timeout=120)[1]
     assert running.returncode == 0, said
     assert [re.sub(r"\d+", "N", line) for line in said.splitlines() if line.startswith("edge ")] == [
         "edge does not answer: its machine or its link is down",
         "edge answers again after N s",
     ]
+    expect_outputs(cluster, expected, 300)
+
+
+def test_a_paused_worker_and_a_cable_pulled_for_a_second_end_no_worker(
+    cluster: NetCluster, expected: list[np.ndarray]
+) -> None:
+    cluster("rate", 1, "8mbit")
+    running, out = begin(cluster), cluster.tmp(0) / "home" / "out"
+    wait_for_outputs(running, out, 3)
+    cluster("on", 1, f"kill -STOP {WORKER}; sleep 2; kill -CONT {WORKER}")
+    wait_for_outputs(running, out, 20)
+    cluster("link", 1, "down")
+    time.sleep(1)
+    cluster("link", 1, "up")
+    said = running.communicate(timeout=120)[1]
+    assert running.returncode == 0, said
+    assert "ended" not in said
+    assert "lost" not in said
     expect_outputs(cluster, expected)
 
 
 @pytest.mark.usefixtures("expected")
 def test_a_missing_token_is_said_at_once(cluster: NetCluster) -> None:
-    said = cluster.start("on", 0, "graphcut run parts --inputs in -o out --via ray").communicate(timeout=60)[1]
+    said = cluster.start("on", 0, "graphcut run parts --inputs in -o y --via ray").communicate(timeout=120)[1]
     assert said.startswith("error: the Ray cluster at 10.77.0.10:6379 can't be joined: it requires a token\n")
     assert "gcs_client" not in said
 
@@ -120,9 +238,9 @@ def test_a_missing_token_is_said_at_once(cluster: NetCluster) -> None:
 @pytest.mark.usefixtures("expected")
 def test_a_cluster_that_asks_for_no_token_is_refused(cluster: NetCluster) -> None:
     run = "graphcut run parts --inputs in/0.npz -o y.npz --via ray"
-    said = cluster.start("on", 2, run).communicate(timeout=60)[1]
+    said = cluster.start("on", 2, run).communicate(timeout=120)[1]
     assert said.startswith("error: the Ray cluster at 10.77.0.12:6379 asks for no token")
-    accepted = cluster.start("on", 2, f"{run} --insecure").communicate(timeout=60)[1]
+    accepted = cluster.start("on", 2, f"{run} --insecure").communicate(timeout=120)[1]
     assert accepted.startswith("error: the cluster has no device 'edge'") or "wrote y.npz" in accepted
 
 

@@ -18,6 +18,7 @@ import pytest
 from graphcut import RunError
 from graphcut.running.executors.protocol import Died, Done, Event, Failed, Handle, Lost, Made, Ready, Step
 from graphcut.running.run_log import RunLog
+from graphcut.running.scheduling.assignment import load_balance_of
 from graphcut.running.scheduling.load_balancing import LoadBalance
 from graphcut.running.scheduling.requests import Request, Routing, ScheduledPart
 from graphcut.running.scheduling.scheduler import Answer, Scheduler
@@ -54,7 +55,10 @@ class Script:
 
     def __init__(self, units: Sequence[ScheduledPart], workers: int, *, costs: Sequence[float] = ()) -> None:
         self.can_die = True
-        self.reports_early = self.queues = self.exchanges = False
+        self.reports_early = self.queues = self.exchanges = self.has_links = False
+        self.s_per_byte: dict[int, float] = {}  # how fast inputs come to a worker
+        self.sizes: dict[str, int] = {}  # those of tensors
+        self.homes: dict[int, tuple[str, int | None]] = {}  # the tensor of each handle, and the worker that has it
         self.draws = False  # each run of a part writes another text
         self.units = units
         self.costs = costs or [1.0] * len(units)
@@ -114,6 +118,14 @@ class Script:
 
         self.at(time, moment)
 
+    def link_at(self, time: float, worker: int, s_per_byte: float) -> None:
+        """Change the link of a worker."""
+
+        def moment() -> None:
+            self.s_per_byte[worker] = s_per_byte
+
+        self.at(time, moment)
+
     def dead(self, worker: int, why: str) -> Event:
         state = self.workers[worker]
         state.life += 1
@@ -161,6 +173,8 @@ class Script:
         self.ran.append((self.time, worker, step))
         self.running[worker] = step
         took = tuple(self.costs[part] * state.slowness for part in step.parts)
+        came = [handle for handle in held.values() if self.homes[cast("int", handle)][1] != worker]
+        began_s = self.time + self.s_per_byte.get(worker, 0.0) * sum(map(self.bytes_of, came))
         values: dict[str, Any] = {}
         reported, worked = set[str](), set[int]()
 
@@ -181,11 +195,12 @@ class Script:
             worked.update(parts)
             outputs = {n: self.put(values[n], n) for n in step.writes if n in values and n not in reported}
             reported.update(outputs)
+            self.homes.update((handle, (name, worker)) for name, handle in outputs.items())
             return Done(worker, step, outputs, took) if last == step.parts[-1] else Made(worker, step, outputs)
 
         if not self.hangs.intersection((step.request, part) for part in step.parts):
             for last in (*step.early, step.parts[-1]):
-                end_s = self.time + sum(s for part, s in zip(step.parts, took, strict=True) if part <= last)
+                end_s = began_s + sum(s for part, s in zip(step.parts, took, strict=True) if part <= last)
                 self.at(end_s, partial(moment, last))
 
     def work(self, state: ScriptedWorker, step: Step, values: dict[str, Any]) -> dict[str, Any]:
@@ -210,9 +225,12 @@ class Script:
     def fetch(self, handles: Iterable[object]) -> bool:  # noqa: ARG002 - see Executor
         return True
 
-    def put(self, value: Any, tensor: str) -> int:  # noqa: ANN401, ARG002 - see Executor
+    def bytes_of(self, handle: Any) -> int:  # noqa: ANN401 - see Executor
+        return self.sizes.get(self.homes[handle][0], 0)
+
+    def put(self, value: Any, tensor: str) -> int:  # noqa: ANN401 - see Executor
         number = next(self.numbers)
-        self.placed[number] = value
+        self.placed[number], self.homes[number] = value, (tensor, None)
         return number
 
     def get(self, handle: Any, tensor: str) -> Any:  # noqa: ANN401, ARG002 - see Executor
@@ -1039,6 +1057,89 @@ def test_rebalancing_goes_on_after_a_death_during_preparation() -> None:
     assert len(found.scheduler.log.deaths) == 1
     assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]
     assert script.held == [(0, (0, 1, 2, 3, 4, 5))] * 2
+
+
+# Links
+
+
+def linked(parts: int, workers: int) -> tuple[Script, RunLog, list[str]]:
+    """A row of parts; each tensor takes a tenth of a second to each worker. The log, and what is said."""
+    script, log, notes = Script(row(parts), workers), RunLog(parts, workers), list[str]()
+    script.has_links, script.sizes = True, dict.fromkeys(["x", *(f"t{i}" for i in range(parts + 1))], 1 << 20)
+    script.s_per_byte = dict.fromkeys(range(workers), 0.1 / (1 << 20))
+    log.notify = lambda text, _: notes.append(text)
+    return script, log, notes
+
+
+def test_a_link_that_becomes_slower_and_fast_again_is_said() -> None:
+    script, log, notes = linked(2, 2)
+    script.link_at(20, 1, 0.8 / (1 << 20))
+    script.link_at(40, 1, 0.1 / (1 << 20))
+    found = play(script, workers_with([0], [1]), feeds(50), ["t2"], log=log)
+    assert found.answers == by_hand(script.units, ["t2"], feeds(50))
+    assert notes == [
+        "sending from worker 0 to worker 1 takes 8 times as long as at the start: 800 ms for 1 MiB",
+        "sending from worker 0 to worker 1 takes as long as at the start again",
+    ]
+
+
+def test_inputs_that_take_longer_to_the_first_worker_are_said() -> None:
+    script, log, notes = linked(1, 1)
+    script.link_at(20, 0, 0.8 / (1 << 20))
+    play(script, workers_with([0]), feeds(40), ["t1"], log=log)
+    assert notes == ["sending inputs to worker 0 takes 8 times as long as at the start: 800 ms for 1 MiB"]
+
+
+@pytest.mark.parametrize(("slow_s", "seconds"), [(0.25, 20), (5.0, 20)])
+def test_a_link_that_is_a_little_slower_or_slow_for_four_messages_is_not_said(slow_s: float, seconds: float) -> None:
+    script, log, notes = linked(2, 2)
+    script.link_at(20, 1, slow_s / (1 << 20))
+    script.link_at(20 + seconds, 1, 0.1 / (1 << 20))
+    play(script, workers_with([0], [1]), feeds(50), ["t2"], log=log)
+    assert notes == []
+
+
+def test_a_machine_that_is_busy_is_not_taken_for_a_slower_link() -> None:
+    script, log, notes = linked(2, 2)
+    script.link_at(20, 1, 0.8 / (1 << 20))
+    script.slow_at(20, 1, 8.0)
+    play(script, workers_with([0], [1]), feeds(50), ["t2"], log=log)
+    assert notes == []
+
+
+def test_a_worker_behind_a_slower_link_is_left_without_parts_if_that_pays() -> None:
+    """Alone the first worker needs 2 s for a request; the second one 5 s with its link."""
+    script, log, notes = linked(2, 2)
+    script.link_at(20, 1, 4.0 / (1 << 20))
+    workers = workers_with([0], [1])
+    balance = load_balance_of(script.units, workers, has_links=True)
+    found = play(script, workers, feeds(40), ["t2"], log=log, balance=balance)
+    assert found.answers == by_hand(script.units, ["t2"], feeds(40))
+    assert [bounds for bounds, _ in log.rebalances] == [(0, 2, 2)]
+    assert notes[1:] == ["parts moved, there are now: worker 0 2, worker 1 0"]
+    assert [b - a for a, b in pairwise(found.times[-5:])] == pytest.approx([2.1] * 4)
+
+
+def test_parts_stay_behind_a_slower_link_if_it_does_not_pay() -> None:
+    """Alone the first worker needs 2 s for a request; the second one 1.8 s with its link."""
+    script, log, notes = linked(2, 2)
+    script.link_at(20, 1, 0.8 / (1 << 20))
+    workers = workers_with([0], [1])
+    play(script, workers, feeds(40), ["t2"], log=log, balance=load_balance_of(script.units, workers, has_links=True))
+    assert (log.rebalances, len(notes)) == ([], 1)
+
+
+def test_the_cable_of_a_worker_makes_the_link_to_the_next_one_slower_too() -> None:
+    """Worker 1 has a slow cable, and receives and sends. There is no memory for three parts on a worker."""
+    script, log, notes = linked(3, 3)
+    for worker in (1, 2):
+        script.link_at(20, worker, 4.0 / (1 << 20))
+    workers = workers_with([0], [1], [2], memory_bytes=20)
+    balance = load_balance_of(script.units, workers, has_links=True)
+    found = play(script, workers, feeds(40), ["t3"], log=log, balance=balance)
+    assert found.answers == by_hand(script.units, ["t3"], feeds(40))
+    assert len(notes) == 3
+    assert log.rebalances[0][0] in {(0, 2, 2, 3), (0, 1, 1, 3)}
 
 
 # Random failures

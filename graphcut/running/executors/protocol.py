@@ -143,6 +143,7 @@ class Executor(Protocol):
     can_die: bool = True  #: workers may end on their own, and can be killed.
     reports_early: bool = False  #: workers obey `Step.early`. To others, shorter steps are given.
     queues: bool = False  #: a worker takes a step while it runs one, and goes on with it.
+    has_links: bool = False  #: what a step reads may have to cross a slow link to its worker.
     exchanges: bool = False  #: workers obey `Step.exchange`. They can't die: others would wait for them.
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
@@ -163,6 +164,10 @@ class Executor(Protocol):
     def is_excused(self, worker: int) -> bool:  # noqa: ARG002 - most executors have no links
         """Whether a worker may take longer than expected, since a link to it or to its inputs is or was down."""
         return False
+
+    def bytes_of(self, handle: Handle) -> int:  # noqa: ARG002 - not asked where there are no links
+        """The size of a stored tensor."""
+        return 0
 
     def put(self, value: Value, tensor: str) -> Handle:
         """Store the value of the tensor named `tensor` where workers can read it."""

@@ -33,6 +33,7 @@ class StepResult:
     memory_bytes: int  #: the resident memory of the actor.
     inline: Mapping[str, Any]  #: the outputs that were requested inline.
     small: tuple[str, ...]  #: the names of all outputs small enough to be requested inline the next time.
+    sizes: Mapping[str, int]  #: the bytes of each output; 0 of one that is no array.
 
 
 class RemoteWorker(PartStore):
@@ -92,6 +93,7 @@ class RemoteWorker(PartStore):
             resident_bytes(),
             {name: array for name, array in outputs.items() if name in requested_inline},
             tuple(name for name, array in outputs.items() if is_inline(array)),
+            {name: getattr(array, "nbytes", 0) for name, array in outputs.items()},
         )
         return (result, *(outputs[name] for name in large)) if large else result
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Final
+from threading import Event, Lock, Thread
+from typing import Any, ClassVar, Final
 
 import ray  # noqa: TID251 - a module of the Ray executor
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
@@ -29,6 +31,7 @@ _GPU_PROVIDERS: Final = frozenset(
 )
 
 _CONNECT_TIMEOUT_S: Final = 5.0  #: how long a cluster may take to accept a connection.
+_ASK_S: Final = 30.0  #: how long a cluster may take to say whether it requires a token.
 _ANSWER_TIMEOUT_S: Final = 1.0  #: how long a machine may take to accept a connection.
 #: a worker's share of its device. The resource only selects the machine; several workers may share it.
 _TINY_SHARE: Final = 0.001
@@ -44,9 +47,12 @@ from ray import exceptions
 from ray._raylet import GcsClient
 try:
     GcsClient(sys.argv[1])
+    print("open")
 except exceptions.AuthenticationError:
     print("refused")
 """
+
+_connecting: Final = Lock()  #: held by the run that connects or disconnects.
 
 RayNode = Mapping[str, Any]  #: a machine as Ray describes it, with `NodeID`, `Alive` and `Resources`.
 
@@ -54,52 +60,79 @@ RayNode = Mapping[str, Any]  #: a machine as Ray describes it, with `NodeID`, `A
 class RayCluster:
     """The cluster that this process is connected to: connected before, running already, or started here."""
 
+    _users: ClassVar[int] = 0  #: how many runs share the connection that the first of them made.
+    _thread: ClassVar[Thread] = Thread()  #: the one that made it.
+    _is_over: ClassVar[Event] = Event()  #: no run needs it any more.
+
     def __init__(self, workers: int, *, insecure: bool = False) -> None:
         """Connect; start a cluster for `workers` on this machine if none runs and RAY_ADDRESS names none.
+
+        Runs of one process share a connection, which ends with the last of them.
 
         Raises:
             RunError: there is no cluster at the address, or its head has one that others can't reach; it requires a
                 token that is not here; or, unless `insecure`, it requires none.
         """
-        self._connected_here = not ray.is_initialized()
-        self._folder: str | None = None
-        self._print: Any = None
-        if self._connected_here:
-            self._connect(workers, insecure=insecure)
-            # Ray prints lost actors and machines to stdout whatever its log settings are; graphcut reports them itself.
-            self._print = _private("worker", "print_to_stdstream")
-            if self._print is not None:
-                ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001 - see `_private`
+        with _connecting:
+            self._shares = bool(RayCluster._users) or not ray.is_initialized()
+            if self._shares and not RayCluster._users:
+                connected = Future[None]()
+                how = {"insecure": insecure}
+                RayCluster._thread = Thread(target=self._stay, args=(connected, workers), kwargs=how, daemon=True)
+                RayCluster._thread.start()
+                connected.result()
+            RayCluster._users += self._shares
 
     def leave(self) -> None:
-        """Disconnect, and shut down a cluster that was started here."""
-        if self._connected_here:
-            ray.shutdown()
-        if self._print is not None:
-            ray._private.worker.print_to_stdstream = self._print  # noqa: SLF001 - see `_private`
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """Disconnect, and shut down a cluster that was started here, unless another run uses it."""
+        with _connecting:
+            RayCluster._users -= self._shares
+            if self._shares and not RayCluster._users:
+                RayCluster._is_over.set()
+                RayCluster._thread.join()
 
-    def _connect(self, workers: int, *, insecure: bool) -> None:
+    def _stay(self, connected: Future[None], workers: int, *, insecure: bool) -> None:
+        """Connect, and stay so until no run needs it: a cluster ends with the thread that started it."""
+        RayCluster._is_over.clear()
+        try:
+            folder = self._connect(workers, insecure=insecure)
+        except BaseException as error:  # noqa: BLE001 - raised where the connection is needed
+            connected.set_exception(error)
+            return
+        # Ray prints lost actors and machines to stdout whatever its log settings are; graphcut reports them itself.
+        prints = _private("worker", "print_to_stdstream")
+        if prints is not None:
+            ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001 - see `_private`
+        connected.set_result(None)
+        RayCluster._is_over.wait()
+        ray.shutdown()
+        if prints is not None:
+            ray._private.worker.print_to_stdstream = prints  # noqa: SLF001 - see `_private`
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _connect(self, workers: int, *, insecure: bool) -> str:
+        """Returns the folder of a cluster that is started."""
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address := _running_address():
             asks_for_token = _asks_for_token(address)
             if not (asks_for_token or insecure):
                 raise RunError(
                     f"the Ray cluster at {address} asks for no token: whoever reaches it can run code on its machines",
-                    hint="restart Ray everywhere with RAY_AUTH_MODE=token (run and generate accept it with --insecure)",
+                    hint="restart Ray everywhere with RAY_AUTH_MODE=token (--insecure accepts it as it is)",
                 )
             if asks_for_token and os.environ.get("RAY_AUTH_MODE") != "token":  # Ray would try for 20 seconds
                 raise _no_token(address)
             with _environment(_NO_STATISTICS):
                 _join(address, **quiet)
             check_addresses(alive_machines())
-            return
+            return ""
         # Ray's sockets are in this folder, and their paths must be short.
-        self._folder = tempfile.mkdtemp(prefix="gc-", dir="/tmp")
+        folder = tempfile.mkdtemp(prefix="gc-", dir="/tmp")
         cores = max(workers, os.cpu_count() or 1)
         with _environment(_NO_STATISTICS | _OWN_TOKEN):
-            ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=self._folder, **quiet)
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=folder, **quiet)
+        return folder
 
 
 class WorkerPlacement:
@@ -251,10 +284,14 @@ def _no_token(address: str) -> RunError:
 
 def _asks_for_token(address: str) -> bool:
     """Whether a cluster refuses who has no token. Ray reads its mode once in a process, so another one asks."""
-    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     command = [sys.executable, "-c", _ASK, address]
-    asked = subprocess.run(command, env=environment, capture_output=True, check=False)  # noqa: S603 - our own code
-    return b"refused" in asked.stdout
+    with suppress(subprocess.TimeoutExpired):
+        asked = subprocess.run(command, env=env, capture_output=True, check=False, timeout=_ASK_S)  # noqa: S603 - own code
+        if answer := asked.stdout.split():
+            return answer[-1] == b"refused"
+    hint = "if it uses TLS, set RAY_USE_TLS=1 and the certificates here, too: see SECURITY.md"
+    raise RunError(f"what is at {address} does not answer as a Ray cluster does", hint=hint)
 
 
 def check_addresses(machines: Sequence[RayNode]) -> None:

@@ -54,6 +54,7 @@ class _RayTensor:
     """A stored tensor: an array, or a reference to one in an object store, and the machine that made it (or "")."""
 
     data: Any
+    size_bytes: int
     node: str = ""
 
 
@@ -82,6 +83,8 @@ class RayExecutor(Executor):
     It connects to a cluster when the first worker starts. All callbacks are queued, and run in the thread that calls
     `next_event`.
     """
+
+    has_links = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
         self._cascade = cascade
@@ -155,9 +158,12 @@ class RayExecutor(Executor):
         nodes = {actor.node, *actor.sources}
         return any(node in self._silent or self._excused.get(node, now) > now for node in nodes)
 
+    def bytes_of(self, handle: Handle) -> int:
+        return cast("_RayTensor", handle).size_bytes
+
     def put(self, value: Value, tensor: str) -> Handle:
         array = to_array(value, self._tensors[tensor])
-        return _RayTensor(array if is_inline(array) else ray.put(array))
+        return _RayTensor(array if is_inline(array) else ray.put(array), getattr(array, "nbytes", 0))
 
     def fetch(self, handles: Iterable[Handle]) -> bool:
         here = [h for h in cast("Iterable[_RayTensor]", handles) if h.node not in self._lost_nodes]  # `get` tells
@@ -237,7 +243,9 @@ class RayExecutor(Executor):
         self._inline = self._inline.difference(step.writes).union(found.small)
         stored = iter(refs)
         outputs = {
-            name: _RayTensor(found.inline[name]) if name in found.inline else _RayTensor(next(stored), actor.node)
+            name: _RayTensor(found.inline[name], found.sizes[name])
+            if name in found.inline
+            else _RayTensor(next(stored), found.sizes[name], actor.node)
             for name in step.writes
         }
         return Done(actor.worker, step, outputs, found.seconds, found.memory_bytes)

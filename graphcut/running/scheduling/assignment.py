@@ -90,14 +90,17 @@ def make_executor(
             return RayExecutor(cascade, config, states, [worker.name for worker in workers])
 
 
-def load_balance_of(parts: Sequence[ScheduledPart], workers: Sequence[WorkerState]) -> LoadBalance | None:
+def load_balance_of(
+    parts: Sequence[ScheduledPart], workers: Sequence[WorkerState], *, has_links: bool = False
+) -> LoadBalance | None:
     """The load balance of `workers`; None if parts can't move.
 
-    Parts can move if each worker owns consecutive parts that no other worker owns, and some worker owns several.
+    Parts can move if each worker owns consecutive parts that no other worker owns, and some worker owns several, or,
+    where links may become slower, may be left without parts.
     """
     owned = [part for worker in workers for part in worker.owns]
     is_row = owned == list(range(len(parts))) and all(worker.owns for worker in workers)
-    if len(workers) < 2 or not is_row or len(owned) == len(workers):
+    if len(workers) < 2 or not is_row or (len(owned) == len(workers) and not has_links):
         return None
     bounds = (0, *(worker.owns[-1] + 1 for worker in workers))
 

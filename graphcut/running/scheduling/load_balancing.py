@@ -5,8 +5,9 @@ parts if there is one, and `LoadBalance.accept` is called when it is in force.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -14,16 +15,21 @@ import numpy.typing as npt
 
 from ...core.errors import UsageError
 from ..executors.protocol import Done
+from .link_times import LinkTimes
+from .requests import ScheduledPart
 from .worker_pool import WorkerPool
 
 Bounds = tuple[int, ...]
-"""A division of parts among workers. Worker k owns the parts bounds[k] .. bounds[k + 1] - 1, at least one. The first
-bound is 0, the last the number of parts."""
+"""A division of parts among workers. Worker k owns the parts bounds[k] .. bounds[k + 1] - 1; at least one, unless its
+link became slower. The first bound is 0, the last the number of parts."""
 
 #: may this worker hold these parts? If it may, it may also hold any consecutive subset of them.
 Allowed = Callable[[int, range], bool]
 Array = npt.NDArray[np.float64]
+#: by worker whose link became slower, how many seconds longer than usual the inputs of the parts start .. end - 1 take.
+Delays = Mapping[int, Array]
 
+NO_DELAYS: Final[Delays] = MappingProxyType({})
 GAIN: Final = 0.10  #: the share of the slowest worker's time that a division must save.
 ROUNDS: Final = 3  #: the number of successive rounds that must find such a gain.
 REST: Final = 4  #: rounds without a proposal at first and after a change: first runs of a part on a worker are slower.
@@ -63,22 +69,26 @@ def spans_of(bounds: Bounds) -> list[tuple[int, ...]]:
     return [tuple(range(start, end)) for start, end in pairwise(bounds)]
 
 
-def better_bounds(costs: Array, slowness: Array, bounds: Bounds, allowed: Allowed) -> Bounds | None:
+def better_bounds(
+    costs: Array, slowness: Array, bounds: Bounds, allowed: Allowed, delays: Delays = NO_DELAYS
+) -> Bounds | None:
     """A division whose slowest worker takes at least `GAIN` less time than now; None if there is none.
 
-    Part i takes costs[i] * slowness[k] seconds on worker k. The time of the slowest worker is optimal within `SAME`,
+    Part i takes costs[i] * slowness[k] seconds on worker k, and `delays` are added. Only a worker with delays, or
+    without parts now, may be left without parts. The time of the slowest worker is optimal within `SAME`,
     and of such divisions this is the one that moves the fewest parts. Exact, by dynamic programming in
     O(workers * parts²).
     """
-    spans = _spans(costs)
-    now = max(slow * spans[start, end] for slow, (start, end) in zip(slowness, pairwise(bounds), strict=True))
+    loads = [slow * _spans(costs) for slow in slowness]
+    for worker, span in enumerate(pairwise(bounds)):
+        loads[worker] += delays.get(worker, 0.0)
+        if worker in delays or span[0] == span[1]:
+            np.fill_diagonal(loads[worker], 0.0)
+    now = max(load[span] for load, span in zip(loads, pairwise(bounds), strict=True))
     enough = (1 - GAIN) * now
     if enough < costs.sum() / (1 / slowness).sum():  # a lower bound: parts divided in any proportion
         return None
-    loads = [
-        np.where(_allowed_spans(len(costs), worker, allowed), slow * spans, np.inf)
-        for worker, slow in enumerate(slowness)
-    ]
+    loads = [np.where(_allowed_spans(len(costs), worker, allowed), load, np.inf) for worker, load in enumerate(loads)]
     least = _min_max_load(loads)
     if least > enough:
         return None
@@ -89,9 +99,9 @@ def better_bounds(costs: Array, slowness: Array, bounds: Bounds, allowed: Allowe
 class LoadBalance:
     """The division in force, and proposals for a better one.
 
-    A round ends when every worker has reported a time. A division is proposed when `ROUNDS` successive rounds found one
-    that makes the slowest worker at least 10 % faster. At first and after a change nothing is proposed for `REST`
-    rounds. If a single part is the bottleneck, there is nothing to propose.
+    A round ends when every worker that has parts has reported a time. A division is proposed when `ROUNDS` successive
+    rounds found one that makes the slowest worker at least 10 % faster. At first and after a change nothing is proposed
+    for `REST` rounds. If a single part is the bottleneck, there is nothing to propose.
     """
 
     def __init__(self, bounds: Bounds, allowed: Allowed) -> None:
@@ -109,18 +119,18 @@ class LoadBalance:
         """`part` ran for `seconds` on `worker`, waiting not included, even if another worker owns it by now."""
         self._speeds.measured(worker, part, seconds)
 
-    def proposal(self) -> Bounds | None:
+    def proposal(self, delays: Delays = NO_DELAYS) -> Bounds | None:
         """A better division, if there is one worth the change.
 
         Only the first call after the end of a round computes anything; others return None. What is proposed and not
         accepted is proposed again after the next round, as that round measures it.
         """
-        if not self._speeds.end_round():
+        if not self._speeds.end_round([start < end for start, end in pairwise(self.bounds)]):
             return None
         if self._rest:
             self._rest -= 1
             return None
-        better = better_bounds(*self._speeds.fitted(), self.bounds, self._allowed)
+        better = better_bounds(*self._speeds.fitted(), self.bounds, self._allowed, delays)
         self._streak = self._streak + 1 if better else 0
         return better if self._streak >= ROUNDS else None
 
@@ -155,12 +165,14 @@ class MeasuredSpeeds:
         total, times = seen.get(part, (0.0, 0))
         seen[part] = total + math.log(max(seconds, TICK_S)), times + 1
 
-    def end_round(self) -> bool:
-        """End the round and learn from it if every worker has reported; returns whether."""
-        if not all(self._seen):
+    def end_round(self, has_parts: Sequence[bool]) -> bool:
+        """End the round and learn from it if every worker that has parts has reported; returns whether."""
+        if not all(seen or not expected for seen, expected in zip(self._seen, has_parts, strict=True)):
             return False
         self._round += 1
         for worker, seen in enumerate(self._seen):
+            if not seen:
+                continue
             means = np.array([total / times for total, times in seen.values()])
             self._learn(worker, np.array([*seen]), means)
             seen.clear()
@@ -204,10 +216,12 @@ class MeasuredSpeeds:
 class Rebalancing:
     """Moves parts to other workers during a run, once their new owners have loaded them; one division at a time."""
 
-    def __init__(self, pool: WorkerPool, balance: LoadBalance | None) -> None:
+    def __init__(self, pool: WorkerPool, balance: LoadBalance | None, links: LinkTimes) -> None:
         """Without a load balance nothing moves."""
+        self.tensor_bytes: dict[str, int] = {}  #: the last known sizes of tensors.
         self._pool = pool
         self._balance = balance
+        self._links = links
         self._next: Bounds | None = None
 
     @property
@@ -221,7 +235,7 @@ class Rebalancing:
             return None  # parts with states stay with them
         for part, seconds in zip(event.step.parts, event.seconds, strict=True):
             self._balance.measured(event.worker, part, seconds)
-        if self._next is None and (bounds := self._balance.proposal()) is not None:
+        if self._next is None and (bounds := self._balance.proposal(self._delays())) is not None:
             wanted = spans_of(bounds)
             # If a worker is not up or has no memory, it is proposed again.
             if all(worker.is_up and self._pool.fits(i, wanted[i]) for i, worker in enumerate(self._pool.workers)):
@@ -229,6 +243,11 @@ class Rebalancing:
                 for index, parts in enumerate(wanted):
                     self._pool.hold(index, parts)
         return self.finish()
+
+    def _delays(self) -> Delays:
+        slower = {i: self._links.slower_s_per_byte(worker.name) for i, worker in enumerate(self._pool.workers)}
+        found = _received_bytes(self._pool.parts, self.tensor_bytes) if any(slower.values()) else np.zeros(())
+        return {worker: seconds * found for worker, seconds in slower.items() if seconds}
 
     def finish(self) -> Bounds | None:
         """Move the parts if their new owners hold them. The new division, if parts moved."""
@@ -251,6 +270,21 @@ class Rebalancing:
     def end(self) -> None:
         """Move nothing from now on."""
         self._next = self._balance = None
+
+
+def _received_bytes(parts: Sequence[ScheduledPart], sizes: Mapping[str, int]) -> Array:
+    """[start, end]: the bytes that the parts start .. end - 1 read of what they don't make.
+
+    A tensor whose size is not known, since it has not left its worker, counts as the largest known one.
+    """
+    found, most = np.zeros((len(parts) + 1, len(parts) + 1)), max(sizes.values())
+    for start in range(len(parts)):
+        made, read = set[str](), set[str]()
+        for end, part in enumerate(parts[start:], start + 1):
+            read.update(name for name in part.reads if name not in made)
+            made.update(part.writes)
+            found[start, end] = sum(sizes.get(name, most) for name in read)
+    return found
 
 
 def _location(values: Array) -> float:

@@ -116,6 +116,7 @@ class RequestState:
         self.attempt: int = before.attempt + 1 if before else 0  #: how often it was restarted before.
         #: by the first part of a step, how many workers ended while they ran that step.
         self.deaths: Counter[int] = before.deaths if before else Counter()
+        self.makers: dict[str, int] = {}  #: the workers that made its tensors; none for inputs.
         self.pace = 1.0  #: how many times as long as usual its last step took: it may be a longer prompt than others.
         self.running = 0  #: how many of its steps run now.
         self.taken: set[int] = set()  #: the parts that are done or run now.

@@ -13,6 +13,7 @@ from ..executors.exchange import Exchange
 from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Note, Ready, Step
 from ..run_log import RunLog
 from ..values import OnError, Value
+from .link_times import LinkTimes
 from .load_balancing import Bounds, LoadBalance, Rebalancing
 from .requests import Request, RequestState, Routing, waiting_in_turn
 from .state_recovery import StateRecovery, StepHistory
@@ -57,7 +58,8 @@ class Scheduler:
         self._runnable: list[list[int]] = [[] for _ in routing.parts]
         self._history = StepHistory(executor, routing.parts)
         self._recovery = StateRecovery(executor, self.pool, self._history)
-        self._rebalancing = Rebalancing(self.pool, balance)
+        self._links = LinkTimes()
+        self._rebalancing = Rebalancing(self.pool, balance, self._links)
         self._overdue_events = 0
         self._is_all = False
         self._stopping = False
@@ -348,11 +350,13 @@ class Scheduler:
     def _done(self, event: Done) -> None:
         step = event.step
         usual_s = self.log.recent_s(event.worker, step.parts)
-        self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
+        besides_s = self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
         state = self._free(event.worker)
         self.pool.workers[event.worker].deaths = 0
         if state is not None and usual_s:
             state.pace = sum(event.seconds) / usual_s
+        if state is not None and self._executor.has_links:
+            self._received(state, event, besides_s)
         self.log.memory(event.worker, event.memory_bytes)
         if step.request < 0:
             self._recovery.done(event.worker)
@@ -362,18 +366,32 @@ class Scheduler:
             self._continue(state, event)
         self._apply(self._rebalancing.measured(event))
 
+    def _received(self, state: RequestState, event: Done, seconds: float) -> None:
+        """Take note of how long the inputs of a step took to its worker."""
+        sizes = {name: self._executor.bytes_of(handle) for name, handle in state.inputs_of(event.step.parts).items()}
+        self._rebalancing.tensor_bytes.update(sizes)
+        came = {name: size for name, size in sizes.items() if state.makers.get(name) != event.worker}
+        if total_bytes := sum(came.values()):
+            maker = state.makers.get(max(came, key=came.__getitem__))
+            source = "" if maker is None else self.pool.workers[maker].name
+            name, computed_s = self.pool.workers[event.worker].name, sum(event.seconds)
+            if text := self._links.measured(source, name, total_bytes, seconds, computed_s):
+                self.log.notify(text, None)
+
     def _made(self, event: Made) -> None:
         _, state = self.pool.workers[event.worker].steps[0]
         if state is None or state.is_dropped:
             self._release(event.outputs.values())
         else:
             state.reported.add(event.step.parts[0])
-            self._add(state, event.outputs)
+            self._add(state, event)
 
-    def _add(self, state: RequestState, outputs: Mapping[str, Handle]) -> None:
+    def _add(self, state: RequestState, event: Made | Done) -> None:
         # A part that passes an input on writes a tensor that exists already.
-        self._release([handle for name, handle in outputs.items() if name in state.handles])
-        runnable = state.add({name: handle for name, handle in outputs.items() if name not in state.handles})
+        self._release([handle for name, handle in event.outputs.items() if name in state.handles])
+        made = {name: handle for name, handle in event.outputs.items() if name not in state.handles}
+        state.makers.update(dict.fromkeys(made, event.worker))
+        runnable = state.add(made)
         self._add_runnable(state, [part for part in runnable if part not in state.taken])
 
     def _continue(self, state: RequestState, event: Done) -> None:
@@ -385,7 +403,7 @@ class Scheduler:
                 self._release(event.outputs.values())
                 self._restart(state)
                 return
-        self._add(state, event.outputs)
+        self._add(state, event)
         self._release(state.finish(step.parts))
         if state.is_finished:
             self._is_here(state)
@@ -443,6 +461,9 @@ class Scheduler:
         """Parts were moved to other workers, if `bounds` are given."""
         if bounds is not None:
             self.log.rebalances.append((bounds, self._executor.now()))
+            if self._executor.has_links:
+                parts = (f"{worker.name} {len(worker.owns)}" for worker in self.pool.workers)
+                self.log.notify(f"parts moved, there are now: {', '.join(parts)}", None)
             self._employ_all()
 
     def _employ_all(self) -> None:
