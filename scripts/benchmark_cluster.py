@@ -35,16 +35,21 @@ from graphcut.simulating.simulator import simulate
 NETCLUSTER = Path(__file__).with_name("netcluster")
 PROMPT, DECODED, ROUNDS = 128, 48, 3
 SEQUENCES = (1, 2, 4)
-REQUESTS, WARM = 30, 5
+REQUESTS, WARM = 24, 4
+RATES = ("100mbit", "20mbit")
 ADDRESS = "10.77.0.10"
 TMP = "/tmp"  # noqa: S108 - each machine has one of its own
 
 
 class Machines:
-    """Machines with Ray. The driver and the first device are on the first one."""
+    """Machines with Ray. The driver and the first device are on the first one.
+
+    Those that are on one core get equal shares of it, whatever the others do: 1 ms of each 2 ms for two of them.
+    """
 
     def __init__(self, rates: Sequence[str], cores: Sequence[int]) -> None:
         self.count, self._cores = len(rates), cores
+        self._groups = [limited(f"graphcut-{i}", cores.count(core)) for i, core in enumerate(cores)]
         kept = {Path(sys.prefix), Path(__file__).resolve().parent.parent}
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "TMPDIR"}},
@@ -69,12 +74,20 @@ class Machines:
 
     def on(self, machine: int, command: str) -> str:
         """What a command prints on a machine, on its core."""
-        return self.net("on", machine, f"taskset -c {self._cores[machine]} {command}")
+        join = f"echo $$ >{self._groups[machine]}/cgroup.procs && taskset -c {self._cores[machine]}"
+        return self.net("on", machine, f"{join} {command}")
 
     def start(self, machine: int, command: str) -> None:
         """Run a command until the machines end."""
         background = f"{{ taskset -c {self._cores[machine]} {command} >{TMP}/started.log 2>&1 </dev/null & }}; sleep 2"
         self.net("on", machine, background)
+
+    def down(self) -> None:
+        """End all processes, and remove the machines."""
+        self.net("down")
+        time.sleep(1)  # until the control groups are empty
+        for group in self._groups:
+            group.rmdir()
 
     def start_ray(self) -> None:
         """Start Ray; the machines are the devices a, b, c."""
@@ -111,7 +124,21 @@ def machines(rates: Sequence[str], cores: Sequence[int]) -> Iterator[Machines]:
     try:
         yield made
     finally:
-        made.net("down")
+        made.down()
+
+
+def limited(name: str, sharing: int) -> Path:
+    """A control group that has one of so many equal shares of a core."""
+    root = Path("/sys/fs/cgroup")
+    old = root / "cpu"
+    group = (old if old.is_dir() else root) / name
+    group.mkdir(exist_ok=True)
+    if old.is_dir():  # cgroup v1
+        (group / "cpu.cfs_period_us").write_text(f"{1000 * sharing}")
+        (group / "cpu.cfs_quota_us").write_text("1000" if sharing > 1 else "-1")
+    else:
+        (group / "cpu.max").write_text(f"{1000 if sharing > 1 else 'max'} {1000 * sharing}")
+    return group
 
 
 def bench_cluster(folder: Path, *, small: bool, llama_cpp: Path | None) -> None:
@@ -171,8 +198,8 @@ def bench_predictions(folder: Path, *, small: bool) -> None:
     demos.write("unet", folder / "unet.onnx")
     llama = Llama(hidden=256, layers=6, heads=4, width=512) if small else Llama(layers=6, vocab=8000)
     write_onnx(llama, folder / "decoder.onnx")
-    print(f"{'three machines':34} {'planned':>9} {'simulated':>9} {'measured':>9}   wire / boundary bytes")
-    for rate in ("100mbit", "20mbit"):
+    print(f"{'three machines':34} {'planned':>9} {'simulated':>9} {'measured':>9}  ratios   wire / boundary bytes")
+    for rate in RATES:
         with machines([rate] * 3, [0, 1, 1]) as made:
             made.start_ray()
             made.on(0, f"python -m graphcut cluster measure --seconds 3 -o {TMP}/cluster.toml")
@@ -203,27 +230,33 @@ def _predicted(made: Machines, folder: Path, model: Model, goal: Across) -> None
     first = planned(goal.cluster)
     graphcut.split(model, first, folder)
     made.put(folder)
-    is_decoder = goal.objective == "decode"
-    words = ("decode" if is_decoder else "pipeline", f"{TMP}/{folder.name}", 2 if is_decoder else model.dims["batch"])
-    seen = [made.measured(*words) for _ in range(ROUNDS + 1)]
-    speeds = [part.run_s / seconds for part, seconds in zip(first.metrics, seen[0]["parts"], strict=True)]
+    is_decoder, path = goal.objective == "decode", f"{TMP}/{folder.name}"
+    # As many in flight as planned, and one.
+    runs = [("decode", path, n) for n in (2, 1)] if is_decoder else [("pipeline", path, 8, n) for n in (6, 1)]
+    seen = [[made.measured(*words) for words in runs] for _ in range(ROUNDS + 1)]
+    speeds = [part.run_s / seconds for part, seconds in zip(first.metrics, seen[0][0]["parts"], strict=True)]
     fitted = tuple(
         replace(one, flops_per_s=one.flops_per_s * x, bytes_per_s=one.bytes_per_s * x, dispatch_s=one.dispatch_s / x)
         for one, x in zip(first.devices, speeds, strict=True)
     )
     again = planned(replace(goal.cluster, devices=fitted))
-    result = simulate(scenario_of_plan(again, model, None), requests=100)
-    period_s = statistics.median(one["period_s"] for one in seen[1:])
+    scenario = scenario_of_plan(again, model, None)
+    times = again.times
+    assert times is not None  # noqa: S101 - it is a plan for a cluster
     # What crosses in the whole run; the first device is where the driver is, so the inputs do not.
     sent = sum(one.sent_bytes for one in again.metrics) + sum(one.output_bytes for one in again.metrics[1:])
-    runs = 2 * (PROMPT + DECODED - 1) if is_decoder else REQUESTS
-    wire = statistics.median(one["carried"] for one in seen[1:]) / (sent * runs)
-    planned_s = again.times.objective(goal) if again.times is not None else 0.0
-    print(
-        f"{folder.name:34} {planned_s * 1e3:6.1f} ms {1e3 / result.per_s:6.1f} ms {period_s * 1e3:6.1f} ms",
-        f"  {wire:.2f}",
-        flush=True,
-    )
+    number = 2 * (PROMPT + DECODED - 1) if is_decoder else REQUESTS
+    wire = statistics.median(many["carried"] for many, _ in seen[1:]) / (sent * number)
+    for i, (what, planned_s, window) in enumerate(
+        (("period", times.objective(goal), None if is_decoder else 6), ("latency", times.latency_s, 1))
+    ):
+        simulated_s = 1 / simulate(scenario, requests=100, window=window).per_s
+        found_s = statistics.median(both[i]["period_s"] for both in seen[1:])
+        print(
+            f"{folder.name:24} {what:9} {planned_s * 1e3:6.1f} ms {simulated_s * 1e3:6.1f} ms {found_s * 1e3:6.1f} ms",
+            f"{found_s / planned_s:6.2f} {found_s / simulated_s:6.2f}   {wire:.2f}",
+            flush=True,
+        )
 
 
 def carried() -> int:
@@ -249,13 +282,14 @@ def decode(parts: str, number: int) -> dict[str, Any]:
     return {**found, "bytes": (after - before) / count, "parts": seconds_of(tokens.log, tokens.log.parts)}
 
 
-def pipeline(parts: str, batch: int) -> dict[str, Any]:
-    """Run a cascade on equal inputs."""
+def pipeline(parts: str, batch: int, window: int) -> dict[str, Any]:
+    """Run a cascade on equal inputs, so many of them in flight."""
     cascade, log = graphcut.open_cascade(parts), RunLog(3, 3)
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
     feed = {name: np.ones((batch, *(tensor.shape or ())[1:]), tensor.dtype) for name, tensor in tensors.items()}
+    number = REQUESTS if window > 1 else 2 * WARM
     config = SessionConfig(threads=1)
-    answers = stream(cascade, [feed] * REQUESTS, via="ray", config=config, log=log, balanced=False)
+    answers = stream(cascade, [feed] * number, via="ray", config=config, log=log, balanced=False, window=window)
     ends = [(time.perf_counter(), carried()) for _ in answers]
     (began_s, before), (ended_s, after) = ends[WARM], ends[-1]
     count = len(ends) - 1 - WARM
@@ -263,5 +297,5 @@ def pipeline(parts: str, batch: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    word, path, number = sys.argv[1:]
-    print(json.dumps({"decode": decode, "pipeline": pipeline}[word](path, int(number))))
+    word, path, *numbers = sys.argv[1:]
+    print(json.dumps({"decode": decode, "pipeline": pipeline}[word](path, *map(int, numbers))))

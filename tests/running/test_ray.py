@@ -38,6 +38,7 @@ from ray.cluster_utils import Cluster  # noqa: E402, TID251 - likewise
 
 from graphcut.running.executors import ray_executor  # noqa: E402 - likewise
 from graphcut.running.executors.ray_actor import RemoteWorker  # noqa: E402 - likewise
+from graphcut.running.executors.ray_and_processes import RayAndProcesses  # noqa: E402 - likewise
 from graphcut.running.executors.ray_executor import RayExecutor  # noqa: E402 - likewise
 
 DEVICES = ("edge0", "edge1", "edge2")
@@ -52,7 +53,7 @@ Feeds = list[dict[str, Any]]
 
 
 class Machines:
-    """A cluster with one node for each device."""
+    """A cluster with one node for each device. The node of this process is a device, too: the head."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +63,8 @@ class Machines:
             "health_check_timeout_ms": 2000,
             "health_check_failure_threshold": 3,
         }
-        head = {"num_cpus": 1, "include_dashboard": False, "_system_config": settings}
+        device = {"dev:head": 1}
+        head = {"num_cpus": 1, "include_dashboard": False, "_system_config": settings, "resources": device}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: dict[str, list[Any]] = {device: [] for device in DEVICES}
 
@@ -282,6 +284,40 @@ def test_a_tensor_made_on_a_lost_machine_is_reported_lost(
     assert Died(0, "its machine is gone") in events
     with pytest.raises(LookupError, match="a is lost"):
         executor.get(made, "a")
+
+
+@pytest.mark.usefixtures("machines")
+@pytest.mark.parametrize("rows", [3, ROWS])
+def test_a_worker_on_this_machine_is_a_process_that_may_end(tmp_path: Path, rows: int) -> None:
+    """Parts 0 and 2 run here, part 1 on another machine. Tensors, small or large, go there and come back."""
+    made, names = model_in_three(tmp_path), ("head", "edge1")
+    parts = tuple(msgspec.structs.replace(part, device=names[i % 2]) for i, part in enumerate(made.parts))
+    hosts = tuple(Host(name=name, memory_bytes=None) for name in names)
+    save_manifest(msgspec.structs.replace(made.manifest, devices=hosts, parts=parts), made.path)
+    cascade, (feed,) = graphcut.open_cascade(made.path), feeds_of(1, rows)
+    executor = RayAndProcesses(cascade, ONE, {}, names)
+    handles = {"x": executor.put(to_value(feed["x"], cascade.tensors["x"]), "x")}
+    try:
+        executor.start(0, [0, 2])
+        assert next_of(executor) == Ready(0, frozenset({0, 2}))
+        executor.start(1, [1])
+        assert next_of(executor) == Ready(1, frozenset({1}))
+        assert [*actors()] == [node_of("edge1")]
+        for part, (reads, writes) in enumerate((("x", "a"), ("a", "b"), ("ab", "y"))):
+            executor.run(part % 2, step := Step(0, (part,), (writes,)), {name: handles[name] for name in reads})
+            while (event := executor.next_event(30)) is None:
+                pass  # an input arrived
+            assert isinstance(event, Done)
+            assert (event.worker, event.step) == (part % 2, step)
+            handles |= event.outputs
+            executor.kill(0)
+            assert next_of(executor) == Died(0, "it was ended by SIGKILL")
+            executor.start(0, [0, 2])
+            assert next_of(executor) == Ready(0, frozenset({0, 2}))
+        answer = to_array(executor.get(handles["y"], "y"), cascade.tensors["y"])
+        np.testing.assert_array_equal(answer, graphcut.run(cascade, feed, config=ONE)["y"])
+    finally:
+        executor.close()
 
 
 @pytest.mark.usefixtures("machines")

@@ -102,7 +102,8 @@ class Decoder:
 
     def choice(self, chunk: TokenChunk, sampling: Sampling, rows: tuple[ScoredRow, ...]) -> LogitsChoice:
         """How the next tokens of `rows` of the batch are chosen after `chunk`."""
-        return LogitsChoice(self.cascade.tensors[self.logits], self.has_batch, chunk.length, sampling, rows)
+        dtype = self.cascade.tensors[self.logits].dtype
+        return LogitsChoice(self.logits, dtype, self.has_batch, chunk.length, sampling, rows)
 
     def scheduled_parts(self) -> list[ScheduledPart]:
         """The parts as the scheduler sees them: who writes the logits makes the tokens."""

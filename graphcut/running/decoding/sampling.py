@@ -7,12 +7,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...core.errors import RunError, UsageError
-from ...core.wiring import Tensor
 from ..executors.protocol import TOKENS
 from ..values import Value, bits_type, from_array, memory_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is chosen from the scores (logits) of all tokens.
 
@@ -105,26 +104,22 @@ class ScoredRow(NamedTuple):
 class LogitsChoice:
     """The next tokens of a batch. They are chosen by the worker that has the logits."""
 
-    tensor: Tensor  #: the logits: [batch, tokens, vocabulary] or [batch, vocabulary], without a batch one axis less.
+    logits: str  #: their name: [batch, tokens, vocabulary] or [batch, vocabulary], without a batch one axis less.
+    dtype: str  #: and their type.
     has_batch: bool  #: there is an axis for the batch.
     length: int  #: the number of tokens that were fed of each sequence.
     sampling: Sampling  #: how tokens are chosen.
     rows: tuple[ScoredRow, ...]  #: the rows whose next token is chosen.
 
-    @property
-    def logits(self) -> str:
-        """The name of the logits."""
-        return self.tensor.name
-
     def tokens(self, logits: Value) -> Value:
         """The token of each of `rows`, from its last scores."""
         *axes, vocabulary = logits.shape()
         scored = axes[-1] if axes and len(axes) == 1 + self.has_batch else 1
-        scores = memory_of(logits).view(bits_type(self.tensor.dtype)).reshape(-1, vocabulary)
+        scores = memory_of(logits).view(bits_type(self.dtype)).reshape(-1, vocabulary)
         chosen = []
         for row, sequence, before in self.rows:
             found = scores[row * scored + min(scored, self.length) - 1]
-            if self.tensor.dtype == "bfloat16":
+            if self.dtype == "bfloat16":
                 found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
             chosen.append(self.sampling.choose(found, before, sequence))
         return from_array(np.array(chosen, np.int64), TOKENS)

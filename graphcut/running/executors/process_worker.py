@@ -114,7 +114,7 @@ class WorkerServer:
 
     def _load(self, command: Hold) -> Event:
         if self._worker is None:
-            setup, cascade = self._setup, open_cascade(self._setup.manifest)
+            setup, cascade = self._setup, open_cascade(self._setup.manifest, may_lack_parts=True)
             if manifest_digest(cascade.manifest) != setup.digest:
                 raise RunError(f"{setup.manifest} was changed while the cascade ran", hint="run it again")
             load = lambda part: Stage(cascade, cascade.parts[part], config=setup.config)  # noqa: E731

@@ -54,7 +54,7 @@ class ProcessExecutor(Executor):
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         self._cascade = cascade
-        self._config = config
+        self.config = config  #: how the workers that start next build sessions.
         self._states = states
         self._digest = manifest_digest(cascade.manifest)
         self._folders: ShmFolders | None = None
@@ -85,7 +85,7 @@ class ProcessExecutor(Executor):
             return
         self._selector.register(process.connection, selectors.EVENT_READ, worker)
         manifest = os.fspath(self._cascade.path.absolute())
-        self._send(process, Setup(worker, manifest, self._digest, self._config, self._states, owner))
+        self._send(process, Setup(worker, manifest, self._digest, self.config, self._states, owner))
         self._send(process, Hold(tuple(parts)))
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:

@@ -69,19 +69,19 @@ class RemoteWorker(PartStore):
 
     def run(
         self,
-        step: Step,
-        requested_inline: Collection[str],
-        inline: Mapping[str, Any],
+        call: tuple[Step, Collection[str], Mapping[str, Any], Sequence[str]],
         *stored: Any,  # noqa: ANN401 - arrays, or Python objects
     ) -> Any:  # noqa: ANN401 - Ray takes one value, or a tuple for several
         """Run a step. Return its `StepResult` or an error, then each output that was not requested inline (or None).
 
-        `stored` are the inputs that Ray fetched from object stores: their names, then as many values.
+        A `call` is the step, the outputs that are requested inline, the inputs that are inline, and the names of
+        `stored`, the inputs that Ray fetched from object stores.
         """
+        step, requested_inline, inline, names = call
         large = [name for name in step.writes if name not in requested_inline]
-        tensors, half = self._tensors, len(stored) // 2
+        tensors = self._tensors
         try:
-            arrays = {**inline, **dict(zip(stored[:half], stored[half:], strict=True))}
+            arrays = {**inline, **dict(zip(names, stored, strict=True))}
             inputs = {name: from_array(array, tensors[name]) for name, array in arrays.items()}
             values, seconds = self._worker.run(step, inputs)
             outputs = {name: to_array(values[name], tensors[name]) for name in step.writes}

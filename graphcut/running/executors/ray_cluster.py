@@ -145,6 +145,7 @@ class WorkerPlacement:
         """Read the machines of the cluster once. If some declare a device, none of the cascade may be missing."""
         self._config = config
         self._machines = alive_machines()
+        self._here = str(ray.get_runtime_context().get_node_id())
         known = sorted({_resource(name) for one in self._machines for name in devices_of(one)})
         providers = {host.name: host.provider for host in manifest.devices}
         self._devices = [name if known and name in providers else "" for name in names]
@@ -155,6 +156,11 @@ class WorkerPlacement:
                 f"the cluster has no device {missing!r}; it has {', '.join(name[len(_DEVICE) :] for name in known)}",
                 hint=f"""start Ray on that machine with --resources='{{"{_resource(missing)}": 1}}'""",
             )
+
+    def is_here(self, worker: int) -> bool:
+        """Whether this machine declares to be the device of a worker."""
+        device, here = self._devices[worker], (one for one in self._machines if one["NodeID"] == self._here)
+        return bool(device) and any(_resource(device) in one["Resources"] for one in here)
 
     def actor_options(self, worker: int, lost: Collection[str]) -> dict[str, Any]:
         """The options of a worker's actor, not on machines whose ids are `lost`: Ray may take them for alive.

@@ -18,6 +18,7 @@ from threading import Lock, Thread
 from time import perf_counter
 from typing import Any, Final, cast
 
+import numpy as np
 import ray  # noqa: TID251 - a module of the Ray executor
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
 
@@ -46,7 +47,11 @@ _CLOSE_TIMEOUT_S: Final = 10  #: how long `close` waits for actors to end.
 _PIECES_IN_FLIGHT: Final = 2  #: how many pieces of a file are sent at once.
 #: an actor waits in `live`, loads parts and runs steps, each in a thread of its own. Steps may run out of order: one
 #: that waits for a lost input does not delay the next.
-_ACTOR_OPTIONS: Final[Any] = {"concurrency_groups": {"life": 1, "loading": 1}, "allow_out_of_order_execution": True}
+_ACTOR_OPTIONS: Final[Any] = {
+    "concurrency_groups": {"life": 1, "loading": 1},
+    "allow_out_of_order_execution": True,
+    "enable_task_events": False,  # Ray's log of all calls, which each machine sends to the head
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +113,10 @@ class RayExecutor(Executor):
         self._placement: WorkerPlacement | None = None
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-
-        if self._placement is None:
-            self._cluster = RayCluster(len(self._names), insecure=self._config.insecure)
-            self._placement = WorkerPlacement(self._cascade.manifest, self._names, self._config)
-            self._start_thread(self._watch_machines)
-        options = self._placement.actor_options(worker, self._lost_nodes)
+        placement = self._placed()
+        options = placement.actor_options(worker, self._lost_nodes)
         remote = self._actor_class.options(**options).remote(
-            os.fspath(self._path), self._cascade.manifest, self._states, self._placement.config(worker)
+            os.fspath(self._path), self._cascade.manifest, self._states, placement.config(worker)
         )
         life = remote.live.options(concurrency_group="life").remote()
         actor = self._actors[worker] = _Actor(worker, remote, life)
@@ -137,9 +138,10 @@ class RayExecutor(Executor):
         inline = {name: tensor.data for name, tensor in tensors.items() if name not in refs}
         requested_inline = [name for name in step.writes if name in self._inline]
         call = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested_inline))
-        answer = call.remote(step, requested_inline, inline, *refs, *refs.values())
+        # One argument, since each takes a hundred bytes of its own; but Ray fetches none inside of another.
+        answer = call.remote((step, requested_inline, inline, tuple(refs)), *refs.values())
         result, *outputs = answer if isinstance(answer, list) else [answer]
-        actor.result, actor.step, actor.sources = result, step, frozenset(tensor.node for tensor in tensors.values())
+        actor.result, actor.step, actor.sources = result, step, self._nodes_of(inputs)
         result.future().add_done_callback(
             lambda future: self._callbacks.put(lambda: self._finished(actor, result, outputs, future))
         )
@@ -154,16 +156,24 @@ class RayExecutor(Executor):
         ray.kill(actor.remote)
 
     def is_excused(self, worker: int) -> bool:
-        actor, now = self._actors[worker], perf_counter()
-        nodes = {actor.node, *actor.sources}
+        actor = self._actors[worker]
+        return self._are_excused({actor.node, *actor.sources})
+
+    def _nodes_of(self, inputs: Mapping[str, Handle]) -> frozenset[str]:
+        """The machines that made the inputs of a step."""
+        return frozenset(cast("_RayTensor", handle).node for handle in inputs.values())
+
+    def _are_excused(self, nodes: Iterable[str]) -> bool:
+        now = perf_counter()
         return any(node in self._silent or self._excused.get(node, now) > now for node in nodes)
 
     def bytes_of(self, handle: Handle) -> int:
         return cast("_RayTensor", handle).size_bytes
 
     def put(self, value: Value, tensor: str) -> Handle:
-        array = to_array(value, self._tensors[tensor])
-        return _RayTensor(array if is_inline(array) else ray.put(array), getattr(array, "nbytes", 0))
+        array = to_array(value, self._tensors[tensor], copy=False)
+        data = np.copy(array) if is_inline(array) else ray.put(array)
+        return _RayTensor(data, getattr(array, "nbytes", 0))
 
     def fetch(self, handles: Iterable[Handle]) -> bool:
         here = [h for h in cast("Iterable[_RayTensor]", handles) if h.node not in self._lost_nodes]  # `get` tells
@@ -222,6 +232,14 @@ class RayExecutor(Executor):
             thread.join()
         self._actors.clear()
         self._cluster.leave()
+
+    def _placed(self) -> WorkerPlacement:
+        """Where workers are. Connects to the cluster at the first call."""
+        if self._placement is None:
+            self._cluster = RayCluster(len(self._names), insecure=self._config.insecure)
+            self._placement = WorkerPlacement(self._cascade.manifest, self._names, self._config)
+            self._start_thread(self._watch_machines)
+        return self._placement
 
     # Callbacks
 

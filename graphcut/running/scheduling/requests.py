@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..executors.exchange import Exchange
-from ..executors.protocol import Handle, Origin, Step, TokenChoice
+from ..executors.protocol import TOKENS, Handle, Origin, Step, TokenChoice
 from ..values import Value
 
 
@@ -48,7 +48,8 @@ class Request:
     ) -> Step:
         """The step that runs `parts` for it; `number` is that of the request."""
         states = (self.sequence, dict(self.zero_states), self.rows)
-        return Step(number, parts, writes, attempt, *states, early, self.origin, self.choice, self.in_place, exchange)
+        choice = self.choice if TOKENS.name in writes else None
+        return Step(number, parts, writes, attempt, *states, early, self.origin, choice, self.in_place, exchange)
 
 
 class Routing:
