@@ -112,7 +112,7 @@ COMMANDS = {
     "show parts --to dot --part 0": 0,
     "show parts --to mermaid": 0,
     "show parts --to html": 0,
-    "show plan.json parts": 0,
+    "diff plan.json parts": 0,
     "run parts --inputs random -o y.npz": 0,
     "run parts --inputs unknown.npz -o z.npz": 2,
     "run parts --inputs wrong.npz -o z.npz": 3,
