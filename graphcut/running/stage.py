@@ -225,7 +225,8 @@ def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
         try:
             version = unchanged_version(file, expected)
         except OSError as error:
-            raise RunError(f"{file} can't be read: {error.strerror}", hint="copy the whole cascade again") from None
+            what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read: {error.strerror}"
+            raise RunError(f"{file} {what}", hint="copy the whole cascade again") from None
         if version is None:
             message = f"{file} was changed after the model was cut"
             raise RunError(message, hint="copy it again, or split the model again")
