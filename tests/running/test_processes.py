@@ -589,7 +589,7 @@ def test_a_missing_part_does_not_end_a_worker(executor: ProcessExecutor, cascade
     cascade.file(cascade.parts[2]).unlink()
     executor.hold(0, [0, 2])
     failed = next_of(executor, Failed)
-    assert (failed.step, "can't be read" in str(failed.error)) == (None, True)
+    assert (failed.step, "is missing" in str(failed.error)) == (None, True)
     step_on(executor, 0, Step(0, (0,), ("a",)), {"x": executor.put(value_of(X), "x")})
 
 
