@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+from benchmark_llama import Llama, write_onnx
 
 import graphcut
 from graphcut import Cascade, Into, Pipeline, SessionConfig
@@ -79,6 +80,7 @@ def bench_run(folder: Path, *, small: bool) -> None:
     bench_memory(cut)
     whole_cut = {1: graphcut.split(model, graphcut.plan(analysis, Into(1)), folder / "parts1")}
     bench_decoding(model, {**whole_cut, **cut})
+    bench_4_bits(folder / "llama.onnx", small=small)
     bench_balance(cut[12], model)
 
 
@@ -186,7 +188,7 @@ def fullest_bytes(cascade: Cascade) -> int:
     return most
 
 
-def bench_decoding(model: graphcut.Model, cut: Mapping[int, Cascade]) -> None:
+def bench_decoding(model: graphcut.Model, cut: Mapping[int, Cascade], goal: str = "<= 1.02") -> None:
     """Tokens of the whole model and of cascades in turn; all keep their caches by reference.
 
     A cascade of one part shows what the loop costs, and the others what the cuts cost.
@@ -204,11 +206,21 @@ def bench_decoding(model: graphcut.Model, cut: Mapping[int, Cascade]) -> None:
             pairs = list(zip(seconds[way][8:], seconds["whole"][8:], strict=True))
             time_ratio, cpu_ratio = (statistics.median(own[i] / whole[i] for own, whole in pairs) for i in range(2))
             what = f"a token of {count_of(sequences, 'sequence')}, {way}: to the whole model"
-            row(what, f"{time_ratio:.3f}  cpu {cpu_ratio:.3f}", "<= 1.02" if sequences == 1 else "<= 1.15")
+            row(what, f"{time_ratio:.3f}  cpu {cpu_ratio:.3f}", goal if sequences == 1 else "<= 1.15")
     began = time.perf_counter()
     graphcut.generate(cut[4], prompts, max_tokens=TOKENS, batch=1, workers=1).all()
     gain = (time.perf_counter() - began) / sum(time_s for time_s, _ in seconds["4 parts"])
     row("8 sequences one by one, to a batch", f"{gain:.1f}", "-")
+
+
+def bench_4_bits(path: Path, *, small: bool) -> None:
+    """The same for a llama of 245 million weights in 4 bits, whose caches are written in place."""
+    write_onnx(Llama(hidden=256, layers=4, heads=4, width=512, vocab=1024) if small else Llama(), path)
+    model = graphcut.load(path, dims={"batch": 1, "seq": 1, "past": 64, "total": 65})
+    analysis = graphcut.analyze(model)
+    cut = {n: graphcut.split(model, graphcut.plan(analysis, Into(n)), path.with_suffix(f".{n}")) for n in (1, 4)}
+    print("4 bits:")
+    bench_decoding(model, cut, "<= 1.08")
 
 
 def timed(seconds: list[tuple[float, float]], flow: Iterator[list[int]]) -> list[int]:
@@ -244,7 +256,7 @@ def whole_tokens(model: graphcut.Model, prompts: list[list[int]]) -> Iterator[li
             "attention_mask": np.ones((rows, length), np.int64),
             "position_ids": np.tile(np.arange(before, length), (rows, 1)),
         }
-        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in fed.items()}
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in fed.items() if name in model.tensors}
         logits, *made = session.run_with_ort_values(["logits", *presents], {**values, **kept})
         kept = dict(zip(pasts, made, strict=True))
         fresh = logits.numpy()[:, -1].argmax(-1)[:, None]
@@ -264,7 +276,7 @@ def slowed_s(cascade: Cascade, feeds: list[Feeds], *, balanced: bool) -> float:
         waiting = [pipeline.submit(feed) for feed in islice(repeated(feeds), 16)]
         for future in waiting:
             future.result()
-        with slowed(children()[-1]):
+        with slowed(newest_child()):
             times = [time.perf_counter()]
             flow = [pipeline.submit(feed) for feed in islice(repeated(feeds), 60)]
             for future in flow:
@@ -279,10 +291,15 @@ def repeated(feeds: list[Feeds]) -> Iterator[Feeds]:
         yield from feeds
 
 
-def children() -> list[int]:
-    """The processes that this one started, oldest first."""
+def newest_child() -> int:
+    """The process that was started last: a worker. Numbers don't tell, they begin anew at their largest."""
     listed = (tasks.read_text().split() for tasks in Path("/proc/self/task").glob("*/children"))
-    return sorted(int(number) for numbers in listed for number in numbers)
+    return max((int(number) for numbers in listed for number in numbers), key=start_ticks)
+
+
+def start_ticks(process: int) -> int:
+    """When a process was started, in clock ticks since the machine was."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 @contextmanager
