@@ -11,6 +11,7 @@ Casts, on request only: a float32 tensor crosses as float16 and under another na
 """
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Final
 
@@ -67,8 +68,7 @@ def copies(node: Node, proto: NodeProto) -> tuple[NodeProto, ...]:
     shape, zeros = helper_names(total)
     filled = NodeProto(op_type="ConstantOfShape", name=zeros, input=[shape], output=[zeros])
     filled.attribute.add(name="value", type=AttributeProto.TENSOR, t=_NEGATIVE_ZEROS[node.rewrite.dtype])
-    copy = NodeProto()
-    copy.CopyFrom(proto)
+    copy = deepcopy(proto)
     copy.input[:] = [total, zeros, *proto.input[2 : BIAS[node.op]]]
     copy.output[:] = [normalized]
     return NodeProto(op_type="Shape", name=shape, input=[total], output=[shape]), filled, copy

@@ -6,10 +6,11 @@ tensors (value_info), nor the files and offsets of large tensors.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from typing import Final
 
 from google.protobuf.message import Message
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from .subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, tensors_in
 
@@ -30,8 +31,8 @@ def graph_digest(model: ModelProto) -> str:
 
 def canonical_messages(model: ModelProto) -> Iterator[bytes]:
     """The canonical bytes of all messages in `model`, in a canonical order."""
-    rest, graph, head = head_of(model), model.graph, GraphProto()
-    head.CopyFrom(rest.graph)
+    rest, graph = head_of(model), model.graph
+    head = deepcopy(rest.graph)
     rest.ClearField("graph")
     yield rest.SerializeToString(deterministic=True)
     yield from sorted(map(canonical, model.functions))
@@ -71,10 +72,8 @@ def without_values(message: Message) -> bytes:
 
 def _without(message: Message, fields: Iterable[str], of: Callable[[TensorProto], bool]) -> bytes:
     if any(map(of, tensors_in(message))):
-        copy = type(message)()
-        copy.CopyFrom(message)
-        for tensor in filter(of, tensors_in(copy)):
+        message = deepcopy(message)
+        for tensor in filter(of, tensors_in(message)):
             for field in fields:
                 tensor.ClearField(field)
-        message = copy
     return message.SerializeToString(deterministic=True)

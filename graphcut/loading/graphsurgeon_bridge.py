@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
+from copy import deepcopy
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -107,10 +108,7 @@ def lost_by_graph(message: ModelProto) -> Mapping[str, int]:
     Raises:
         ModelError: onnx_graphsurgeon can't import or export the message, or would change what the model computes.
     """
-    before, imported = ModelProto(), ModelProto()
-    before.CopyFrom(message)
-    imported.CopyFrom(message)
-    graph = graph_of_message(imported)
+    before, graph = deepcopy(message), graph_of_message(deepcopy(message))
     with _errors_of("export"):
         after = gs.export_onnx(graph)
     _move_back(before.graph, after.graph)

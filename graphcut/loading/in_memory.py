@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import weakref
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -68,9 +69,7 @@ def is_graph(source: object) -> bool:
 def _write(message: ModelProto, path: Path) -> None:
     large = [tensor for tensor in tensors_in(message) if len(tensor.raw_data) >= large_bytes(tensor.data_type)]
     if sum(len(tensor.raw_data) for tensor in large) > MAX_INLINE_BYTES:
-        copy = ModelProto()
-        copy.CopyFrom(message)
-        message = copy
+        message = deepcopy(message)
         with path.with_name(f"{path.name}.data").open("wb") as file:
             for tensor in tensors_in(message):
                 if len(tensor.raw_data) >= large_bytes(tensor.data_type):

@@ -1,6 +1,7 @@
 """Nodes as rules see them: operator, attributes, sizes and small constant inputs. No ONNX messages."""
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, TypeVar, cast
@@ -130,8 +131,7 @@ def constant_value(node: NodeProto) -> TensorProto | None:
 
 def renamed(tensor: TensorProto, name: str) -> TensorProto:
     """A copy with another name."""
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
+    copy = deepcopy(tensor)
     copy.name = name
     return copy
 

@@ -13,6 +13,7 @@ Dimensions that remain unknown can be computed for given numbers of the symbols:
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from copy import deepcopy
 from pathlib import Path
 from typing import Final
 
@@ -146,8 +147,7 @@ def tensors_of_values(values: Iterable[ValueInfoProto], symbols: AbstractSet[str
 
 def without_value_info(model: ModelProto) -> ModelProto:
     """A copy of `model` without value_info, which may be stale, and without defaults, which users may override."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     del copy.graph.value_info[:]
     inputs = {value.name for value in copy.graph.input} if copy.ir_version >= FIRST_IR_WITH_DEFAULTS else set()
     for i in reversed([i for i, weight in enumerate(copy.graph.initializer) if weight.name in inputs]):
@@ -224,8 +224,7 @@ def _merged_dim(first: Dim, second: Dim) -> Dim:
 def ort_types(model: ModelProto, names: Sequence[str], folder: Path, symbols: AbstractSet[str]) -> dict[str, Tensor]:
     """The types of `names` by ONNX Runtime; empty if it can't load the model (custom operators)."""
     outputs = {value.name for value in model.graph.output}
-    probe = ModelProto()
-    probe.CopyFrom(model)
+    probe = deepcopy(model)
     probe.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in outputs)
     found = {name: tensor for name, tensor in _session_outputs(probe, folder).items() if name in set(names)}
     # ORT's Python API gives the shape [] both for a scalar and for an unknown rank. The shape of the output of a Shape

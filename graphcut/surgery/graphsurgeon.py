@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from onnx import ModelProto
 
 from ..core.errors import LossWarning
 from ..loading.external_data import read_values
@@ -36,8 +35,7 @@ def to_graphsurgeon(model: Model | str | Path) -> gs.Graph:
     if lost := lost_by_graph(model.proto):
         fields = ", ".join(f"{number:,} {field}" for field, number in lost.items())
         warnings.warn(f"a graph of onnx_graphsurgeon has no place for {fields}", LossWarning, stacklevel=2)
-    message = ModelProto()
-    message.CopyFrom(model.proto)
+    message = deepcopy(model.proto)
     for tensor in tensors_in(message):
         if is_external(tensor):
             read_values(tensor, model.range_of(tensor))

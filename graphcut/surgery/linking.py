@@ -3,6 +3,7 @@
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -89,8 +90,7 @@ def link(
     files = dict.fromkeys(span.file for span in saved)
     locations = {file: _location(file, output.absolute().parent) for file in files}
     check_targets(output, [*files_of(model), *files], force=force)
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     held = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
     multiplied = _multiplied(proto.graph) if transposed else {}
     finder, found, copied = ValueFinder(saved), list[LinkedWeight](), list[tuple[TensorProto, ByteRange]]()

@@ -1,6 +1,7 @@
 """`split_by_rank`: shard a model, and write a part for each phase and rank."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 
 from onnx import ModelProto
@@ -168,8 +169,7 @@ def _whole(proto: ModelProto, parts: Sequence[ModelProto]) -> ModelProto:
     """The sharded model, whose weights are in the data files of the parts."""
     weights = {tensor.name: tensor for part in parts for tensor in part.graph.initializer}
     nodes = {output: node for part in parts for node in part.graph.node for output in node.output}
-    whole = ModelProto()
-    whole.CopyFrom(proto)
+    whole = deepcopy(proto)
     for tensor in whole.graph.initializer:
         if is_external(tensor):
             tensor.CopyFrom(weights[tensor.name])

@@ -7,11 +7,12 @@ are boundaries on the way to the tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from sys import float_info
 from typing import Final
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ValueInfoProto
 
 from ..core.errors import RunError
 from ..core.manifest import Cascade
@@ -67,8 +68,7 @@ def run_whole(
     Raises:
         RunError: ONNX Runtime refuses the model or the inputs.
     """
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     outputs = {value.name for value in proto.graph.output}
     proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
     options = session_options(config)

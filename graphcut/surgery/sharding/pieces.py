@@ -1,6 +1,7 @@
 """Names and types of the pieces of tensors, and the nodes that cut tensors into pieces and join them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -92,8 +93,7 @@ def opset_of(model: ModelProto) -> int:
 
 def piece_of(value: ValueInfoProto, name: str, axis: int, size: int) -> ValueInfoProto:
     """The declaration of a piece of a tensor."""
-    made = ValueInfoProto()
-    made.CopyFrom(value)
+    made = deepcopy(value)
     made.name = name
     dims = made.type.tensor_type.shape.dim
     if len(dims) > axis:

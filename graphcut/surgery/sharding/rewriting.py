@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -122,8 +123,7 @@ class _Rewriting:
         reads = {slot: self._pieces_read(index, slot, layout) for slot, layout in division.divided_reads(index).items()}
         writes = {tensor: self._pieces_written(index, tensor) for tensor in operation.outputs if tensor}
         for rank in divided.ranks:
-            copy = NodeProto()
-            copy.CopyFrom(node)
+            copy = deepcopy(node)
             copy.name = self.drawing.fresh(rank_name(self.model.graph.nodes[index].name, rank))
             for slot, names in reads.items():
                 copy.input[slot] = names[rank]
@@ -221,8 +221,7 @@ class _Rewriting:
 
     def _shape_of_piece(self, node: NodeProto, index: int, layout: Layout) -> None:
         """The shape of a tensor that is only there in pieces: that of a piece, with the size of the whole axis."""
-        copy, output = NodeProto(), node.output[0]
-        copy.CopyFrom(node)
+        copy, output = deepcopy(node), node.output[0]
         copy.input[0] = next(iter(self.pieces[node.input[0], index].values()))
         given = {attribute.name: attribute.i for attribute in node.attribute}
         shape = next(o.read(0) for o in self.division.operations if o.outputs == (output,))
