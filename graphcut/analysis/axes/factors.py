@@ -1,6 +1,6 @@
 """`Factor`: an axis of the loop nest of a node, along which its work can be divided."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
@@ -92,7 +92,8 @@ def found_factors(rules: Iterable[FoundRule]) -> dict[int, tuple[Factor, ...]]:
 
 
 Rule = Callable[[Operation], Iterable[Factor]]
-"""The factors of a node. An axis of a tensor that no factor names can't be divided there."""
+"""The factors of a node. An axis of a tensor that no factor names can't be divided there. Nor can a factor of one unit
+or none, which a rule gives where a size is not fixed."""
 
 
 def fixed(dim: Dim) -> int:
@@ -103,6 +104,13 @@ def fixed(dim: Dim) -> int:
 def axis_of(axis: int, shape: Shape) -> int:
     """The index of an axis from the front."""
     return axis % len(shape) if shape else 0
+
+
+def moved(shape: Shape | None, places: Mapping[int, int]) -> Iterator[Factor]:
+    """For axes of the first input the axis of the first output that each becomes."""
+    dims = dict(enumerate(shape or ()))
+    for axis, place in places.items():
+        yield Factor(fixed(dims.get(axis)), (Place(0, axis),), (Place(0, place),))
 
 
 def columns(size: int) -> int:

@@ -70,16 +70,11 @@ def rotary_embedding(o: Operation) -> Iterator[Factor]:
     if not shape:
         return
     heads = o.given("num_heads", 0)
-    if len(shape) == 4:
-        counts = ("num_heads",) if heads else ()
-        if fixed(shape[1]):
-            yield Factor(fixed(shape[1]), (Place(0, 1),), (Place(0, 1),), counts)
-        return
+    axis, units = (1, fixed(shape[1])) if len(shape) == 4 else (2, heads)
     angles = o.read(2 if o.op.startswith("com.") else 1)
-    half = fixed(angles[-1]) if angles else 0
-    units = heads or (fixed(shape[2]) // (2 * half) if half else 0)
-    if units:
-        yield Factor(units, (Place(0, 2),), (Place(0, 2),), ("num_heads",) if heads else ())
+    if not units and axis == 2 and angles and (half := fixed(angles[-1])):
+        units = fixed(shape[2]) // (2 * half)
+    yield Factor(units, (Place(0, axis),), (Place(0, axis),), ("num_heads",) if heads else ())
 
 
 def _placed(o: Operation, axes: Mapping[int, int]) -> list[Place]:

@@ -1,10 +1,12 @@
 """Rules of operators that work element by element, reduce, or normalize."""
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final
 
 from ....loading.operations import Operation, Shape
-from ..factors import Factor, Place, Rule, axis_of, fixed
+from ..factors import Factor, Place, Rule, axis_of, fixed, moved
 
 
 def elementwise(o: Operation) -> Iterator[Factor]:
@@ -19,15 +21,16 @@ def like_first(o: Operation) -> Iterator[Factor]:
 
 def _broadcast(o: Operation, slots: list[int]) -> Iterator[Factor]:
     shapes = {slot: o.read(slot) for slot in slots}
-    outputs = [i for i in range(len(o.outputs)) if o.writes_to(i)]
-    out = o.written()
-    if out is None or any(o.written(i) != out for i in outputs):
-        return
+    out = o.written() or ()
     for axis, dim in enumerate(out):
         places = [aligned(slot, shape, axis - len(out), dim) for slot, shape in shapes.items()]
-        if fixed(dim) and None not in places:
-            reads = tuple(place for place in places if place)
-            yield Factor(fixed(dim), reads, tuple(Place(i, axis) for i in outputs))
+        writes = _outputs(o, axis)
+        if None not in places and all(o.written(place.slot) == out for place in writes):
+            yield Factor(fixed(dim), tuple(place for place in places if place), writes)
+
+
+def _outputs(o: Operation, axis: int) -> tuple[Place, ...]:
+    return tuple(Place(i, axis) for i in range(len(o.outputs)) if o.writes_to(i))
 
 
 def aligned(slot: int, shape: Shape | None, axis: int, dim: object) -> Place | tuple[()] | None:
@@ -42,86 +45,61 @@ def aligned(slot: int, shape: Shape | None, axis: int, dim: object) -> Place | t
     return Place(slot, axis + len(shape)) if shape[axis] == dim else None
 
 
-def leading(o: Operation) -> Iterator[Factor]:
-    """The axes before `axis`, which is normalized (default: the last)."""
-    shape = o.read(0)
-    if shape is None:
-        return
-    end = axis_of(o.given("axis", -1), shape)
-    same = [i for i in range(len(o.inputs)) if i in _SKIPS.get(o.op, {0})]
-    if any(o.read(i) != shape for i in same if o.has(i)):
-        return
-    for axis in range(end):
-        if fixed(shape[axis]):
-            reads = tuple(Place(i, axis) for i in same if o.has(i))
-            writes = tuple(Place(i, axis) for i in range(len(o.outputs)) if o.writes_to(i))
-            yield Factor(fixed(shape[axis]), reads, writes)
-
-
-_SKIPS: Final = {
-    "com.microsoft.SkipLayerNormalization": {0, 1},
-    "com.microsoft.SkipSimplifiedLayerNormalization": {0, 1},
-}
-"""Inputs that have the shape of the first."""
+def leading(o: Operation, alike: tuple[int, ...] = (0,)) -> Iterator[Factor]:
+    """The axes before `axis`, which is normalized (default: the last), of the inputs `alike`, which have one shape."""
+    shape, same = o.read(0) or (), [i for i in alike if o.has(i)]
+    if all(o.read(i) == shape for i in same):
+        for axis, dim in enumerate(shape[: axis_of(o.given("axis", -1), shape)]):
+            yield Factor(fixed(dim), tuple(Place(i, axis) for i in same), _outputs(o, axis))
 
 
 def but_axis(o: Operation, default: int = -1) -> Iterator[Factor]:
     """All axes but `axis`, along which elements depend on one another."""
-    shape = o.read(0)
-    if shape is None:
-        return
+    shape = o.read(0) or ()
     own = axis_of(o.given("axis", default), shape)
-    outputs = [i for i in range(len(o.outputs)) if o.writes_to(i)]
     for axis, dim in enumerate(shape):
-        if axis != own and fixed(dim) and all((o.written(i) or ())[axis : axis + 1] == (dim,) for i in outputs):
-            yield Factor(fixed(dim), (Place(0, axis),), tuple(Place(i, axis) for i in outputs))
+        writes = _outputs(o, axis)
+        if axis != own and all((o.written(place.slot) or ())[axis : axis + 1] == (dim,) for place in writes):
+            yield Factor(fixed(dim), (Place(0, axis),), writes)
 
 
 def softmax(o: Operation) -> Iterator[Factor]:
     """All axes but `axis`; before version 13, those before it."""
-    if o.version >= 13:
-        yield from but_axis(o)
-    elif (shape := o.read(0)) is not None:
-        own = axis_of(o.given("axis", 1), shape)
-        yield from (f for f in but_axis(o, 1) if f.reads[0].axis < own)
+    own = axis_of(o.given("axis", 1), o.read(0) or ())
+    yield from but_axis(o) if o.version >= 13 else (f for f in but_axis(o, 1) if f.reads[0].axis < own)
 
 
 def cumulative(o: Operation) -> Iterator[Factor]:
     """All axes but that of the second input."""
-    shape, axes = o.read(0), o.values.get(1)
-    if shape is not None and axes is not None:
-        for axis, dim in enumerate(shape):
-            if fixed(dim) and axis != axis_of(axes[0], shape):
-                yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis),))
+    shape, axes = o.read(0) or (), o.values.get(1)
+    if axes:
+        own = axis_of(axes[0], shape)
+        yield from moved(shape, {axis: axis for axis in range(len(shape)) if axis != own})
 
 
 def reduction(o: Operation) -> Iterator[Factor]:
     """The axes that stay; the axis that a sum is taken over is contracted."""
-    shape = o.read(0)
-    axes = o.given("axes", o.values.get(1))
-    if shape is None or (axes is None and o.has(1)):
-        return
+    shape, axes = o.read(0) or (), o.given("axes", o.values.get(1))
     gone = {axis_of(axis, shape) for axis in axes or ()}
     if not gone and not o.given("noop_with_empty_axes", 0):
         gone = set(range(len(shape)))
-    keeps = o.given("keepdims", 1)
-    for axis, dim in enumerate(shape):
-        if fixed(dim) and axis not in gone:
-            after = axis if keeps else axis - sum(one < axis for one in gone)
-            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, after),))
-        elif fixed(dim) and o.op in _SUMS:
-            yield Factor(fixed(dim), (Place(0, axis),))
+    if axes is not None or not o.has(1):
+        yield from _reduced(o, shape, gone)
 
 
 def arg_reduction(o: Operation) -> Iterator[Factor]:
     """All axes but `axis`."""
-    shape = o.read(0)
-    if shape is None:
-        return
-    own, keeps = axis_of(o.given("axis", 0), shape), o.given("keepdims", 1)
+    shape = o.read(0) or ()
+    yield from _reduced(o, shape, {axis_of(o.given("axis", 0), shape)})
+
+
+def _reduced(o: Operation, shape: Shape, gone: AbstractSet[int]) -> Iterator[Factor]:
+    keeps = o.given("keepdims", 1)
     for axis, dim in enumerate(shape):
-        if fixed(dim) and axis != own:
-            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis - (not keeps and axis > own)),))
+        if axis not in gone:
+            yield from moved(shape, {axis: axis if keeps else axis - sum(one < axis for one in gone)})
+        elif o.op in _SUMS:
+            yield Factor(fixed(dim), (Place(0, axis),))
 
 
 def channels(o: Operation) -> Iterator[Factor]:
@@ -130,18 +108,14 @@ def channels(o: Operation) -> Iterator[Factor]:
     if shape is None or len(shape) < 2 or any(o.writes_to(i) for i in range(1, len(o.outputs))):
         return
     others = tuple(Place(i, 0) for i in range(1, len(o.inputs)))
-    for axis, reads in ((0, ()), (1, others)):
-        if fixed(shape[axis]):
-            yield Factor(fixed(shape[axis]), (Place(0, axis), *reads), (Place(0, axis),))
+    yield from moved(shape, {0: 0})
+    yield Factor(fixed(shape[1]), (Place(0, 1), *others), (Place(0, 1),))
 
 
 def group_normalization(o: Operation) -> Iterator[Factor]:
     """The batch and the groups of channels."""
-    shape = o.read(0)
-    if shape is not None and fixed(shape[0]):
-        yield Factor(fixed(shape[0]), (Place(0, 0),), (Place(0, 0),))
-    if groups := o.given("num_groups", 0):
-        yield Factor(groups, tuple(Place(i, 1 if i == 0 else 0) for i in range(3)), (Place(0, 1),), ("num_groups",))
+    yield from moved(o.read(0), {0: 0})
+    yield Factor(o.given("num_groups", 0), (Place(0, 1), Place(1, 0), Place(2, 0)), (Place(0, 1),), ("num_groups",))
 
 
 def quantized(o: Operation) -> Iterator[Factor]:
@@ -153,10 +127,10 @@ def quantized(o: Operation) -> Iterator[Factor]:
     others = [i for i in (1, 2) if o.has(i)]
     for axis, dim in enumerate(shape):
         follows = len(scale) > 0 and (bool(block) or axis == own) and scale != (1,)
-        units = fixed(dim) // block if block and axis == own else fixed(dim)
-        if units > 1 and units * (block if block and axis == own else 1) == dim:
+        item = block if block and axis == own else 1
+        if fixed(dim) % item == 0:
             reads = tuple(Place(i, axis if block else 0) for i in others) if follows else ()
-            yield Factor(units, (Place(0, axis), *reads), (Place(0, axis),))
+            yield Factor(fixed(dim) // item, (Place(0, axis), *reads), (Place(0, axis),))
 
 
 _ELEMENTWISE = """
@@ -168,16 +142,15 @@ com.microsoft.FastGelu com.microsoft.Gelu com.microsoft.QuickGelu
 """
 _SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
 _REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
-_LEADING = """
-LayerNormalization RMSNormalization SimplifiedLayerNormalization com.microsoft.SkipLayerNormalization
-com.microsoft.SkipSimplifiedLayerNormalization
-"""
+_LEADING = "LayerNormalization RMSNormalization SimplifiedLayerNormalization"
+_SKIPPING = "com.microsoft.SkipLayerNormalization com.microsoft.SkipSimplifiedLayerNormalization"
 _QUANTIZED = "DequantizeLinear QuantizeLinear com.microsoft.DequantizeLinear com.microsoft.QuantizeLinear"
 
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
     **dict.fromkeys(_REDUCTIONS.split(), reduction),
     **dict.fromkeys(_LEADING.split(), leading),
+    **dict.fromkeys(_SKIPPING.split(), partial(leading, alike=(0, 1))),
     **dict.fromkeys(_QUANTIZED.split(), quantized),
     **dict.fromkeys(("ArgMax", "ArgMin"), arg_reduction),
     **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),

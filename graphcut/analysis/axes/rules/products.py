@@ -6,7 +6,7 @@ from math import gcd
 from typing import Final
 
 from ....loading.operations import Operation, Shape
-from ..factors import Factor, Place, Rule, columns, fixed
+from ..factors import Factor, Place, Rule, columns, fixed, moved
 from .elements import aligned
 
 
@@ -19,11 +19,12 @@ def matmul(o: Operation) -> Iterator[Factor]:
     inner_b = _from_end(b, 2 - o.given("transB", 0))
     matrices = min(len(a), 2) + min(len(b), 2) - 2
     yield from _batches([a, b], out, len(out) - matrices)
-    if len(a) > 1 and fixed(rows := a[_other(a, inner_a)]):
-        yield Factor(fixed(rows), (Place(0, _other(a, inner_a)),), (Place(0, len(out) - matrices),))
-    if len(b) > 1 and fixed(width := b[_other(b, inner_b)]):
-        yield Factor(columns(fixed(width)), (Place(1, _other(b, inner_b)),), (Place(0, len(out) - 1),))
-    if fixed(a[inner_a]) and a[inner_a] == b[inner_b]:
+    if len(a) > 1:
+        yield from moved(a, {_other(a, inner_a): len(out) - matrices})
+    if len(b) > 1:
+        axis = _other(b, inner_b)
+        yield Factor(columns(fixed(b[axis])), (Place(1, axis),), (Place(0, len(out) - 1),))
+    if a[inner_a] == b[inner_b]:
         yield Factor(fixed(a[inner_a]), (Place(0, inner_a), Place(1, inner_b)))
 
 
@@ -41,7 +42,7 @@ def _batches(shapes: Sequence[Shape], out: Shape, number: int) -> Iterator[Facto
     """The first `number` axes of the output, to which those of the inputs before their last two are broadcast."""
     for axis in range(number):
         places = [aligned(i, s[:-2], axis - number, out[axis]) for i, s in enumerate(shapes)]
-        if fixed(out[axis]) and None not in places:
+        if None not in places:
             yield Factor(fixed(out[axis]), tuple(place for place in places if place), (Place(0, axis),))
 
 
@@ -52,18 +53,17 @@ def gemm(o: Operation) -> Iterator[Factor]:
         return
     rows, width = o.given("transA", 0), 1 - o.given("transB", 0)
     added = o.read(2) if o.has(2) else ()
-    for axis, own, units in ((0, Place(0, rows), fixed(out[0])), (1, Place(1, width), columns(fixed(out[1]) or 1))):
+    for axis, own, units in ((0, Place(0, rows), fixed(out[0])), (1, Place(1, width), columns(fixed(out[1])))):
         bias = aligned(2, added, axis - 2, out[axis])
-        if units > 1 and bias is not None:
+        if bias is not None:
             yield Factor(units, (own, bias) if bias else (own,), (Place(0, axis),))
-    if fixed(b[1 - width]):
-        yield Factor(fixed(b[1 - width]), (Place(0, 1 - rows), Place(1, 1 - width)), once=(2,))
+    yield Factor(fixed(b[1 - width]), (Place(0, 1 - rows), Place(1, 1 - width)), once=(2,))
 
 
 def product_columns(o: Operation, weight: int, others: Sequence[int]) -> Iterator[Factor]:
     """The columns of a matrix weight, and of other inputs the last axis, if it has one element for each column."""
     shape, out = o.read(weight), o.written()
-    if shape is None or len(shape) != 2 or out is None or not fixed(shape[-1]):
+    if shape is None or len(shape) != 2 or out is None:
         return
     found = [(i, o.read(i)) for i in others if o.has(i)]
     if all(read is not None for _, read in found):
@@ -75,7 +75,7 @@ def matmul_integer(o: Operation) -> Iterator[Factor]:
     """The columns; the inner axis is contracted: sums of integers, so exact in any order."""
     yield from product_columns(o, 1, (3,))
     a, b = o.read(0), o.read(1)
-    if a and b and len(b) == 2 and fixed(b[0]):
+    if a and b and len(b) == 2:
         yield Factor(fixed(b[0]), (Place(0, len(a) - 1), Place(1, 0)))
 
 
@@ -97,32 +97,22 @@ def matmul_n_bits(o: Operation) -> Iterator[Factor]:
         yield Factor(units, places, counts=("K",), once=(5,))
 
 
-def convolution(o: Operation) -> Iterator[Factor]:
-    """The batch; the channels of the output, and those of the input are contracted; or the groups."""
-    yield from _convolution(o, weight_out=0, weight_in=1)
+def convolution(o: Operation, own: int = 0) -> Iterator[Factor]:
+    """The batch; the channels of the output, and those of the input are contracted; or the groups.
 
-
-def transposed_convolution(o: Operation) -> Iterator[Factor]:
-    """The same for a weight that has the channels of the input first."""
-    yield from _convolution(o, weight_out=1, weight_in=0)
-
-
-def _convolution(o: Operation, *, weight_out: int, weight_in: int) -> Iterator[Factor]:
+    `own` is the axis of the weight with the channels of the output: 0 or 1. The other one has those of the input.
+    """
     x, w, out = o.read(0), o.read(1), o.written()
     if not x or not w or not out:
         return
     bias = (Place(2, 0),) if o.has(2) else ()
     groups = o.given("group", 1)
-    if fixed(x[0]):
-        yield Factor(fixed(x[0]), (Place(0, 0),), (Place(0, 0),))
+    yield from moved(x, {0: 0})
     if groups > 1:
-        weights = (Place(1, 0), *bias)
-        yield Factor(groups, (Place(0, 1), *weights), (Place(0, 1),), ("group",))
-        return
-    if fixed(w[weight_out]):
-        yield Factor(_channels(fixed(w[weight_out]), out), (Place(1, weight_out), *bias), (Place(0, 1),))
-    if fixed(x[1]):
-        yield Factor(fixed(x[1]), (Place(0, 1), Place(1, weight_in)), once=(2,))
+        yield Factor(groups, (Place(0, 1), Place(1, 0), *bias), (Place(0, 1),), ("group",))
+    else:
+        yield Factor(_channels(fixed(w[own]), out), (Place(1, own), *bias), (Place(0, 1),))
+        yield Factor(fixed(x[1]), (Place(0, 1), Place(1, 1 - own)), once=(2,))
 
 
 def _channels(channels: int, out: Shape) -> int:
@@ -136,9 +126,9 @@ def _channels(channels: int, out: Shape) -> int:
 
 def quantized_convolution(o: Operation, others: Sequence[int]) -> Iterator[Factor]:
     """The channels of the output, and of other inputs the only axis, if it has one element for each."""
-    w = o.read(1 if o.op == "ConvInteger" else 3)
     slot = 1 if o.op == "ConvInteger" else 3
-    if w is None or o.given("group", 1) != 1 or not fixed(w[0]):
+    w = o.read(slot)
+    if w is None or o.given("group", 1) != 1:
         return
     found = [(i, o.read(i)) for i in others if o.has(i)]
     if all(read is not None for _, read in found):
@@ -156,10 +146,9 @@ def einsum(o: Operation) -> Iterator[Factor]:
     for letter in dict.fromkeys(before.replace(",", "")):
         places = tuple(Place(i, term.index(letter)) for i, term in enumerate(terms) if letter in term)
         dims = {(o.read(place.slot) or (None,) * 9)[place.axis] for place in places}
-        if len(dims) == 1 and (size := fixed(dims.pop())):
-            writes = (Place(0, after.index(letter)),) if letter in after else ()
-            if writes or len(places) == len(terms):
-                yield Factor(size, places, writes)
+        writes = (Place(0, after.index(letter)),) if letter in after else ()
+        if len(dims) == 1 and (writes or len(places) == len(terms)):
+            yield Factor(fixed(dims.pop()), places, writes)
 
 
 def mixture_of_experts(o: Operation, scales: int) -> Iterator[Factor]:
@@ -172,7 +161,7 @@ def mixture_of_experts(o: Operation, scales: int) -> Iterator[Factor]:
     x, first, second = o.read(0), o.read(2), o.read(4 + scales)
     if not x or not first or not second or o.given("swiglu_fusion", 0) or len(o.inputs) > 2 + 3 * (2 + scales):
         return
-    if len(x) == 2 and fixed(x[0]):
+    if len(x) == 2:
         yield Factor(fixed(x[0]), (Place(0, 0), Place(1, 0)), (Place(0, 0),))
     inner = {2: 1, 4 + scales: 2, 6 + 2 * scales: 1}  # the weights: [experts, inner, x], [experts, x, inner]
     places = [Place(slot, axis) for slot, axis in inner.items() if o.has(slot)]
@@ -195,7 +184,7 @@ PRODUCTS: Final[Mapping[str, Rule]] = {
     "com.microsoft.DynamicQuantizeMatMul": partial(product_columns, weight=1, others=(2, 3, 4)),
     "com.microsoft.MatMulNBits": matmul_n_bits,
     "Conv": convolution,
-    "ConvTranspose": transposed_convolution,
+    "ConvTranspose": partial(convolution, own=1),
     "ConvInteger": partial(quantized_convolution, others=(3,)),
     "QLinearConv": partial(quantized_convolution, others=(4, 5, 8)),
     "Einsum": einsum,

@@ -1,12 +1,13 @@
 """Rules of operators that move elements: reshape, transpose, join, cut, gather."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import gcd, prod
 from typing import Final
 
 from ....core.wiring import Dim
 from ....loading.operations import Operation, Shape
-from ..factors import Bounds, Factor, Parts, Place, Rule, Sizes, axis_of, fixed
+from ..factors import Bounds, Factor, Parts, Place, Rule, Sizes, axis_of, fixed, moved
 from .elements import aligned
 
 _MAX_SEGMENTS: Final = 16
@@ -29,13 +30,7 @@ def reshape(o: Operation) -> Iterator[Factor]:
 
 def _numbers(shape: Shape) -> list[int]:
     """The sizes; a symbol is a large number of its own, and an unknown size is 0."""
-    return [_number(dim) for dim in shape]
-
-
-def _number(dim: Dim) -> int:
-    if isinstance(dim, str):
-        return _LARGE + int.from_bytes(dim.encode(), "little")
-    return dim or 0
+    return [_LARGE + int.from_bytes(dim.encode(), "little") if isinstance(dim, str) else dim or 0 for dim in shape]
 
 
 def _runs(before: list[int], after: list[int]) -> Iterator[tuple[list[int], list[int]]]:
@@ -69,23 +64,19 @@ def _common_axes(own: list[tuple[int, Dim]], new: list[tuple[int, Dim]]) -> Iter
     values in one, of which the heads can be divided. Any choice is right.
     """
     (first, a), (second, b) = own[0], new[0]
-    units = gcd(fixed(a), fixed(b))
     if len(own) == 1 and len(new) > 2 and b == _PACKED and fixed(a) and fixed(new[1][1]):
         yield fixed(new[1][1]), Place(0, first, (fixed(a) // fixed(b),) * fixed(b)), Place(0, new[1][0])
     elif len(new) == 1 and len(own) > 2 and a == _PACKED and fixed(b) and fixed(own[1][1]):
         yield fixed(own[1][1]), Place(0, own[1][0]), Place(0, second, (fixed(b) // fixed(a),) * fixed(a))
-    elif units > 1:
-        yield units, Place(0, first), Place(0, second)
+    else:
+        yield gcd(fixed(a), fixed(b)), Place(0, first), Place(0, second)
 
 
 def transpose(o: Operation) -> Iterator[Factor]:
     """Every axis."""
-    shape = o.read(0)
-    if shape is not None:
-        order = o.given("perm", list(reversed(range(len(shape)))))
-        for after, axis in enumerate(order):
-            if fixed(shape[axis]):
-                yield Factor(fixed(shape[axis]), (Place(0, axis),), (Place(0, after),))
+    shape = o.read(0) or ()
+    order = o.given("perm", list(reversed(range(len(shape)))))
+    yield from moved(shape, {axis: after for after, axis in enumerate(order)})
 
 
 def concat(o: Operation) -> Iterator[Factor]:
@@ -99,7 +90,7 @@ def concat(o: Operation) -> Iterator[Factor]:
         if axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS:
             places = tuple(Place(i, axis, labels=(i,)) for i in range(len(sizes)))
             yield Factor(gcd(*sizes), places, (Place(0, axis, sizes, tuple(range(len(sizes)))),))
-        elif axis != own and fixed(dim) and all(size == dim for size in sizes):
+        elif axis != own and all(size == dim for size in sizes):
             yield Factor(fixed(dim), tuple(Place(i, axis) for i in range(len(sizes))), (Place(0, axis),))
 
 
@@ -116,7 +107,7 @@ def split(o: Operation) -> Iterator[Factor]:
             if 1 in o.values or "split" in o.attributes or (len(set(sizes)) == 1 and not o.has(1)):
                 whole = Place(0, axis, sizes, tuple(range(len(sizes))))
                 yield Factor(gcd(*sizes), (whole,), places, change=Parts())
-        elif axis != own and fixed(dim):
+        elif axis != own:
             yield Factor(fixed(dim), (Place(0, axis),), tuple(Place(i, axis) for i in range(len(o.outputs))))
 
 
@@ -124,17 +115,14 @@ def slice_(o: Operation) -> Iterator[Factor]:
     """The axes that are not cut; a cut one in up to three segments, if the bounds are constants."""
     shape, out = o.read(0), o.written()
     starts, ends, axes = (o.values.get(i) for i in (1, 2, 3))
-    if shape is None or out is None or starts is None or ends is None or (axes is None and o.has(3)):
-        return
-    if o.has(4) and (4 not in o.values):
+    is_open = any(o.has(i) and i not in o.values for i in (3, 4))
+    if shape is None or out is None or starts is None or ends is None or is_open:
         return
     steps = o.values.get(4, (1,) * len(starts))
     places = [axis_of(axis, shape) for axis in axes or range(len(starts))]
     for axis, dim in enumerate(shape):
-        if not fixed(dim):
-            continue
         if axis not in places:
-            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis),))
+            yield from moved(shape, {axis: axis})
             continue
         element = places.index(axis)
         start, end, _ = slice(starts[element], ends[element]).indices(fixed(dim))
@@ -151,24 +139,20 @@ def expand(o: Operation) -> Iterator[Factor]:
         return
     for axis, dim in enumerate(out):
         place = aligned(0, shape, axis - len(out), dim)
-        if fixed(dim) and place is not None:
+        if place is not None:
             yield Factor(fixed(dim), (place,) if place else (), (Place(0, axis),), change=Sizes(1))
 
 
 def filled(o: Operation) -> Iterator[Factor]:
     """ConstantOfShape: every axis."""
     for axis, dim in enumerate(o.written() or ()):
-        if fixed(dim):
-            yield Factor(fixed(dim), (), (Place(0, axis),), change=Sizes(0))
+        yield Factor(fixed(dim), (), (Place(0, axis),), change=Sizes(0))
 
 
 def tile(o: Operation) -> Iterator[Factor]:
     """Every axis; a repeated one in one segment for each copy."""
-    shape, repeats = o.read(0), o.values.get(1)
-    if shape is None or repeats is None:
-        return
-    for axis, (dim, times) in enumerate(zip(shape, repeats, strict=False)):
-        if fixed(dim) and 1 <= times <= _MAX_SEGMENTS:
+    for axis, (dim, times) in enumerate(zip(o.read(0) or (), o.values.get(1, ()), strict=False)):
+        if 1 <= times <= _MAX_SEGMENTS:
             yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis, (fixed(dim),) * times if times > 1 else ()),))
 
 
@@ -178,74 +162,55 @@ def gather(o: Operation) -> Iterator[Factor]:
     if data is None or indices is None:
         return
     own = axis_of(o.given("axis", 0), data)
-    for axis, dim in enumerate(data):
-        if axis != own and fixed(dim):
-            after = axis if axis < own else axis + len(indices) - 1
-            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, after),))
+    yield from moved(data, {a: a if a < own else a + len(indices) - 1 for a in range(len(data)) if a != own})
     for axis, dim in enumerate(indices):
-        if fixed(dim):
-            yield Factor(fixed(dim), (Place(1, axis),), (Place(0, own + axis),))
+        yield Factor(fixed(dim), (Place(1, axis),), (Place(0, own + axis),))
 
 
 def along_others(o: Operation) -> Iterator[Factor]:
     """GatherElements, ScatterElements: the axes but `axis` along which all inputs have one size."""
-    shape = o.read(0)
-    if shape is None:
-        return
+    shape = o.read(0) or ()
     own = axis_of(o.given("axis", 0), shape)
     for axis, dim in enumerate(shape):
-        same = all((read or ())[axis : axis + 1] == (dim,) for read in o.reads)
-        if axis != own and fixed(dim) and same:
+        if axis != own and all((read or ())[axis : axis + 1] == (dim,) for read in o.reads):
             yield Factor(fixed(dim), tuple(Place(i, axis) for i in range(len(o.reads))), (Place(0, axis),))
 
 
 def pad(o: Operation) -> Iterator[Factor]:
     """The axes without padding."""
-    shape, pads = o.read(0), o.given("pads", o.values.get(1))
-    if shape is None or pads is None or o.has(3) or len(pads) != 2 * len(shape):
-        return
-    for axis, dim in enumerate(shape):
-        if fixed(dim) and not pads[axis] and not pads[axis + len(shape)]:
-            yield Factor(fixed(dim), (Place(0, axis),), (Place(0, axis),))
+    shape, pads = o.read(0) or (), o.given("pads", o.values.get(1, ()))
+    if len(pads) == 2 * len(shape) and not o.has(3):
+        ends = zip(pads, pads[len(shape) :], strict=False)
+        yield from moved(shape, {axis: axis for axis, pair in enumerate(ends) if not any(pair)})
 
 
-def images(o: Operation) -> Iterator[Factor]:
-    """The batch and the channels: pools, resizing."""
-    yield from _first_axes(o, 2)
-
-
-def batch(o: Operation) -> Iterator[Factor]:
-    """The first axis."""
-    yield from _first_axes(o, 1)
-
-
-def _first_axes(o: Operation, number: int) -> Iterator[Factor]:
-    shape, out = o.read(0), o.written()
-    if shape is None or out is None or len(out) != len(shape) or o.writes_to(1):
-        return
-    for axis in range(number):
-        if fixed(shape[axis]) and out[axis] == shape[axis]:
-            yield Factor(fixed(shape[axis]), (Place(0, axis),), (Place(0, axis),))
+def first_axes(o: Operation, number: int = 2) -> Iterator[Factor]:
+    """By default the batch and the channels: pools, resizing."""
+    shape, out = o.read(0) or (), o.written() or ()
+    if len(out) == len(shape) and not o.writes_to(1):
+        yield from moved(
+            shape, {axis: axis for axis in range(number) if shape[axis : axis + 1] == out[axis : axis + 1]}
+        )
 
 
 def resize(o: Operation) -> Iterator[Factor]:
     """The batch and the channels, if all axes are listed or none of them is changed."""
     if o.given("coordinate_transformation_mode", "") != "tf_crop_and_resize" and "axes" not in o.attributes:
         change = Sizes(3) if o.has(3) else None
-        yield from (Factor(f.units, f.reads, f.writes, change=change) for f in images(o))
+        yield from (Factor(f.units, f.reads, f.writes, change=change) for f in first_axes(o))
 
 
 def triangle(o: Operation) -> Iterator[Factor]:
     """Trilu: all axes but the last two."""
-    yield from _first_axes(o, max(0, len(o.read(0) or ()) - 2))
+    yield from first_axes(o, len(o.read(0) or ()) - 2)
 
 
 _POOLS = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
 
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    **dict.fromkeys(_POOLS.split(), images),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), batch),
+    **dict.fromkeys(_POOLS.split(), first_axes),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), partial(first_axes, number=1)),
     **dict.fromkeys(("GatherElements", "ScatterElements"), along_others),
     "Concat": concat,
     "ConstantOfShape": filled,
@@ -258,5 +223,5 @@ RULES: Final[Mapping[str, Rule]] = {
     "Tile": tile,
     "Transpose": transpose,
     "Trilu": triangle,
-    "Upsample": images,
+    "Upsample": first_axes,
 }
