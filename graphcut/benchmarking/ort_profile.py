@@ -25,6 +25,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from ..core.errors import RunError
 from ..core.graph import reached
 from ..core.wiring import BITS, Tensor
+from ..loading.shape_inference import dtype_from_ort
 from ..loading.tensor_values import values_bytes
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
 from ..running.values import Value
@@ -37,9 +38,6 @@ and what it was before it became a convolution (core/optimizer/nchwc_transformer
 _MOST_INLINE_HALF_BYTES: Final = 1 << 27
 """Half-precision weights up to this size are written into the optimized graph's file, as float32. A protobuf file holds
 at most 2 GiB. Other weights are references there."""
-
-_TYPE_NAMES: Final = {"float": "float32", "double": "float64"}
-"""Type names of ONNX Runtime's profiles that differ from ours."""
 
 
 class _Arguments(msgspec.Struct):
@@ -199,7 +197,7 @@ def _tensor_bytes(events: Sequence[ProfileEvent], optimized: Iterable[NodeProto]
 def shape_bytes(typed: Mapping[str, Sequence[int]]) -> int | None:
     """The bytes of a tensor from its type and shape in a profile, such as {"float": [1, 64]}; None for other types."""
     ((type_name, shape),) = typed.items()
-    bits = BITS.get(_TYPE_NAMES.get(type_name, type_name))
+    bits = BITS.get(dtype_from_ort(type_name))
     return None if bits is None else (prod(shape) * bits + 7) // 8
 
 

@@ -11,6 +11,7 @@ that a symbol always means what the author of the model meant.
 Dimensions that remain unknown can be computed for given numbers of the symbols: see `bound_sizes`.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import deepcopy
@@ -23,11 +24,11 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 from ..core.wiring import Dim, Tensor
 from .subgraphs import FIRST_IR_WITH_DEFAULTS
 
-_NUMPY_NAMES: Final = {"float": "float32", "double": "float64"}
-_DTYPES: Final[Mapping[int, str]] = {
-    number: _NUMPY_NAMES.get(name.lower(), name.lower()) for name, number in TensorProto.DataType.items()
+_OUR_WORDS: Final = {"float": "float32", "double": "float64", "seq": "sequence", "sparse_tensor": "sparse"}
+DTYPES: Final[Mapping[int, str]] = {  #: the names of element types by their numbers in ONNX.
+    number: _OUR_WORDS.get(name.lower(), name.lower()) for name, number in TensorProto.DataType.items()
 }
-_ELEM_TYPES: Final[Mapping[str, int]] = {dtype: number for number, dtype in _DTYPES.items()}
+_ELEM_TYPES: Final[Mapping[str, int]] = {dtype: number for number, dtype in DTYPES.items()}
 _LONG: Final = 1 << 20  #: a vector with more elements is long for data propagation: 2**40 of them took all memory.
 FEW_NODES: Final = 5_000  #: shape inference on so many nodes takes a tenth of a second.
 UNKNOWN: Final = "undefined"  #: the dtype of a tensor of unknown type.
@@ -65,7 +66,7 @@ def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | No
     if not kind.HasField("tensor_type"):
         return Tensor(name=name, dtype=_dtype(kind), shape=None)
     tensor = kind.tensor_type
-    dtype = _DTYPES.get(tensor.elem_type, UNKNOWN)
+    dtype = DTYPES.get(tensor.elem_type, UNKNOWN)
     if dtype == UNKNOWN or not tensor.HasField("shape"):
         return Tensor(name=name, dtype=dtype, shape=None)
     shape: list[Dim] = []
@@ -83,13 +84,13 @@ def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | No
 def _dtype(kind: TypeProto) -> str:
     match kind.WhichOneof("value"):
         case "tensor_type":
-            return _DTYPES.get(kind.tensor_type.elem_type, UNKNOWN)
+            return DTYPES.get(kind.tensor_type.elem_type, UNKNOWN)
         case "sequence_type" | "optional_type" as field:
             return f"{field.removesuffix('_type')}({_dtype(getattr(kind, field).elem_type)})"
         case "map_type":
-            return f"map({_DTYPES.get(kind.map_type.key_type, UNKNOWN)}, {_dtype(kind.map_type.value_type)})"
+            return f"map({DTYPES.get(kind.map_type.key_type, UNKNOWN)}, {_dtype(kind.map_type.value_type)})"
         case "sparse_tensor_type":
-            return f"sparse({_DTYPES.get(kind.sparse_tensor_type.elem_type, UNKNOWN)})"
+            return f"sparse({DTYPES.get(kind.sparse_tensor_type.elem_type, UNKNOWN)})"
         case _:
             return UNKNOWN
 
@@ -127,7 +128,7 @@ def _type_of_dtype(dtype: str) -> TypeProto:
 
 def tensor_of_initializer(values: TensorProto) -> Tensor:
     """The `Tensor` of an initializer."""
-    return Tensor(name=values.name, dtype=_DTYPES[values.data_type], shape=tuple(values.dims))
+    return Tensor(name=values.name, dtype=DTYPES[values.data_type], shape=tuple(values.dims))
 
 
 def tensors_of_values(values: Iterable[ValueInfoProto], symbols: AbstractSet[str] | None = None) -> dict[str, Tensor]:
@@ -268,17 +269,5 @@ def _session_outputs(model: ModelProto, folder: Path) -> dict[str, Tensor]:
 
 def dtype_from_ort(text: str) -> str:
     """The dtype of a type that ONNX Runtime writes as `seq(map(int64,tensor(float)))`."""
-    head, _, inner = text.partition("(")
-    inner = inner.removesuffix(")")
-    match head:
-        case "tensor":
-            return _NUMPY_NAMES.get(inner, inner)
-        case "sparse_tensor":
-            return f"sparse({_NUMPY_NAMES.get(inner, inner)})"
-        case "map":
-            key, _, value = inner.partition(",")
-            return f"map({_NUMPY_NAMES.get(key, key)}, {dtype_from_ort(value)})"
-        case "seq":
-            return f"sequence({dtype_from_ort(inner)})"
-        case _:
-            return f"{head}({dtype_from_ort(inner)})"
+    text = re.sub(r"\btensor\((\w+)\)", r"\1", text)
+    return re.sub(r"\w+", lambda word: _OUR_WORDS.get(word[0], word[0]), text).replace(",", ", ")

@@ -10,12 +10,10 @@ from ..core.errors import ModelError
 from ..core.units import count
 from ..core.wiring import BITS
 from .node_rules import place
+from .shape_inference import DTYPES
 from .subgraphs import nodes_within, tensors_in
 
-_NUMPY_NAMES: Final = {"float": "float32", "double": "float64"}
-_BITS: Final = {
-    number: BITS.get(_NUMPY_NAMES.get(name.lower(), name.lower()), 8) for name, number in TensorProto.DataType.items()
-}
+_BITS: Final = {number: BITS.get(dtype, 8) for number, dtype in DTYPES.items()}
 _COMPLEX: Final = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 
 

@@ -188,9 +188,8 @@ def first_axes(o: Operation, number: int = 2) -> Iterator[Factor]:
     """By default the batch and the channels: pools, resizing."""
     shape, out = o.read(0) or (), o.written() or ()
     if len(out) == len(shape) and not o.writes_to(1):
-        yield from moved(
-            shape, {axis: axis for axis in range(number) if shape[axis : axis + 1] == out[axis : axis + 1]}
-        )
+        pairs = enumerate(zip(shape[:number], out, strict=False))
+        yield from moved(shape, {axis: axis for axis, (before, after) in pairs if before == after})
 
 
 def resize(o: Operation) -> Iterator[Factor]:
