@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from ..core.errors import UsageError, did_you_mean
 from ..core.wiring import Tensor
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
     from onnx import TensorProto
 
 _NONE_KNOWN: Final[Mapping[str, Tensor]] = MappingProxyType({})
@@ -123,6 +122,8 @@ def _read_message(file: Path, name: str, dtype: str) -> object:
     from google.protobuf.message import DecodeError
     from onnx import OptionalProto, SequenceProto, TensorProto, numpy_helper
 
+    from ..loading.subgraphs import is_external, tensors_in
+
     def to_optional(message: OptionalProto) -> object:
         # numpy_helper reads an empty optional with a declared type as a tensor without a type.
         has_value = any(field.name.endswith("_value") for field, _ in message.ListFields())
@@ -135,7 +136,7 @@ def _read_message(file: Path, name: str, dtype: str) -> object:
     kind, to_value = kinds.get(dtype.partition("(")[0], (TensorProto, numpy_helper.to_array))
     try:
         message = kind.FromString(file.read_bytes())
-        if _points_elsewhere(message):
+        if any(map(is_external, tensors_in(message))):  # in any file of this machine
             raise UsageError(
                 f"{file} stores the values of input {name!r} in another file, which is not read",
                 hint="store them inside the message, in raw_data",
@@ -147,17 +148,6 @@ def _read_message(file: Path, name: str, dtype: str) -> object:
             hint="are the files numbered in the order of the model's inputs?",
         ) from None
     return value
-
-
-def _points_elsewhere(message: Message) -> bool:
-    """Whether a tensor in the message has external data: that could be any file of this machine."""
-    from ..loading.subgraphs import is_external  # it imports onnx, see `_read_message`
-
-    if message.DESCRIPTOR.name == "TensorProto":
-        return is_external(cast("TensorProto", message))
-    values = [value for field, value in message.ListFields() if field.message_type is not None]
-    parts = [part for value in values for part in ([value] if hasattr(value, "ListFields") else value)]
-    return any(_points_elsewhere(part) for part in parts)
 
 
 def near_default(default: TensorProto, random: np.random.Generator) -> Any:  # noqa: ANN401 - an array of any type

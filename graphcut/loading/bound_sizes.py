@@ -7,14 +7,14 @@ by others, it is evaluated (`size_evaluation`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.inliner import inline_local_functions
 
-from ..core.wiring import Tensor, by_kind
+from ..core.wiring import Dim, Tensor, by_kind
 from .shape_inference import (
     FEW_NODES,
     has_unknown_dims,
@@ -117,22 +117,9 @@ def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[
     Shape inference loses symbols in computations (Shape, Slice, Concat, Reshape), but not numbers. So each symbol is
     bound to a different prime: a dimension that is inferred as this prime is equal to the symbol.
     """
-    named = dict(tensors)
-    unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
-    symbols = sorted({dim for tensor in tensors.values() for dim in tensor.shape or () if isinstance(dim, str)})
-    if not symbols or not unknown:
-        return named
-    binding = _with_total(dict(zip(symbols, distant_primes(10_007, len(symbols)), strict=True)))
-    symbol_of = {number: symbol for symbol, number in binding.items()}
-    for name, found in infer_bound(model, binding, unknown, tensors).items():
-        shape = tensors[name].shape or ()
-        if found.shape is not None and len(found.shape) == len(shape):
-            dims = [
-                symbol_of.get(number) if dim is None and isinstance(number, int) else dim
-                for dim, number in zip(shape, found.shape, strict=True)
-            ]
-            named[name] = with_shape(tensors[name], dims)
-    return named
+    _, primes = _bindings(tensors)
+    symbol_of: dict[Dim, str] = {number: symbol for symbol, number in primes.items()}
+    return _completed(model, tensors, [primes] if primes else [], symbol_of.get, tensors)
 
 
 def number_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -140,19 +127,33 @@ def number_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dic
 
     They are those that are the same if all symbols are 1, and if each is another large prime.
     """
-    unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
+    return _completed(model, tensors, _bindings(tensors), lambda one, other: one if one == other else None)
+
+
+def _bindings(tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], dict[str, int]]:
+    """The symbols of tensors with 1 for each, and with a different prime for each."""
     symbols = sorted({dim for tensor in tensors.values() for dim in tensor.shape or () if isinstance(dim, str)})
-    if not unknown:
-        return dict(tensors)
-    bindings = (dict.fromkeys(symbols, 1), dict(zip(symbols, distant_primes(10_007, len(symbols)), strict=True)))
-    ones, primes = (infer_bound(model, _with_total(binding), unknown) for binding in bindings)
-    numbered = dict(tensors)
-    for name in unknown & ones.keys() & primes.keys():
-        shape, found = tensors[name].shape or (), (ones[name].shape, primes[name].shape)
-        if all(other is not None and len(other) == len(shape) for other in found):
-            pairs = zip(shape, *(other or () for other in found), strict=True)
-            numbered[name] = with_shape(tensors[name], [a if dim is None and a == b else dim for dim, a, b in pairs])
-    return numbered
+    primes = dict(zip(symbols, distant_primes(10_007, len(symbols)), strict=True))
+    return _with_total(dict.fromkeys(symbols, 1)), _with_total(primes)
+
+
+def _completed(
+    model: ModelProto,
+    tensors: Mapping[str, Tensor],
+    bindings: Sequence[Mapping[str, int]],
+    dim_of: Callable[..., Dim],
+    known: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """`tensors` with what `dim_of` makes of an unknown dimension: it is given its size for each of the bindings."""
+    unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
+    found = [infer_bound(model, binding, unknown, known) for binding in bindings] if unknown else []
+    completed = dict(tensors)
+    for name in unknown if found else ():
+        shape, others = tensors[name].shape or (), [types[name].shape for types in found if name in types]
+        if [len(other) for other in others if other is not None] == [len(shape)] * len(found):
+            rows = zip(shape, *(other or () for other in others), strict=True)
+            completed[name] = with_shape(tensors[name], [dim_of(*dims) if own is None else own for own, *dims in rows])
+    return completed
 
 
 def _with_total(binding: Mapping[str, int]) -> dict[str, int]:

@@ -15,9 +15,11 @@ Functions = Mapping[FunctionKey, FunctionProto]  #: model-local functions.
 FIRST_IR_WITH_DEFAULTS: Final = 4
 """Before this IR version every initializer is an input too, and must not be fed (ONNX IR spec, "Graphs")."""
 
-_TENSOR_HOLDERS: Final = frozenset(  #: types of messages that are or contain a TensorProto.
-    {"AttributeProto", "FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto", "TensorProto"}
-)
+TENSOR_HOLDERS: Final = frozenset({
+    *("AttributeProto", "FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto", "TensorProto"),
+    *("MapProto", "OptionalProto", "SequenceProto"),
+})  # fmt: skip
+"""Types of messages that are or contain a TensorProto."""
 
 _RANDOM: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Sampling"}
@@ -87,7 +89,7 @@ def tensors_in(message: Message) -> Iterator[TensorProto]:
         yield message
         return
     for field, value in message.ListFields():
-        if field.message_type is not None and field.message_type.name in _TENSOR_HOLDERS:
+        if field.message_type is not None and field.message_type.name in TENSOR_HOLDERS:
             for inner in (value,) if isinstance(value, Message) else value:
                 yield from tensors_in(inner)
 

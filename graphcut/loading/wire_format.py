@@ -12,35 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from google.protobuf.descriptor import Descriptor
+from onnx import ModelProto, TensorProto
+
 from ..core.errors import ModelError
+from .external_data import refer_to_file
+from .subgraphs import TENSOR_HOLDERS
 
 LARGE_BYTES: Final = 1024  #: `raw_data` of this size or more is left in the file, for most types (see `large_bytes`).
 _LARGE_SHAPE_BYTES: Final = 64 << 10
 
-_VARINT, _LENGTH = 0, 2  # wire types
-
-# Fields of TensorProto, and two values.
-_DATA_TYPE: Final = 2
-_RAW_DATA: Final = 9
-_EXTERNAL_DATA: Final = 13
-_DATA_LOCATION: Final = 14
-_EXTERNAL: Final = 1
-_INT64: Final = 7
-
-
-class _Fields(dict[int, "_Fields"]):
-    """The fields of a message that contain a TensorProto at some depth, by number. All others are copied unchanged."""
-
-
-_TENSOR: Final = _Fields()
-_SPARSE: Final = _Fields({1: _TENSOR, 2: _TENSOR})
-_ATTRIBUTE: Final = _Fields({5: _TENSOR, 10: _TENSOR, 22: _SPARSE, 23: _SPARSE})
-_NODE: Final = _Fields({5: _ATTRIBUTE})
-_GRAPH: Final = _Fields({1: _NODE, 5: _TENSOR, 15: _SPARSE})
-_ATTRIBUTE.update({6: _GRAPH, 11: _GRAPH})
-_FUNCTION: Final = _Fields({7: _NODE, 11: _ATTRIBUTE})
-_TRAINING: Final = _Fields({1: _GRAPH, 2: _GRAPH})
-_MODEL: Final = _Fields({7: _GRAPH, 20: _TRAINING, 25: _FUNCTION})
+_LENGTH: Final = 2  #: the wire type of fields with a length.
+_HOLDERS: Final = TENSOR_HOLDERS | {"TrainingInfoProto"}
+"""Types of messages that are or contain a TensorProto at some depth. Fields of others are copied unchanged."""
 
 
 def read_without_weights(path: Path) -> bytes:
@@ -52,20 +36,18 @@ def read_without_weights(path: Path) -> bytes:
     Raises:
         ModelError: the file is empty, truncated, or not protobuf.
     """
-    with path.open("rb") as stream:
-        stream.seek(0, 2)
-        if stream.tell() == 0:
-            raise ModelError(f"{path} is empty", hint="export the model again, or check the copy")
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if hasattr(data, "madvise"):
-                data.madvise(mmap.MADV_RANDOM)  # headers are far apart: read-ahead would read the weights
-            try:
-                return b"".join(_strip(data, 0, len(data), _MODEL, path.name))
-            except (IndexError, ValueError, RecursionError) as error:
-                raise ModelError(
-                    f"{path} is not an ONNX model, or is truncated: {error}",
-                    hint="export the model again, or compare its size with the one it was copied from",
-                ) from None
+    if not path.stat().st_size:
+        raise ModelError(f"{path} is empty", hint="export the model again, or check the copy")
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if hasattr(data, "madvise"):
+            data.madvise(mmap.MADV_RANDOM)  # headers are far apart: read-ahead would read the weights
+        try:
+            return b"".join(_strip(data, 0, len(data), ModelProto.DESCRIPTOR, path.name))
+        except (IndexError, ValueError, RecursionError) as error:
+            raise ModelError(
+                f"{path} is not an ONNX model, or is truncated: {error}",
+                hint="export the model again, or compare its size with the one it was copied from",
+            ) from None
 
 
 def large_bytes(element: int) -> int:
@@ -74,21 +56,21 @@ def large_bytes(element: int) -> int:
     An int64 tensor may be a shape (the input of a Split or Reshape), which ONNX Runtime doesn't read from files. Such
     tensors are kept inside up to 64 KiB.
     """
-    return _LARGE_SHAPE_BYTES if element == _INT64 else LARGE_BYTES
+    return _LARGE_SHAPE_BYTES if element == TensorProto.INT64 else LARGE_BYTES
 
 
-def _strip(data: mmap.mmap, start: int, end: int, fields: _Fields, file: str) -> Iterator[bytes]:
-    """The pieces of the message at `start:end`. Recurses as deep as subgraphs are nested."""
+def _strip(data: mmap.mmap, start: int, end: int, kind: Descriptor, file: str) -> Iterator[bytes]:
+    """The pieces of the message of this kind at `start:end`. Recurses as deep as subgraphs are nested."""
+    if kind.name == "TensorProto":
+        yield from _strip_tensor(data, start, end, file)
+        return
     kept = position = start
     while position < end:
         number, body, after = _next_field(data, position, end)
-        inner = fields.get(number)
-        if inner is not None and after - body >= LARGE_BYTES:
-            yield data[kept:position]
-            pieces = (
-                _strip_tensor(data, body, after, file) if inner is _TENSOR else _strip(data, body, after, inner, file)
-            )
-            yield _length_field(number, b"".join(pieces))
+        field = kind.fields_by_number.get(number) if after - body >= LARGE_BYTES else None
+        if field is not None and field.message_type is not None and field.message_type.name in _HOLDERS:
+            inner = b"".join(_strip(data, body, after, field.message_type, file))
+            yield data[kept:position] + field_header(number, len(inner)) + inner
             kept = after
         position = after
     yield data[kept:end]
@@ -105,24 +87,24 @@ def _strip_tensor(data: mmap.mmap, start: int, end: int, file: str) -> Iterator[
     position = start
     while position < end:
         number, body, after = _next_field(data, position, end)
-        if number == _RAW_DATA:
+        if number == TensorProto.RAW_DATA_FIELD_NUMBER:
             raw = position, body, after
-        elif number in {_DATA_LOCATION, _EXTERNAL_DATA}:
+        elif number in {TensorProto.DATA_LOCATION_FIELD_NUMBER, TensorProto.EXTERNAL_DATA_FIELD_NUMBER}:
             location_fields.append(data[position:after])
-            location = _read_varint(data, body, after)[0] if number == _DATA_LOCATION else location
+            is_location = number == TensorProto.DATA_LOCATION_FIELD_NUMBER
+            location = _read_varint(data, body, after)[0] if is_location else location
         else:
-            element = _read_varint(data, body, after)[0] if number == _DATA_TYPE else element
+            element = _read_varint(data, body, after)[0] if number == TensorProto.DATA_TYPE_FIELD_NUMBER else element
             yield data[position:after]
         position = after
     field, body, after = raw
-    if location == _EXTERNAL or after - body < large_bytes(element):
+    if location == TensorProto.EXTERNAL or after - body < large_bytes(element):
         yield data[field:after]
         yield from location_fields
         return
-    for key, value in (("location", file), ("offset", str(body)), ("length", str(after - body))):
-        entry = _length_field(1, key.encode()) + _length_field(2, value.encode())
-        yield _length_field(_EXTERNAL_DATA, entry)
-    yield _varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL)
+    reference = TensorProto()  # a message that follows another one is merged with it
+    refer_to_file(reference, file, body, after - body)
+    yield reference.SerializeToString()
 
 
 def _next_field(data: mmap.mmap, position: int, end: int) -> tuple[int, int, int]:
@@ -173,7 +155,3 @@ def _varint(value: int) -> bytes:
 def field_header(number: int, length_bytes: int) -> bytes:
     """The bytes before the content of a length-delimited field."""
     return _varint(number << 3 | _LENGTH) + _varint(length_bytes)
-
-
-def _length_field(number: int, content: bytes) -> bytes:
-    return field_header(number, len(content)) + content
