@@ -9,11 +9,9 @@ from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
+from ..loading.operations import constant_value, integers_of
 from ..loading.subgraphs import callee_key, domain, subgraphs
 
 if TYPE_CHECKING:
@@ -21,10 +19,7 @@ if TYPE_CHECKING:
 
     from ..loading.model import Model
 
-_INT32: Final = 6  # TensorProto.DataType
-_INT64: Final = 7
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
-_FEW: Final = 64  #: the most elements that a constant read by `FlatNodes.integers` may have.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +46,6 @@ class FlatNodes:
 
     row: list[FlatNode] = field(default_factory=list)  #: the nodes, in no particular order.
     weights: dict[str, TensorProto] = field(default_factory=dict)  #: initializers and constants, by name.
-    #: constants given as integer attributes (`value_int`, `value_ints`), by name.
-    lists: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[tuple[FlatNode, int]]]:
@@ -91,15 +84,7 @@ class FlatNodes:
 
     def integers(self, name: str) -> tuple[int, ...] | None:
         """The values of a small integer constant; `None` if `name` is no such constant."""
-        if name in self.lists:
-            return self.lists[name]
-        tensor = self.weights.get(name)
-        if tensor is None or tensor.data_type not in {_INT32, _INT64} or prod(tensor.dims) > _FEW:
-            return None
-        if tensor.HasField("raw_data"):
-            kind = np.dtype("<i8" if tensor.data_type == _INT64 else "<i4")
-            return tuple(int(value) for value in np.frombuffer(tensor.raw_data, kind))
-        return tuple(tensor.int64_data or tensor.int32_data)
+        return integers_of(self.weights[name]) if name in self.weights else None
 
 
 def flatten(model: Model) -> FlatNodes:
@@ -132,20 +117,10 @@ class _Flattener:
         own = domain(node.domain)
         flat = FlatNode(f"{own}.{node.op_type}" if own else node.op_type, reads, writes, node.attribute)
         self.nodes.row.append(flat)
-        if flat.op == "Constant":
-            self._keep_constant(node, writes[0])
+        if flat.op == "Constant" and (value := constant_value(node)) is not None:
+            self.nodes.weights[writes[0]] = value
         for body in subgraphs(node):
             self._flatten_body(flat, body, names)
-
-    def _keep_constant(self, node: NodeProto, name: str) -> None:
-        for attribute in node.attribute:
-            match attribute.name:
-                case "value":
-                    self.nodes.weights[name] = attribute.t
-                case "value_ints":
-                    self.nodes.lists[name] = tuple(attribute.ints)
-                case "value_int":
-                    self.nodes.lists[name] = (attribute.i,)
 
     def _flatten_function(self, node: NodeProto, reads: Sequence[str], writes: Sequence[str]) -> None:
         function = self._functions[callee_key(node)]

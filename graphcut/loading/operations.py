@@ -118,8 +118,8 @@ def constants_in(proto: ModelProto) -> dict[str, TensorProto]:
 
 
 def constant_value(node: NodeProto) -> TensorProto | None:
-    """The value of a Constant node, named after its output; `None` for sparse values and text."""
-    for attribute in node.attribute:
+    """The value of a Constant node, named after its output; `None` for sparse values, text, and what a call gives."""
+    for attribute in (one for one in node.attribute if not one.ref_attr_name):
         match attribute.name:
             case "value":
                 return renamed(attribute.t, node.output[0])
