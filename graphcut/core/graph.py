@@ -176,11 +176,10 @@ def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:
     Raises:
         GraphcutError: the groups can't run in this order, a node is in no group, or a stateful node is in several.
     """
-    groups = _without_unread_copies(graph, groups)
-    own, copied = _first_and_later(groups)
+    own, copied = _first_and_needed(graph, groups)
     held = [graph.held(nodes, copies) for nodes, copies in zip(own, copied, strict=True)]
     constants = [graph.constants_for(tensor for node in nodes.values() for tensor in node.constants) for nodes in held]
-    outputs = _writers_of_constant_outputs(graph, groups, constants)
+    outputs = _writers_of_constant_outputs(graph, held, constants)
     wanted = {*graph.writes, *(tensor for nodes in held for tensor in outside_reads(nodes.values()))}
     blocks = tuple(
         _block(graph, nodes, {*copies, *needed, *graph.constants_for(extra)}, extra, wanted)
@@ -238,8 +237,10 @@ def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missi
     return UsageError(f"{target!r} also needs {', '.join(map(repr, needed))}", hint=hint)
 
 
-def _without_unread_copies(graph: Graph, groups: Sequence[Iterable[int]]) -> list[tuple[int, ...]]:
-    """The groups in topological order, each without the copies that it need not compute."""
+def _first_and_needed(
+    graph: Graph, groups: Sequence[Iterable[int]]
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """For each group its nodes that no earlier group has, and the others that it needs, in topological order."""
     holders: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         for n in sorted(set(group)):
@@ -248,11 +249,11 @@ def _without_unread_copies(graph: Graph, groups: Sequence[Iterable[int]]) -> lis
     outputs = set(graph.writes)
     for n in sorted((n for n, held in holders.items() if len(held) > 1), reverse=True):
         holders[n] = _needed_in(graph, n, holders, outputs)
-    needed: list[list[int]] = [[] for _ in groups]
+    own, copied = ([list[int]() for _ in groups] for _ in range(2))
     for n in sorted(holders):
-        for i in holders[n]:
-            needed[i].append(n)
-    return [tuple(group) for group in needed]
+        for rank, i in enumerate(holders[n]):
+            (copied if rank else own)[i].append(n)
+    return [tuple(group) for group in own], [tuple(group) for group in copied]
 
 
 def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outputs: AbstractSet[str]) -> list[int]:
@@ -273,17 +274,6 @@ def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outpu
     return [i for i in held if i in repeating or (is_needed and i == held[0])]
 
 
-def _first_and_later(groups: Sequence[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """For each group its nodes that no earlier group has, and the others."""
-    own, copied = [], []
-    seen: set[int] = set()
-    for group in groups:
-        own.append(tuple(n for n in group if n not in seen))
-        copied.append(tuple(n for n in group if n in seen))
-        seen.update(group)
-    return own, copied
-
-
 def outside_reads(nodes: Collection[Node]) -> dict[str, None]:
     """The activations that `nodes` read and don't write, in the order in which they are first read."""
     written = {tensor for node in nodes for tensor in node.writes}
@@ -291,23 +281,22 @@ def outside_reads(nodes: Collection[Node]) -> dict[str, None]:
 
 
 def _writers_of_constant_outputs(
-    graph: Graph, groups: Sequence[tuple[int, ...]], constants: Sequence[tuple[int, ...]]
+    graph: Graph, groups: Sequence[Iterable[int]], constants: Sequence[tuple[int, ...]]
 ) -> list[list[str]]:
     """For each group the outputs of the model that it writes though no flowing node does."""
     outputs: list[list[str]] = [[] for _ in groups]
     for output in dict.fromkeys(graph.writes):
-        weight = graph.weights.get(output)
-        node = graph.producer.get(output)
-        if weight is not None and not weight.is_default:
-            holders = [i for i, group in enumerate(groups) if any(output in graph.nodes[n].weights for n in group)]
-            outputs[holders[0] if holders else -1].append(output)
-        elif weight is not None:
-            # A user may override a default. The last group that reads it writes the value that it was given.
-            holders = [i for i, group in enumerate(groups) if any(output in graph.nodes[n].reads for n in group)]
-            outputs[holders[-1] if holders else -1].append(output)
-        elif node is not None and graph.nodes[node].is_constant:
-            holders = [i for i, needed in enumerate(constants) if node in needed]
-            outputs[holders[0] if holders else -1].append(output)
+        weight, writer = graph.weights.get(output), graph.producer.get(output)
+        if weight is not None:
+            reads = ((graph.nodes[n].reads if weight.is_default else graph.nodes[n].weights for n in g) for g in groups)
+            holders = [i for i, tensors in enumerate(reads) if any(output in names for names in tensors)]
+        elif writer is not None and graph.nodes[writer].is_constant:
+            holders = [i for i, needed in enumerate(constants) if writer in needed]
+        else:
+            continue
+        # A user may override a default. The last group that reads it writes the value that it was given.
+        ordered = reversed(holders) if weight is not None and weight.is_default else holders
+        outputs[next(iter(ordered), -1)].append(output)
     return outputs
 
 

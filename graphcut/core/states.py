@@ -124,26 +124,19 @@ AnyPair = TypeVar("AnyPair", bound=StatePair)
 
 def kept_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> dict[int, tuple[AnyPair, ...]]:
     """The states that never leave their part, by its index: no other part reads the input, and it writes the output."""
-    readers: dict[str, list[int]] = {}
-    writer: dict[str, int] = {}
-    for i, part in enumerate(parts):
-        writer.update(dict.fromkeys(part.writes, i))
-        for name in part.reads:
-            readers.setdefault(name, []).append(i)
-    kept: dict[int, tuple[AnyPair, ...]] = {}
+    reads, kept = [{*part.reads} for part in parts], dict[int, tuple[AnyPair, ...]]()
     for state in states:
-        home = readers.get(state.past, [])
-        if len(home) == 1 and writer.get(state.present) == home[0]:
+        home = [i for i, names in enumerate(reads) if state.past in names]
+        if len(home) == 1 and state.present in parts[home[0]].writes:
             kept[home[0]] = (*kept.get(home[0], ()), state)
     return kept
 
 
 def sent_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> list[AnyPair]:
     """The states that are sent to a part at each step."""
-    states = list(states)
+    states, read = list(states), {name for part in parts for name in part.reads}
     kept = {state.past for found in kept_states(parts, states).values() for state in found}
-    read = {name for part in parts for name in part.reads}
-    return [state for state in states if state.past in read and state.past not in kept]
+    return [state for state in states if state.past in read - kept]
 
 
 def next_state(before: Value, after: Value) -> Value:

@@ -3,21 +3,17 @@
 Names defined in subgraphs and functions get a unique prefix; a captured name keeps its outer name.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+from ..loading.model import Model
 from ..loading.operations import constant_value, integers_of
 from ..loading.subgraphs import callee_key, domain, subgraphs
-
-if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
-
-    from ..loading.model import Model
 
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
 

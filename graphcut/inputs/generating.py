@@ -1,14 +1,13 @@
 """Generated inputs for a model: sizes that agree with each other, values that the operators accept, one seed."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import TensorProto, TypeProto
 
 from ..core.errors import ModelError, UsageError, did_you_mean
 from ..core.wiring import BITS
@@ -21,9 +20,6 @@ from .input_files import near_default
 from .sizes import DimensionSizes, Fallback, choose_sizes
 from .survey import InputSurvey, survey_inputs
 from .tensor_values import TensorValues
-
-if TYPE_CHECKING:
-    from onnx import TensorProto, TypeProto
 
 Feeds = dict[str, Any]
 """The inputs of a model by name: arrays; lists for sequences, dicts for maps, None for an optional without value."""

@@ -3,14 +3,13 @@
 An open size is named by its symbol, or `input[0]` for an axis without one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from onnx import TypeProto
 
 from ..core.wiring import Tensor
 from ..loading.expressions import atoms
@@ -20,9 +19,6 @@ from .consumers import Consumer, consumers_of
 from .flattening import FlatNodes, flatten
 from .roles import Meaning, Role, meaning_of_symbol, meanings_of_axes, role_of
 from .shape_hints import Shape, axis_meanings, required_channels, required_rank, required_sizes
-
-if TYPE_CHECKING:
-    from onnx import TypeProto
 
 _USUAL_RANK: Final = 2  #: the rank assumed for an input of unknown rank.
 _AUDIO: Final[frozenset[Role]] = frozenset({"samples", "mel"})

@@ -1,21 +1,16 @@
 """`split`: a model and a plan become a cascade, whether layers are divided among devices or not."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
+from ..core.manifest import Cascade
 from ..loading.model import Model, ModelLike, load
 from ..planning import planner
+from ..planning.goals import Goal
 from ..planning.plans import Plan
+from .model_files import Storage
 from .ranks import prepare_groups
-from .splitting import prepare_parts, write
-
-if TYPE_CHECKING:
-    from ..core.manifest import Cascade
-    from ..planning.goals import Goal
-    from .splitting import PreparedFiles, Progress, Storage
+from .splitting import PreparedFiles, Progress, prepare_parts, write
 
 
 def split(  # noqa: PLR0913 - independent settings

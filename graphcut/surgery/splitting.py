@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 from onnx import ModelProto
@@ -41,10 +41,9 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
 from ..verifying.facts import half_source, model_facts, part_facts
-from .model_files import check_sharing
+from .model_files import Storage, check_sharing
 from .part_models import part_model
 
-Storage = Literal["copy", "share"]
 Progress = Callable[[str, int, int], None]
 """Called with the name of a file, the bytes just written to it, and the bytes of all files together."""
 
