@@ -14,13 +14,13 @@ from ..core.graph import Graph
 from ..core.product import Product
 from ..core.wiring import Dim, Tensor
 from ..loading.model import Model, Sizes, TensorBytes
-from ..loading.operations import constant_value
+from ..loading.operations import Operation, constant_value
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import values_bytes
 from .caches import Cache, bound_dims, find_caches
 from .flops.counting import Context, count_node, has_inner_nodes, infer_nodes, small_values
-from .flops.operation import Operation, axis, elements, rows
+from .flops.operation import axis, elements, rows
 from .formula import ZERO, Formula, product
 
 VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "com.microsoft.ExpandDims"})
@@ -280,7 +280,7 @@ _RowRule = Callable[[Operation], tuple[Formula, Dim]]
 
 def _gathered_rows(operation: Operation) -> tuple[Formula, Dim]:
     """GatherBlockQuantized: one for each index."""
-    return elements(operation.read(1)), axis(operation.read(0), operation.number("gather_axis", 0))
+    return elements(operation.read(1)), axis(operation.read(0), operation.given("gather_axis", 0))
 
 
 def _rotary_rows(table: int, operation: Operation) -> tuple[Formula, Dim]:
@@ -298,7 +298,7 @@ def _embedding_rows(operation: Operation) -> tuple[Formula, Dim]:
 
 def _expert_rows(operation: Operation) -> tuple[Formula, Dim]:
     """MoE: at most `k` experts for each token."""
-    return rows(operation.read(0)) * operation.number("k", 1), axis(operation.read(2), 0)
+    return rows(operation.read(0)) * operation.given("k", 1), axis(operation.read(2), 0)
 
 
 #: operators that read some rows of tables: the inputs that are such tables, and the rows.

@@ -1,9 +1,11 @@
-"""Nodes as rules see them: operator, attributes, sizes and small constant inputs. No ONNX messages."""
+"""Nodes as rules see them: operator, attributes, sizes and small constant inputs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -24,18 +26,46 @@ _T = TypeVar("_T")
 _MAX_VALUES: Final = 1024  #: the values of larger constants are not needed by any rule.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Operation:
-    """A node, with the types of its tensors."""
+    """A node, with the types of its tensors. What no rule asks for is not read from its message."""
 
-    op: str  #: as in `Node.op`; empty if it can't be described by a rule: it has subgraphs, or calls a function.
-    version: int  #: of its operator set.
-    inputs: tuple[str, ...]  #: the names of its inputs; empty for an omitted one.
-    outputs: tuple[str, ...]  #: the names of its outputs; empty for an omitted one.
-    reads: tuple[Shape | None, ...]  #: the shape of each input; None if it is omitted or unknown.
-    writes: tuple[Shape | None, ...]  #: the same of each output.
-    attributes: Mapping[str, Any]  #: attributes that are numbers or texts, or lists of numbers.
-    values: Mapping[int, tuple[int, ...]]  #: the values of small constant inputs of integers, by index.
+    node: NodeProto  #: its message.
+    tensors: Mapping[str, Tensor]  #: the known types of tensors, by name.
+    op: str = ""  #: as in `Node.op`; empty if it can't be described by a rule: it has subgraphs, or calls a function.
+    version: int = 0  #: of its operator set.
+    constants: Mapping[str, tuple[int, ...] | None] = MappingProxyType({})  #: small constants of integers.
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its inputs; empty for an omitted one."""
+        return tuple(self.node.input)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its outputs; empty for an omitted one."""
+        return tuple(self.node.output)
+
+    @cached_property
+    def reads(self) -> tuple[Shape | None, ...]:
+        """The shape of each input; None if it is omitted or unknown."""
+        return tuple(map(self._shape, self.inputs))
+
+    @cached_property
+    def writes(self) -> tuple[Shape | None, ...]:
+        """The same of each output."""
+        return tuple(map(self._shape, self.outputs))
+
+    @cached_property
+    def attributes(self) -> Mapping[str, Any]:
+        """Attributes that are numbers or texts, or lists of numbers."""
+        found = {a.name: get_attribute_value(a) for a in self.node.attribute if a.type in _PLAIN}
+        return {n: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for n, v in found.items()}
+
+    @cached_property
+    def values(self) -> Mapping[int, tuple[int, ...]]:
+        """The values of small constant inputs of integers, by index."""
+        return {i: value for i, name in enumerate(self.inputs) if (value := self.constants.get(name)) is not None}
 
     def has(self, index: int) -> bool:
         """Whether the node has this input."""
@@ -57,6 +87,15 @@ class Operation:
         """An attribute, or `default`."""
         return cast(_T, self.attributes.get(name, default))
 
+    def _shape(self, name: str) -> Shape | None:
+        tensor = self.tensors.get(name)
+        return tensor.shape if tensor is not None else None
+
+
+_PLAIN: Final = frozenset(
+    {AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.FLOATS, AttributeProto.STRING}
+)
+
 
 def operations_of(model: Model) -> tuple[Operation, ...]:
     """The operation of each node of `model.graph.nodes`."""
@@ -68,43 +107,15 @@ def operations_of(model: Model) -> tuple[Operation, ...]:
     values = {name: integers_of(tensor) for name, tensor in constants_in(model.proto).items()}
     versions = {domain(opset.domain): opset.version for opset in model.proto.opset_import}
     return tuple(
-        operation_of(
+        Operation(
             proto,
+            tensors,
             node.op if callee_key(proto) not in model.functions and not has_subgraphs(proto) else "",
             versions.get(domain(proto.domain), 0),
-            tensors,
             values,
         )
         for node, proto in zip(graph.nodes, model.proto.graph.node, strict=True)
     )
-
-
-def operation_of(
-    node: NodeProto, op: str, version: int, tensors: Mapping[str, Tensor], values: Mapping[str, tuple[int, ...] | None]
-) -> Operation:
-    """The operation of one node, from the types and values of what it reads and writes."""
-    found = {i: value for i, name in enumerate(node.input) if (value := values.get(name)) is not None}
-    plain = (a for a in node.attribute if a.type in _PLAIN)
-    attributes = {a.name: get_attribute_value(a) for a in plain}
-    return Operation(
-        op=op,
-        version=version,
-        inputs=tuple(node.input),
-        outputs=tuple(node.output),
-        reads=_shapes(node.input, tensors),
-        writes=_shapes(node.output, tensors),
-        attributes={n: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for n, v in attributes.items()},
-        values=found,
-    )
-
-
-_PLAIN: Final = frozenset(
-    {AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.FLOATS, AttributeProto.STRING}
-)
-
-
-def _shapes(names: Iterable[str], tensors: Mapping[str, Tensor]) -> tuple[Shape | None, ...]:
-    return tuple(tensors[name].shape if name in tensors else None for name in names)
 
 
 def constants_in(proto: ModelProto) -> dict[str, TensorProto]:

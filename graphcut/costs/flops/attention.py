@@ -10,9 +10,10 @@ from functools import partial
 from typing import Final
 
 from ...core.wiring import Dim
+from ...loading.operations import Operation
 from ..formula import Formula, product
 from .elements import NORM, SOFTMAX
-from .operation import Operation, Rule, axis, divided, elements, rows, size
+from .operation import Rule, axis, divided, elements, rows, size
 
 _ROTARY: Final = 3
 
@@ -35,7 +36,7 @@ def _standard(operation: Operation) -> Formula:
     is_4d = query is None or len(query) == 4
     new = axis(key, 2 if key is None or len(key) == 4 else 1)
     keys = _keys(4, axis(operation.written(1), 2), axis(operation.read(4), 2), new, operation)
-    scores = rows(query) * (1 if is_4d else operation.number("q_num_heads", 1))
+    scores = rows(query) * (1 if is_4d else operation.given("q_num_heads", 1))
     return _attention(elements(query), elements(operation.written()), scores, keys)
 
 
@@ -45,18 +46,18 @@ def _grouped(operation: Operation) -> Formula:
     Queries and keys may be normalized and rotated first.
     """
     query = operation.read(0)
-    heads, kv_heads = operation.number("num_heads", 1), operation.number("kv_num_heads", 1)
+    heads, kv_heads = operation.given("num_heads", 1), operation.given("kv_num_heads", 1)
     width = Formula.of(divided(axis(query, -1), heads if operation.has(1) else heads + 2 * kv_heads))
     tokens = rows(query)
     keys = _keys(3, axis(operation.written(1), 2), axis(operation.read(3), 2), axis(query, 1), operation)
     queries = tokens * width * heads
-    before = _ROTARY * bool(operation.number("do_rotary", 0)) + NORM * operation.has(14)
+    before = _ROTARY * bool(operation.given("do_rotary", 0)) + NORM * operation.has(14)
     return _attention(queries, queries, tokens * heads, keys) + tokens * width * (heads + kv_heads) * before
 
 
 def _multi_head(past: int, bias: int, operation: Operation) -> Formula:
     """MultiHeadAttention: [batch, seq, hidden], or packed [batch, seq, heads, 2 or 3, width]; keys also 4-D."""
-    query, heads = operation.read(0), operation.number("num_heads", 1)
+    query, heads = operation.read(0), operation.given("num_heads", 1)
     tokens = product(query[:2]) if query is not None else rows(query)
     is_packed = query is not None and len(query) == 5
     queries = tokens * Formula.of(axis(query, 4) if is_packed else divided(axis(query, -1), heads)) * heads
@@ -74,11 +75,11 @@ def _projecting(past: int, operation: Operation) -> Formula:
     """com.microsoft Attention: first projects its input to queries, keys and values, with a bias."""
     shape, weight = operation.read(0), operation.read(1)
     tokens, width = rows(shape), size(weight, 1)
-    sizes = operation.numbers("qkv_hidden_sizes")
+    sizes = operation.given("qkv_hidden_sizes", ())
     query, value = (sizes[0], sizes[2]) if len(sizes) == 3 else (divided(axis(weight, 1), 3),) * 2
     projection = tokens * width * (size(shape, -1) * 2 + operation.has(2))
     keys = _keys(past, axis(operation.written(1), 3), axis(operation.read(past), 3), axis(shape, 1), operation)
-    scores = tokens * operation.number("num_heads", 1)
+    scores = tokens * operation.given("num_heads", 1)
     return projection + _attention(tokens * Formula.of(query), tokens * Formula.of(value), scores, keys)
 
 
@@ -88,9 +89,9 @@ def _linear(operation: Operation) -> Formula:
     For each element a multiply-add to add a token; 1 more to forget (`gated`), 3 more to correct (`delta`).
     """
     state = operation.read(3) if operation.read(3) is not None else operation.written(1)
-    rule = operation.text("update_rule", "gated_delta")
+    rule = operation.given("update_rule", "gated_delta")
     update = 2 + ("gated" in rule) + 3 * ("delta" in rule)
-    heads, kv_heads = operation.number("q_num_heads", 1), max(1, operation.number("kv_num_heads", 1))
+    heads, kv_heads = operation.given("q_num_heads", 1), max(1, operation.given("kv_num_heads", 1))
     return elements(state) * size(operation.read(0), 1) * (update + 2 * heads // kv_heads)
 
 

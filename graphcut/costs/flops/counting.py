@@ -13,14 +13,14 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetI
 from onnx.numpy_helper import to_array
 
 from ...core.wiring import Tensor
-from ...loading.operations import constant_value, renamed
+from ...loading.operations import Operation, constant_value, renamed
 from ...loading.repeated_definitions import is_constant
 from ...loading.shape_inference import UNKNOWN as UNDEFINED
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
 from ...loading.subgraphs import Functions, callee_key, captures, domain, has_subgraphs, is_external, subgraphs
 from ..formula import UNKNOWN, ZERO, Formula
 from . import attention, elements, products
-from .operation import Operation, Rule, axis
+from .operation import Rule, axis
 
 RULES: Final[Mapping[str, Rule]] = {**elements.RULES, **products.RULES, **attention.RULES}
 """The rules of all operators, except those that only move data (`elements.MOVING`) and control flow."""

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from ...loading.operations import Operation
 from ..formula import ZERO, Formula
-from .operation import Operation, Rule, elements
+from .operation import Rule, elements
 
 COMPOUND: Final = 8
 SOFTMAX: Final = 5
@@ -94,16 +95,16 @@ def _read(flops: int, operation: Operation) -> Formula:
 
 def _variadic(flops: int, operation: Operation) -> Formula:
     """For each element written: 1 for each input after the first, and `flops`."""
-    return elements(operation.written()) * (len(operation.proto.input) - 1 + flops)
+    return elements(operation.written()) * (len(operation.inputs) - 1 + flops)
 
 
 def _scatter(operation: Operation) -> Formula:
     """1 for each update if it is a reduction; else it moves data."""
-    return ZERO if operation.text("reduction", "none") == "none" else elements(operation.read(2))
+    return ZERO if operation.given("reduction", "none") == "none" else elements(operation.read(2))
 
 
 def _interpolated(mode: str, operation: Operation) -> Formula:
-    return elements(operation.written()) * INTERPOLATION.get(operation.text("mode", mode), 8)
+    return elements(operation.written()) * INTERPOLATION.get(operation.given("mode", mode), 8)
 
 
 def _by_operator(table: Mapping[str, Mapping[int, str]]) -> Mapping[str, int]:

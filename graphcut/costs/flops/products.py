@@ -10,9 +10,10 @@ from math import prod
 from typing import Final
 
 from ...core.wiring import Dim
+from ...loading.operations import Operation, Shape
 from ..formula import UNKNOWN, ZERO, Formula, product
 from .elements import COMPOUND, INTERPOLATION, NORM, SOFTMAX
-from .operation import Operation, Rule, Shape, axis, elements, rows, size
+from .operation import Rule, axis, elements, rows, size
 
 _QUANTIZED: Final = 2
 
@@ -33,15 +34,15 @@ def _matmul(a: int, b: int, extra: int, operation: Operation) -> Formula:
 
 def _fused_matmul(extra: int, operation: Operation) -> Formula:
     """FusedMatMul: transBatchA moves the first axis to the rows, where transA makes it the axis that is summed."""
-    shape, transposed = operation.read(0), operation.number("transA", 0)
+    shape, transposed = operation.read(0), operation.given("transA", 0)
     depth = axis(shape, -1)
     if transposed and shape is not None and len(shape) > 1:
-        depth = shape[0] if operation.number("transBatchA", 0) else shape[-2]
+        depth = shape[0] if operation.given("transBatchA", 0) else shape[-2]
     return _dot_products(depth, extra, operation)
 
 
 def _gemm(bias: int, extra: int, operation: Operation) -> Formula:
-    depth = axis(operation.read(0), 0 if operation.number("transA", 0) else -1)
+    depth = axis(operation.read(0), 0 if operation.given("transA", 0) else -1)
     return _dot_products(depth, operation.has(bias) + extra, operation)
 
 
@@ -52,20 +53,20 @@ def _dynamic_quantize_matmul(operation: Operation) -> Formula:
 
 def _packed_matmul(bias: int, operation: Operation) -> Formula:
     """MatMulNBits, MatMulBnb4: the attributes have the sizes of the packed weight. Unpacking is not counted."""
-    n = operation.number("N", 0)
-    return rows(operation.read(0)) * (2 * operation.number("K", 0) * n + n * operation.has(bias))
+    n = operation.given("N", 0)
+    return rows(operation.read(0)) * (2 * operation.given("K", 0) * n + n * operation.has(bias))
 
 
 def _packed_mlp(operation: Operation) -> Formula:
     """MatMulNBitsMlp: an optional norm, gate and up projection, an activation and a product."""
-    k, n = operation.number("K", 0), operation.number("N", 0)
+    k, n = operation.given("K", 0), operation.given("N", 0)
     biases = operation.has(5) + operation.has(8)
     return rows(operation.read(0)) * (4 * k * n + n * (biases + COMPOUND + 1) + _norm_before(k, operation))
 
 
 def _packed_qkv(operation: Operation) -> Formula:
     """MatMulNBitsQkv: an optional norm; queries, keys and values."""
-    k, queries, keys = (operation.number(name, 0) for name in ("K", "Nq", "Nkv"))
+    k, queries, keys = (operation.given(name, 0) for name in ("K", "Nq", "Nkv"))
     biases = queries * operation.has(5) + keys * (operation.has(8) + operation.has(11))
     return rows(operation.read(0)) * (2 * k * (queries + 2 * keys) + biases + _norm_before(k, operation))
 
@@ -86,7 +87,7 @@ def _conv(weight: int, bias: int, extra: int, operation: Operation) -> Formula:
 
 def _fused_conv(operation: Operation) -> Formula:
     """A convolution, an optional sum, and an optional activation, counted as a Relu."""
-    return _conv(1, 2, operation.has(3) + bool(operation.text("activation", "")), operation)
+    return _conv(1, 2, operation.has(3) + bool(operation.given("activation", "")), operation)
 
 
 def _conv_transpose(operation: Operation) -> Formula:
@@ -104,18 +105,18 @@ def _deform_conv(operation: Operation) -> Formula:
 
 def _causal_conv(operation: Operation) -> Formula:
     """A depthwise convolution along time; the kernel size is the last axis of the weight."""
-    extra = operation.has(2) + (COMPOUND if operation.text("activation", "none") != "none" else 0)
+    extra = operation.has(2) + (COMPOUND if operation.given("activation", "none") != "none" else 0)
     return _dot_products(axis(operation.read(1), -1), extra, operation)
 
 
 def _pool(flops: int, extra: int, operation: Operation) -> Formula:
     """`flops` for each element of a window."""
-    return elements(operation.written()) * (prod(operation.numbers("kernel_shape")) * flops + extra)
+    return elements(operation.written()) * (prod(operation.given("kernel_shape", ())) * flops + extra)
 
 
 def _roi_align(operation: Operation) -> Formula:
     """Each element written averages interpolated points; for the sampling ratio 0 the values decide how many."""
-    ratio = operation.number("sampling_ratio", 0)
+    ratio = operation.given("sampling_ratio", 0)
     return elements(operation.written()) * INTERPOLATION["linear"] * (ratio * ratio if ratio else UNKNOWN)
 
 
@@ -124,7 +125,7 @@ def _einsum(operation: Operation) -> Formula:
 
     Implementations may multiply three and more factors in another order, which takes fewer FLOPs.
     """
-    left, arrow, right = operation.text("equation", "").replace(" ", "").partition("->")
+    left, arrow, right = operation.given("equation", "").replace(" ", "").partition("->")
     sizes: dict[str, Dim] = {}
     for i, letters in enumerate(left.split(",")):
         for letter, dim in _letters(letters, operation.read(i)).items():
@@ -132,7 +133,7 @@ def _einsum(operation: Operation) -> Formula:
                 sizes[letter] = dim
     kept = set(right) if arrow else {letter for letter in sizes if left.count(letter) == 1}
     is_summed = any(letter not in kept for letter in sizes if not letter.startswith("."))
-    return product(sizes.values()) * (len(operation.proto.input) - 1 + is_summed)
+    return product(sizes.values()) * (len(operation.inputs) - 1 + is_summed)
 
 
 def _letters(letters: str, shape: Shape | None) -> dict[str, Dim]:
@@ -148,8 +149,8 @@ def _letters(letters: str, shape: Shape | None) -> dict[str, Dim]:
 
 def _recurrent(gates: int, cell: int, operation: Operation) -> Formula:
     """For each time step, direction and sample: products with input and state, two biases, and `cell` FLOPs a unit."""
-    steps, hidden = rows(operation.read(0)), operation.number("hidden_size", 0) or axis(operation.read(2), -1)
-    directions = 2 if operation.text("direction", "forward") == "bidirectional" else 1
+    steps, hidden = rows(operation.read(0)), operation.given("hidden_size", 0) or axis(operation.read(2), -1)
+    directions = 2 if operation.given("direction", "forward") == "bidirectional" else 1
     units, width = Formula.of(hidden), size(operation.read(0), -1) + Formula.of(hidden)
     each = units * width * (2 * gates) + units * (2 * gates * operation.has(3) + cell)
     return steps * each * directions
@@ -160,11 +161,11 @@ def _experts(weights: Iterable[tuple[int, str]], operation: Operation) -> Formul
 
     `weights` are inputs with the attributes for their bits, if they are packed into bytes. Activations don't count.
     """
-    tokens = rows(operation.read(0)) * operation.number("k", 1)
+    tokens = rows(operation.read(0)) * operation.given("k", 1)
     used = ZERO
     for index, bits in weights:
         if operation.has(index):
-            packed = (operation.number(bits, 0) or operation.number("expert_weight_bits", 4)) if bits else 8
+            packed = (operation.given(bits, 0) or operation.given("expert_weight_bits", 4)) if bits else 8
             used += _window(operation.read(index)) * (8 // packed)
     return tokens * used * 2 + elements(operation.read(1)) * SOFTMAX
 
@@ -172,7 +173,7 @@ def _experts(weights: Iterable[tuple[int, str]], operation: Operation) -> Formul
 def _fourier(operation: Operation) -> Formula:
     """A fast Fourier transform: 5·n·log₂(n) for each transform (Cooley and Tukey, 1965)."""
     shape = operation.read(0)
-    return rows(shape) * _log2(axis(shape, operation.number("axis", -2))) * 5
+    return rows(shape) * _log2(axis(shape, operation.given("axis", -2))) * 5
 
 
 def _short_fourier(operation: Operation) -> Formula:
@@ -180,7 +181,7 @@ def _short_fourier(operation: Operation) -> Formula:
     written = operation.written()
     frame, bins = axis(operation.read(2), 0), axis(written, -2)
     if frame is None and isinstance(bins, int):
-        frame = 2 * (bins - 1) if operation.number("onesided", 1) else bins
+        frame = 2 * (bins - 1) if operation.given("onesided", 1) else bins
     frames = UNKNOWN if written is None else product(written[:2])
     return frames * Formula.of(frame) * _log2(frame) * 5
 
@@ -197,8 +198,8 @@ def _elimination(operation: Operation) -> Formula:
 
 def _linear_model(operation: Operation) -> Formula:
     """Linear classifiers and regressors: each coefficient, of an attribute, is used once for each row."""
-    numbers = next((len(a.floats) for a in operation.proto.attribute if a.name == "coefficients"), None)
-    return UNKNOWN if numbers is None else rows(operation.read(0)) * (2 * numbers)
+    numbers: list[float] | None = operation.given("coefficients", None)
+    return UNKNOWN if numbers is None else rows(operation.read(0)) * (2 * len(numbers))
 
 
 _MS: Final = "com.microsoft."
@@ -240,7 +241,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "MaxRoiPool": lambda operation: elements(operation.written()) * UNKNOWN,
     "RoiAlign": _roi_align,
     # A sum of squares over the window, a scale, a power and a division.
-    "LRN": lambda operation: elements(operation.written()) * (2 * operation.number("size", 1) + 7),
+    "LRN": lambda operation: elements(operation.written()) * (2 * operation.given("size", 1) + 7),
     "Einsum": _einsum,
     # A tanh; 2 sigmoids, a tanh and 5 more; 3 sigmoids, 2 tanh and 4 more.
     "RNN": partial(_recurrent, 1, 8),
