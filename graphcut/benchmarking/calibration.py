@@ -131,11 +131,7 @@ def save_device(found: Calibration, path: str | Path) -> None:
 
 
 def save_cluster(cluster: Cluster, worst: Calibration, path: str | Path) -> None:
-    """Write a cluster file, completely or not at all. Numbers are rounded to three digits.
-
-    Raises:
-        GraphcutError: the file can't be written.
-    """
+    """Write a cluster file, completely or not at all. Numbers are rounded to three digits."""
     lines = [f"# measured with ONNX Runtime {ort.__version__} in {worst.rounds} rounds, spread {worst.spread:.0%}"]
     if isinstance(cluster.origin, str):
         lines.append(f"origin = {_toml(cluster.origin)}")

@@ -39,10 +39,7 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """A new folder in `parent`, so on the same file system, for writing `name`; deleted at the end.
 
     One process at a time has it: it is locked. What a killed process left there is undone and deleted first, with a
-    `LeftoverWarning`.
-
-    Raises:
-        UsageError: another process has it, or a file is in the way of one that is to be put back.
+    `LeftoverWarning`. A UsageError if another process has it, or a file is in the way of one that is to be put back.
     """
     home = _home(parent, name)
     try:
@@ -77,11 +74,7 @@ def _delete(home: Path) -> None:
 
 
 def mend(parent: Path, name: str) -> None:
-    """Undo and delete what a killed process left of `scratch_folder(parent, name)`.
-
-    Raises:
-        UsageError: see `scratch_folder`.
-    """
+    """Undo and delete what a killed process left of `scratch_folder(parent, name)`, whose errors it raises."""
     if _home(parent, name).exists():
         with scratch_folder(parent, name):
             pass
@@ -122,8 +115,7 @@ def _lock(home: Path) -> int:
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write a file to. At the end the file replaces `path`, or the file that the link `path` points to.
 
-    Raises:
-        UsageError: `path` exists and is not a file: a folder, a device, a pipe. Or another process is writing it.
+    A UsageError if `path` is a folder, a device or a pipe, or another process is writing it.
     """
     target = path.resolve() if path.is_symlink() else path.absolute()
     if target.exists() and not target.is_file():
@@ -139,10 +131,8 @@ def replace_files(
     """Move the files `old` away, if they are there, then those of `scratch / "new"` into `folder`, `last` at the end.
 
     `scratch` is a scratch folder in `folder` or beside it. Leaving it undoes all moves unless `last` was moved. `check`
-    is called when the old files are in `scratch / "old"`, to look at them once more, and may raise an error.
-
-    Raises:
-        UsageError: there is another file with the name of a new one. It is not replaced.
+    is called when the old files are in `scratch / "old"`, to look at them once more, and may raise an error. Another
+    file that has the name of a new one is not replaced: a UsageError.
     """
     new, backup = scratch / "new", scratch / "old"
     backup.mkdir()
@@ -202,11 +192,7 @@ def _identity(file: Path) -> tuple[int, int, int]:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or a folder. Unlike `os.rename`, it replaces nothing.
-
-    Raises:
-        UsageError: `target` exists.
-    """
+    """Rename a file or a folder. Unlike `os.rename`, it replaces nothing: a UsageError if `target` exists."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(source), os.fsencode(target)
     code = errno.ENOSYS

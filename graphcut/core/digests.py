@@ -72,13 +72,10 @@ def version_of(file: Path) -> FileVersion:
 
 
 def unchanged_version(file: Path, expected: str | DataFile) -> FileVersion | None:
-    """The version of `file` if it has the content `expected`, else None.
+    """The version of `file` if it has the content `expected`, else None. An OSError if the file can't be read.
 
     `expected` is the digest of the whole file, or a data file: without a digest, only its size counts. The file is read
     once for each of its versions.
-
-    Raises:
-        OSError: the file can't be read.
     """
     begin_ns, version = time.time_ns(), version_of(file)
     if isinstance(expected, DataFile) and version.bytes != expected.bytes:
@@ -103,11 +100,7 @@ def wrong_blocks(file: Path, digest: Digest) -> list[int]:
 
 
 def read_digest(file: Path, ranges: Iterable[Range]) -> Digest:
-    """The digest of ranges of a file. A block that is not wholly in the file has the digest of what is there.
-
-    Raises:
-        OSError: the file can't be read.
-    """
+    """The digest of ranges of a file. A block that is not wholly in the file has the digest of what is there."""
     handle, ranges = os.open(file, os.O_RDONLY), tuple(ranges)
     try:
         with hashing_threads() as threads:

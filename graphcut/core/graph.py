@@ -192,10 +192,7 @@ def block_between(graph: Graph, reads: Sequence[str], writes: Sequence[str]) -> 
     """The block that computes `writes` from `reads`, with the nodes that this takes and no others.
 
     It also reads inputs of the model that have a default. Constants need nothing, and are in the block. A tensor of
-    `reads` that it does not need is not in `Block.reads`.
-
-    Raises:
-        UsageError: one of `writes` also needs an input of the model that is not in `reads` and has no default.
+    `reads` that it does not need is not in `Block.reads`. A UsageError if one of `writes` also needs another input.
     """
     nodes, used = _between(graph, set(reads), writes)
     missing = [name for name in graph.reads if name in used and name not in (*reads, *graph.weights)]

@@ -37,11 +37,7 @@ def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Mapping[str
 
 
 def parse_state_pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Outputs by the inputs they become, from texts like `past=present`.
-
-    Raises:
-        UsageError: a text has another form, or an input occurs twice.
-    """
+    """Outputs by the inputs they become, from texts like `past=present`, each for another input; else a UsageError."""
     pairs: dict[str, str] = {}
     for text in texts:
         past, found, present = text.partition("=")
@@ -56,11 +52,7 @@ def parse_state_pairs(texts: Iterable[str]) -> dict[str, str]:
 def check_state_pairs(
     pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Check that `pairs` maps inputs of the model to different outputs of it, of types that can become theirs.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Raise a UsageError unless `pairs` maps inputs of the model to different outputs of it that can become them."""
     for past, present in pairs.items():
         for name, known, kind in ((past, reads, "input"), (present, writes, "output")):
             if name not in known:
@@ -91,11 +83,7 @@ def _can_become(present: Tensor, past: Tensor) -> bool:
 
 
 def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
-    """The states of the manifest, overridden by those that a user names in `pairs`, outputs by inputs.
-
-    Raises:
-        UsageError: a name is not an input or output of the model.
-    """
+    """The states of the manifest, overridden by those that a user names in `pairs`, outputs by inputs."""
     manifest, tensors = cascade.manifest, cascade.tensors
     check_state_pairs(pairs, manifest.reads, manifest.writes, tensors)
     presents = set(pairs.values())

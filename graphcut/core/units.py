@@ -15,8 +15,7 @@ _BYTES: Final = {"": 1, **_DECIMAL, **{unit.lower(): factor for unit, factor in 
 def parse_bytes(text: str) -> int:
     """The number of bytes that `text` names: `2GB` is 2 * 10**9, `2GiB` is 2 * 2**30, a number without a unit is bytes.
 
-    Raises:
-        UsageError: `text` is not a size.
+    A UsageError if it is not a size.
     """
     match = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([a-zA-Z]*)\s*", text)
     if match is None or match[2].lower() not in _BYTES:

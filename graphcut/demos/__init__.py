@@ -35,16 +35,11 @@ _RECIPES = {"llm": "Llm", "unet": "Unet", "resnet": "Resnet", "multitask": "Mult
 
 
 def write(name: str, path: str | Path, *, external: bool | None = None, **options: object) -> None:
-    """Write the demo called `name` to `path`.
+    """Write the demo called `name` (one of `DEMOS`) to `path`, whose folder must exist; see `options_of`.
 
     The same name and options give the same bytes. An interrupted run leaves existing files unchanged. Memory stays
-    small whatever the size of the model, since weights are streamed.
-
-    Args:
-        name: one of `DEMOS`.
-        path: the ONNX file to write; its folder must exist.
-        external: store the weights in `<path>.data`; None: if they exceed 64 MiB.
-        options: options of the demo, see `options_of`.
+    small whatever the size of the model, since weights are streamed: to `<path>.data` if `external` is true, and by
+    default if they exceed 64 MiB.
 
     Raises:
         UsageError: there is no such demo or option, or the option can't have this value.

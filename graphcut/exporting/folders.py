@@ -20,11 +20,8 @@ Content = bytes | Path | dict[str, Any] | Callable[[Path], object]
 def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
     """The manifest, parts, their data files and those of the tokenizer, by their names in the folder that is written.
 
-    `for_each` says why each part must have its weights for itself, if it must.
-
-    Raises:
-        UsageError: the parts share the weights of their model, and `for_each` says why they must not.
-        CascadeError: a file is missing or was changed.
+    A UsageError if the parts share the weights of their model and must not: `for_each` says why. A CascadeError if a
+    file is missing or was changed.
     """
     if for_each and cascade.manifest.weights == "share":
         message = f"the parts in {cascade.root} share the weights of their model: {for_each}"

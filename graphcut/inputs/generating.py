@@ -57,11 +57,7 @@ def generate(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = N
 
 
 def given_sizes(survey: InputSurvey, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes that the user gave, `model.dims` included.
-
-    Raises:
-        UsageError: the inputs have no such dimension.
-    """
+    """The sizes that the user gave, `model.dims` included. A UsageError if the inputs have no such dimension."""
     sums = [dim for dims in survey.dims.values() for dim in dims if isinstance(dim, str)]
     for name in sizes:
         if name not in {*survey.open_sizes, *sums, *survey.model.dims}:

@@ -54,11 +54,7 @@ def find_accepted_inputs(
     """Inputs for `model` that `run` accepts; it runs the model on feeds, and raises if they are refused.
 
     `sizes` are numbers for open sizes, as in `generate`, which are never varied. So many `variants` are found, unless
-    all feeds of one are refused.
-
-    Raises:
-        UsageError: `sizes` names a dimension that the inputs do not have.
-        ModelError: an input has a type for which no values can be generated.
+    all feeds of one are refused. The errors are those of `generate`.
     """
     survey = survey_inputs(model)
     given = given_sizes(survey, sizes or {})

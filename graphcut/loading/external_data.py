@@ -53,14 +53,11 @@ class Columns:
 
 
 def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
-    """The file that a model gives as the location of external data of a tensor.
+    """The file that a model gives as the location of external data of a tensor; a ModelError if it is refused.
 
     It must be a regular file in the folder of the model, or below. An absolute path is refused, and a path that leaves
     the folder by `..` or a symbolic link (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). If the model
     itself is a symbolic link, the data may also be in the folder of the real file, as in the Hugging Face cache.
-
-    Raises:
-        ModelError: `location` is refused, or there is no such file.
     """
     refused = f"the weights of {tensor!r} are in {location!r}"
     hint = "a model may only refer to files in its own folder; move them there, and correct the location"
@@ -174,9 +171,6 @@ def write_data(
     One thread copies, in the kernel where it can: it writes whole blocks faster than several threads that take turns.
     Others hash the blocks that it has written, and it waits for none of them: what is not on the disk yet is in memory,
     and a disk that is faster than the hashing also reads faster.
-
-    Raises:
-        OSError: reading or writing failed (no space left, a file that can't be read).
     """
     ranges, hashing = [(0, layout.file_bytes)] if has_digest else [], list[Future[str]]()
     blocks = ranges_of_blocks(ranges)

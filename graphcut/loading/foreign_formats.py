@@ -28,11 +28,7 @@ _SUFFIXES: Final = {
 
 
 def refuse_foreign(path: Path) -> None:
-    """Name the format of a file that is no ONNX model, by its first bytes or by its suffix.
-
-    Raises:
-        ModelError: the format is known.
-    """
+    """Raise a ModelError that names the format of a file that is no ONNX model, by its first bytes or its suffix."""
     with path.open("rb") as file:
         head = file.read(32)
     found = next((known for start, signature, known in _SIGNATURES if head[start:].startswith(signature)), None)

@@ -40,11 +40,8 @@ def read_graph(proto: ModelProto, functions: Functions) -> tuple[Graph, Removed,
     """The graph of a model, what was removed from it, and notes on how it was read.
 
     Changes `proto` so that its nodes are those of the graph: in topological order, and without nodes, initializers and
-    functions that no output depends on.
-
-    Raises:
-        ModelError: the nodes form a cycle, or a tensor is written twice, or read but not written; or a node is not what
-            ONNX asks of its operator.
+    functions that no output depends on. A ModelError if the nodes form a cycle, a tensor is written twice, or read but
+    not written, or a node is not what ONNX asks of its operator.
     """
     graph = proto.graph
     weights = _weights(proto)
@@ -133,11 +130,7 @@ def check_inner_text(nodes: Iterable[NodeProto]) -> None:
 
 
 def check_text(texts: Iterable[object], *, what: str = "the model has a name that") -> None:
-    """Check that texts are UTF-8 (ONNX IR spec, "Identifiers"); protobuf returns others as bytes.
-
-    Raises:
-        ModelError: one of them is not.
-    """
+    """Raise a ModelError if a text is not UTF-8 (ONNX IR spec, "Identifiers"); protobuf returns such ones as bytes."""
     for text in texts:
         if isinstance(text, bytes):
             raise ModelError(

@@ -37,9 +37,8 @@ _HINT: Final = "work on the ONNX file: graphcut needs no graph of onnx_graphsurg
 def message_of_graph(graph: gs.Graph) -> ModelProto:
     """`graph` as a message, with its values. Without an IR version it gets the lowest for its opset, 10 or more.
 
-    Raises:
-        ModelError: onnx_graphsurgeon can't export the graph, or the message would compute something else: two tensors
-            or functions have one name, values are exported as another type, or `graph.opset` is not what is exported.
+    A ModelError if onnx_graphsurgeon can't export the graph, or the message would compute something else: two tensors
+    or functions have one name, values are exported as another type, or `graph.opset` is not what is exported.
     """
     with _errors_of("export"):
         graphs = [graph, *graph.subgraphs(recursive=True), *graph.functions]
@@ -64,14 +63,11 @@ def message_of_graph(graph: gs.Graph) -> ModelProto:
 
 
 def refuse_shifted_outputs(message: ModelProto) -> None:
-    """Refuse a node whose outputs are not of the types that the graph declares for them.
+    """Raise a ModelError for a node whose outputs are not of the types that the graph declares for them.
 
     When `tensor.inputs.clear()` makes an output of a node an input of the graph, onnx_graphsurgeon removes it from the
     node. The outputs after it take the place of the one before, so the node computes other values for them. Declared
-    types (value_info) tell; without them nothing does.
-
-    Raises:
-        ModelError: a declared type contradicts what ONNX shape inference finds.
+    types (value_info) tell, where they contradict ONNX shape inference; without them nothing does.
     """
     several = {name: node for node in message.graph.node if len(node.output) > 1 for name in node.output if name}
     declared = tensors_of_values([*message.graph.value_info, *message.graph.output])
@@ -105,8 +101,7 @@ def graph_of_message(message: ModelProto) -> gs.Graph:
 def lost_by_graph(message: ModelProto) -> Mapping[str, int]:
     """The annotations that a graph of `message` can't hold: how many of each field.
 
-    Raises:
-        ModelError: onnx_graphsurgeon can't import or export the message, or would change what the model computes.
+    A ModelError if onnx_graphsurgeon can't import or export it, or would change what the model computes.
     """
     before, graph = deepcopy(message), graph_of_message(deepcopy(message))
     with _errors_of("export"):

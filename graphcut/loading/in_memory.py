@@ -40,8 +40,7 @@ class TemporaryFolder:
 def write_model(source: ModelProto | gs.Graph, folder: Path) -> Path:
     """Write `source` to a file in `folder`, named after its graph, and return the path of the file.
 
-    Raises:
-        ModelError: the values of some tensors are not in `source`, or onnx_graphsurgeon can't export it.
+    A ModelError if the values of some tensors are not in `source`, or onnx_graphsurgeon can't export it.
     """
     message = source
     if not isinstance(message, ModelProto):

@@ -29,10 +29,9 @@ class _Schema(NamedTuple):
 
 
 def check_nodes(nodes: Iterable[NodeProto], opsets: Iterable[OperatorSetIdProto], functions: Functions) -> None:
-    """Check the inputs, outputs and attributes of nodes and of those inside them, as ONNX Runtime does.
+    """Raise a ModelError if a node, or one inside it, has not the inputs, outputs and attributes of its operator.
 
-    Raises:
-        ModelError: they are not those of the operator. Operators that onnx doesn't know are not checked.
+    ONNX Runtime refuses such a model, too. Operators that onnx doesn't know are not checked.
     """
     versions = {domain(opset.domain): opset.version for opset in opsets}
     for node in nodes_within(nodes):
@@ -100,11 +99,7 @@ def place(node: NodeProto) -> str:
 
 
 def check_calls(nodes: Iterable[NodeProto], functions: Functions) -> None:
-    """Check that functions don't call themselves, and stand for at most `MAX_CALLED_NODES` nodes. Nothing is copied.
-
-    Raises:
-        ModelError: they do, or stand for more.
-    """
+    """Raise a ModelError if functions call themselves, or stand for too many nodes. Nothing is copied."""
     if not functions:
         return
     nodes = list(nodes)

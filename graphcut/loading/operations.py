@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -34,7 +33,7 @@ class Operation:
     tensors: Mapping[str, Tensor]  #: the known types of tensors, by name.
     op: str = ""  #: as in `Node.op`; empty if it can't be described by a rule: it has subgraphs, or calls a function.
     version: int = 0  #: of its operator set.
-    constants: Mapping[str, tuple[int, ...] | None] = MappingProxyType({})  #: small constants of integers.
+    constants: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)  #: small constants of integers.
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:

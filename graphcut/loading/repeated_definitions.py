@@ -23,8 +23,7 @@ def is_constant(node: NodeProto) -> bool:
 def drop_equal_definitions(model: ModelProto, range_of: RangeOf) -> list[str]:
     """Keep one of equal definitions of a weight or Constant, and say so in notes.
 
-    Raises:
-        ModelError: definitions of one name differ; or a function is defined twice, which ONNX Runtime refuses.
+    A ModelError if definitions of one name differ, or a function is defined twice, which ONNX Runtime refuses.
     """
     for key, times in Counter(map(function_key, model.functions)).items():
         if times > 1:

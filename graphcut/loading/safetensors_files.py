@@ -33,9 +33,7 @@ class SavedTensor(NamedTuple):
 def read_checkpoint(path: Path) -> list[SavedTensor]:
     """The tensors of a .safetensors file, or of all in a folder. An index is not needed: each file lists its tensors.
 
-    Raises:
-        UsageError: there is no such file.
-        ModelError: a file is truncated or not safetensors.
+    A UsageError if there is no such file, a ModelError if one is truncated or not safetensors.
     """
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
     if not files:

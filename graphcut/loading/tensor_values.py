@@ -32,10 +32,9 @@ def values_bytes(tensor: TensorProto) -> int:
 
 
 def check_inline_values(model: ModelProto, tensor: TensorProto) -> None:
-    """Check that the message of a tensor in `model` holds as many values as its shape has, as ONNX Runtime does.
+    """Raise a ModelError if the message of a tensor in `model` holds more or fewer values than its shape has.
 
-    Raises:
-        ModelError: it holds more or fewer. ONNX shape inference would take memory for what the shape says.
+    ONNX Runtime refuses it, too, and ONNX shape inference would take memory for what the shape says.
     """
     if tensor.HasField("raw_data") and tensor.data_type != TensorProto.STRING:
         held, expected, unit = len(tensor.raw_data), values_bytes(tensor), "byte"

@@ -31,10 +31,7 @@ def read_without_weights(path: Path) -> bytes:
     """The bytes of the model at `path`, each large `raw_data` replaced by a reference into the file.
 
     Takes one step for each field of the graph (not for the fields of small nodes). The values of large tensors are not
-    read from disk.
-
-    Raises:
-        ModelError: the file is empty, truncated, or not protobuf.
+    read from disk. A ModelError if the file is empty, truncated, or not protobuf.
     """
     if not path.stat().st_size:
         raise ModelError(f"{path} is empty", hint="export the model again, or check the copy")

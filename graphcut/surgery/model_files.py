@@ -27,8 +27,7 @@ def data_file(output: Path) -> Path:
 def check_targets(output: Path, sources: Sequence[Path], *, force: bool) -> None:
     """Check that a model and its data file can be written; what a killed run left there is removed first.
 
-    Raises:
-        UsageError: one is in `sources`, which are read, or is a folder, or exists, unless `force` is given.
+    A UsageError if one is in `sources`, which are read, or is a folder, or exists, unless `force` is given.
     """
     mend(output.absolute().parent, output.name)
     read = {source.resolve() for source in sources}
@@ -42,11 +41,7 @@ def check_targets(output: Path, sources: Sequence[Path], *, force: bool) -> None
 
 
 def check_sharing(model: Model, folder: Path) -> None:
-    """Check that a model in `folder` can refer to the weights of another one where they are.
-
-    Raises:
-        UsageError: it can't.
-    """
+    """Raise a UsageError if a model in `folder` can't refer to the weights of another one where they are."""
     hint = "choose a name in that folder, or copy the weights: --weights copy"
     home = model.path.absolute().parent.resolve()
     if model.temporary_folder is not None:
@@ -89,12 +84,9 @@ def place_values(pieces: Pieces, name: str, *, home: Path | None = None, inline_
 def write_model(
     output: Path, model: ModelProto, pieces: Pieces, *, home: Path | None = None, is_inline: bool = True, force: bool
 ) -> None:
-    """Write a model, and its data file if it has one: both or neither.
+    """Write a model, and its data file if it has one: both or neither. A GraphcutError if writing fails.
 
     `home` is as for `place_values`. Without `is_inline` even few values are in the data file.
-
-    Raises:
-        GraphcutError: writing failed.
     """
     data, folder = data_file(output), output.absolute().parent
     layout = place_values(pieces, data.name, home=home, inline_bytes=INLINE_BYTES if is_inline else -1)
@@ -118,9 +110,7 @@ def write_together(
 ) -> Model:
     """Write the model that `join` makes of the messages of others, and open it. It is given copies.
 
-    Raises:
-        UsageError: the target can't be written, see `check_targets`.
-        GraphcutError: writing failed.
+    The errors are those of `check_targets` and `write_model`.
     """
     check_targets(output, [file for model in models for file in files_of(model)], force=force)
     protos = [deepcopy(model.proto) for model in models]

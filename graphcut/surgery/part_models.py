@@ -17,8 +17,7 @@ from ..verifying.facts import boundary_type, boundary_value, half_source
 def part_model(model: Model, block: Block) -> ModelProto:
     """The part with the nodes of `block`: copies of the model's messages, with boundary tensors as inputs and outputs.
 
-    Raises:
-        ModelError: a boundary tensor has an unknown type.
+    A ModelError if a boundary tensor has an unknown type.
     """
     source = model.proto
     held = model.graph.held(block.nodes, block.replicas)

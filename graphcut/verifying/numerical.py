@@ -65,8 +65,7 @@ def run_whole(
 ) -> dict[str, Value]:
     """The values of `wanted`, outputs or inner tensors, when the whole model runs on `feeds`.
 
-    Raises:
-        RunError: ONNX Runtime refuses the model or the inputs.
+    A RunError if ONNX Runtime refuses the model or the inputs.
     """
     proto = deepcopy(model.proto)
     outputs = {value.name for value in proto.graph.output}

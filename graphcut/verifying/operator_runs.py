@@ -52,8 +52,7 @@ class OperatorRuns:
     def run(self, feeds: Feeds, counts: Sequence[str] = (), units: int = 1, all_units: int = 1) -> list[Array]:
         """Its outputs, with the attributes `counts` for some units.
 
-        Raises:
-            RunError: ONNX Runtime refuses the inputs, or an output is no tensor.
+        A RunError if ONNX Runtime refuses the inputs, or an output is no tensor.
         """
         model = deepcopy(self._model)
         for attribute in model.graph.node[0].attribute:
@@ -77,8 +76,7 @@ class OperatorRuns:
     def factors(self, sets: Sequence[Feeds]) -> tuple[Factor, ...]:
         """The smallest factors that hold for each set of inputs, each with as many units as possible.
 
-        Raises:
-            RunError: there are too many choices, or ONNX Runtime refuses the inputs.
+        A RunError if there are too many choices, or ONNX Runtime refuses the inputs.
         """
         choices = sorted(self._choices(), key=lambda choice: len(choice[0]) + len(choice[1]))
         if not all(isinstance(value, np.ndarray) for feeds in sets for value in feeds.values()):

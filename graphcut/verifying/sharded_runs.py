@@ -53,8 +53,7 @@ def compare_sharded(
 ) -> tuple[TensorComparison, ...]:
     """Run both on `feeds`, inputs of the model, and compare each output of the model that does not depend on chance.
 
-    Raises:
-        RunError: one of them refuses the inputs.
+    A RunError if one of them refuses the inputs.
     """
     config, fraction = _OPTIMIZED if optimized else _UNOPTIMIZED, rounding(model, found)[0]
     whole = run_whole(model, feeds, model.graph.writes, config=config)

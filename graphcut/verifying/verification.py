@@ -179,11 +179,7 @@ def _together(whole: Verification, parts: Verification) -> Verification:
 
 
 def original_of(sharded: Model) -> Path:
-    """The path of the model that was sharded, as the metadata of the sharded one have it.
-
-    Raises:
-        UsageError: they don't say it, or there is no such file.
-    """
+    """The path of the model that was sharded, by the metadata of the sharded one; a UsageError if there is none."""
     note = sharding_note(sharded.proto)
     if note is None:
         raise UsageError(
@@ -197,10 +193,9 @@ def original_of(sharded: Model) -> Path:
 
 
 def find_source(cascade: Cascade) -> Path:
-    """The path of the model that a cascade was split from, as its manifest records it.
+    """The path of the model that a cascade was split from, by its manifest; a CascadeError if there is no such file.
 
-    Raises:
-        CascadeError: there is no such file. (`verify` checks that it is still the same model.)
+    `verify` checks that it is still the same model.
     """
     if not cascade.source.exists():
         raise CascadeError(f"the model that was cut is not at {cascade.source}", hint="name it with --model FILE")

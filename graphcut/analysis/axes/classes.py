@@ -72,14 +72,11 @@ class AxisAnalysis:
         detached: AbstractSet[int] = frozenset(),
         found: Iterable[FoundRule] = (),
     ) -> None:
-        """Find the classes.
+        """Find the classes of a model with these operations.
 
-        Args:
-            model: the model.
-            operations: the operation of each node.
-            contracts: contracted factors belong to classes. Otherwise what they read is needed whole there.
-            detached: nodes whose outputs are joined at once, so that their classes don't depend on readers.
-            found: rules of operators that have none in the table.
+        Contracted factors belong to classes if it `contracts`; else what they read is needed whole there. The outputs
+        of `detached` nodes are joined at once, so that their classes don't depend on readers. `found` are rules of
+        operators that have none in the table.
         """
         self._graph, self._operations, self._found = model.graph, operations, found_factors(found)
         constants = constants_in(model.proto).items()

@@ -29,13 +29,9 @@ class RankPart:
 def rank_parts(
     graph: Graph, rank_of: Mapping[int, int], stage_of: Mapping[int, int], first_ranks: Mapping[int, int]
 ) -> list[RankPart]:
-    """The parts, in an order in which they can run.
+    """The parts of a sharded model's graph, in an order in which they can run.
 
-    Args:
-        graph: of the sharded model.
-        rank_of: the rank of each node that was divided.
-        stage_of: the stage of each node.
-        first_ranks: the first rank of each stage.
+    They follow from the rank of each node that was divided, the stage of each node, and the first rank of each stage.
     """
     bound = (node for node in graph.flow if not is_repeatable(graph, node))
     ranks = {**{node: first_ranks[stage_of[node]] for node in bound}, **rank_of}

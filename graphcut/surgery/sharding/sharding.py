@@ -104,11 +104,7 @@ def shard(  # noqa: PLR0913 - independent settings
 def division_of(
     model: Model, ranks: int | None, shares: Sequence[int] | None, mode: Mode, *, discover: bool = False
 ) -> Division:
-    """How a model is divided among ranks.
-
-    Raises:
-        UsageError: the ranks or shares make no sense, or nothing can be divided.
-    """
+    """How a model is divided among ranks. A UsageError if the ranks or shares make no sense, or nothing is divided."""
     states = [(cache.past, cache.present) for cache in find_caches(model)]
     found = find_rules(model) if discover else ()
     division = divide(model, _shares(ranks, shares), mode, states=states, found=found)

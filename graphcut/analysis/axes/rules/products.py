@@ -154,9 +154,7 @@ def einsum(o: Operation) -> Iterator[Factor]:
 def mixture_of_experts(o: Operation, scales: int) -> Iterator[Factor]:
     """The rows; the inner width of all experts is contracted. Experts are chosen inside, so they stay together.
 
-    Args:
-        o: the operation: rows, routing, then for each of up to three products the weight, `scales` inputs, the bias.
-        scales: 0 or 1.
+    The inputs are rows, routing, then for each of up to three products the weight, its scales (0 or 1), the bias.
     """
     x, first, second = o.read(0), o.read(2), o.read(4 + scales)
     if not x or not first or not second or o.given("swiglu_fusion", 0) or len(o.inputs) > 2 + 3 * (2 + scales):
