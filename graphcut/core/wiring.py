@@ -184,7 +184,7 @@ def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str], 
 
 
 def asked_for(outputs: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
-    """The outputs of a model that are asked for: those called `names`, or all. A UsageError if there is none."""
+    """The outputs of a model that are asked for: those called `names`, or all. A UsageError if one is not there."""
     if unknown := next((name for name in names or () if name not in outputs), None):
         raise UsageError(f"the model has no output {unknown!r}", hint=f"its outputs are {', '.join(outputs)}")
     return tuple(name for name in outputs if names is None or name in names)

@@ -30,7 +30,7 @@ def fill_slices(model: Model, slices: Iterable[WeightSlice]) -> None:
 
 
 def pieces_of(model: Model, proto: ModelProto, slices: Iterable[WeightSlice]) -> Pieces:
-    """The large weights of `proto`, a sharded model after `fill_slices` or a part of one, and where their values are."""
+    """The large weights of a sharded model after `fill_slices`, or of a part of one, and where their values are."""
     known = {one.tensor.name: one for one in slices}
     pieces: list[tuple[TensorProto, ByteRange | Columns]] = []
     for tensor in filter(is_external, tensors_in(proto)):
