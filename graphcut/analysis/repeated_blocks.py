@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ..core.graph import Graph
+from ..core.graph import Graph, post_order
 from ..core.units import count
 from ..loading.model import Model
 from .liveness import Liveness
@@ -44,20 +44,12 @@ def _depth_first_order(graph: Graph) -> list[int]:
 
     It depends on the graph alone and not on the order of nodes in the file, and keeps the nodes of a layer together.
     """
-    order: list[int] = []
-    seen: set[int] = set()
-    for output in graph.writes:
-        stack = [(graph.producer[output], False)] if output in graph.producer else []
-        while stack:
-            node, is_done = stack.pop()
-            if is_done:
-                order.append(node)
-            elif node not in seen and not graph.nodes[node].is_constant:
-                seen.add(node)
-                stack.append((node, True))
-                reads = reversed(graph.nodes[node].reads)
-                stack.extend((graph.producer[tensor], False) for tensor in reads if tensor in graph.producer)
-    return order
+
+    def writers(tensors: Sequence[str]) -> list[int]:
+        return [graph.producer[tensor] for tensor in reversed(tensors) if tensor in graph.producer]
+
+    ends = [node for node in writers(graph.writes) if not graph.nodes[node].is_constant]
+    return post_order(ends, lambda node: writers(graph.nodes[node].reads))
 
 
 def _labels(model: Model) -> list[int]:

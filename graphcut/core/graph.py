@@ -163,6 +163,21 @@ def reached(start: Iterable[_T], following: Callable[[_T], Iterable[_T]]) -> set
     return found
 
 
+def post_order(start: Iterable[_T], before: Callable[[_T], Iterable[_T]]) -> list[_T]:
+    """The post-order of a depth-first search from `start`, where `before` gives what comes before; the last first."""
+    stack = [(one, False) for one in start]
+    seen, order = set[_T](), list[_T]()
+    while stack:
+        one, is_done = stack.pop()
+        if is_done:
+            order.append(one)
+        elif one not in seen:
+            seen.add(one)
+            stack.append((one, True))
+            stack.extend((other, False) for other in before(one))
+    return order
+
+
 def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:
     """Divide `graph` into one block for each group of flowing nodes. Takes linear time.
 

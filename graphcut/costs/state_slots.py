@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from ..loading.model import Model
-from ..loading.subgraphs import Functions, callee_key, captures, subgraphs
+from ..loading.subgraphs import Functions, callee_key, captures, operator, subgraphs
 
 
 class StateSlot(NamedTuple):
@@ -107,7 +107,7 @@ def _follow(names: _Names, start: str, route: StateRoute) -> dict[str, StateRout
 
 def _steps(names: _Names, node: NodeProto, name: str, route: StateRoute) -> Iterator[tuple[str, StateRoute]]:
     """The outputs of `node` that `name` becomes."""
-    op = node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}.{node.op_type}"
+    op = operator(node)
     if op == "If":
         for subgraph in subgraphs(node):
             outputs = [value.name for value in subgraph.output]

@@ -10,7 +10,7 @@ from typing import Final
 
 from onnx import NodeProto
 
-from ..core.graph import Graph
+from ..core.graph import Graph, post_order
 from ..core.product import Product
 from ..core.wiring import Dim, Tensor
 from ..loading.model import Model, Sizes, TensorBytes
@@ -161,17 +161,7 @@ def execution_order(graph: Graph, nodes: Sequence[int], copies: Collection[int] 
     producer = {tensor: n for n, node in own.items() for tensor in node.writes}
     before = {n: {producer[tensor] for tensor in node.reads if tensor in producer} for n, node in own.items()}
     read = set[int]().union(*before.values())
-    stack = [(n, False) for n in nodes if n not in read]
-    seen, order = set[int](), list[int]()
-    while stack:
-        n, is_done = stack.pop()
-        if is_done:
-            order.append(n)
-        elif n not in seen:
-            seen.add(n)
-            stack.append((n, True))
-            stack.extend((one, False) for one in sorted(before[n], key=index.__getitem__))
-    return order
+    return post_order([n for n in nodes if n not in read], lambda n: sorted(before[n], key=index.__getitem__))
 
 
 def outside_reads(graph: Graph, nodes: Iterable[int]) -> list[str]:

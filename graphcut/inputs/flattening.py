@@ -13,7 +13,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from ..loading.model import Model
 from ..loading.operations import constant_value, integers_of
-from ..loading.subgraphs import callee_key, domain, subgraphs
+from ..loading.subgraphs import callee_key, operator, subgraphs
 
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
 
@@ -110,8 +110,7 @@ class _Flattener:
         if callee_key(node) in self._functions:
             self._flatten_function(node, reads, writes)
             return
-        own = domain(node.domain)
-        flat = FlatNode(f"{own}.{node.op_type}" if own else node.op_type, reads, writes, node.attribute)
+        flat = FlatNode(operator(node), reads, writes, node.attribute)
         self.nodes.row.append(flat)
         if flat.op == "Constant" and (value := constant_value(node)) is not None:
             self.nodes.weights[writes[0]] = value

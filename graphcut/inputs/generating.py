@@ -18,7 +18,7 @@ from .consumers import Consumer, consumers_of
 from .dtypes import PACKED, to_dtype
 from .input_files import near_default
 from .sizes import DimensionSizes, Fallback, choose_sizes
-from .survey import InputSurvey, survey_inputs
+from .survey import InputSurvey
 from .tensor_values import TensorValues
 
 Feeds = dict[str, Any]
@@ -51,7 +51,7 @@ def generate(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = N
         UsageError: `sizes` names a dimension that the inputs do not have, or an input is larger than any memory.
         ModelError: an input has a type for which no values can be generated.
     """
-    survey = survey_inputs(model)
+    survey = InputSurvey(model)
     chosen = choose_sizes(survey, given=given_sizes(survey, sizes or {}), variant=variant, fallback=Fallback())
     return make_feeds(survey, chosen, seed=seed, variant=variant, fallback=Fallback())
 

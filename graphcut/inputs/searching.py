@@ -9,7 +9,7 @@ import numpy as np
 from ..loading.model import Model
 from .generating import Feeds, given_sizes, make_feeds
 from .sizes import DimensionSizes, Fallback, choose_sizes
-from .survey import InputSurvey, survey_inputs
+from .survey import InputSurvey
 
 _DEFAULT: Final = Fallback()
 _FALLBACKS: Final = (
@@ -56,7 +56,7 @@ def find_accepted_inputs(
     `sizes` are numbers for open sizes, as in `generate`, which are never varied. So many `variants` are found, unless
     all feeds of one are refused. The errors are those of `generate`.
     """
-    survey = survey_inputs(model)
+    survey = InputSurvey(model)
     given = given_sizes(survey, sizes or {})
     found: list[_Attempt] = []
     refusals: list[str] = []

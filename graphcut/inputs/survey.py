@@ -32,7 +32,11 @@ class InputSurvey:
     """The inputs of a model."""
 
     model: Model  #: the model.
-    nodes: FlatNodes  #: its nodes, those of bodies and functions included.
+
+    @cached_property
+    def nodes(self) -> FlatNodes:
+        """Its nodes, those of bodies and functions included."""
+        return flatten(self.model)
 
     @cached_property
     def types(self) -> Mapping[str, TypeProto]:
@@ -145,11 +149,6 @@ class InputSurvey:
         if channels == 1:
             better["frames"] = "samples"
         return tuple(better.get(meaning, meaning) for meaning in meanings)
-
-
-def survey_inputs(model: Model) -> InputSurvey:
-    """The inputs of `model`. Runs type inference if that was not done yet; linear in the nodes."""
-    return InputSurvey(model, flatten(model))
 
 
 def _innermost(kind: TypeProto) -> TypeProto:

@@ -32,6 +32,7 @@ from .subgraphs import (
     has_subgraphs,
     is_stateful,
     nodes_within,
+    operator,
 )
 from .tensor_values import values_bytes
 
@@ -263,11 +264,8 @@ def _nodes(
             constant.update(entry.writes)
             if key == ("", "Constant", "") and any(_is_false(attribute.t) for attribute in proto.attribute):
                 off.update(entry.writes)
-        op = f"{key[0]}.{key[1]}" if key[0] else key[1]
-        module = module_of(proto)
-        nodes.append(
-            Node(entry.name, op, reads, entry.writes, own_weights, own_constants, is_constant, stateful, module)
-        )
+        kinds = is_constant, stateful, module_of(proto)
+        nodes.append(Node(entry.name, operator(proto), reads, entry.writes, own_weights, own_constants, *kinds))
     return tuple(nodes)
 
 

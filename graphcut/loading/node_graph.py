@@ -16,7 +16,7 @@ from .model import Model, TensorBytes
 from .operations import constants_in
 from .repeated_definitions import is_constant
 from .shape_inference import tensor_of_initializer, tensors_of_values
-from .subgraphs import FunctionKey, callee_key, captures, domain, free_names, functions_called, is_external
+from .subgraphs import FunctionKey, callee_key, captures, domain, free_names, functions_called, is_external, operator
 from .tensor_values import values_bytes
 
 _MAX_VALUES: Final = 8  #: a tensor or a list with more is described without its values.
@@ -133,9 +133,8 @@ def _rows(nodes: Iterable[NodeProto]) -> Iterator[_Row]:
         if not is_constant(node):
             writes = tuple(filter(None, node.output))
             name = node.name or (writes[0] if writes else f"{node.op_type}_{i}")
-            space = domain(node.domain)
-            op = f"{space}.{node.op_type}" if space else node.op_type
-            yield _Row(name, op, node, tuple(dict.fromkeys(filter(None, (*node.input, *captures(node))))), writes)
+            reads = tuple(dict.fromkeys(filter(None, (*node.input, *captures(node)))))
+            yield _Row(name, operator(node), node, reads, writes)
 
 
 def _versions(opsets: Iterable[OperatorSetIdProto]) -> Versions:

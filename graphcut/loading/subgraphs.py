@@ -32,6 +32,12 @@ def domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
+def operator(node: NodeProto) -> str:
+    """The operator of a node, with its domain unless that is ONNX's own."""
+    space = domain(node.domain)
+    return f"{space}.{node.op_type}" if space else node.op_type
+
+
 def callee_key(node: NodeProto) -> FunctionKey:
     """The key of the function that a node calls, if the model has such a function."""
     return domain(node.domain), node.op_type, node.overload
@@ -81,6 +87,23 @@ def nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         yield node
         for subgraph in subgraphs(node):
             yield from nodes_within(subgraph.node)
+
+
+def graphs_within(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph, and the subgraphs in it at any depth."""
+    yield graph
+    for node in nodes_within(graph.node):
+        yield from subgraphs(node)
+
+
+def names_in(graph: GraphProto) -> set[str]:
+    """The names of tensors in a graph, at any depth."""
+    found = {""}
+    for one in graphs_within(graph):
+        found.update(value.name for field in (one.input, one.output, one.initializer) for value in field)
+        found.update(sparse.values.name for sparse in one.sparse_initializer)
+        found.update(name for node in one.node for name in (*node.input, *node.output))
+    return found - {""}
 
 
 def tensors_in(message: Message) -> Iterator[TensorProto]:

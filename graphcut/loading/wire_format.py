@@ -10,9 +10,8 @@ Wire format: https://protobuf.dev/programming-guides/encoding. Field numbers: on
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from google.protobuf.descriptor import Descriptor
 from onnx import ModelProto, TensorProto
 
 from ..core.errors import ModelError
@@ -56,7 +55,7 @@ def large_bytes(element: int) -> int:
     return _LARGE_SHAPE_BYTES if element == TensorProto.INT64 else LARGE_BYTES
 
 
-def _strip(data: mmap.mmap, start: int, end: int, kind: Descriptor, file: str) -> Iterator[bytes]:
+def _strip(data: mmap.mmap, start: int, end: int, kind: Any, file: str) -> Iterator[bytes]:  # noqa: ANN401 - a descriptor
     """The pieces of the message of this kind at `start:end`. Recurses as deep as subgraphs are nested."""
     if kind.name == "TensorProto":
         yield from _strip_tensor(data, start, end, file)

@@ -17,8 +17,9 @@ from ..loading.subgraphs import (
     callee_key,
     domain,
     function_key,
+    graphs_within,
+    names_in,
     nodes_within,
-    subgraphs,
 )
 from .model_files import write_together
 
@@ -157,10 +158,10 @@ class _Joining:
         connected: list[set[str]] = [set() for _ in self._protos]
         for i, name in self._sources:
             connected[i].add(name)
-        renamed = self._renamed([_names_in(p.graph) - connected[i] for i, p in enumerate(self._protos)])
+        renamed = self._renamed([names_in(p.graph) - connected[i] for i, p in enumerate(self._protos)])
         for i, proto in enumerate(self._protos):
             taken = {new for names in renamed for new in names.values()}
-            taken.update(name for p in self._protos for name in _names_in(p.graph))
+            taken.update(name for p in self._protos for name in names_in(p.graph))
             readers: dict[str, str] = {}
             for name in sorted(connected[i]):
                 j, source = self._sources[i, name]
@@ -232,26 +233,9 @@ class _Joining:
         return made
 
 
-def _graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph, and the subgraphs in it at any depth."""
-    yield graph
-    for node in nodes_within(graph.node):
-        yield from subgraphs(node)
-
-
-def _names_in(graph: GraphProto) -> set[str]:
-    """The names of tensors in a graph, at any depth."""
-    found = {""}
-    for one in _graphs_in(graph):
-        found.update(value.name for field in (one.input, one.output, one.initializer) for value in field)
-        found.update(sparse.values.name for sparse in one.sparse_initializer)
-        found.update(name for node in one.node for name in (*node.input, *node.output))
-    return found - {""}
-
-
 def _rename_in(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Rename tensors at any depth. As all of one name change alike, each name still means the same tensor."""
-    for one in _graphs_in(graph):
+    for one in graphs_within(graph):
         for field in (one.input, one.output, one.initializer, one.value_info):
             for value in field:
                 value.name = names.get(value.name, value.name)

@@ -17,7 +17,7 @@ from ...loading.operations import Operation, constant_value, renamed
 from ...loading.repeated_definitions import is_constant
 from ...loading.shape_inference import UNKNOWN as UNDEFINED
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
-from ...loading.subgraphs import Functions, callee_key, captures, domain, has_subgraphs, is_external, subgraphs
+from ...loading.subgraphs import Functions, callee_key, captures, has_subgraphs, is_external, operator, subgraphs
 from ..formula import UNKNOWN, ZERO, Formula
 from . import attention, elements, products
 from .operation import Rule, axis
@@ -59,8 +59,7 @@ def count_node(node: NodeProto, context: Context) -> FlopCount:
     """The FLOPs of one run of `node`."""
     if context.functions and callee_key(node) in context.functions:
         return _call(node, context)
-    space = domain(node.domain)
-    op = f"{space}.{node.op_type}" if space else node.op_type
+    op = operator(node)
     if op in elements.MOVING:
         return FlopCount(ZERO)
     if op in RULES:

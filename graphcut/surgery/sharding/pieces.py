@@ -1,16 +1,15 @@
 """Names and types of the pieces of tensors, and the nodes that cut tensors into pieces and join them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 from onnx.numpy_helper import from_array
 
 from ...analysis.axes.division import DividedClass
 from ...analysis.axes.layouts import Layout
-from ...loading.subgraphs import domain
 
 _FIRST_OPSET_WITH_SIZES_AS_INPUT = 13
 
@@ -86,11 +85,6 @@ class Drawing:
             total = after
 
 
-def opset_of(model: ModelProto) -> int:
-    """The version of ONNX's own operators."""
-    return next((opset.version for opset in model.opset_import if not domain(opset.domain)), 1)
-
-
 def piece_of(value: ValueInfoProto, name: str, axis: int, size: int) -> ValueInfoProto:
     """The declaration of a piece of a tensor."""
     made = deepcopy(value)
@@ -99,14 +93,3 @@ def piece_of(value: ValueInfoProto, name: str, axis: int, size: int) -> ValueInf
     if len(dims) > axis:
         dims[axis].dim_value = size
     return made
-
-
-def names_in(model: ModelProto) -> Iterator[str]:
-    """The names of the tensors and nodes of the main graph."""
-    graph = model.graph
-    for values in (graph.input, graph.output, graph.initializer):
-        yield from (value.name for value in values)
-    yield from (sparse.values.name for sparse in graph.sparse_initializer)
-    for node in graph.node:
-        yield node.name
-        yield from node.output

@@ -14,10 +14,10 @@ from ...analysis.axes.layouts import Layout
 from ...loading.fingerprint import head_of
 from ...loading.operations import Operation, constants_in
 from ...loading.slices import SliceNote, write_note
-from ...loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures
+from ...loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, names_in
 from ...loading.tensor_values import values_bytes
 from ...verifying.rank_copies import scale
-from .pieces import Drawing, names_in, opset_of, piece_of
+from .pieces import Drawing, piece_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class _Rewriting:
         self.division = division
         self.model = division.model
         self.proto = division.model.proto
-        self.drawing = Drawing(set(names_in(self.proto)), opset_of(self.proto))
+        taken = names_in(self.proto.graph).union(node.name for node in self.proto.graph.node)
+        opset = next((one.version for one in self.proto.opset_import if not domain(one.domain)), 1)
+        self.drawing = Drawing(taken, opset)
         self.constants = constants_in(self.proto)
         self.pieces: dict[tuple[str, int], dict[int, str]] = {}
         self.slices: dict[SliceNote, WeightSlice] = {}
