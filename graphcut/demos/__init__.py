@@ -31,8 +31,6 @@ DEMOS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 """The name of each demo, with a one-line description."""
 
-_RECIPES = {"llm": "Llm", "unet": "Unet", "resnet": "Resnet", "multitask": "Multitask", "control-flow": "ControlFlow"}
-
 
 def write(name: str, path: str | Path, *, external: bool | None = None, **options: object) -> None:
     """Write the demo called `name` (one of `DEMOS`) to `path`, whose folder must exist; see `options_of`.
@@ -75,10 +73,10 @@ def _prepare(name: str, options: Mapping[str, object]) -> Recipe:
 
 
 def _recipe(name: str) -> type[Recipe]:
-    if name not in _RECIPES:
-        raise UsageError(f"no demo is called {name!r}", hint=_suggest(name, _RECIPES))
+    if name not in DEMOS:
+        raise UsageError(f"no demo is called {name!r}", hint=_suggest(name, DEMOS))
     module = import_module("." + name.replace("-", "_"), __name__)
-    recipe: type[Recipe] = getattr(module, _RECIPES[name])
+    recipe: type[Recipe] = getattr(module, name.title().replace("-", ""))  # ControlFlow
     return recipe
 
 

@@ -88,39 +88,33 @@ class _Shared(NamedTuple):
     sine: str
 
 
-class _Cache(NamedTuple):
-    """The cache input and output of a layer, for its keys or its values."""
-
-    past: str
-    present: str
-
-
 def _layer(draft: Draft, index: int, hidden: str, shared: _Shared, llm: Llm) -> str:
     """One decoder layer: attention and MLP, each after a norm, each added to the residual stream."""
     layer = draft.inside("model", f"layers.{index}")
-    cache = [_declare_cache(draft, index, kind, llm) for kind in ("key", "value")]
+    caches = [_declare_cache(draft, index, kind, llm) for kind in ("key", "value")]
     normed = _norm(layer.inside("input_layernorm"), hidden, llm)
-    attended = _attention(layer.inside("self_attn"), normed, cache, shared, llm)
+    attended = _attention(layer.inside("self_attn"), normed, caches, shared, llm)
     hidden = layer.node("Add", hidden, attended, name="add")
     normed = _norm(layer.inside("post_attention_layernorm"), hidden, llm)
     return layer.node("Add", hidden, _mlp(layer.inside("mlp"), normed, llm), name="add")
 
 
-def _declare_cache(draft: Draft, index: int, kind: str, llm: Llm) -> _Cache:
+def _declare_cache(draft: Draft, index: int, kind: str, llm: Llm) -> tuple[str, str]:
+    """The input and the output of a layer with its keys or its values."""
     past, present = f"past_key_values.{index}.{kind}", f"present.{index}.{kind}"
     draft.reads(past, llm.dtype, ["batch", llm.kv_heads, "past", llm.head_size])
     draft.returns(present, llm.dtype, ["batch", llm.kv_heads, "total", llm.head_size])
-    return _Cache(past, present)
+    return past, present
 
 
-def _attention(at: Draft, x: str, cache: list[_Cache], shared: _Shared, llm: Llm) -> str:
+def _attention(at: Draft, x: str, caches: list[tuple[str, str]], shared: _Shared, llm: Llm) -> str:
     """Grouped-query attention (Ainslie et al. 2023) over the cache and the new tokens."""
     query = _rotate(at, _project(at, "q_proj", x, llm.heads, llm), shared)
     key = _rotate(at, _project(at, "k_proj", x, llm.kv_heads, llm), shared)
     value = _project(at, "v_proj", x, llm.kv_heads, llm)
     keys, values = (
-        _repeat(at, at.node("Concat", one.past, new, axis=-2, writes=one.present), llm)
-        for new, one in zip((key, value), cache, strict=True)
+        _repeat(at, at.node("Concat", past, new, axis=-2, writes=present), llm)
+        for new, (past, present) in zip((key, value), caches, strict=True)
     )
     scores = at.node("MatMul", query, at.node("Transpose", keys, perm=[0, 1, 3, 2]))
     scaled = at.node("Mul", scores, at.constant(_number(llm.dtype, llm.head_size**-0.5)))

@@ -1,7 +1,7 @@
 """The consumers of a model input: nodes that read it, directly or through nodes that only move values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from .flattening import FlatNode, FlatNodes
@@ -43,7 +43,7 @@ def consumers_of(name: str, rank: int, nodes: FlatNodes) -> tuple[Consumer, ...]
     waiting = [(name, Consumer(FlatNode("", (), ()), 0, tuple(range(rank)), is_whole=True, is_same=True))]
     for tensor, past in waiting:
         for node, index in nodes.readers.get(tensor, ()):
-            consumer = Consumer(node, index, past.axes, past.is_whole, past.is_same)
+            consumer = replace(past, node=node, index=index)
             found.append(consumer)
             moved = _propagated(consumer, nodes)
             if moved is not None:
@@ -57,16 +57,11 @@ def _propagated(consumer: Consumer, nodes: FlatNodes) -> Consumer | None:
     """How the outputs of a node relate to the model's input; `None` if the node computes other values."""
     node = consumer.node
     if node.op in _ARITHMETIC and all(n in nodes.weights for i, n in enumerate(node.reads) if i != consumer.index):
-        return Consumer(node, consumer.index, consumer.axes, consumer.is_whole, is_same=False)
+        return replace(consumer, is_same=False)
     if consumer.index not in _PASSES_VALUES.get(node.op, ()):
         return None
-    return Consumer(
-        node,
-        consumer.index,
-        _propagated_axes(consumer, nodes),
-        consumer.is_whole and node.op not in _RESIZES,
-        consumer.is_same,
-    )
+    is_whole = consumer.is_whole and node.op not in _RESIZES
+    return replace(consumer, axes=_propagated_axes(consumer, nodes), is_whole=is_whole)
 
 
 def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:

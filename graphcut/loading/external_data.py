@@ -173,7 +173,7 @@ def write_data(
     and a disk that is faster than the hashing also reads faster.
     """
     ranges, hashing = [(0, layout.file_bytes)] if has_digest else [], list[Future[str]]()
-    blocks = ranges_of_blocks(ranges)
+    blocks, report = ranges_of_blocks(ranges), progress or (lambda _: None)
     with target.open("x+b", buffering=0) as output, hashing_threads() as threads:
         output.truncate(layout.file_bytes)
         for span, offset in layout.copies:
@@ -182,11 +182,9 @@ def write_data(
                     while len(hashing) < len(blocks) and (len(hashing) + 1) * BLOCK_BYTES <= offset + done:
                         hashing.append(threads.submit(block_digest, output.fileno(), blocks[len(hashing)]))
                     _copy(source, span.offset + done, output, offset + done, length)
-                    if progress is not None:
-                        progress(length)
+                    report(length)
         for length in _write_columns(layout.columns, output):
-            if progress is not None:
-                progress(length)
+            report(length)
         hashing += [threads.submit(block_digest, output.fileno(), block) for block in blocks[len(hashing) :]]
         return Digest(ranges=tuple(ranges), blocks=tuple(block.result() for block in hashing))
 

@@ -214,14 +214,10 @@ def _replace(field: Any, kept: Sequence[Message]) -> None:  # noqa: ANN401 - pro
 
 def _weights(proto: ModelProto) -> dict[str, Weight]:
     inputs = {value.name for value in proto.graph.input} if proto.ir_version >= FIRST_IR_WITH_DEFAULTS else set()
-    found = {
-        tensor.name: Weight(tensor.name, values_bytes(tensor), tensor.name in inputs)
-        for tensor in proto.graph.initializer
-    }
+    sizes = {tensor.name: values_bytes(tensor) for tensor in proto.graph.initializer}
     for sparse in proto.graph.sparse_initializer:
-        name = sparse.values.name
-        found[name] = Weight(name, values_bytes(sparse.values) + values_bytes(sparse.indices), name in inputs)
-    return found
+        sizes[sparse.values.name] = values_bytes(sparse.values) + values_bytes(sparse.indices)
+    return {name: Weight(name, number, name in inputs) for name, number in sizes.items()}
 
 
 def _needed(entries: Sequence[_Entry], order: Sequence[int], outputs: Sequence[str]) -> AbstractSet[int]:

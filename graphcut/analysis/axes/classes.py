@@ -1,9 +1,11 @@
 """Axis classes: axes of tensors that must be divided alike, found by union-find over the factors of all nodes."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import accumulate
 from math import gcd, prod
 from typing import Final, NamedTuple
 
@@ -216,18 +218,13 @@ class AxisAnalysis:
 
 def _units(segments: Sequence[int], place: Place, units: int) -> int:
     """How many equal runs each of `segments` can be divided into for a factor with `units`, whose items stay whole."""
-    own = list(place.segments) or [sum(segments)]
-    found, end = 0, 0
-    ends = iter(own)
-    item = 1
-    for size in segments:
-        if end <= 0:
-            whole = next(ends)
-            if whole % units and not place.labels:
-                return 1
-            # Elements of segments with labels are only moved, so each may go anywhere.
-            item, end = 1 if place.labels else whole // units, whole
-        if size % item:
+    found, own = 0, place.segments or (sum(segments),)
+    ends = [*accumulate(own)]
+    for size, end in zip(segments, accumulate(segments), strict=True):
+        whole = own[bisect_left(ends, end)]
+        # Elements of segments with labels are only moved, so each may go anywhere.
+        item = 1 if place.labels else whole // units
+        if (item * units < whole and not place.labels) or size % item:
             return 1
-        found, end = gcd(found, size // item), end - size
+        found = gcd(found, size // item)
     return found
