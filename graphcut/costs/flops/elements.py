@@ -1,8 +1,6 @@
 """Operators with a fixed number of FLOPs for each element, and operators that only move data.
 
-The numbers count the arithmetic of a usual implementation: an addition, multiplication, division, comparison or
-conversion is 1; an exponential, logarithm, root or sine 4; a sigmoid 6; tanh, erf and Gelu 8; a softmax 5; a
-normalization 8; to quantize or dequantize 2. Fused operators are the sum of their steps.
+The numbers count the arithmetic of a usual implementation. Fused operators are the sum of their steps.
 """
 
 from collections.abc import Mapping
