@@ -96,10 +96,7 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
 
     The link of a device to the router is as fast as the fastest that it has to another machine. Between two machines
     that are slower to each other than their links say there is a direct link. Returns the most disturbed calibration,
-    too.
-
-    Raises:
-        RunError: see `measure_cluster`.
+    too. The errors are those of `measure_cluster`.
     """
     from ..running.executors.ray_measuring import measure_cluster
 

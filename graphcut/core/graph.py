@@ -183,13 +183,10 @@ def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:
 
     A node may be in several groups: the first one has it in `Block.nodes` and writes its tensors for other blocks, the
     later ones recompute it. A copy whose tensors are not read in its group, nor outside it if it is the first, is left
-    out.
+    out. An output of the model that no flowing node writes (a constant, an initializer, an input or its default) is
+    written by the first block that has it anyway, or by the last block.
 
-    An output of the model that no flowing node writes (a constant, an initializer, an input or its default) is written
-    by the first block that has it anyway, or by the last block.
-
-    Raises:
-        GraphcutError: the groups can't run in this order, a node is in no group, or a stateful node is in several.
+    A GraphcutError if the groups can't run in this order, a node is in no group, or a stateful node is in several.
     """
     own, copied = _first_and_needed(graph, groups)
     held = [graph.held(nodes, copies) for nodes, copies in zip(own, copied, strict=True)]

@@ -327,12 +327,7 @@ def _no_manifest(path: Path) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The content of a manifest file, without checks of the files that it names.
-
-    Raises:
-        CascadeError: the file can't be read.
-        RecordError: it doesn't have the expected format.
-    """
+    """The content of a manifest file, without checks of the files that it names; a CascadeError or a RecordError."""
     try:
         return read_record(path, Manifest, FORMAT, "split the model again")
     except OSError as error:

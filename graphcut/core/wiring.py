@@ -159,11 +159,9 @@ class Wiring(Product):
 def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str], kind: str = "unit") -> Wiring:
     """The tensor edges between `units`, which are in the order in which they run.
 
-    `reads` and `writes` are the model's inputs and outputs; `kind` is what a unit is, for messages.
-
-    Raises:
-        GraphcutError: a tensor is read before it is written, or written twice. (A unit may write an input of the model
-            that it reads itself, so that the input or its default becomes an output.)
+    `reads` and `writes` are the model's inputs and outputs; `kind` is what a unit is, for messages. A GraphcutError if
+    a tensor is read before it is written, or written twice. (A unit may write an input of the model that it reads
+    itself, so that the input or its default becomes an output.)
     """
     writer: dict[str, int | None] = dict.fromkeys(reads)
     edges: dict[TensorEdge, None] = {}

@@ -53,11 +53,8 @@ def table_of_config(path: Path) -> CostTable:
     """The cost model of a decoder, for one token: its linear layers, norms and embedding, named as in transformers.
 
     Weights take 16 bits, or 32 if the configuration says float32. A multiply-add is two operations. Attention and
-    activations have no weights, and no rows.
-
-    Raises:
-        UsageError: the file can't be read, or is of another kind of model.
-        RecordError: it is not such a configuration.
+    activations have no weights, and no rows. A UsageError if the file can't be read or is of another kind of model, a
+    RecordError if it is no such configuration.
     """
     hint = f"a config.json of Hugging Face, of one of {', '.join(_FAMILIES)}"
     try:

@@ -40,11 +40,8 @@ def write_folder(
     """Write files, by their paths in the folder, in their order; returns them sorted.
 
     The folder is new, or with `force` one with such files, which is replaced as a whole. `own` are patterns of other
-    paths that may be replaced, too; `what` is what these files are, for messages.
-
-    Raises:
-        UsageError: `folder` exists, or contains other files.
-        GraphcutError: writing failed; nothing was changed.
+    paths that may be replaced, too; `what` is what these files are, for messages. A UsageError if `folder` exists, or
+    contains other files; a GraphcutError if writing fails, and then nothing was changed.
     """
     folder = Path(folder)
     place = (folder.absolute().parent, folder.name)

@@ -37,10 +37,8 @@ def read_inputs(
 
     `path` is a .npz file whose arrays have the names of inputs; or a folder of ONNX test data, with `input_0.pb`,
     `input_1.pb`, ... in the order `model_reads` of the model's inputs. Types and shapes are not checked; `tensors` are
-    needed to read sequences and optionals from a folder.
-
-    Raises:
-        UsageError: `path` does not exist, is of another kind, is damaged, or holds a name that is no input.
+    needed to read sequences and optionals from a folder. A UsageError if `path` does not exist, is of another kind, is
+    damaged, or holds a name that is no input.
     """
     try:
         found = _read_folder(path, model_reads, tensors) if path.is_dir() else _read_npz(path)

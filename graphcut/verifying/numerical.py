@@ -103,13 +103,10 @@ def compare(
 
     With `optimized` (graph optimizations on) only outputs are compared. The allowed difference is then 4 times what
     the optimizations change in the unsplit model, and at least 1e-5 of the tensor's largest value. Integers, booleans
-    and strings must always be equal.
+    and strings must always be equal. A RunError if the model or the cascade refuses `feeds`.
 
     Memory: one session is loaded at a time, and weights stay on disk. All compared tensors of the model are held until
     the end, beside those of the cascade that later parts read. Comparing takes less than 32 MiB in addition.
-
-    Raises:
-        RunError: the model or the cascade refuses `feeds`.
     """
     config = OPTIMIZED if optimized else EXACT
     boundary_tensors = [] if optimized else [n for n in cascade.wiring.boundary_tensors if n in model.tensors]

@@ -213,19 +213,9 @@ def divide(
 
     Of the classes that nothing blocks, those with most weights come first; a node is divided along one class only.
     Nodes that multiply by a weight and are in none of them are divided by themselves: their columns, which are joined
-    at once.
-
-    Args:
-        model: the model.
-        shares: the share of each rank, such as `(3, 1, 1, 1)`. Each class gives a rank the whole number of units that
-            is next to its share.
-        mode: how contracted axes are joined.
-        states: the inputs that become outputs, and these outputs.
-        found: rules of operators that have none in the table.
-        stages: stages with shares of their own. A class is divided in the stages that multiply by its weights.
-
-    Raises:
-        UsageError: there are fewer than two ranks, or a share is negative.
+    at once. Each class gives a rank the whole number of units that is next to its share of `shares`, such as `(3, 1)`; a
+    class that is divided in one of `stages`, which multiplies by its weights, by the shares of that stage. `states` are
+    inputs and the outputs that become them. A UsageError if there are fewer than two ranks, or a share is negative.
     """
     return Divider(model, mode, tuple(states), found).divide(shares, stages)
 
@@ -348,12 +338,8 @@ def apportion(
 ) -> tuple[tuple[int, ...], list[Fraction]]:
     """Whole units for each rank by its share and what it is owed, and what each rank is owed after that.
 
-    Args:
-        units: the units of a class.
-        shares: the share of each rank.
-        owed: the bytes of weights that each rank should have had and has not.
-        size: the bytes of the class.
-        most: the most units of a rank; by default all.
+    Of `units` units that together have `size` bytes a rank gets at most `most`, by default all. It is `owed` the bytes
+    of weights that it should have had and has not.
 
     Example: three units for shares 2:1:1, then three more.
 

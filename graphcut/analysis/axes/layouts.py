@@ -47,13 +47,9 @@ class Layout(NamedTuple):
 def common_layouts(
     sizes: Mapping[tuple[_Key, int], int], factors: Sequence[Sequence[tuple[_Key, Place]]]
 ) -> dict[tuple[_Key, int], tuple[int, ...]] | None:
-    """The segments of each axis: the coarsest that are alike on all axes of each factor.
+    """The segments of each axis: the coarsest that are alike on all axes of each factor, whose places are given.
 
-    None if there are none of at most 64 segments with whole sizes.
-
-    Args:
-        sizes: the size of each axis of a class, by the tensor and the axis.
-        factors: the places of each factor.
+    None if there are none of at most 64 segments with whole sizes. `sizes` has the size of each axis of a class.
 
     Example: a weight of 12 columns gives queries and keys, which a Split cuts into 8 and 4.
 
