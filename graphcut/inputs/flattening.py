@@ -4,16 +4,17 @@ Names defined in subgraphs and functions get a unique prefix; a captured name ke
 """
 
 from collections import ChainMap, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Final
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from ..loading.model import Model
 from ..loading.operations import constant_value, integers_of
-from ..loading.subgraphs import callee_key, operator, subgraphs
+from ..loading.subgraphs import Functions, callee_key, operator, subgraphs
 
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
 
@@ -40,8 +41,10 @@ class FlatNode:
 class FlatNodes:
     """All nodes of a model."""
 
+    functions: Functions  #: the functions of the model.
     row: list[FlatNode] = field(default_factory=list)  #: the nodes, in no particular order.
     weights: dict[str, TensorProto] = field(default_factory=dict)  #: initializers and constants, by name.
+    _scopes: Iterator[int] = field(default_factory=count)
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[tuple[FlatNode, int]]]:
@@ -82,64 +85,55 @@ class FlatNodes:
         """The values of a small integer constant; `None` if `name` is no such constant."""
         return integers_of(self.weights[name]) if name in self.weights else None
 
-
-def flatten(model: Model) -> FlatNodes:
-    """All nodes of `model`. Linear in its nodes, where a function counts once for each call."""
-    opening = _Flattener(model)
-    opening.flatten_graph(model.proto.graph, ChainMap())
-    return opening.nodes
-
-
-class _Flattener:
-    """One traversal of a model."""
-
-    def __init__(self, model: Model) -> None:
-        self.nodes = FlatNodes()
-        self._functions = model.functions
-        self._scopes = 0
-
-    def flatten_graph(self, graph: GraphProto, names: ChainMap[str, str]) -> None:
+    def add_graph(self, graph: GraphProto, names: ChainMap[str, str]) -> None:
+        """Add the nodes of a graph, in which some names stand for others."""
         for tensor in graph.initializer:
-            self.nodes.weights[names.get(tensor.name, tensor.name)] = tensor
+            self.weights[names.get(tensor.name, tensor.name)] = tensor
         for node in graph.node:
-            self._flatten_node(node, names)
+            self._add_node(node, names)
 
-    def _flatten_node(self, node: NodeProto, names: ChainMap[str, str]) -> None:
+    def _add_node(self, node: NodeProto, names: ChainMap[str, str]) -> None:
         reads = tuple(names.get(name, name) for name in node.input)
         writes = tuple(names.get(name, name) for name in node.output)
-        if callee_key(node) in self._functions:
-            self._flatten_function(node, reads, writes)
+        if callee_key(node) in self.functions:
+            self._add_function(node, reads, writes)
             return
         flat = FlatNode(operator(node), reads, writes, node.attribute)
-        self.nodes.row.append(flat)
+        self.row.append(flat)
         if flat.op == "Constant" and (value := constant_value(node)) is not None:
-            self.nodes.weights[writes[0]] = value
+            self.weights[writes[0]] = value
         for body in subgraphs(node):
-            self._flatten_body(flat, body, names)
+            self._add_body(flat, body, names)
 
-    def _flatten_function(self, node: NodeProto, reads: Sequence[str], writes: Sequence[str]) -> None:
-        function = self._functions[callee_key(node)]
+    def _add_function(self, node: NodeProto, reads: Sequence[str], writes: Sequence[str]) -> None:
+        function = self.functions[callee_key(node)]
         prefix = self._new_prefix()
         names = {name: prefix + name for inner in function.node for name in inner.output if name}
         names.update(dict.fromkeys(function.input, ""))  # inputs that the call omits
         names.update(zip(function.input, reads, strict=False))
         names.update(zip(function.output, writes, strict=False))
         for inner in function.node:
-            self._flatten_node(inner, ChainMap(names))
+            self._add_node(inner, ChainMap(names))
 
-    def _flatten_body(self, node: FlatNode, body: GraphProto, outer: ChainMap[str, str]) -> None:
+    def _add_body(self, node: FlatNode, body: GraphProto, outer: ChainMap[str, str]) -> None:
         prefix = self._new_prefix()
         own = [*(value.name for value in body.input), *(tensor.name for tensor in body.initializer)]
         own += [name for inner in body.node for name in inner.output if name]
         names = outer.new_child({name: prefix + name for name in own})
-        self.flatten_graph(body, names)
+        self.add_graph(body, names)
         given = [names[value.name] for value in body.input]
         made = [names.get(value.name, value.name) for value in body.output]
-        self.nodes.row.extend(_body_transfers(node, given, made))
+        self.row.extend(_body_transfers(node, given, made))
 
     def _new_prefix(self) -> str:
-        self._scopes += 1
-        return f"{self._scopes}\n"  # a line break: no name in a model has one
+        return f"{next(self._scopes)}\n"  # a line break: no name in a model has one
+
+
+def flatten(model: Model) -> FlatNodes:
+    """All nodes of `model`. Linear in its nodes, where a function counts once for each call."""
+    nodes = FlatNodes(model.functions)
+    nodes.add_graph(model.proto.graph, ChainMap())
+    return nodes
 
 
 def _body_transfers(node: FlatNode, given: Sequence[str], made: Sequence[str]) -> list[FlatNode]:

@@ -95,12 +95,13 @@ def meaning_of_symbol(symbol: str) -> Meaning | None:
 def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, ...]:
     """The meanings of the axes of an input with that role, as far as the role determines them."""
     length: Meaning = "source" if _SOURCE.search(name.lower()) else "sequence"
+    total: Meaning = "total" if length == "sequence" else length
     shapes: dict[Role, tuple[Meaning | None, ...]] = {
         "position": ("batch", length),
         "type": ("batch", length),
         "ids": ("batch", length) if rank > 1 else ("batch",),
         "hidden": ("batch", length, "other") if rank > 2 else ("batch", "other"),
-        "mask": _mask_axes(rank, "total" if length == "sequence" else length),
+        "mask": ("batch", *(None,) * (rank - 3), *(("sequence",) if rank > 2 else ()), total),
         "past": ("batch", "other", "past" if length == "sequence" else length, "other"),
         "samples": ("batch", "samples") if rank == 2 else ("batch", "channels", "samples"),
         "mel": ("batch", "other", "mel"),
@@ -109,9 +110,3 @@ def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, 
     axes = shapes.get(role, ())
     # Additional axes are leading ones: layers, or keys and values.
     return (*(None for _ in range(rank - len(axes))), *axes[max(0, len(axes) - rank) :])
-
-
-def _mask_axes(rank: int, length: Meaning) -> tuple[Meaning | None, ...]:
-    if rank <= 2:
-        return ("batch", length)
-    return ("batch", *(None for _ in range(rank - 3)), "sequence", length)

@@ -153,11 +153,6 @@ class InputSurvey:
 
 def _innermost(kind: TypeProto) -> TypeProto:
     """The element type of a sequence or an optional, at any depth."""
-    while True:
-        match kind.WhichOneof("value"):
-            case "sequence_type":
-                kind = kind.sequence_type.elem_type
-            case "optional_type":
-                kind = kind.optional_type.elem_type
-            case _:
-                return kind
+    while (field := kind.WhichOneof("value")) in {"sequence_type", "optional_type"}:
+        kind = getattr(kind, field).elem_type
+    return kind

@@ -13,7 +13,7 @@ from typing import Final
 _NAME: Final = re.compile(r"[A-Za-z_][\w.:\-]*")
 """A plain name. `seq-len` is one: exporters write differences with spaces."""
 
-_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[..., int]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
@@ -58,19 +58,13 @@ def _value(tree: ast.expr, numbers: Mapping[str, int]) -> int | None:
         case ast.Name(id=name):
             return numbers.get(name)
         case ast.BinOp(left=left, op=op, right=right):
-            sides = (_value(left, numbers), _value(right, numbers))
-            made = _OPERATORS.get(type(op))
-            return None if made is None else _applied(made, *sides)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            made = _CALLS.get(name.lower())
-            return None if made is None else _applied(made, *(_value(arg, numbers) for arg in args))
+            operation, parts = _OPERATORS.get(type(op)), [left, right]
+        case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
+            operation = _CALLS.get(name.lower())
         case _:
             return None
-
-
-def _applied(operation: Callable[..., int], *values: int | None) -> int | None:
-    survey = [value for value in values if value is not None]
+    values = [_value(part, numbers) for part in parts]
     try:
-        return operation(*survey) if len(survey) == len(values) else None
+        return None if operation is None or None in values else operation(*values)
     except (ArithmeticError, TypeError):
         return None

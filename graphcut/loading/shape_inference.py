@@ -63,10 +63,7 @@ def own_symbols(tensors: Iterable[Tensor]) -> set[str]:
 
 def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = None) -> Tensor:
     """The `Tensor` of a TypeProto; symbols that are not in `symbols` (None: all) are unknown dimensions."""
-    if not kind.HasField("tensor_type"):
-        return Tensor(name=name, dtype=_dtype(kind), shape=None)
-    tensor = kind.tensor_type
-    dtype = DTYPES.get(tensor.elem_type, UNKNOWN)
+    dtype, tensor = _dtype(kind), kind.tensor_type
     if dtype == UNKNOWN or not tensor.HasField("shape"):
         return Tensor(name=name, dtype=dtype, shape=None)
     shape: list[Dim] = []

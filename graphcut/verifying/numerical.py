@@ -38,15 +38,15 @@ EXACT: Final = SessionConfig(optimize="none", prepacked=False, threads=1, is_che
 OPTIMIZED: Final = SessionConfig(optimize="all", prepacked=False, threads=1, is_checked=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TensorComparison:
     """The comparison of one tensor of the model and of the cascade."""
 
     tensor: str  #: its name.
-    part: int  #: index of the part that writes it.
-    is_output: bool  #: it is an output of the model; else a boundary tensor.
+    part: int = 0  #: index of the part that writes it.
+    is_output: bool = True  #: it is an output of the model; else a boundary tensor.
     is_identical: bool  #: all bits are the same (all NaNs count as the same).
-    is_random: bool  #: it depends on a random or stateful node, so two runs may differ.
+    is_random: bool = False  #: it depends on a random or stateful node, so two runs may differ.
     #: the largest absolute difference: the smallest `atol` that would pass. `inf` if the shape, a string, or which
     #: numbers are finite differ.
     max_abs: float
@@ -158,10 +158,7 @@ def compare_tensor(
     max_abs, max_rel, max_ulps = difference(expected, actual)
     return TensorComparison(
         tensor=tensor.name,
-        part=0,
-        is_output=True,
         is_identical=are_identical(expected, actual),
-        is_random=False,
         max_abs=max_abs,
         max_rel=max_rel,
         max_ulps=max_ulps,

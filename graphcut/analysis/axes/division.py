@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property, partial
 from math import inf
 from typing import Final, Literal, NamedTuple
 
@@ -213,9 +213,9 @@ def divide(
 
     Of the classes that nothing blocks, those with most weights come first; a node is divided along one class only.
     Nodes that multiply by a weight and are in none of them are divided by themselves: their columns, which are joined
-    at once. Each class gives a rank the whole number of units that is next to its share of `shares`, such as `(3, 1)`; a
-    class that is divided in one of `stages`, which multiplies by its weights, by the shares of that stage. `states` are
-    inputs and the outputs that become them. A UsageError if there are fewer than two ranks, or a share is negative.
+    at once. Each class gives a rank the whole number of units that is next to its share of `shares`, such as `(3, 1)`,
+    or of those of the stages that multiply by its weights. `states` are inputs and the outputs that become them. A
+    UsageError if there are fewer than two ranks, or a share is negative.
     """
     return Divider(model, mode, tuple(states), found).divide(shares, stages)
 
@@ -234,16 +234,10 @@ class Divider:
         return operations_of(self.model)
 
     @cached_property
-    def _analyses(self) -> dict[frozenset[int], AxisAnalysis]:
-        return {}
-
-    def _analysis(self, detached: frozenset[int]) -> AxisAnalysis:
-        if detached not in self._analyses:
-            contracts = self.mode == "sum"
-            self._analyses[detached] = AxisAnalysis(
-                self.model, self._operations, contracts=contracts, detached=detached, found=self.found
-            )
-        return self._analyses[detached]
+    def _analysis(self) -> Callable[[frozenset[int]], AxisAnalysis]:
+        """The axis classes if the outputs of some nodes are detached."""
+        made = partial(AxisAnalysis, self.model, self._operations, contracts=self.mode == "sum", found=self.found)
+        return cache(lambda detached: made(detached=detached))
 
     def divide(self, shares: Sequence[int], stages: Sequence[Stage] = ()) -> Division:
         """The division by some shares."""

@@ -34,7 +34,8 @@ def class_rows(model: Model, classes: Iterable[AxisClass]) -> list[ClassRow]:
     for one in classes:
         weights = size(sum(sizes[name] for name in one.weights))
         numbers = str(one.units), str(len(one.factors)), weights
-        rows[ClassRow(_place(model, one), *numbers, _blocked(one), _axes(one))] += 1
+        blocked = _counted(printable(blocker.reason) for blocker in one.blockers)
+        rows[ClassRow(_place(model, one), *numbers, blocked, _axes(one))] += 1
     return [
         row._replace(place=f"{number} \N{MULTIPLICATION SIGN} {row.place}" if number > 1 else row.place)
         for row, number in rows.items()
@@ -69,10 +70,6 @@ def _axes(one: AxisClass) -> str:
     axes = {use.tensor: layout.axis for use, layout in one.layouts.items() if use.tensor in one.weights}
     before = len("".join(_common([re.split(r"(?<=[./])", name)[:-1] for name in axes])))
     return _counted(f"{_alike(name[before:])}[{axis}]" for name, axis in axes.items())
-
-
-def _blocked(one: AxisClass) -> str:
-    return _counted(printable(blocker.reason) for blocker in one.blockers)
 
 
 def _counted(texts: Iterable[str]) -> str:
