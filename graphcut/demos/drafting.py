@@ -37,20 +37,14 @@ class Draft:
     """A model under construction, seen from one module.
 
     `inside` and `body` return other views of the same draft: all views share names, weights and functions.
-
-    Attributes:
-        graph: the graph that nodes are added to; its large weights are in `weights` instead.
-        weights: random weights in the order of creation; all are initializers of the main graph.
-        functions: model-local functions.
-        path: the module of this view.
     """
 
     def __init__(self, name: str, *, dtype: Precision = "float32") -> None:
         """Create an empty model whose weights have element type `dtype`."""
-        self.graph: GraphProto = onnx.GraphProto(name=name)
-        self.weights: list[RandomWeight] = []
-        self.functions: list[FunctionProto] = []
-        self.path: tuple[str, ...] = ()
+        self.graph: GraphProto = onnx.GraphProto(name=name)  #: what nodes are added to, without its large weights.
+        self.weights: list[RandomWeight] = []  #: these, in the order of creation; initializers of the main graph.
+        self.functions: list[FunctionProto] = []  #: model-local functions.
+        self.path: tuple[str, ...] = ()  #: the module of this view.
         self._dtype: Precision = dtype
         self._taken: Counter[str] = Counter()
 

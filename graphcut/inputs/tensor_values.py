@@ -46,7 +46,7 @@ class TensorValues:
             return np.ones(shape, bool)
         if (
             prod(shape) == 1
-        ):  # so that each branch of an If runs in some variant; a decoder without its cache takes another mask
+        ):  # each branch of an If runs in some variant; without its cache a decoder takes another mask
             flag = self.variant % 2 == 0 or "cache" in name
             return np.full(shape, flag != self.fallback.flipped)
         return random.integers(0, 2, shape).astype(bool)

@@ -26,14 +26,10 @@ MAX_INLINE_BYTES: Final = 1 << 30
 
 
 class TemporaryFolder:
-    """A folder that is deleted with this object, or when the process ends.
-
-    Attributes:
-        path: the folder.
-    """
+    """A folder that is deleted with this object, or when the process ends."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="graphcut-"))
+        self.path = Path(tempfile.mkdtemp(prefix="graphcut-"))  #: the folder.
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 

@@ -57,10 +57,6 @@ class SizeEvaluation:
     node's outputs from the known values of its inputs, and the reference implementation computes values. Only values
     that are known to be small are computed, so that nothing grows with the numbers of the symbols. Of an If the branch
     that it takes is visited, or both; of a Loop the body, once or until what it carries keeps its shape.
-
-    Attributes:
-        declared: known types, from shape inference and messages.
-        found: the types that evaluation found.
     """
 
     def __init__(
@@ -72,8 +68,8 @@ class SizeEvaluation:
         declared: Mapping[str, Tensor],
         depth: int = 0,
     ) -> None:
-        self.declared = dict(declared)
-        self.found: dict[str, Tensor] = {}
+        self.declared = dict(declared)  #: known types, from shape inference and messages.
+        self.found: dict[str, Tensor] = {}  #: the types that evaluation found.
         self._model = model
         self._nodes = graph.node
         self._dims = dims

@@ -121,8 +121,8 @@ def prepare_parts(
     """The files of a plan for `model` whose parts are each on one device; see `cutting.prepare`."""
     if max_shard_bytes is not None and weights == "share":
         raise UsageError("only copied weights are divided among files", hint="leave out the size of shards")
-    folder, stem = _checked_folder(model, output, weights)
-    prefix = f"{stem}." if weights == "share" else ""
+    folder = _checked_folder(model, output, weights)
+    prefix = f"{model.path.name.removesuffix('.onnx')}." if weights == "share" else ""
     blocks = enumerate(_as_sent(model, plan))
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights, max_shard_bytes) for i, block in blocks)
     for part in parts:
@@ -177,10 +177,9 @@ def output_folder(model: Path, output: str | Path | None, weights: Storage) -> P
     return model.with_name(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else model.parent
 
 
-def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
-    """The output folder, and the prefix of file names in the model's own folder."""
+def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -> Path:
+    """The output folder, in which parts can have their weights."""
     home = model.path.parent
-    stem = model.path.name.removesuffix(".onnx")
     if model.temporary_folder is not None and (output is None or weights == "share"):
         raise UsageError(
             "the model was given in memory, so there is no folder beside it for its parts",
@@ -188,7 +187,7 @@ def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -
         )
     folder = output_folder(model.path, output, weights)
     if weights == "copy":
-        return folder, stem
+        return folder
     copying = f"--weights copy{'' if output is None else f' -o {output}'}"
     if folder.resolve() != home.resolve():
         raise UsageError(
@@ -196,7 +195,7 @@ def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -
             hint=f"leave -o out (the parts then go to {home}), or copy the weights with {copying}",
         )
     check_sharing(model, folder)
-    return folder, stem
+    return folder
 
 
 def write(

@@ -9,18 +9,9 @@ from ....loading.operations import Operation, Shape
 from ..factors import Factor, Place, Rule, axis_of, fixed, moved
 
 
-def elementwise(o: Operation) -> Iterator[Factor]:
-    """Each axis of the output; inputs that are broadcast along it are read whole."""
-    yield from _broadcast(o, [i for i in range(len(o.inputs)) if o.has(i)])
-
-
-def like_first(o: Operation) -> Iterator[Factor]:
-    """The same for an operator that reads only the type of its second input."""
-    yield from _broadcast(o, [0])
-
-
-def _broadcast(o: Operation, slots: list[int]) -> Iterator[Factor]:
-    shapes = {slot: o.read(slot) for slot in slots}
+def elementwise(o: Operation, most: int | None = None) -> Iterator[Factor]:
+    """Each axis of the output; inputs that are broadcast along it are read whole, and of those after `most` the type."""
+    shapes = {slot: o.read(slot) for slot in range(len(o.inputs))[:most] if o.has(slot)}
     out = o.written() or ()
     for axis, dim in enumerate(out):
         places = [aligned(slot, shape, axis - len(out), dim) for slot, shape in shapes.items()]
@@ -156,7 +147,7 @@ RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), channels),
     "TopK": but_axis,
-    "CastLike": like_first,
+    "CastLike": partial(elementwise, most=1),
     "CumSum": cumulative,
     "GroupNormalization": group_normalization,
 }
