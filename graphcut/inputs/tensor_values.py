@@ -44,9 +44,7 @@ class TensorValues:
     def _flags(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
         if self.survey.roles[name] == "mask":
             return np.ones(shape, bool)
-        if (
-            prod(shape) == 1
-        ):  # each branch of an If runs in some variant; without its cache a decoder takes another mask
+        if prod(shape) == 1:  # each branch of an If runs in some variant; a decoder without cache takes another mask
             flag = self.variant % 2 == 0 or "cache" in name
             return np.full(shape, flag != self.fallback.flipped)
         return random.integers(0, 2, shape).astype(bool)

@@ -10,7 +10,7 @@ from ..factors import Factor, Place, Rule, axis_of, fixed, moved
 
 
 def elementwise(o: Operation, most: int | None = None) -> Iterator[Factor]:
-    """Each axis of the output; inputs that are broadcast along it are read whole, and of those after `most` the type."""
+    """Each axis of the output; inputs that are broadcast along it are read whole, those after `most` for their type."""
     shapes = {slot: o.read(slot) for slot in range(len(o.inputs))[:most] if o.has(slot)}
     out = o.written() or ()
     for axis, dim in enumerate(out):
