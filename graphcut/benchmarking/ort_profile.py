@@ -224,7 +224,11 @@ def fused_nodes(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -
     for node in optimized:
         if not any(name in writer for name in node.output):
             kept.update(name for i in last[node.name] for name in original[i].output)
-    found = {name: _ancestors(original, writer, kept, own) for name, own in last.items()}
+
+    def before(node: int) -> list[int]:
+        return [writer[name] for name in original[node].input if name in writer and name not in kept]
+
+    found = {name: tuple(sorted(reached(own, before))) for name, own in last.items()}
     _fill_from_neighbours(found, optimized)
     return found
 
@@ -234,17 +238,6 @@ def _writer_before_blocking(name: str, writer: Mapping[str, int]) -> int | None:
     exact = writer.get(name.rpartition("_nchwc")[0])
     found = _BLOCKED.fullmatch(name) if exact is None else None
     return writer.get(found[1]) if found else exact
-
-
-def _ancestors(
-    original: Sequence[NodeProto], writer: Mapping[str, int], kept: Collection[str], last: Sequence[int]
-) -> tuple[int, ...]:
-    """`last`, and the nodes before them up to the tensors in `kept`."""
-
-    def before(node: int) -> list[int]:
-        return [writer[name] for name in original[node].input if name in writer and name not in kept]
-
-    return tuple(sorted(reached(last, before)))
 
 
 def _fill_from_neighbours(found: dict[str, tuple[int, ...]], optimized: Sequence[NodeProto]) -> None:

@@ -268,22 +268,12 @@ _RowRule = Callable[[Operation], tuple[Formula, Dim]]
 """How many rows of a table a run of a node reads, and how many rows it has."""
 
 
-def _gathered_rows(operation: Operation) -> tuple[Formula, Dim]:
-    """GatherBlockQuantized: one for each index."""
-    return elements(operation.read(1)), axis(operation.read(0), operation.given("gather_axis", 0))
-
-
 def _rotary_rows(table: int, operation: Operation) -> tuple[Formula, Dim]:
     """Rotary tables: one for each token, of those for all positions."""
     shape, angles = operation.read(0), operation.read(table)
     if shape is None or angles is None or len(angles) != 2:
         return ZERO, None
     return product((shape[0], shape[-2])), angles[0]
-
-
-def _embedding_rows(operation: Operation) -> tuple[Formula, Dim]:
-    """EmbedLayerNormalization: a row of the word table for each token."""
-    return elements(operation.read(0)), axis(operation.read(2), 0)
 
 
 def _expert_rows(operation: Operation) -> tuple[Formula, Dim]:
@@ -293,9 +283,16 @@ def _expert_rows(operation: Operation) -> tuple[Formula, Dim]:
 
 #: operators that read some rows of tables: the inputs that are such tables, and the rows.
 _ROWS_READ: Final[Mapping[str, tuple[Iterable[int], _RowRule]]] = {
-    "com.microsoft.GatherBlockQuantized": ((0, 2, 3), _gathered_rows),
-    "com.microsoft.EmbedLayerNormalization": ((2,), _embedding_rows),
-    "com.microsoft.QEmbedLayerNormalization": ((2,), _embedding_rows),
+    # One for each index.
+    "com.microsoft.GatherBlockQuantized": (
+        (0, 2, 3),
+        lambda o: (elements(o.read(1)), axis(o.read(0), o.given("gather_axis", 0))),
+    ),
+    # A row of the word table for each token.
+    **dict.fromkeys(
+        ("com.microsoft.EmbedLayerNormalization", "com.microsoft.QEmbedLayerNormalization"),
+        ((2,), lambda o: (elements(o.read(0)), axis(o.read(2), 0))),
+    ),
     "RotaryEmbedding": ((1, 2), partial(_rotary_rows, 1)),
     "com.microsoft.RotaryEmbedding": ((2, 3), partial(_rotary_rows, 2)),
     "com.microsoft.MRotaryEmbedding": ((2, 3), partial(_rotary_rows, 2)),

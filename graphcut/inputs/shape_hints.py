@@ -116,14 +116,6 @@ def _gemm_inner(node: FlatNode, shape_of: ShapeOf) -> Required:
     yield 0 if node.number("transA") else 1, size_along(node, 1, 1 if node.number("transB") else 0, shape_of)
 
 
-def _quantized_rows(node: FlatNode, _shape_of: ShapeOf) -> Required:
-    yield -1, node.number("K")
-
-
-def _split_total(node: FlatNode, _shape_of: ShapeOf) -> Required:
-    yield node.number("axis"), sum(node.numbers("split"))
-
-
 def _past_shape(node: FlatNode, shape_of: ShapeOf) -> Required:
     """Past keys and values are [batch, heads, length, head size] (onnxruntime, ContribOperators.md)."""
     heads = node.number("kv_num_heads")
@@ -148,6 +140,7 @@ def _broadcast_sizes(consumer: Consumer, shape_of: ShapeOf) -> Required:
 
 _RULES: Final[Mapping[tuple[str, int], Callable[[FlatNode, ShapeOf], Required]]] = {
     **{(op, 0): _convolution_channels for op in _CONVOLUTIONS if op != "ConvTranspose"},
-    ("Gemm", 0): _gemm_inner, ("Split", 0): _split_total, ("com.microsoft.MatMulNBits", 0): _quantized_rows,
+    ("Gemm", 0): _gemm_inner, ("com.microsoft.MatMulNBits", 0): lambda node, _: iter([(-1, node.number("K"))]),
+    ("Split", 0): lambda node, _: iter([(node.number("axis"), sum(node.numbers("split")))]),
     ("com.microsoft.GroupQueryAttention", 3): _past_shape, ("com.microsoft.GroupQueryAttention", 4): _past_shape,
 }  # fmt: skip

@@ -96,11 +96,6 @@ def _variadic(flops: int, operation: Operation) -> Formula:
     return elements(operation.written()) * (len(operation.inputs) - 1 + flops)
 
 
-def _scatter(operation: Operation) -> Formula:
-    """1 for each update if it is a reduction; else it moves data."""
-    return ZERO if operation.given("reduction", "none") == "none" else elements(operation.read(2))
-
-
 def _interpolated(mode: str, operation: Operation) -> Formula:
     return elements(operation.written()) * INTERPOLATION.get(operation.given("mode", mode), 8)
 
@@ -119,7 +114,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "com.microsoft.EmbedLayerNormalization": partial(_written, NORM + 1, 1),
     "com.microsoft.QEmbedLayerNormalization": partial(_written, NORM + 1, 1),
     "com.microsoft.FastGelu": partial(_written, COMPOUND, 1),
-    **dict.fromkeys(("ScatterElements", "ScatterND"), _scatter),
+    # 1 for each update if it is a reduction; else it moves data.
+    **dict.fromkeys(
+        ("ScatterElements", "ScatterND"),
+        lambda o: ZERO if o.given("reduction", "none") == "none" else elements(o.read(2)),
+    ),
     **dict.fromkeys(("Resize", "Upsample", "com.microsoft.nchwc.Upsample"), partial(_interpolated, "nearest")),
     **dict.fromkeys(("GridSample", "com.microsoft.GridSample"), partial(_interpolated, "linear")),
     # 1 for each score. How many boxes are compared depends on the values.

@@ -46,11 +46,6 @@ def _gemm(bias: int, extra: int, operation: Operation) -> Formula:
     return _dot_products(depth, operation.has(bias) + extra, operation)
 
 
-def _dynamic_quantize_matmul(operation: Operation) -> Formula:
-    """A matrix product after quantizing the first factor, at 4 an element."""
-    return elements(operation.read(0)) * 4 + _matmul(0, 1, _QUANTIZED + operation.has(4), operation)
-
-
 def _packed_matmul(bias: int, operation: Operation) -> Formula:
     """MatMulNBits, MatMulBnb4: the attributes have the sizes of the packed weight. Unpacking is not counted."""
     n = operation.given("N", 0)
@@ -83,11 +78,6 @@ def _window(kernel: Shape | None) -> Formula:
 def _conv(weight: int, bias: int, extra: int, operation: Operation) -> Formula:
     """Each element written is a sum over a window."""
     return elements(operation.written()) * (_window(operation.read(weight)) * 2 + extra + operation.has(bias))
-
-
-def _fused_conv(operation: Operation) -> Formula:
-    """A convolution, an optional sum, and an optional activation, counted as a Relu."""
-    return _conv(1, 2, operation.has(3) + bool(operation.given("activation", "")), operation)
 
 
 def _conv_transpose(operation: Operation) -> Formula:
@@ -190,12 +180,6 @@ def _log2(dim: Dim) -> Formula:
     return Formula.of((dim - 1).bit_length() if isinstance(dim, int) and dim else None)
 
 
-def _elimination(operation: Operation) -> Formula:
-    """Det, Inverse: at most n³ multiply-adds for each matrix."""
-    shape = operation.read(0)
-    return elements(shape) * size(shape, -1) * 2
-
-
 def _linear_model(operation: Operation) -> Formula:
     """Linear classifiers and regressors: each coefficient, of an attribute, is used once for each row."""
     numbers: list[float] | None = operation.given("coefficients", None)
@@ -213,7 +197,8 @@ RULES: Final[Mapping[str, Rule]] = {
     _MS + "MatMulBlockQuantizedFp8Weight": partial(_matmul, 0, 1, 0),
     _MS + "MatMulIntegerToFloat": partial(_matmul, 0, 1, _QUANTIZED),
     "QLinearMatMul": partial(_matmul, 0, 3, _QUANTIZED),
-    _MS + "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
+    # The first factor is quantized, at 4 an element.
+    _MS + "DynamicQuantizeMatMul": lambda o: elements(o.read(0)) * 4 + _matmul(0, 1, _QUANTIZED + o.has(4), o),
     _MS + "FusedMatMul": partial(_fused_matmul, 0),
     _MS + "FusedMatMulActivation": partial(_fused_matmul, 1),
     _MS + "TransposeMatMul": partial(_fused_matmul, 0),
@@ -229,7 +214,11 @@ RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("Conv", _MS + "NhwcConv"), partial(_conv, 1, 2, 0)),
     "ConvInteger": partial(_conv, 1, 4, 0),
     **dict.fromkeys(("QLinearConv", _MS + "QLinearConv"), partial(_conv, 3, 8, _QUANTIZED)),
-    **dict.fromkeys((_MS + "FusedConv", _MS + "NhwcFusedConv", _MS + "nchwc.Conv"), _fused_conv),
+    # With an optional sum, and an optional activation, counted as a Relu.
+    **dict.fromkeys(
+        (_MS + "FusedConv", _MS + "NhwcFusedConv", _MS + "nchwc.Conv"),
+        lambda o: _conv(1, 2, o.has(3) + bool(o.given("activation", "")), o),
+    ),
     **dict.fromkeys(("ConvTranspose", _MS + "ConvTransposeWithDynamicPads"), _conv_transpose),
     "DeformConv": _deform_conv,
     **dict.fromkeys(("CausalConvWithState", _MS + "CausalConvWithState"), _causal_conv),
@@ -251,7 +240,8 @@ RULES: Final[Mapping[str, Rule]] = {
     _MS + "QMoE": partial(_experts, _PACKED_EXPERT_WEIGHTS),
     "DFT": _fourier,
     "STFT": _short_fourier,
-    **dict.fromkeys(("Det", _MS + "Inverse"), _elimination),
+    # At most n³ multiply-adds for each matrix.
+    **dict.fromkeys(("Det", _MS + "Inverse"), lambda o: elements(o.read(0)) * size(o.read(0), -1) * 2),
     # A difference, a square and a sum for each pair of rows and each column.
     _MS + "CDist": lambda operation: elements(operation.written()) * size(operation.read(0), -1) * 3,
     # Each coordinate written is a sum of as many products as the matrix has columns.

@@ -199,11 +199,6 @@ def resize(o: Operation) -> Iterator[Factor]:
         yield from (Factor(f.units, f.reads, f.writes, change=change) for f in first_axes(o))
 
 
-def triangle(o: Operation) -> Iterator[Factor]:
-    """Trilu: all axes but the last two."""
-    yield from first_axes(o, len(o.read(0) or ()) - 2)
-
-
 _POOLS = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -221,6 +216,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "Split": split,
     "Tile": tile,
     "Transpose": transpose,
-    "Trilu": triangle,
+    "Trilu": lambda o: first_axes(o, len(o.read(0) or ()) - 2),  # all axes but the last two
     "Upsample": first_axes,
 }
