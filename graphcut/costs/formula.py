@@ -1,13 +1,14 @@
-"""Polynomials in the symbols of a model, such as `8192*batch*seq + 5`: a cost before the dims are bound."""
+"""Polynomials in the symbols of a model, such as `8192*batch*seq + 5`: a cost or a size before the dims are bound."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from ..core.wiring import Dim
+from ..loading.operations import Operation, Shape
 
 Term = tuple[tuple[str, ...], int]
 """The symbols of a product, sorted, each as often as it occurs, and the coefficient."""
@@ -62,11 +63,37 @@ class Formula:
 
 ZERO = Formula()
 UNKNOWN = Formula((((), 1),), is_exact=False)
+Rule = Callable[[Operation], Formula]  #: the FLOPs of one run of a node.
 
 
 def product(dims: Iterable[Dim]) -> Formula:
     """The number of elements of a tensor of these sizes; 1 for a scalar."""
     return _product(tuple(dims))
+
+
+def elements(shape: Shape | None) -> Formula:
+    """The number of elements of a tensor."""
+    return UNKNOWN if shape is None else product(shape)
+
+
+def rows(shape: Shape | None) -> Formula:
+    """The number of rows of a tensor: the product of all its sizes but the last."""
+    return UNKNOWN if shape is None else product(shape[:-1])
+
+
+def axis(shape: Shape | None, index: int) -> Dim:
+    """The size of a tensor along one axis; `None` if it is unknown."""
+    return shape[index] if shape is not None and -len(shape) <= index < len(shape) else None
+
+
+def size(shape: Shape | None, index: int) -> Formula:
+    """The size of a tensor along one axis as a formula."""
+    return Formula.of(axis(shape, index))
+
+
+def divided(dim: Dim, parts: int) -> Dim:
+    """A size divided by a number; `None` for a symbol, which may not be divisible."""
+    return dim // parts if isinstance(dim, int) and parts > 0 else None
 
 
 @lru_cache(maxsize=65_536)  # a model has many nodes and few shapes

@@ -20,8 +20,7 @@ from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import values_bytes
 from .caches import Cache, bound_dims, find_caches
 from .flops.counting import Context, count_node, has_inner_nodes, infer_nodes, small_values
-from .flops.operation import axis, elements, rows
-from .formula import ZERO, Formula, product
+from .formula import ZERO, Formula, axis, elements, product, rows
 
 VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "com.microsoft.ExpandDims"})
 """Operators whose output is the buffer of their input: they move nothing."""

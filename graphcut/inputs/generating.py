@@ -15,11 +15,10 @@ from ..loading.model import Model
 from ..loading.shape_inference import UNKNOWN, tensor_of_type
 from ..loading.subgraphs import is_external
 from .consumers import Consumer, consumers_of
-from .dtypes import PACKED, to_dtype
 from .input_files import near_default
 from .sizes import DimensionSizes, Fallback, choose_sizes
 from .survey import InputSurvey
-from .tensor_values import TensorValues
+from .tensor_values import PACKED, TensorValues, to_dtype
 
 Feeds = dict[str, Any]
 """The inputs of a model by name: arrays; lists for sequences, dicts for maps, None for an optional without value."""

@@ -23,8 +23,7 @@ from .model_files import place_values
 from .part_models import part_model
 from .sharding.phases import rank_parts
 from .sharding.rewriting import sharded_graph
-from .sharding.sharding import division_of, write_note_of
-from .sharding.weight_files import fill_slices, pieces_of
+from .sharding.sharding import division_of, fill_slices, pieces_of, write_note_of
 from .splitting import PartFile, PreparedFiles, Progress, output_folder, write
 
 

@@ -147,8 +147,7 @@ def _verify_sharded(
 
 
 _Run = tuple[TensorComparison, ...]
-_Ran = tuple[tuple[_Run, ...], str, str]
-"""The runs, the failure and the refusal of a `Verification`."""
+_Ran = tuple[tuple[_Run, ...], str, str]  #: the runs, the failure and the refusal of a `Verification`.
 
 
 def _ran(

@@ -24,8 +24,7 @@ Mode = Literal["exact", "sum"]
 """What is done where an axis is contracted: `exact` joins the pieces before the node, `sum` adds partial sums."""
 
 
-_FULLEST: Final = 1.1
-"""Where a rank holds more than its share times this, classes with smaller units are tried."""
+_FULLEST: Final = 1.1  #: where a rank holds more than its share times this, classes with smaller units are tried.
 
 
 @dataclass(frozen=True)
@@ -196,8 +195,7 @@ def products_of(model: Model, operations: Sequence[Operation], found: Iterable[F
     return tuple(i for i in graph.flow if (operations[i].op in known or i in own) and graph.weights_of(i))
 
 
-_WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})
-"""Operators that multiply by weights, but have no rule."""
+_WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})  #: operators that multiply by weights, but have no rule.
 
 
 def divide(

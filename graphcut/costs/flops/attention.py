@@ -11,9 +11,8 @@ from typing import Final
 
 from ...core.wiring import Dim
 from ...loading.operations import Operation
-from ..formula import Formula, product
+from ..formula import Formula, Rule, axis, divided, elements, product, rows, size
 from .elements import NORM, SOFTMAX
-from .operation import Rule, axis, divided, elements, rows, size
 
 _ROTARY: Final = 3
 

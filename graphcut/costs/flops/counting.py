@@ -18,9 +18,8 @@ from ...loading.repeated_definitions import is_constant
 from ...loading.shape_inference import UNKNOWN as UNDEFINED
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
 from ...loading.subgraphs import Functions, callee_key, captures, has_subgraphs, is_external, operator, subgraphs
-from ..formula import UNKNOWN, ZERO, Formula
+from ..formula import UNKNOWN, ZERO, Formula, Rule, axis
 from . import attention, elements, products
-from .operation import Rule, axis
 
 RULES: Final[Mapping[str, Rule]] = {**elements.RULES, **products.RULES, **attention.RULES}
 """The rules of all operators, except those that only move data (`elements.MOVING`) and control flow."""

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Final
 
 from ...loading.operations import Operation
-from ..formula import ZERO, Formula
-from .operation import Rule, elements
+from ..formula import ZERO, Formula, Rule, elements
 
 COMPOUND: Final = 8
 SOFTMAX: Final = 5

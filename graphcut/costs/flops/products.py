@@ -11,9 +11,8 @@ from typing import Final
 
 from ...core.wiring import Dim
 from ...loading.operations import Operation, Shape
-from ..formula import UNKNOWN, ZERO, Formula, product
+from ..formula import UNKNOWN, ZERO, Formula, Rule, axis, elements, product, rows, size
 from .elements import COMPOUND, INTERPOLATION, NORM, SOFTMAX
-from .operation import Rule, axis, elements, rows, size
 
 _QUANTIZED: Final = 2
 

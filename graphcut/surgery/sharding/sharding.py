@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from ...analysis.axes.division import Division, Mode, divide, products_of
+from ...analysis.axes.table import aligned, class_rows
 from ...core.errors import UsageError
 from ...core.product import Product
+from ...core.text import printable
+from ...core.units import count, size
 from ...costs.caches import find_caches
+from ...loading.external_data import ByteRange, Columns, read_values, refer_to_file
 from ...loading.fingerprint import graph_digest
 from ...loading.model import Model, ModelLike, load
-from ...loading.slices import SHARDED, ShardingNote
+from ...loading.slices import SHARDED, ShardingNote, bytes_of_slice, inline_slice
+from ...loading.subgraphs import is_external, tensors_in
+from ...loading.wire_format import large_bytes
 from ...verifying.found_rules import find_rules
-from ..model_files import Storage, check_sharing, check_targets, files_of, write_model
-from .rewriting import ShardedGraph, sharded_graph
-from .weight_files import fill_slices, pieces_of
+from ..model_files import Pieces, Storage, check_sharing, check_targets, files_of, write_model
+from .rewriting import ShardedGraph, WeightSlice, sharded_graph
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,3 +165,60 @@ def _summary(division: Division, graph: ShardedGraph, output: Path) -> Sharding:
         product_bytes=sum(sizes[name] for name in products),
         divided_product_bytes=sum(sizes[name] for name in products & {one.source.name for one in graph.slices}),
     )
+
+
+def fill_slices(model: Model, slices: Iterable[WeightSlice]) -> None:
+    """Put values of few bytes into the messages of slices; others refer to as many bytes of the model's file.
+
+    What is there does not matter: `pieces_of` says where the values are. But the sharded model is then a valid one,
+    whose types can be inferred.
+    """
+    for one in slices:
+        if not is_external(one.source):
+            one.tensor.raw_data = inline_slice(one.source, one.note)
+        elif one.bytes < large_bytes(one.source.data_type):
+            read_values(one.tensor, bytes_of_slice(one.source, model.range_of(one.source), one.note))
+        else:
+            location = next(entry.value for entry in one.source.external_data if entry.key == "location")
+            refer_to_file(one.tensor, location, model.range_of(one.source).offset, one.bytes)
+
+
+def pieces_of(model: Model, proto: ModelProto, slices: Iterable[WeightSlice]) -> Pieces:
+    """The large weights of a sharded model after `fill_slices`, or of a part of one, and where their values are."""
+    known = {one.tensor.name: one for one in slices}
+    pieces: list[tuple[TensorProto, ByteRange | Columns]] = []
+    for tensor in filter(is_external, tensors_in(proto)):
+        one = known.get(tensor.name)
+        source = model.range_of(tensor if one is None else one.source)
+        pieces.append((tensor, source if one is None else bytes_of_slice(one.source, source, one.note)))
+    return pieces
+
+
+def describe(sharding: Sharding) -> list[str]:
+    """The axes that are divided, the share of weights, what is replicated, and the exchanges of either mode."""
+    division = sharding.division
+    classes = (replace(divided.axes, factors=divided.factors) for divided in division.classes)
+    by_rank = ", ".join(size(number) for number in sharding.rank_bytes)
+    return [
+        *aligned([("divided", "units", "nodes", "weights"), *(row[:4] for row in class_rows(division.model, classes))]),
+        f"divided: {sharding.divided_share:.1%} of the weights that nodes multiply by ({size(sharding.product_bytes)})",
+        f"weights of the ranks: {by_rank}; replicated: {size(sharding.replicated_bytes)}",
+        *_not_divided(division),
+        *(f"found by running: {rule}" for rule in division.found),
+        *aligned([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(sharding)]),
+    ]
+
+
+def _not_divided(division: Division) -> Iterator[str]:
+    nodes = division.model.graph.nodes
+    rows = Counter((n in division.class_of, nodes[n].op, why.reason) for n, why in division.alone.items())
+    for (is_divided, op, reason), number in rows.items():
+        what = "divided alone" if is_divided else "not divided"
+        yield f"{what}: {count(number, 'node')} {printable(op)}, because of {printable(reason)}"
+
+
+def _exchanges(sharding: Sharding) -> Iterable[tuple[str, ...]]:
+    for one in sharding.modes:
+        received, is_exact = one.received_bytes
+        name = f"{one.mode} (as written)" if one is sharding.division else one.mode
+        yield name, str(len(one.joins)), size(received) if is_exact else f"at least {size(received)}"

@@ -10,8 +10,7 @@ from . import attention, elements, products, shapes
 RULES: Final[Mapping[str, Rule]] = {**elements.RULES, **shapes.RULES, **products.PRODUCTS, **attention.RULES}
 """By the operator, as in `Node.op`."""
 
-PRODUCTS: Final = frozenset({*products.PRODUCTS, "com.microsoft.Attention"})
-"""Operators that multiply by a weight."""
+PRODUCTS: Final = frozenset({*products.PRODUCTS, "com.microsoft.Attention"})  #: operators that multiply by a weight.
 
 
 def factors_of(o: Operation) -> Iterable[Factor]:

@@ -11,10 +11,8 @@ from ..factors import Bounds, Factor, Parts, Place, Rule, Sizes, axis_of, fixed,
 from .elements import aligned
 
 _MAX_SEGMENTS: Final = 16
-_LARGE: Final = 1 << 64
-"""Symbols count as larger numbers, sizes are smaller."""
-_PACKED: Final = 3
-"""Queries, keys and values in one."""
+_LARGE: Final = 1 << 64  #: symbols count as larger numbers, sizes are smaller.
+_PACKED: Final = 3  #: queries, keys and values in one.
 
 
 def reshape(o: Operation) -> Iterator[Factor]:
