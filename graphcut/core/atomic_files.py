@@ -112,6 +112,15 @@ def _lock(home: Path) -> int:
 
 
 @contextmanager
+def write_errors(path: str | Path) -> Iterator[None]:
+    """Make a GraphcutError of an OSError of what writes `path` atomically."""
+    try:
+        yield
+    except OSError as error:
+        raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint="nothing was changed") from error
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write a file to. At the end the file replaces `path`, or the file that the link `path` points to.
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ..core.atomic_files import mend, replace_files, scratch_folder
-from ..core.errors import CascadeError, GraphcutError, UsageError
+from ..core.atomic_files import mend, replace_files, scratch_folder, write_errors
+from ..core.errors import CascadeError, UsageError
 from ..core.manifest import MANIFEST, Cascade, wrong_sizes
 
 PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
@@ -48,25 +48,20 @@ def write_folder(
     mend(*place)
     check_target = partial(_check_target, folder, own={*files, *own}, what=what, force=force)
     check_target(folder)
-    try:
-        with scratch_folder(*place) as scratch:
-            new = scratch / "new" / folder.name
-            for name, content in files.items():
-                (new / name).parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(content, Path):
-                    shutil.copyfile(content, new / name)
-                elif isinstance(content, bytes):
-                    (new / name).write_bytes(content)
-                elif isinstance(content, dict):
-                    (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-                else:
-                    content(new / name)
-            check = partial(check_target, scratch / "old" / folder.name)
-            replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=check)
-    except OSError as error:
-        raise GraphcutError(
-            f"writing {folder} failed: {error.strerror or error}", hint="nothing was changed"
-        ) from error
+    with write_errors(folder), scratch_folder(*place) as scratch:
+        new = scratch / "new" / folder.name
+        for name, content in files.items():
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                shutil.copyfile(content, new / name)
+            elif isinstance(content, bytes):
+                (new / name).write_bytes(content)
+            elif isinstance(content, dict):
+                (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+            else:
+                content(new / name)
+        check = partial(check_target, scratch / "old" / folder.name)
+        replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=check)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import Analysis
-from ..core.atomic_files import replacing
+from ..core.atomic_files import replacing, write_errors
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph, partition
 from ..core.manifest import read_record
@@ -111,11 +111,8 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
     )
     record = changed(record, planned=record.digest)
     text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"  # dims stay in their order
-    try:
-        with replacing(path) as new:
-            new.write_bytes(text)
-    except OSError as error:
-        raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint="nothing was changed") from error
+    with write_errors(path), replacing(path) as new:
+        new.write_bytes(text)
 
 
 def _parts(made: Plan) -> Iterable[PlannedPart]:

@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from onnx import ModelProto, TensorProto
 
-from ..core.atomic_files import mend, replace_files, scratch_folder
-from ..core.errors import GraphcutError, UsageError
+from ..core.atomic_files import mend, replace_files, scratch_folder, write_errors
+from ..core.errors import UsageError
 from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
 from ..loading.model import Model, load, range_in
 from ..loading.subgraphs import is_external, tensors_in
@@ -90,19 +90,14 @@ def write_model(
     """
     data, folder = data_file(output), output.absolute().parent
     layout = place_values(pieces, data.name, home=home, inline_bytes=INLINE_BYTES if is_inline else -1)
-    try:
-        with scratch_folder(folder, output.name) as scratch:
-            new = scratch / "new"
-            new.mkdir()
-            if layout.file_bytes:
-                write_data(layout, new / data.name, has_digest=False)
-            (new / output.name).write_bytes(model.SerializeToString(deterministic=True))
-            old = [data.absolute(), output.absolute()] if force else []
-            replace_files(scratch, folder, last=output.name, old=old)
-    except OSError as error:
-        raise GraphcutError(
-            f"writing {output} failed: {error.strerror or error}", hint="nothing was changed"
-        ) from error
+    with write_errors(output), scratch_folder(folder, output.name) as scratch:
+        new = scratch / "new"
+        new.mkdir()
+        if layout.file_bytes:
+            write_data(layout, new / data.name, has_digest=False)
+        (new / output.name).write_bytes(model.SerializeToString(deterministic=True))
+        old = [data.absolute(), output.absolute()] if force else []
+        replace_files(scratch, folder, last=output.name, old=old)
 
 
 def write_together(
