@@ -30,10 +30,7 @@ class AcceptedInputs:
 
     #: one for each variant, with different sizes where the model allows; fewer if it refused all of one.
     feeds: tuple[Feeds, ...]
-    #: for each of these the number of every open size, by its symbol, or as `input[0]`.
-    sizes: tuple[Mapping[str, int], ...]
     refusal: str  #: the error for the first feeds of a variant of which none was accepted; otherwise empty.
-    tries: int  #: how often the model was run.
 
 
 @dataclass(frozen=True)
@@ -60,22 +57,15 @@ def find_accepted_inputs(
     given = given_sizes(survey, sizes or {})
     found: list[_Attempt] = []
     refusals: list[str] = []
-    tries = 0
     while len(found) < variants and not refusals:
         for attempt in _attempts(survey, given, seed=seed, found=found):
-            tries += 1
             refusal = _refusal(run, attempt.feeds)
             if refusal is None:
                 found.append(attempt)
                 refusals.clear()
                 break
             refusals.append(refusal)
-    return AcceptedInputs(
-        feeds=tuple(attempt.feeds for attempt in found),
-        sizes=tuple(attempt.sizes.numbers for attempt in found),
-        refusal=refusals[0] if refusals else "",
-        tries=tries,
-    )
+    return AcceptedInputs(tuple(attempt.feeds for attempt in found), refusals[0] if refusals else "")
 
 
 def _attempts(

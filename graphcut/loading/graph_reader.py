@@ -37,8 +37,10 @@ from .subgraphs import (
 from .tensor_values import values_bytes
 
 
-def read_graph(proto: ModelProto, functions: Functions) -> tuple[Graph, Removed, tuple[str, ...]]:
-    """The graph of a model, what was removed from it, and notes on how it was read.
+def read_graph(
+    proto: ModelProto, functions: Functions
+) -> tuple[Graph, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The graph of a model, the names of nodes and of weights and functions that were removed, and notes on that.
 
     Changes `proto` so that its nodes are those of the graph: in topological order, and without nodes, initializers and
     functions that no output depends on. A ModelError if the nodes form a cycle, a tensor is written twice, or read but
@@ -68,14 +70,7 @@ def read_graph(proto: ModelProto, functions: Functions) -> tuple[Graph, Removed,
         _replace(proto.functions, [function for function in proto.functions if function_key(function) in called])
     unused = *(name for name in weights if name not in read), *(key[1] for key in functions if key not in called)
     kept_weights = {name: weight for name, weight in weights.items() if name in read}
-    return Graph(nodes, kept_weights, reads, writes), Removed(dropped, unused), notes
-
-
-class Removed(NamedTuple):
-    """Names of what was removed: nodes that no output depends on; weights and functions that no other node uses."""
-
-    nodes: tuple[str, ...]
-    others: tuple[str, ...]
+    return Graph(nodes, kept_weights, reads, writes), dropped, unused, notes
 
 
 class _Entry(NamedTuple):

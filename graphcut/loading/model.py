@@ -260,7 +260,7 @@ def read_model(path: Path, proto: ModelProto) -> Model:
     functions = {function_key(function): function for function in proto.functions}
     for function in proto.functions:
         check_nodes(function.node, function.opset_import, functions)
-    graph, (dropped, unused), read_notes = read_graph(proto, functions)
+    graph, dropped, unused, read_notes = read_graph(proto, functions)
     notes = (*repeated, *read_notes)
     for value in proto.graph.input:
         if value.name in graph.reads and value.type.WhichOneof("value") is None:

@@ -644,9 +644,15 @@ def test_a_sparse_input_is_refused_by_name(path: Path) -> None:
 
 def test_feeds_that_are_accepted_at_once_are_tried_once(path: Path) -> None:
     model = load(written(path, "m (float[batch, 4] x) => (float y) { y = MatMul(x, w) }", {"w": (4, 4)}))
-    tried = find_accepted_inputs(model, lambda feeds: run(model, feeds))
+    seen: list[Feeds] = []
+
+    def accept(feeds: Feeds) -> None:
+        seen.append(feeds)
+        run(model, feeds)
+
+    tried = find_accepted_inputs(model, accept)
     assert [shapes(feeds) for feeds in tried.feeds] == [{"x": (2, 4)}, {"x": (3, 4)}]
-    assert (tried.sizes, tried.refusal, tried.tries) == (({"batch": 2}, {"batch": 3}), "", 2)
+    assert (len(seen), tried.refusal) == (2, "")
 
 
 def test_a_batch_that_is_frozen_inside_the_model_is_found_and_all_else_still_varies(path: Path) -> None:
@@ -655,7 +661,7 @@ def test_a_batch_that_is_frozen_inside_the_model_is_found_and_all_else_still_var
     }"""
     model = load(written(path, text, {}))
     tried = find_accepted_inputs(model, lambda feeds: run(model, feeds))
-    assert tried.sizes == ({"batch": 1, "seq": 5}, {"batch": 1, "seq": 7})
+    assert [shapes(feeds) for feeds in tried.feeds] == [{"x": (1, 5, 4)}, {"x": (1, 7, 4)}]
 
 
 def test_the_one_size_of_image_that_fits_is_found(path: Path) -> None:
@@ -665,7 +671,7 @@ def test_the_one_size_of_image_that_fits_is_found(path: Path) -> None:
     }"""
     model = load(written(path, text, {"kernel": (2, 3, 32, 32), "last": (98, 2)}))
     tried = find_accepted_inputs(model, lambda feeds: run(model, feeds))
-    assert [dict(sizes) for sizes in tried.sizes] == [{"n": 1, "h": 224, "w": 224}] * 2
+    assert [shapes(feeds) for feeds in tried.feeds] == [{"image": (1, 3, 224, 224)}] * 2
 
 
 def test_a_model_that_refuses_everything_is_quoted(path: Path) -> None:
@@ -677,8 +683,8 @@ def test_a_model_that_refuses_everything_is_quoted(path: Path) -> None:
         raise GraphcutError(f"not\n  with batch {shapes(feeds)['x'][0]}")
 
     tried = find_accepted_inputs(model, refuse)
-    assert (tried.feeds, tried.sizes, tried.refusal) == ((), (), "not with batch 2")
-    assert tried.tries == len(seen) == len(set(seen))  # nothing is tried twice
+    assert (tried.feeds, tried.refusal) == ((), "not with batch 2")
+    assert len(seen) == len(set(seen)) > 1  # nothing is tried twice
 
 
 def test_sizes_of_the_user_are_never_varied(path: Path) -> None:
