@@ -38,6 +38,7 @@ class Cache:
 
     past: str  #: the input of the model.
     present: str  #: the output that becomes this input.
+    layer: int | None  #: the number in its name; `None` if it has none.
 
 
 class DecoderSizes(NamedTuple):
@@ -64,7 +65,8 @@ def find_caches(model: Model) -> tuple[Cache, ...]:
     pairs += _pairs_by_name(model, {name for pair in pairs for name in pair})
     pairs += _pairs_by_structure(model, {name for pair in pairs for name in pair})
     pairs.sort(key=lambda pair: model.graph.input_index[pair[0]])
-    return tuple(Cache(past, present) for past, present in pairs)
+    layers = (next((int(word) for word in _key(past) if word.isdigit()), None) for past, _ in pairs)
+    return tuple(Cache(past, present, layer) for (past, present), layer in zip(pairs, layers, strict=True))
 
 
 def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:

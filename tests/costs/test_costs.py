@@ -105,30 +105,30 @@ def cached(
 
 
 @pytest.mark.parametrize(
-    ("past", "present"),
+    ("past", "present", "layer"),
     [
-        ("past_key_values.3.key", "present.3.key"),  # optimum, GenAI
-        ("past_key_values.3.decoder.key", "present.3.decoder.key"),  # optimum, encoder-decoders
-        ("past_key_values.3.encoder.value", "present.3.encoder.value"),
-        ("past_key_values.3.key", "present_key_values.3.key"),
-        ("past_key_3", "present_key_3"),  # ORT's converters
-        ("past_key_self_3", "present_key_self_3"),  # ORT's Whisper
-        ("past_self_key_3", "present_self_key_3"),
-        ("past_3", "present_3"),  # ORT's GPT-2: keys and values in one
-        ("past.3.key", "present.3.key"),
-        ("cache_k_3", "cache_k_3_out"),
-        ("cache_k_3", "new_cache_k_3"),
-        ("key_cache.3", "key_cache_out.3"),
-        ("k_cache_3", "updated_k_cache_3"),
-        ("past_key_values_key_cache_3", "present_key_values_key_cache_3"),
-        ("kv_cache_in_3", "kv_cache_out_3"),
-        ("pastKey3", "presentKey3"),
-        ("cache_last_channel", "cache_last_channel_next"),  # NeMo
-        ("past_key_values", "present"),
+        ("past_key_values.3.key", "present.3.key", 3),  # optimum, GenAI
+        ("past_key_values.3.decoder.key", "present.3.decoder.key", 3),  # optimum, encoder-decoders
+        ("past_key_values.3.encoder.value", "present.3.encoder.value", 3),
+        ("past_key_values.3.key", "present_key_values.3.key", 3),
+        ("past_key_3", "present_key_3", 3),  # ORT's converters
+        ("past_key_self_3", "present_key_self_3", 3),  # ORT's Whisper
+        ("past_self_key_3", "present_self_key_3", 3),
+        ("past_3", "present_3", 3),  # ORT's GPT-2: keys and values in one
+        ("past.3.key", "present.3.key", 3),
+        ("cache_k_3", "cache_k_3_out", 3),
+        ("cache_k_3", "new_cache_k_3", 3),
+        ("key_cache.3", "key_cache_out.3", 3),
+        ("k_cache_3", "updated_k_cache_3", 3),
+        ("past_key_values_key_cache_3", "present_key_values_key_cache_3", 3),
+        ("kv_cache_in_3", "kv_cache_out_3", 3),
+        ("pastKey3", "presentKey3", 3),
+        ("cache_last_channel", "cache_last_channel_next", None),  # NeMo
+        ("past_key_values", "present", None),
     ],
 )
-def test_exporters_spell_caches_in_many_ways(opened: Open, past: str, present: str) -> None:
-    assert find_caches(opened(cached([(past, present)]))) == (Cache(past, present),)
+def test_exporters_spell_caches_in_many_ways(opened: Open, past: str, present: str, layer: int | None) -> None:
+    assert find_caches(opened(cached([(past, present)]))) == (Cache(past, present, layer),)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_caches_of_another_type_or_shape_do_not_pair_up(opened: Open) -> None:
 def test_a_buffer_for_past_and_present_is_a_cache(opened: Open) -> None:
     buffer = ("batch", 2, "max_length", 8)
     model = opened(cached([("past_0", "present_0")], past=buffer, present=buffer))
-    assert find_caches(model) == (Cache("past_0", "present_0"),)
+    assert find_caches(model) == (Cache("past_0", "present_0", 0),)
     # It must hold what is in it and what is new.
     decode = {"batch": 1, "seq": 1, "max_length": 17, "total": 17}
     assert profile_dims(model, "decode", 16) == decode
@@ -173,7 +173,7 @@ def test_a_name_with_two_matches_is_not_a_pair(opened: Open) -> None:
 
 def test_caches_are_in_the_order_of_the_inputs(opened: Open) -> None:
     names = [(f"past_{i}", f"present_{i}") for i in (10, 2, 0)]
-    assert [cache.past for cache in find_caches(opened(cached(names)))] == ["past_10", "past_2", "past_0"]
+    assert [cache.layer for cache in find_caches(opened(cached(names)))] == [10, 2, 0]
 
 
 def test_real_exports_have_their_caches() -> None:
@@ -189,7 +189,7 @@ def test_the_nodes_of_a_cache_read_and_write_it(tmp_path: Path) -> None:
     write("llm", tmp_path / "llm.onnx", layers=2)
     model = load(tmp_path / "llm.onnx")
     cache = find_caches(model)[2]
-    assert cache.past == "past_key_values.1.key"
+    assert (cache.past, cache.layer) == ("past_key_values.1.key", 1)
     touching = [model.graph.nodes[i] for i in nodes_touching(model.graph, cache)]
     assert [(node.op, node.writes) for node in touching] == [("Concat", ("present.1.key",))]
 
