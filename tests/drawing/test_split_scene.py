@@ -12,7 +12,7 @@ from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits,
 from graphcut.core.manifest import Cascade
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan, scene_of_split
 from graphcut.planning.goals import Goal
-from graphcut.surgery.splitting import Storage
+from graphcut.surgery.model_files import Storage
 
 CLUSTER = Cluster(
     devices=(

@@ -22,7 +22,7 @@ from graphcut import At, Cascade, GraphcutError, Model, Plan, TensorEdge
 from graphcut.core.digests import digest_of
 from graphcut.core.graph import Block, Graph, Node, Partition, Weight, partition
 from graphcut.loading.fingerprint import graph_digest
-from graphcut.surgery.splitting import Storage
+from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import prove
 

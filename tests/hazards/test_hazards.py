@@ -14,7 +14,7 @@ from graphcut import At, Cascade, GraphcutError, Model, SessionConfig, UsageErro
 from graphcut.core.graph import partition
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
-from graphcut.surgery.splitting import Storage
+from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import prove
 

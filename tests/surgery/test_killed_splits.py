@@ -24,7 +24,7 @@ from graphcut import At, Cascade, GraphcutError, UsageError
 from graphcut.__main__ import start
 from graphcut.core.atomic_files import rename
 from graphcut.core.errors import LeftoverWarning
-from graphcut.surgery.splitting import Storage
+from graphcut.surgery.model_files import Storage
 
 from conftest import floats, model_of
 

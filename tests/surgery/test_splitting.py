@@ -30,7 +30,8 @@ from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
 from graphcut.surgery import splitting
 from graphcut.surgery.cutting import prepare
-from graphcut.surgery.splitting import Storage, describe
+from graphcut.surgery.model_files import Storage
+from graphcut.surgery.splitting import describe
 from graphcut.verifying.structural import prove
 
 from conftest import floats, model_of

@@ -14,7 +14,7 @@ import graphcut
 from graphcut import At, Cascade, Model, Part
 from graphcut.core.digests import DataFile, digest_of
 from graphcut.core.manifest import save_manifest
-from graphcut.surgery.splitting import Storage
+from graphcut.surgery.model_files import Storage
 from graphcut.verifying.files import FileVerification, verify_files
 
 from conftest import LAYER_ENDS

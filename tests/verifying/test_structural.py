@@ -27,7 +27,7 @@ from small_cascades import (
 
 import graphcut
 from graphcut import Cascade, Model
-from graphcut.surgery.splitting import Storage
+from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import Proof, prove
 
