@@ -79,12 +79,15 @@ def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult:
     """The result of HiGHS; no bound and no parts where the program is too large to be solved in a reasonable time."""
     if problem.load.groups * sum(problem.counts) > MOST_BINARIES:
         return MilpResult(-np.inf, ())
-    from highspy import HighsModelStatus, SolutionStatus  # a quarter of a second to import, and rarely needed
+    from highspy import Highs, HighsModelStatus, SolutionStatus  # a quarter of a second to import, and rarely needed
 
     if problem.load.replicas is not None:
         problem = replace(problem, load=problem.load.replicas.without)
-    formulation = _Formulation(problem)
-    solver = formulation.solver(time_limit_s)
+    solver = Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("time_limit", time_limit_s)
+    solver.setOptionValue("mip_rel_gap", 0.0)
+    formulation = _Formulation(problem, solver)
     solver.run()
     info = solver.getInfo()
     bound = -np.inf
@@ -102,49 +105,17 @@ class _Formulation:
     c. Times and bytes are counted in `unit`, since solvers lose precision on numbers of very different size.
     """
 
-    def __init__(self, problem: MilpProblem) -> None:
-        self.problem = problem
-        self.load = problem.load
+    def __init__(self, problem: MilpProblem, solver: Highs) -> None:
+        self.problem, self.load, self.solver = problem, problem.load, solver
         self.parts = range(sum(problem.counts))
-        self.rows: list[tuple[dict[int, float], float]] = []
-        self.objective: LinearForm = []
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-        self.integral: list[bool] = []
         self.unit = self._unit()
-        self.until = [[self._variable(1, integral=True) for _ in self.parts] for _ in range(self.load.groups)]
-        self.uses = [[self._variable(1, integral=True) for _ in problem.classes] for _ in self.parts]
+        self.until = [[self._binary() for _ in self.parts] for _ in range(self.load.groups)]
+        self.uses = [[self._binary() for _ in problem.classes] for _ in self.parts]
         self._constrain_order()
         self._constrain_devices()
         self.busy = [self._variable(np.inf) for _ in self.parts]
-        self.received: list[LinearForm] = []
-        for k in self.parts:
-            self._constrain_part(k)
+        self.received = [self._constrain_part(k) for k in self.parts]
         self._set_objective()
-
-    def solver(self, time_limit_s: float) -> Highs:
-        """HiGHS with this program, silent."""
-        from highspy import Highs, HighsLp, HighsVarType, MatrixFormat
-
-        lp = HighsLp()
-        lp.num_col_, lp.num_row_ = len(self.upper), len(self.rows)
-        costs = np.zeros(len(self.upper))
-        for value, variable in self.objective:
-            costs[variable] += value
-        lp.col_cost_ = costs
-        lp.col_lower_, lp.col_upper_ = np.array(self.lower), np.array(self.upper)
-        lp.row_lower_, lp.row_upper_ = np.array([low for _, low in self.rows]), np.full(len(self.rows), np.inf)
-        lp.a_matrix_.format_ = MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.cumsum([0, *(len(row) for row, _ in self.rows)])
-        lp.a_matrix_.index_ = np.array([variable for row, _ in self.rows for variable in row])
-        lp.a_matrix_.value_ = np.array([value for row, _ in self.rows for value in row.values()])
-        lp.integrality_ = [HighsVarType.kInteger if whole else HighsVarType.kContinuous for whole in self.integral]
-        solver = Highs()
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("time_limit", time_limit_s)
-        solver.setOptionValue("mip_rel_gap", 0.0)
-        solver.passModel(lp)
-        return solver
 
     def lower_bound(self, dual_bound: float) -> float:
         """The bound of the program as a bound of the objective: in seconds, bytes or whole parts."""
@@ -164,17 +135,22 @@ class _Formulation:
         known = {"parts": 1.0, "received": max(1.0, load.tensor_bytes.sum()), "size": load.total_bytes + 1}
         return float(known.get(self.problem.objective) or load.work[np.isfinite(load.work)].sum() or 1.0)
 
-    def _variable(self, most: float, *, integral: bool = False) -> int:
-        self.lower.append(0.0)
-        self.upper.append(most)
-        self.integral.append(integral)
-        return len(self.upper) - 1
+    def _variable(self, most: float) -> int:
+        self.solver.addVar(0.0, most)
+        return int(self.solver.getNumCol()) - 1
+
+    def _binary(self) -> int:
+        from highspy import HighsVarType
+
+        variable = self._variable(1)
+        self.solver.changeColIntegrality(variable, HighsVarType.kInteger)
+        return variable
 
     def _at_least(self, form: LinearForm, low: float) -> None:
         row: dict[int, float] = {}
         for value, variable in form:
             row[variable] = row.get(variable, 0.0) + value
-        self.rows.append((row, low))
+        self.solver.addRow(low, np.inf, len(row), np.array([*row], dtype=np.int32), np.array([*row.values()]))
 
     def _is_in(self, group: int, k: int, factor: float = 1.0) -> LinearForm:
         """`factor` if the group is in part k, else 0."""
@@ -185,7 +161,7 @@ class _Formulation:
         """Every group is in one part, not before its predecessors, and pinned groups are in their parts."""
         predecessors = self.load.edges[0] if self.problem.is_ordered else [()] * self.load.groups
         for group, row in enumerate(self.until):
-            self.lower[row[-1]] = 1.0
+            self.solver.changeColBounds(row[-1], 1.0, 1.0)
             for k in self.parts:
                 if k:
                     self._at_least([(1, row[k]), (-1, row[k - 1])], 0)
@@ -193,8 +169,7 @@ class _Formulation:
                     self._at_least([(1, self.until[other][k]), (-1, row[k])], 0)
         for group, part in self.problem.pins.items():
             for k in self.parts:
-                variable = self.until[group][k]
-                self.lower[variable] = self.upper[variable] = float(k >= part)
+                self.solver.changeColBounds(self.until[group][k], float(k >= part), float(k >= part))
 
     def _constrain_devices(self) -> None:
         """A part that is not empty runs on one device, and there are only so many of each class."""
@@ -210,8 +185,8 @@ class _Formulation:
         for c, count in enumerate(self.problem.counts):
             self._at_least([(-1, self.uses[k][c]) for k in self.parts], -count)
 
-    def _constrain_part(self, k: int) -> None:
-        """What part k receives, sends and holds, and how long it keeps its device busy."""
+    def _constrain_part(self, k: int) -> LinearForm:
+        """What part k receives, sends and holds, and how long it keeps its device busy. Returns what it receives."""
         load, groups = self.load, range(self.load.groups)
         received, sent = self._crossing(k)
         shared = self._shared(k)
@@ -221,7 +196,6 @@ class _Formulation:
                 self._at_least([(1, late), (-1, variable)], 0)
         crossing = [*received.items(), *sent.items()]
         moved = [(float(load.tensor_bytes[t]), v) for t, v in crossing]
-        self.received.append(moved[: len(received)])
         waited_for = {"none": moved, "sending": moved[: len(received)], "all": []}[self.problem.overlap]
         taken = [term for g in groups for term in self._is_in(g, k, float(load.own_bytes[g]))]
         taken += [(float(load.declared_bytes[t]), v) for t, v in received.items()]
@@ -239,6 +213,7 @@ class _Formulation:
             if np.isfinite(memory := device_class.memory_bytes):
                 room = (memory - load.part_bytes) / memory
                 self._at_most_where_used(use, _times(taken, 1 / memory), [(room, use)])
+        return moved[: len(received)]
 
     def _at_most_where_used(self, use: int, form: LinearForm, most: LinearForm) -> None:
         """`form` is at most `most` where the device is used; elsewhere it may be anything (big-M: all of it)."""
@@ -265,20 +240,24 @@ class _Formulation:
         return found
 
     def _set_objective(self) -> None:
+        busy: LinearForm = [(1.0, busy) for busy in self.busy]
         match self.problem.objective:
             case "period" | "size":
-                self.objective = [(1, self._maximum([[(1, busy)] for busy in self.busy]))]
+                objective = [(1.0, self._maximum([[term] for term in busy]))]
             case "latency":
-                self.objective = [(1, busy) for busy in self.busy]
+                objective = busy
             case "token":
-                share = [(1 / self.problem.in_flight, busy) for busy in self.busy]
-                self.objective = [(1, self._maximum([share, *([(1.0, busy)] for busy in self.busy)]))]
+                objective = [
+                    (1.0, self._maximum([_times(busy, 1 / self.problem.in_flight), *([term] for term in busy)]))
+                ]
             case "received":
-                self.objective = [(value / self.unit, v) for form in self.received for value, v in form]
+                objective = [(value / self.unit, v) for form in self.received for value, v in form]
             case "parts":
-                self.objective = [(1, use) for uses in self.uses for use in uses]
+                objective = [(1.0, use) for uses in self.uses for use in uses]
             case _:
                 assert_never(self.problem.objective)
+        for value, variable in objective:
+            self.solver.changeColCost(variable, value)
 
     def _maximum(self, forms: Iterable[LinearForm]) -> int:
         """A variable that is no less than any of the forms."""
