@@ -10,8 +10,10 @@ one part on 2, or one on 2 and the next on 0, or one on each of 2, 0 and 1.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final
+
+import numpy as np
 
 from ..instance import Floats
 from ..solver.chain_dp import DeviceCounts
@@ -54,11 +56,6 @@ def small_sets(counts: DeviceCounts, most: int) -> frozenset[DeviceCounts]:
 
 def sets_along(orders: Iterable[DeviceOrder], classes: int) -> frozenset[DeviceCounts]:
     """The first devices of each order, as numbers of devices of each class."""
-    found = set()
-    for order in orders:
-        counts = [0] * classes
-        found.add(tuple(counts))
-        for c in order:
-            counts[c] += 1
-            found.add(tuple(counts))
-    return frozenset(found)
+    one = np.eye(classes, dtype=np.int64)
+    used = (np.cumsum(one[list(order)], axis=0).tolist() for order in orders)
+    return frozenset(map(tuple, chain([[0] * classes], *used)))

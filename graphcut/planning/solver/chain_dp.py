@@ -124,13 +124,11 @@ def chain_dp(
             break
         mask = np.zeros(len(start), dtype=bool) if allowed is None else ~allowed(parts)
         for state in level:
-            best = [np.full(len(start), np.inf) for _ in criteria]
-            for c, before in _predecessors(state):
-                if before in values:
-                    best = _better(best, _with_one_more_part(criteria, values[before], c))
+            before = [(c, values[other]) for c, other in _predecessors(state) if other in values]
+            best = _with_one_more_part(criteria, before) if before else []
             for found in best:
                 found[mask] = np.inf
-            if np.isfinite(best[0]).any():
+            if best and np.isfinite(best[0]).any():
                 values[state] = best
     return DpTable(criteria, values)
 
@@ -142,24 +140,17 @@ def _predecessors(state: DeviceCounts) -> Iterator[tuple[int, DeviceCounts]]:
             yield c, (*state[:c], used - 1, *state[c + 1 :])
 
 
-def _with_one_more_part(criteria: Sequence[Criterion], values: Sequence[Floats], c: int) -> list[Floats]:
-    """The best values for each boundary after one more part on a device of class c."""
-    options = [k.combine(value[None, :], k.costs[c]) for k, value in zip(criteria, values, strict=True)]
+def _with_one_more_part(criteria: Sequence[Criterion], before: Sequence[tuple[int, Sequence[Floats]]]) -> list[Floats]:
+    """The best values for each boundary after one more part: for each device class the values of what is before it."""
+    options = [
+        np.hstack([criterion.combine(values[k][None, :], criterion.costs[c]) for c, values in before])
+        for k, criterion in enumerate(criteria)
+    ]
     best = [options[0].min(axis=1)]
-    for before, option in pairwise(options):
-        option[before > best[-1][:, None]] = np.inf
-        best.append(option.min(axis=1))
+    for option, next_option in pairwise(options):
+        next_option[option > best[-1][:, None]] = np.inf
+        best.append(next_option.min(axis=1))
     return best
-
-
-def _better(first: Sequence[Floats], second: Sequence[Floats]) -> list[Floats]:
-    """For each boundary the lexicographically smaller values of the two."""
-    wins = np.zeros(len(first[0]), dtype=bool)
-    equal = np.ones(len(first[0]), dtype=bool)
-    for a, b in zip(first, second, strict=True):
-        wins |= equal & (b < a)
-        equal &= a == b
-    return [np.where(wins, b, a) for a, b in zip(first, second, strict=True)]
 
 
 def min_max_cost(costs: Floats) -> float:
