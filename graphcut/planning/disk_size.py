@@ -88,13 +88,13 @@ def _digits(number: int) -> int:
 
 
 def _node_bytes(model: Model, node: NodeProto) -> int:
-    data = [_data_bytes(model, tensor) + _LONGER_BYTES for tensor in tensors_in(node) if is_external(tensor)]
-    return _entry(node) + sum(data)
+    return _entry(node) + _data_bytes(model, tensors_in(node))
 
 
-def _data_bytes(model: Model, tensor: TensorProto) -> int:
-    """What an external tensor takes in the data file of its part, and so much longer gets its message."""
-    return _padded(model, model.range_of(tensor).length) + _longer(model, tensor)
+def _data_bytes(model: Model, tensors: Iterable[TensorProto]) -> int:
+    """What the external ones of tensors inside a message take in the data file of a part, and in the message."""
+    external = filter(is_external, tensors)
+    return sum(_padded(model, model.range_of(t).length) + _longer(model, t) + _LONGER_BYTES for t in external)
 
 
 def _longer(model: Model, tensor: TensorProto) -> int:
@@ -143,8 +143,7 @@ def _weights(
     for number, span_users in values.values():
         yield number, tuple(span_users)
     for sparse in model.proto.graph.sparse_initializer:
-        tensors = [tensor for tensor in (sparse.values, sparse.indices) if is_external(tensor)]
-        data = sum(_data_bytes(model, tensor) + _LONGER_BYTES for tensor in tensors)
+        data = _data_bytes(model, (sparse.values, sparse.indices))
         yield _entry(sparse) + data, tuple(users.get(sparse.values.name, ()))
 
 
@@ -159,8 +158,7 @@ def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
     nodes = model.proto.graph.node
     users = _users(model.graph, lambda i: functions_called([nodes[i]], model.functions) if model.functions else ())
     for key, function in model.functions.items():
-        tensors = [tensor for tensor in tensors_in(function) if is_external(tensor)]
-        data = sum(_data_bytes(model, tensor) + _LONGER_BYTES for tensor in tensors)
+        data = _data_bytes(model, tensors_in(function))
         yield _entry(function) + 1 + data, tuple(users.get(key, ()))  # the number of this field takes two bytes
 
 

@@ -142,7 +142,8 @@ class PlanningProblem:
         )
         if not self.repeated:
             return load
-        replicas = self._replicas(load, exact(shared, quantum), *self._shared(counting, travelling, self._own_users))
+        without = {**self.users, **dict.fromkeys(self.replicable, frozenset[int]())}
+        replicas = self._replicas(load, exact(shared, quantum), *self._shared(counting, travelling, without))
         return replicas.without if self.are_replicas_free else replace(load, replicas=replicas)
 
     def saved(self, ranks: RankCosts, group: DeviceGroup, rank: int) -> tuple[float, Hyperedges, Ints]:
@@ -222,12 +223,6 @@ class PlanningProblem:
             if producer.get(name) in self.home:
                 found[self.home[producer[name]]] += number
         return np.array(found, dtype=np.int64)
-
-    @cached_property
-    def _own_users(self) -> Mapping[int, frozenset[int]]:
-        """For each flowing node its group; none for a replicable node."""
-        found = {node: frozenset((group,)) for node, group in self.home.items()}
-        return dict.fromkeys(self.replicable, frozenset[int]()) | found
 
     def _shared(
         self, counting: Collection[Counted], travelling: Mapping[str, int], users: Mapping[int, frozenset[int]]

@@ -280,7 +280,9 @@ class ClusterEvaluator:
             case "bytes":
                 return 0.0
             case "devices":
-                return float(self._fewest_devices())
+                room = sorted((c.memory_bytes for c in self.single for _ in c.devices), reverse=True)
+                free = np.cumsum(room) - self.load.part_bytes * np.arange(1, len(room) + 1) >= self.load.total_bytes
+                return float(free.argmax() + 1 if free.any() else len(room))
             case _:
                 return RequestTimes((), period, latency).objective(self.goal)
 
@@ -307,11 +309,6 @@ class ClusterEvaluator:
         speeds = 1 / totals
         weights = np.array(used_devices(self.classes)) @ (speeds / (speeds * np.array(self.counts)).sum())
         return float((weights[:, None] * work).min(axis=0).sum())
-
-    def _fewest_devices(self) -> int:
-        room = sorted((c.memory_bytes for c in self.single for _ in c.devices), reverse=True)
-        has_room = np.cumsum(room) - self.load.part_bytes * np.arange(1, len(room) + 1) >= self.load.total_bytes
-        return int(has_room.argmax()) + 1 if has_room.any() else len(room)
 
     def _received(self, chains: LinkedChains) -> list[Floats]:
         """For each class the bytes that a part receives and sends to the driver; `inf` where it does not fit."""

@@ -9,7 +9,7 @@ from ...core.wiring import Tensor
 from ..contraction import predecessors, successors
 from ..goals import At
 from ..node_names import find_nodes
-from ..solver.min_cut import AFTER, BEFORE, FREE, PricedTensor, cheapest_cut
+from ..solver.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 
 _AWKWARD: Final = 1 << 40
 """Added to the price of tensors that can but should not cross: sequences, maps, 4-bit types, unknown types."""
@@ -41,18 +41,15 @@ def parts_at(
         def side(node: int, cut: int = cut) -> int:
             return BEFORE if part[node] <= cut else AFTER if last_before[node] >= cut else FREE
 
-        for node in cheapest_cut(_activations_of(graph, prices, free), side, free):
+        names = dict.fromkeys(t for node in free for t in (*graph.nodes[node].writes, *graph.nodes[node].reads))
+        readers = graph.readers  # inputs of the model never cross
+        tensors_of = [(prices[t], graph.producer[t], readers.get(t, ())) for t in names if t in graph.producer]
+        for node in cheapest_cut(tensors_of, side, free):
             part[node] = cut
     parts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
     for node in graph.flow:
         parts[part[node]].append(node)
     return [tuple(nodes) for nodes in parts]
-
-
-def _activations_of(graph: Graph, prices: Mapping[str, int], nodes: Sequence[int]) -> list[PricedTensor]:
-    """The activations that some of the nodes write or read, without inputs of the model: these never cross."""
-    names = dict.fromkeys(t for node in nodes for t in (*graph.nodes[node].writes, *graph.nodes[node].reads))
-    return [(prices[t], graph.producer[t], graph.readers.get(t, ())) for t in names if t in graph.producer]
 
 
 def _bounds(graph: Graph, cuts: Sequence[int]) -> tuple[list[int], list[int]]:

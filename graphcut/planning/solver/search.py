@@ -142,20 +142,16 @@ def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int])
     lengths = {0, load.groups, *(i for n in near for i in range(max(0, n - reach), min(load.groups, n + reach) + 1))}
     shares = most // 2 if not near else most // 3
     work = np.where(np.isfinite(load.work[0]), load.work[0], 0.0)
-    for weight in (work[list(order)], _bytes_of_groups(load)[list(order)]):
+    edges = load.sharers  # their bytes count in equal shares
+    share = (load.shared_bytes / np.maximum(edges.sizes, 1))[edges.item]
+    held = load.own_bytes + np.bincount(edges.group, weights=share, minlength=load.groups)
+    for weight in (work[list(order)], held[list(order)]):
         done = np.cumsum(weight + weight.sum() / load.groups + 1e-30)
-        share = np.minimum((done / done[-1] * shares).astype(np.int64), shares - 1)
-        starts = np.flatnonzero(np.diff(share, prepend=-1))
+        of_share = np.minimum((done / done[-1] * shares).astype(np.int64), shares - 1)
+        starts = np.flatnonzero(np.diff(of_share, prepend=-1))
         for first, last in pairwise([*starts.tolist(), load.groups]):
             lengths.add(first + 1 + int(np.argmin(alive[first + 1 : last + 1])))
     return sorted(lengths)
-
-
-def _bytes_of_groups(load: Workload) -> Floats:
-    """Bytes of each group; those of shared items in equal shares."""
-    edges = load.sharers
-    share = load.shared_bytes / np.maximum(edges.sizes, 1)
-    return np.asarray(load.own_bytes + np.bincount(edges.group, weights=share[edges.item], minlength=load.groups))
 
 
 def _bytes_alive(load: Workload, order: Order) -> Floats:
