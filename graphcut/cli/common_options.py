@@ -148,13 +148,15 @@ def names_in(texts: Sequence[str]) -> tuple[str, ...]:
 
 def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
     """Sizes by name, from texts like `seq=128`."""
-    sizes: dict[str, int] = {}
-    for text in dim or ():
-        name, _, number = text.rpartition("=")
-        if not (name and number.isascii() and number.isdigit() and len(number) < 20):
-            raise UsageError(f"--dim {text}: expected NAME=N with N >= 0", hint="for example --dim seq=128")
-        sizes[name] = int(number)
-    return sizes
+    return dict(numbered("--dim", text, "NAME=N with N >= 0", "seq=128") for text in dim or ())
+
+
+def numbered(option: str, text: str, expected: str, example: str) -> tuple[str, int]:
+    """The name and the number in the value of an option."""
+    name, _, number = text.rpartition("=")
+    if not (name and number.isascii() and number.isdigit() and len(number) < 20):
+        raise UsageError(f"{option} {text}: expected {expected}", hint=f"for example {option} {example}")
+    return name, int(number)
 
 
 def open_(path: Path, *, check_files: bool = True, parts: Literal["all", "here", "anywhere"] = "all") -> Cascade:

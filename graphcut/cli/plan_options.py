@@ -16,7 +16,7 @@ from ..core.units import parse_bytes
 from ..costs.device import Device
 from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Recomputing, Within
 from .application import given_options
-from .common_options import Outputs, Profile, Texts, Tokens, names_in, output_names
+from .common_options import Outputs, Profile, Texts, Tokens, names_in, numbered, output_names
 from .shard import Exact
 
 if TYPE_CHECKING:
@@ -109,8 +109,9 @@ class PlanOptions:
         _check(given)
         if "--in-flight" in given and self.objective != "decode":
             raise UsageError("--in-flight applies to --objective decode", hint="add --objective decode")
-        goal, pins = self._goal(), tuple(map(_pinned, self.pin or ()))
-        limits = Limits(pins, names_in(self.avoid or ()), self.inside_layers, self.recompute, self.boundary_dtype)
+        goal, avoid = self._goal(), names_in(self.avoid or ())
+        pins = tuple(numbered("--pin", text, "NODE=PART", "/model/norm/Mul=1") for text in self.pin or ())
+        limits = Limits(pins, avoid, self.inside_layers, self.recompute, self.boundary_dtype)
         profile = self.profile if "--profile" in given else None
         tokens = self.tokens if "--tokens" in given else None
 
@@ -189,10 +190,3 @@ def _counted(texts: Sequence[str]) -> tuple[Counted, ...]:
     if unknown := next((name for name in names if name not in known), None):
         raise UsageError(f"--count {unknown}: not one of {', '.join(known)}", hint=f"for example --count {known[0]}")
     return tuple(word for word in known if word in names)
-
-
-def _pinned(text: str) -> tuple[str, int]:
-    name, _, part = text.rpartition("=")
-    if not (name and part.isascii() and part.isdigit()):
-        raise UsageError(f"--pin {text}: expected NODE=PART", hint="for example --pin /model/norm/Mul=1")
-    return name, int(part)
