@@ -228,11 +228,6 @@ class MemoryForecast:
         return self.memory_bytes is not None or not self.is_resident
 
     @property
-    def waiting_bytes(self) -> int:
-        """The memory for tensors that wait for a later part."""
-        return max(0, self.budget_bytes - self.plan.peak_bytes)
-
-    @property
     def residency(self) -> str:
         """Which parts stay loaded, in words."""
         kept = len(self.plan.pinned)

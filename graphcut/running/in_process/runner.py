@@ -262,7 +262,7 @@ class Runner:
         self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, on_error: OnError
     ) -> Generator[Outputs | RunError]:
         self._follow(forecast)
-        with SpillStore(self._cascade.tensors, forecast.waiting_bytes) as store:
+        with SpillStore(self._cascade.tensors, max(0, forecast.budget_bytes - forecast.plan.peak_bytes)) as store:
             try:
                 admitted = self._admitted(inputs, forecast, store)
                 yield from LayerwisePass(self._cascade, store, on_error=on_error).run(admitted, self._parts)
