@@ -69,7 +69,6 @@ class SessionOptions:
     insecure: Annotated[bool, Option("--insecure", help="With --via ray: accept a cluster without a token.")] = False
 
     def session_config(self) -> SessionConfig:
-        """How sessions are built."""
         from ..running.stage import SessionConfig
 
         options = {}
@@ -99,7 +98,6 @@ class OriginalOptions:
 
     @property
     def dims(self) -> dict[str, int]:
-        """The sizes by name."""
         return parsed_dims(self.dim)
 
     def load_unsharded(self, sharded: Path) -> Model:
@@ -126,7 +124,6 @@ class OriginalOptions:
 
 
 def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
-    """The model at `path`."""
     from ..core.states import parse_state_pairs
     from ..loading.model import load
 

@@ -31,7 +31,6 @@ class MemoryOptions:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The limit."""
         return None if self.memory is None else parse_bytes(self.memory)
 
 

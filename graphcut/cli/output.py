@@ -56,7 +56,6 @@ def print_(draw: Callable[[Console], RenderableType], *, stderr: bool = False) -
 
 
 def print_json(record: object) -> None:
-    """Print a record on stdout."""
     from ..drawing.json_records import dumps
 
     sys.stdout.write(dumps(record) + "\n")
@@ -113,7 +112,6 @@ def complain(text: str) -> None:
 
 
 def say_next(command: str) -> None:
-    """The command to try next."""
     say(f"next: {command}")
 
 

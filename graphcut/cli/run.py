@@ -64,7 +64,6 @@ class PipelineOptions:
 
     @property
     def micro_batch_size(self) -> int | Literal["auto"] | None:
-        """The value of --micro-batch."""
         if self.micro_batch is None:
             return None
         if self.micro_batch == "auto":
@@ -195,7 +194,6 @@ def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int
 
 
 def _save(feeds: FeedReader, index: int, outputs: dict[str, Any]) -> None:
-    """Write the outputs of one input."""
     from ..running.npz_files import save_outputs
 
     if feeds.folder is not None:

@@ -72,7 +72,6 @@ class SamplingOptions:
     ] = 1
 
     def sampling(self, seed: int) -> Sampling:
-        """How tokens are drawn."""
         from ..running.decoding.sampling import Sampling
 
         return Sampling(**asdict(self), seed=seed)
@@ -90,7 +89,6 @@ class LengthOptions:
     ] = None
 
     def stop(self) -> list[int]:
-        """The token ids that end a sequence."""
         return [number for word in self.stop_ids or () for number in token_ids("--stop-ids", word)]
 
     def cache_bytes(self, *, chat: bool) -> int:
@@ -99,7 +97,6 @@ class LengthOptions:
 
 
 def token_ids(option: str, text: str) -> list[int]:
-    """The token ids that are the value of an option."""
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
         raise UsageError(

@@ -30,7 +30,6 @@ class DeviceGroup(Device, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @classmethod
     def of(cls, ranks: Sequence[Rank]) -> DeviceGroup:
-        """The group of some ranks."""
         first = ranks[0].device
         return cls(
             name="+".join(rank.device.name for rank in ranks),
@@ -41,7 +40,6 @@ class DeviceGroup(Device, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """The share of each rank."""
         return tuple(rank.share for rank in self.ranks)
 
     def on(self, devices: Sequence[Device]) -> DeviceGroup:

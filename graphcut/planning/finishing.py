@@ -43,12 +43,10 @@ class Finisher:
 
     @property
     def graph(self) -> Graph:
-        """The graph that is cut."""
         return self.analysis.model.graph
 
     @cached_property
     def sizes(self) -> SerializedSizes:
-        """Bytes that nodes take in files."""
         return serialized_sizes(self.analysis.model)
 
     @cached_property
@@ -78,7 +76,6 @@ class Finisher:
         return cache(lambda parts, devices: self.with_metrics(plain(parts, devices=devices)))
 
     def with_metrics(self, made: Plan) -> Plan:
-        """The plan with the predicted metrics of its parts."""
         devices = made.devices or (ANY_DEVICE,) * len(made.parts)
         metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, self.goal)
         coverage = None if self.table is None else cover(self.table, self.costs)[1]

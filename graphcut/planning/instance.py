@@ -45,7 +45,6 @@ class Hyperedges:
 
     @cached_property
     def groups_of_items(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of each item."""
         groups, ends = tuple(self.group.tolist()), np.cumsum(self.sizes).tolist()
         return tuple(groups[begin:end] for begin, end in pairwise([0, *ends]))
 

@@ -126,13 +126,11 @@ class _Candidate:
 
     @property
     def outcome(self) -> Optimality:
-        """How good it is."""
         found = optimality_of(self.solution.objective, self.value, min(self.bound, self.value), self.solution.unit)
         return changed(found, keeps_layers=self.keeps_layers)
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that all parts receive."""
         return sum(part.received_bytes for part in self.made.metrics)
 
     def or_better(self, other: _Candidate) -> _Candidate:

@@ -41,7 +41,6 @@ class PlanningProblem:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the model."""
         return self.analysis.model.graph
 
     @property

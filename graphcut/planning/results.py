@@ -111,12 +111,10 @@ class Solution:
 
     @property
     def outcome(self) -> Optimality:
-        """How good it is."""
         return optimality_of(self.objective, self.value, self.bound, self.unit)
 
     @property
     def part_costs(self) -> list[float]:
-        """What each part costs, by `costs`."""
         boundaries = pairwise(self.found.chain.boundaries)
         return [float(table[j, i]) for table, (i, j) in zip(self.costs, boundaries, strict=True)]
 

@@ -214,7 +214,6 @@ class ClusterEvaluator:
         return found
 
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
-        """The best partition over given boundaries."""
         found = self._best(self.chains(tables))
         return found and replace(found, is_best=found.is_best and self.only is None)
 

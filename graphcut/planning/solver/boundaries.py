@@ -38,7 +38,6 @@ class BoundaryTables(ABC):
 
     @property
     def boundary_count(self) -> int:
-        """The number of boundaries."""
         return len(self.nested)
 
     @abstractmethod

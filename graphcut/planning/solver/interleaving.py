@@ -60,7 +60,6 @@ class Interleaving:
 
     @property
     def order(self) -> Order:
-        """The groups of all parts."""
         return tuple(group for part in self.parts for group in part)
 
 

@@ -44,7 +44,6 @@ class SearchResult:
 
     @cached_property
     def parts(self) -> Parts:
-        """The groups of each part."""
         return tuple(self.tables.groups_between(i, j) for i, j in pairwise(self.chain.boundaries))
 
     @property

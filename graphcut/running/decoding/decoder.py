@@ -49,7 +49,6 @@ class Decoder:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that a step must return."""
         return (TOKENS.name, *self.next_sent.values())
 
     @property

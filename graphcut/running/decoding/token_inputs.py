@@ -38,7 +38,6 @@ class TokenChunk(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The number of tokens of a sequence."""
         return len(self.rows[0])
 
     @property

@@ -72,7 +72,6 @@ class LoadedParts:
             self._thread = None
 
     def close(self) -> None:
-        """Drop all parts."""
         self._drop(list(self._loaded))
 
     def _load(self, index: int) -> Stage:

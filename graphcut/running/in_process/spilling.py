@@ -72,7 +72,6 @@ class SpillStore:
                 self.in_memory_bytes -= value_bytes
 
     def drop(self, key: Key) -> None:
-        """Delete a value."""
         if key in self._held:
             self.in_memory_bytes -= _bytes_of(self._held.pop(key))
         else:
