@@ -72,14 +72,11 @@ def _matches(graph: Graph, pattern: str) -> set[int]:
 
 
 def _not_found(graph: Graph, pattern: str, constants: set[int]) -> UsageError:
-    hint = _LIST
-    if constants:
-        name = graph.nodes[min(constants)].name
-        return UsageError(f"{name!r} is a constant: no data flows through it, so it can't be cut", hint=hint)
-    if pattern in graph.weights:
-        return UsageError(f"{pattern!r} is a weight: no data flows through it, so it can't be cut", hint=hint)
+    if constants or pattern in graph.weights:
+        name, kind = (graph.nodes[min(constants)].name, "constant") if constants else (pattern, "weight")
+        return UsageError(f"{name!r} is a {kind}: no data flows through it, so it can't be cut", hint=_LIST)
     if pattern in graph.reads:
-        return UsageError(f"{pattern!r} is an input of the model: there is nothing before it", hint=hint)
+        return UsageError(f"{pattern!r} is an input of the model: there is nothing before it", hint=_LIST)
     return _unknown(graph, pattern)
 
 

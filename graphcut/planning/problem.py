@@ -291,8 +291,9 @@ def problem_of(
     """
     graph = analysis.model.graph
     pinned = _pinned(graph, limits)
-    together = [*_not_sendable(analysis), *_caches(graph, costs), *_avoided(graph, limits, replicable)]
-    together += pinned.values()  # they are in the same part anyway, and so one pair orders them all
+    together = [*_inseparable(analysis, costs), *pinned.values()]  # of the pinned ones, one pair then orders them all
+    avoided = sorted(find_nodes(graph, limits.avoid).difference(replicable))
+    together += ((node, *sorted(successors(graph, node))) for node in avoided)
     if analysis.repeat is not None and not limits.inside_layers:
         together += analysis.repeat.blocks
     kept = [node for node in graph.flow if node not in replicable]
@@ -311,27 +312,18 @@ def problem_of(
     )
 
 
-def _not_sendable(analysis: Analysis) -> Iterable[Sequence[int]]:
-    """Writers and readers of tensors that can't cross a boundary: unknown types, sequences, maps, optionals."""
+def _inseparable(analysis: Analysis, costs: Costs) -> Iterable[Sequence[int]]:
+    """Both ends of caches, and of tensors that can't cross: those of unknown types, sequences, maps, optionals."""
     graph = analysis.model.graph
     for node in graph.flow:
         for name in graph.nodes[node].writes:
             tensor = analysis.model.tensors[name]
             if not tensor.is_plain or tensor.dtype == "undefined":
                 yield node, *graph.readers.get(name, ())
-
-
-def _caches(graph: Graph, costs: Costs) -> Iterable[Sequence[int]]:
     for cache in costs.caches:
         writer = graph.producer.get(cache.present)
         if writer is not None and not graph.nodes[writer].is_constant:
             yield writer, *graph.readers.get(cache.past, ())
-
-
-def _avoided(graph: Graph, limits: Limits, replicable: Collection[int]) -> Iterable[Sequence[int]]:
-    """Writers and readers of tensors that must not cross; outputs of replicable nodes do not."""
-    for node in sorted(find_nodes(graph, limits.avoid).difference(replicable)):
-        yield node, *sorted(successors(graph, node))
 
 
 def _ordered(graph: Graph, limits: Limits) -> list[tuple[int, int]]:

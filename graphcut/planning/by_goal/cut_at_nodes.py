@@ -62,7 +62,10 @@ def _bounds(graph: Graph, cuts: Sequence[int]) -> tuple[list[int], list[int]]:
     last_before = [-1] * len(graph.nodes)
     for i, cut in enumerate(cuts):
         _mark(graph, [cut], first_after, i, unmarked=len(cuts), upwards=True)
-    following = successors(graph, cuts[last]) or _other_outputs(graph, first_after, len(cuts))
+    following = successors(graph, cuts[last])
+    if not following:  # then what other outputs need
+        writers = {graph.producer[output] for output in graph.writes if output in graph.producer}
+        following = {n for n in writers if first_after[n] == len(cuts) and not graph.nodes[n].is_constant}
     if not following:
         raise UsageError(
             f"nothing is left after {graph.nodes[cuts[last]].name!r}: the last part would be empty",
@@ -83,12 +86,6 @@ def _mark(graph: Graph, start: Collection[int], marks: list[int], mark: int, *, 
         if marks[node] == unmarked:
             marks[node] = mark
             waiting.extend(predecessors(graph, node) if upwards else successors(graph, node))
-
-
-def _other_outputs(graph: Graph, first_after: Sequence[int], unmarked: int) -> set[int]:
-    """The nodes that write an output of the model and that are before no cut."""
-    writers = {graph.producer[output] for output in graph.writes if output in graph.producer}
-    return {node for node in writers if first_after[node] == unmarked and not graph.nodes[node].is_constant}
 
 
 def price(tensor: Tensor, number: int) -> int:
