@@ -214,8 +214,16 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
         if given := next((name for name in inputs if role_of(cascade.tensors[name]) == "ids"), None):
             raise UsageError(f"{given!r} is among the inputs, but prompts are fed there", hint="leave it out of them")
         integers = [name for name in rest if cascade.tensors[name].dtype in _INTEGERS]
+        if len(integers) != 1 and "inputs_embeds" in rest:
+            raise RunError(
+                "the model reads embeddings (inputs_embeds), and tokens can't be fed to it",
+                hint="export it with its embedding, so that it reads input_ids",
+            )
         if len(integers) != 1:
-            raise _no_ids(rest)
+            raise RunError(
+                f"no input of the model is known to read tokens; there is {', '.join(rest) or 'none'}",
+                hint="a decoder reads integers from an input called input_ids",
+            )
         roles[integers[0]] = "ids"
     for name in rest:
         if name not in roles and name not in cascade.manifest.optional:
@@ -224,18 +232,6 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
                 hint=f"feed it with --inputs FILE.npz; or, if an output becomes it, add --state {name}=OUTPUT",
             )
     return roles
-
-
-def _no_ids(names: Sequence[str]) -> RunError:
-    if "inputs_embeds" in names:
-        return RunError(
-            "the model reads embeddings (inputs_embeds), and tokens can't be fed to it",
-            hint="export it with its embedding, so that it reads input_ids",
-        )
-    return RunError(
-        f"no input of the model is known to read tokens; there is {', '.join(names) or 'none'}",
-        hint="a decoder reads integers from an input called input_ids",
-    )
 
 
 def _logits(cascade: Cascade, states: Sequence[State]) -> str:

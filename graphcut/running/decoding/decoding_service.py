@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Unpack
 
-from ...core.errors import RunError, UsageError
+from ...core.errors import RunError
 from ...core.manifest import CascadeLike
 from .generation import DecodingSettings, FinishReason, begin
 from .sampling import GREEDY, Sampling
@@ -76,8 +76,6 @@ class DecodingService(AbstractContextManager["DecodingService"]):
             UsageError: the prompt is empty or too long.
             RunError: nothing is decoded any more.
         """
-        if max_tokens < 1:
-            raise UsageError(f"can't generate {max_tokens} tokens", hint="ask for 1 or more")
         tokens = tuple(int(token) for token in prompt)
         stream = TokenStream(TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0), stop)
         self.generation.check(stream.sequence)

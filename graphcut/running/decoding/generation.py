@@ -275,8 +275,6 @@ def generate(
         UsageError: a prompt is empty or too long, or a name or number does not fit the model.
         RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """
-    if max_tokens < 1:
-        raise UsageError(f"can't generate {max_tokens} tokens", hint="ask for 1 or more")
     if batch < 1:
         raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
     sequences = [
@@ -329,7 +327,14 @@ def begin(  # noqa: PLR0913 - independent settings
         longest, at_once = _longest(decoder, sequences), batch if sequences else most
         forecast = predict_decoding(decoder, memory, longest, at_once, prepacked=config.prepacked, exact=exact)
         limited = LimitedWorker(cascade, decoder.kept, config, forecast)
-    scheduler = _scheduler(decoder, config, via, pool, window, log=settings.get("log"), limited=limited)
+    routing, log = Routing(decoder.scheduled_parts(), decoder.outputs), settings.get("log")
+    scheduler: Scheduler | OneWorker
+    if limited is not None or (via == "threads" and len(pool) == 1):
+        load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
+        scheduler = OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
+    else:
+        executor = make_executor(cascade, via, config, decoder.kept, pool)
+        scheduler = Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)
     return Generation(
         decoder, scheduler, sequences, later, batch=batch, cache=cache, stop=stop, on_error=on_error, limited=limited
     )
@@ -358,22 +363,3 @@ def _longest(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int,
         message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
         raise UsageError(message, hint="set one with --max-context N")
     return int(prompt), int(min(prompt + max((one.max_tokens for one in fitting), default=1) - 1, most))
-
-
-def _scheduler(
-    decoder: Decoder,
-    config: SessionConfig,
-    via: Via,
-    pool: Sequence[WorkerState],
-    window: int,
-    *,
-    log: RunLog | None,
-    limited: LimitedWorker | None,
-) -> Scheduler | OneWorker:
-    cascade = decoder.cascade
-    routing = Routing(decoder.scheduled_parts(), decoder.outputs)
-    if limited is not None or (via == "threads" and len(pool) == 1):
-        load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
-        return OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
-    executor = make_executor(cascade, via, config, decoder.kept, pool)
-    return Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...core.errors import RunError
+from ...core.errors import RunError, UsageError
 from ..executors.protocol import TOKENS, Origin
 from ..scheduling.requests import Request
 from ..values import Value
@@ -28,6 +28,10 @@ class TokenSequence:
     fed: list[int] = field(default_factory=list)  #: the tokens before them.
     generated: int = 0  #: how many of its tokens were generated.
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise UsageError(f"can't generate {self.max_tokens} tokens", hint="ask for 1 or more")
 
     @property
     def longest(self) -> int:
