@@ -137,11 +137,7 @@ class Runner:
         self._parts.close()
 
     def run(self, feeds: Feeds) -> Outputs:
-        """The model's outputs for `feeds`, as `graphcut.run` returns them.
-
-        Raises:
-            RunError: as for `graphcut.run`.
-        """
+        """The model's outputs for `feeds`, as `graphcut.run` returns them, with its errors."""
         (outputs,) = self._run_one(input_values(self._cascade, feeds), "raise")
         return outputs  # type: ignore[return-value]  # errors are raised
 
