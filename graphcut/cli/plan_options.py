@@ -130,7 +130,11 @@ class PlanOptions:
                     check_budgets(replayed, [part.written_bytes for part in replayed.metrics])
                 return replayed
             if isinstance(goal, At):
-                return _on_devices(plan(analysis, goal, limits=limits), names_in(self.devices or ()))
+                made, names = plan(analysis, goal, limits=limits), names_in(self.devices or ())
+                if names and len(names) != len(made.parts):
+                    named = f"--devices names {count_of(len(names), 'device')} for {count_of(len(made.parts), 'part')}"
+                    raise UsageError(named, hint="name the device of each part, in order; a device may have several")
+                return replace(made, devices=tuple(Device(name=name) for name in names))
             costs = weigh(analysis.model, default_dims(analysis, goal, profile, tokens))
             name = self.cost_model
             table = None if name is None else read_table(shipped_tables().get(name, Path(name)))
@@ -175,14 +179,6 @@ def _check(given: Sequence[str]) -> None:
                 f"{option} applies to {' or '.join(owners)}, not to {goals[0]}",
                 hint=f"leave {option} out, or use {owners[0]} instead of {goals[0]}",
             )
-
-
-def _on_devices(made: Plan, names: Sequence[str]) -> Plan:
-    """The plan with the device of each part, if they are named."""
-    if names and len(names) != len(made.parts):
-        message = f"--devices names {count_of(len(names), 'device')} for {count_of(len(made.parts), 'part')}"
-        raise UsageError(message, hint="name the device of each part, in order; a device may have several")
-    return replace(made, devices=tuple(Device(name=name) for name in names))
 
 
 def _counted(texts: Sequence[str]) -> tuple[Counted, ...]:

@@ -173,12 +173,12 @@ class _Planner(Finisher):
 
     def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
         """The best plan for a goal, as counted by the search, when there is only a share of its memory."""
-        best = self.best(_with_memory(goal, share), prove_s)
+        best, free = self.best(_with_memory(goal, share), prove_s), changed(self.limits, pins=(), avoid=())
         return same_parts(
             best.made,
             outcome=self._as_known(best.outcome, best.problem),
             inside_layers=best.inside_layers,
-            unlimited=self._unlimited(goal),
+            unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
             front=_front_with(best.made, best.solution.front),
             modes=tuple(self._modes(best.made)),
             reasons=reasons(best.solution, best.problem),
@@ -337,13 +337,6 @@ class _Planner(Finisher):
         """What divided layers cost; None where none can be divided. It takes longer than most plans."""
         ranks = self.rank_costs
         return ranks if ranks and ranks.division((1, 1)).classes else None
-
-    def _unlimited(self, goal: _Searched) -> Optimality | None:
-        """How good the plan would be without pins and nodes to avoid; None if there are none."""
-        if not (self.limits.pins or self.limits.avoid):
-            return None
-        free = changed(self.limits, pins=(), avoid=())
-        return replace(self, limits=free).best(goal, 0.0).outcome
 
     def _as_known(self, outcome: Optimality, problem: PlanningProblem) -> Optimality:
         """The outcome; nothing is proven of a value that hangs on tensors without a size, or on an order of nodes."""

@@ -198,18 +198,15 @@ class PlanningProblem:
         found = []
         for node, home in sorted(self.home.items()):
             for tensor in graph.nodes[node].writes:
-                readers = tuple(sorted(self._receiving(node, tensor) - {home}))
+                readers = self._reading(tensor)
+                if node in self.rerunners:
+                    is_sent = tensor == graph.copy_of(node).reads[0]
+                    readers = self.rerunners[node] | readers if is_sent else frozenset()
+                readers -= {home}
                 is_output = tensor in outputs and tensor not in presents
                 if readers or is_output:
-                    found.append((tensor, home, readers, is_output))
+                    found.append((tensor, home, tuple(sorted(readers)), is_output))
         return found
-
-    def _receiving(self, node: int, tensor: str) -> frozenset[int]:
-        """The groups that are sent an output of a node if they are in another part."""
-        if node not in self.rerunners:
-            return self._reading(tensor)
-        is_sent = tensor == self.graph.copy_of(node).reads[0]
-        return self.rerunners[node] | self._reading(tensor) if is_sent else frozenset()
 
     def _own_bytes(self, counting: Collection[Counted]) -> Ints:
         """For each group the bytes of its nodes, of declaring outputs of the model, and of caches after the run."""

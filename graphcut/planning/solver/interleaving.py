@@ -163,20 +163,15 @@ class _Along:
                 ranks = np.argsort(score, kind="stable")
                 better, worse = ranks[: _CANDIDATES // 2], ranks[_CANDIDATES // 2 :]
                 ends[worse], devices[worse], score[worse] = ends[better], devices[better], score[better]
-        return self._interleaving(*found)
+        cuts, chosen = [self.lengths[end] for end in found[0].tolist()], found[1].tolist()
+        kept = [p for p in range(len(chosen)) if cuts[p] < cuts[p + 1]]  # the others are empty
+        return Interleaving(tuple(self.order[cuts[p] : cuts[p + 1]] for p in kept), tuple(chosen[p] for p in kept))
 
     def _steps(self, parts: int) -> int:
         """As many as take about the same time for any workload; fewer for a small one."""
         numbers = parts * len(self.segments) + len(self.readers) + len(self.kinds) * len(self.writer)
         most = min(_MOST_STEPS, _FEWEST_STEPS + 30 * len(self.segments))
         return int(np.clip(_OPERATIONS / (_CANDIDATES * (numbers + 500)), _FEWEST_STEPS, most))
-
-    def _interleaving(self, ends: Ints, devices: Ints) -> Interleaving:
-        """A candidate without its empty parts."""
-        cuts = [self.lengths[end] for end in ends.tolist()]
-        kept = [p for p in range(len(devices)) if cuts[p] < cuts[p + 1]]
-        parts = tuple(self.order[cuts[p] : cuts[p + 1]] for p in kept)
-        return Interleaving(parts, tuple(int(devices[p]) for p in kept))
 
 
 def improved(

@@ -18,7 +18,7 @@ import numpy as np
 from ..instance import Floats, Parts, Workload
 from .boundaries import BoundaryTables, lifetimes
 from .chain_dp import ChainPartition
-from .min_cut import AFTER, BEFORE, FREE, PricedTensor, cheapest_cut
+from .min_cut import AFTER, BEFORE, FREE, cheapest_cut
 from .order_ideals import Ideal, between_cuts, ideal_tables, pooled_tables, prefixes_of
 from .order_prefixes import order_index, prefix_tables
 from .topological_orders import Order, orders
@@ -186,8 +186,11 @@ def _with_cheaper_cuts(load: Workload, order: Order, lengths: Sequence[int]) -> 
     if not load.is_ordered:
         return order
     ends = [0, *lengths, load.groups]
-    groups = list(order)
-    tensors, touched = _tensors_of(load)
+    groups, writers = list(order), load.writer.tolist()
+    tensors = [*zip(np.maximum(load.tensor_bytes, 1).tolist(), writers, load.readers.groups_of_items, strict=True)]
+    touched = load.readers.items_of_groups(load.groups)
+    for tensor, writer in enumerate(writers):
+        touched[writer].append(tensor)
     for before, length, after in zip(ends, ends[1:], ends[2:], strict=False):
         low, high = max(length - _WINDOW, (before + length) // 2), min(length + _WINDOW, (length + after) // 2)
         window = groups[low:high]
@@ -203,13 +206,3 @@ def _with_cheaper_cuts(load: Workload, order: Order, lengths: Sequence[int]) -> 
         early = cheapest_cut([tensors[tensor] for tensor in near], side, window)
         groups[low:high] = sorted(window, key=lambda group: (group not in early, index[group]))
     return tuple(groups)
-
-
-def _tensors_of(load: Workload) -> tuple[list[PricedTensor], list[list[int]]]:
-    """Each tensor with its price, writer and readers; and for each group the tensors that it reads or writes."""
-    readers, writers = load.readers.groups_of_items, load.writer.tolist()
-    touched = load.readers.items_of_groups(load.groups)
-    for tensor, writer in enumerate(writers):
-        touched[writer].append(tensor)
-    prices = np.maximum(load.tensor_bytes, 1).tolist()
-    return list(zip(prices, writers, readers, strict=True)), touched

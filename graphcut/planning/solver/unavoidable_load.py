@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from ..cluster import Overlap
-from ..instance import Floats, Workload, quantum_for
+from ..instance import Workload, quantum_for
 from .cost_tables import DeviceClass
 from .min_cut import Arc, FlowNetwork
 
@@ -37,7 +37,9 @@ def unavoidable_load(load: Workload, classes: Sequence[DeviceClass], overlap: Ov
     """
     if load.groups > _MOST_GROUPS or overlap == "all":
         return 0.0
-    alone = np.min([_alone_s(load, c, kind) for c, kind in enumerate(classes)], axis=0)
+    moved = load.written_bytes.copy()
+    np.add.at(moved, load.readers.group, load.tensor_bytes[load.readers.item])
+    alone = np.min([load.work[c] + moved * kind.s_per_byte for c, kind in enumerate(classes)], axis=0)
     most = 0.0
     for group in np.argsort(-alone, kind="stable")[:_MOST_CUTS].tolist():
         if alone[group] <= most:  # a device that runs nothing else has no greater load, nor have those after it
@@ -45,13 +47,6 @@ def unavoidable_load(load: Workload, classes: Sequence[DeviceClass], overlap: Ov
         is_sending = overlap == "none"
         most = max(most, min(_least_load(load, group, c, kind, is_sending) for c, kind in enumerate(classes)))
     return most
-
-
-def _alone_s(load: Workload, c: int, kind: DeviceClass) -> Floats:
-    """The load of a device that runs one group alone, for each group."""
-    received = np.zeros(load.groups)
-    np.add.at(received, load.readers.group, load.tensor_bytes[load.readers.item])
-    return np.asarray(load.work[c] + (load.written_bytes + received) * kind.s_per_byte)
 
 
 def _least_load(load: Workload, group: int, c: int, kind: DeviceClass, is_sending: bool) -> float:  # noqa: FBT001
