@@ -179,7 +179,7 @@ class _Planner(Finisher):
             outcome=self._as_known(best.outcome, best.problem),
             inside_layers=best.inside_layers,
             unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
-            front=_front_with(best.made, best.solution.front),
+            front=_front_with(best.made, best.solution.find_front()),
             modes=tuple(self._modes(best.made)),
             reasons=reasons(best.solution, best.problem),
             model=self.analysis.model,
@@ -375,7 +375,7 @@ def _with_memory(goal: _Searched, share: float) -> _Searched:
 
 
 def _front_with(made: Plan, front: tuple[FrontPlan, ...]) -> tuple[FrontPlan, ...]:
-    """The Pareto front as searched, and on it a plan that what it recomputes made better; see `Solution.front`."""
+    """The Pareto front as searched, and on it a plan that what it recomputes made better; see `find_front`."""
     if made.times is None or not front:
         return front
     period, latency = made.times.period_s, made.times.latency_s

@@ -49,7 +49,7 @@ class Plan(Product):
     outcome: Optimality | None = None  #: how good it is; None for `At` and `Heads`.
     inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid, if there are any.
-    front: tuple[FrontPlan, ...] = ()  #: see `Solution.front`.
+    front: tuple[FrontPlan, ...] = ()  #: see `Solution.find_front`.
     modes: tuple[ModeCosts, ...] = ()  #: what ranks exchange, joined as planned, and in the other way.
     recomputed: tuple[Recomputed, ...] = ()  #: what parts compute instead of receiving it.
     metrics: tuple[PartMetrics, ...] = ()  #: predicted metrics of each part; empty for `At`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -84,19 +83,12 @@ class Solution:
     #: may have several parts.
     costs: tuple[Floats, ...]
     aggregation: Aggregation  #: whether the objective is the sum or the maximum of the parts' costs.
-    #: finds `front`, which only the best solution is asked for.
+    #: finds, for a cluster, the Pareto front of the times of a `FrontPlan`, ascending in the first: no plan on it is as
+    #: good as another in both. Only the best solution is asked.
     find_front: Callable[[], tuple[FrontPlan, ...]] = tuple
     busy_s: tuple[float, ...] = ()  #: for a cluster, seconds that each part keeps its device busy.
     #: parts that may reach the lower bound, if each of them computes or receives the right replicable values.
     relaxed: Solution | None = None
-
-    @cached_property
-    def front(self) -> tuple[FrontPlan, ...]:
-        """For a cluster, the Pareto front of these two times, ascending in the first.
-
-        No plan on it is as good as another in both.
-        """
-        return self.find_front()
 
     @property
     def value(self) -> float:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise, product
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,17 +31,12 @@ COMBINED: Final[Mapping[Aggregation, np.ufunc]] = {"sum": np.add, "max": np.maxi
 DeviceCounts = tuple[int, ...]  #: the number of devices of each class: the state of the DP.
 
 
-@dataclass(frozen=True)
-class Criterion:
+class Criterion(NamedTuple):
     """A number that partitions are compared by: the sum, or the maximum, of the costs of their parts."""
 
     #: for each device class a table: `costs[c][j, i]` is the cost of the part between boundaries i and j.
     costs: Sequence[Floats]
     aggregation: Aggregation  #: how the costs of the parts make one number.
-
-    def combine(self, first: Floats, second: Floats) -> Floats:
-        """The aggregation of two stretches of the chain."""
-        return np.asarray(COMBINED[self.aggregation](first, second))
 
 
 @dataclass(frozen=True)
@@ -92,8 +87,8 @@ class DpTable:
             if before not in self.values:
                 continue
             is_best = np.ones(len(self.values[before][0]), dtype=bool)
-            for criterion, values, number in zip(self.criteria, self.values[before], wanted, strict=True):
-                is_best &= criterion.combine(values, criterion.costs[c][j]) == number
+            for (costs, aggregation), values, number in zip(self.criteria, self.values[before], wanted, strict=True):
+                is_best &= COMBINED[aggregation](values, costs[c][j]) == number
             for i in np.flatnonzero(is_best)[::-1]:
                 yield before, int(i), c
 
@@ -143,8 +138,8 @@ def _predecessors(state: DeviceCounts) -> Iterator[tuple[int, DeviceCounts]]:
 def _with_one_more_part(criteria: Sequence[Criterion], before: Sequence[tuple[int, Sequence[Floats]]]) -> list[Floats]:
     """The best values for each boundary after one more part: for each device class the values of what is before it."""
     options = [
-        np.hstack([criterion.combine(values[k][None, :], criterion.costs[c]) for c, values in before])
-        for k, criterion in enumerate(criteria)
+        np.hstack([COMBINED[aggregation](values[k][None, :], costs[c]) for c, values in before])
+        for k, (costs, aggregation) in enumerate(criteria)
     ]
     best = [options[0].min(axis=1)]
     for option, next_option in pairwise(options):
