@@ -50,7 +50,6 @@ def export(
 def exported(
     cascade: Cascade, to: Format, output: Path, *, model: Path | None, dims: Mapping[str, int], force: bool
 ) -> list[Path]:
-    """Write a cascade in a format; returns the files."""
     from ..drawing.opening import source_of, with_dims
     from ..exporting import cpp, genai, js, lingualinked, mobile, one_model, triton
 

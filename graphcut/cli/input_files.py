@@ -73,7 +73,6 @@ def read_or_generate(inputs: Path, model: Model, seed: int) -> dict[str, Any]:
 
 
 def say_generated(feeds: Mapping[str, object], seed: int) -> None:
-    """Report the types and sizes of generated inputs."""
     told = [f"{name} {type_of(value)}" for name, value in feeds.items()]
     more = [f"and {len(told) - 3} more"] if len(told) > 4 else []
     say(f"inputs generated with --seed {seed}: {', '.join([*told[: 3 if more else 4], *more]) or 'none'}")

@@ -140,7 +140,6 @@ def _parts(made: Plan) -> Iterable[PlannedPart]:
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    """The content of a plan file."""
     path = Path(path)
     try:
         return read_record(path, PlanFile, FORMAT, "plan again")

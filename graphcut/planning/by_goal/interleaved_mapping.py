@@ -126,5 +126,4 @@ class Valuation:
         return request_times(sent, run_s, devices, self.goal.cluster).period_s
 
     def tables(self, found: Interleaving) -> PrefixTables:
-        """The tables over the boundaries of an interleaving."""
         return prefix_tables(self.load, found.order, [0, *accumulate(map(len, found.parts))])

@@ -120,7 +120,6 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
 
 
 def order_index(order: Order) -> Ints:
-    """The index of each group in `order`."""
     index = np.empty(len(order), dtype=np.int64)
     index[list(order)] = np.arange(len(order))
     return index

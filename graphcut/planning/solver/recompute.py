@@ -60,7 +60,6 @@ class TransferPrices:
     repeatable: frozenset[int] | None = None  #: the nodes that may be repeated; None for any.
 
     def send_s(self, name: str) -> float:
-        """Seconds to send a tensor to the part."""
         return self.tensor_bytes[name] * self.s_per_byte
 
 

@@ -96,7 +96,6 @@ class Decoder:
         return {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in states.items()}
 
     def states_after(self, answer: Mapping[str, Value], before: Mapping[str, Value]) -> dict[str, Value]:
-        """The sent states for the next step."""
         return {past: next_state(before[past], answer[present]) for past, present in self.next_sent.items()}
 
     def choice(self, chunk: TokenChunk, sampling: Sampling, rows: tuple[ScoredRow, ...]) -> LogitsChoice:

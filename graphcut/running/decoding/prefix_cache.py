@@ -52,7 +52,6 @@ class PrefixCache:
         return True
 
     def drop(self, number: int) -> None:
-        """Keep a sequence no longer."""
         if self._entries.pop(number, None):
             self.dropped.add(number)
 
