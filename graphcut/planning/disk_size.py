@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..core.graph import Graph
-from ..core.wiring import Tensor, by_kind
+from ..core.wiring import by_kind
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
+from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import functions_called, is_external, tensors_in
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key", bound=Hashable)
 
-_TYPE_BYTES: Final = 2  #: of the element type of a tensor.
 _LONGER_BYTES: Final = 4  #: at most so much longer get the lengths of the messages around one that gets longer.
 
 
@@ -62,7 +62,7 @@ def serialized_sizes(model: Model) -> SerializedSizes:
     }
     inputs = {value.name: _entry(value) for value in proto.graph.input}
     outputs = {value.name: _entry(value) for value in proto.graph.output}
-    type_bytes = by_kind(_type_bytes)
+    type_bytes = by_kind(lambda tensor: _entry(type_proto(tensor)))
     types = {name: type_bytes(tensor) for name, tensor in model.boundary_types.items()}
     declared = {name: _declaration_bytes(name, size, values.get(name)) for name, size in types.items()}
     declared |= inputs | outputs
@@ -78,13 +78,8 @@ def _entry(message: Message) -> int:
 
 
 def _field(number: int) -> int:
-    """The size of a field of so many bytes: itself, its tag of one byte, its length."""
-    return number + 1 + _digits(number)
-
-
-def _digits(number: int) -> int:
-    """Bytes of an integer in a message."""
-    return max(1, (number.bit_length() + 6) // 7)
+    """The size of a field of so many bytes: itself, its tag of one byte, its length in groups of seven bits."""
+    return number + 1 + max(1, (number.bit_length() + 6) // 7)
 
 
 def _node_bytes(model: Model, node: NodeProto) -> int:
@@ -160,13 +155,6 @@ def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
     for key, function in model.functions.items():
         data = _data_bytes(model, tensors_in(function))
         yield _entry(function) + 1 + data, tuple(users.get(key, ()))  # the number of this field takes two bytes
-
-
-def _type_bytes(tensor: Tensor) -> int:
-    """What the type of a tensor takes in its declaration."""
-    sizes = [_field(len(dim.encode())) if isinstance(dim, str) else 1 + _digits(dim or 0) for dim in tensor.shape or ()]
-    shape = 0 if tensor.shape is None else _field(sum(map(_field, sizes)))
-    return _field(_field(_TYPE_BYTES + shape))
 
 
 def _declaration_bytes(name: str, type_bytes: int, listed: ValueInfoProto | None) -> int:
