@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BALANCED: Final = ("--num-splits", "--memory", "--cluster")
 _WEIGHED: Final = (*_BALANCED, "--heads")
-_GOALS: Final = ("--at-nodes", *_WEIGHED, "--plan")
+GOALS: Final = ("--at-nodes", *_WEIGHED, "--plan")
 _GOALS_OF: Final = {  #: the goals that an option applies to; with any other it would do nothing.
     "--devices": ("--at-nodes",),
     "--by": ("--num-splits",),
@@ -98,11 +98,6 @@ class PlanOptions:
     ] = None
     plan: Annotated[Path | None, Option(metavar="FILE", help="Replay a plan that `graphcut plan -o` saved.")] = None
 
-    @property
-    def has_goal(self) -> bool:
-        """Whether an option says where to cut."""
-        return any(option in given_options(self.ctx) for option in _GOALS)
-
     def planner(self) -> Callable[[AnalysisLike], Plan]:
         """The function that makes the plan of a model; the options are checked before any model is opened."""
         given = given_options(self.ctx)
@@ -167,7 +162,7 @@ class PlanOptions:
 
 
 def _check(given: Sequence[str]) -> None:
-    goals = [option for option in _GOALS if option in given]
+    goals = [option for option in GOALS if option in given]
     if len(goals) != 1:
         raise UsageError(
             f"{' and '.join(goals)} are different goals" if goals else "no cut requested",

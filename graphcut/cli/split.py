@@ -13,7 +13,7 @@ from ..core.units import parse_bytes
 from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, print_line, put_text, say_next, settings, writing
-from .plan_options import PlanOptions
+from .plan_options import GOALS, PlanOptions
 from .shard import Discover, Shares, parsed_shares
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def cutter(options: PlanOptions, shares: str | None = None, *, discover: bool = 
     from ..surgery.sharding.sharding import division_of
 
     is_ranked = _is_ranked(options, shares)
-    planner = None if is_ranked and not options.has_goal else options.planner()
+    has_goal = any(option in GOALS for option in given_options(options.ctx))
+    planner = None if is_ranked and not has_goal else options.planner()
 
     def cut(model: Model, output: Path | None, **storing: Any) -> PreparedFiles:  # noqa: ANN401 - as `prepare` has them
         plan = None if planner is None else planner(model)
