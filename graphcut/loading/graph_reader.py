@@ -32,7 +32,6 @@ from .subgraphs import (
     has_subgraphs,
     is_stateful,
     nodes_within,
-    operator,
 )
 from .tensor_values import values_bytes
 
@@ -40,7 +39,7 @@ from .tensor_values import values_bytes
 def read_graph(
     proto: ModelProto, functions: Functions
 ) -> tuple[Graph, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The graph of a model, the names of nodes and of weights and functions that were removed, and notes on that.
+    """The graph of a model, the names of removed nodes, of removed weights and functions, and notes on the reading.
 
     Changes `proto` so that its nodes are those of the graph: in topological order, and without nodes, initializers and
     functions that no output depends on. A ModelError if the nodes form a cycle, a tensor is written twice, or read but
@@ -255,8 +254,11 @@ def _nodes(
             constant.update(entry.writes)
             if key == ("", "Constant", "") and any(_is_false(attribute.t) for attribute in proto.attribute):
                 off.update(entry.writes)
-        kinds = is_constant, stateful, module_of(proto)
-        nodes.append(Node(entry.name, operator(proto), reads, entry.writes, own_weights, own_constants, *kinds))
+        op = f"{key[0]}.{key[1]}" if key[0] else key[1]
+        module = module_of(proto)
+        nodes.append(
+            Node(entry.name, op, reads, entry.writes, own_weights, own_constants, is_constant, stateful, module)
+        )
     return tuple(nodes)
 
 
