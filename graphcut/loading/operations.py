@@ -68,19 +68,19 @@ class Operation:
 
     def has(self, index: int) -> bool:
         """Whether the node has this input."""
-        return index < len(self.inputs) and self.inputs[index] != ""
+        return index < len(self.node.input) and self.node.input[index] != ""
 
     def writes_to(self, index: int) -> bool:
         """Whether the node has this output."""
-        return index < len(self.outputs) and self.outputs[index] != ""
+        return index < len(self.node.output) and self.node.output[index] != ""
 
     def read(self, index: int) -> Shape | None:
         """The shape of an input; None if it is unknown, or the node doesn't have the input."""
-        return self.reads[index] if index < len(self.reads) else None
+        return self._shape(self.node.input[index]) if index < len(self.node.input) else None
 
     def written(self, index: int = 0) -> Shape | None:
         """The shape of an output; None if it is unknown, or the node doesn't have the output."""
-        return self.writes[index] if index < len(self.writes) else None
+        return self._shape(self.node.output[index]) if index < len(self.node.output) else None
 
     def given(self, name: str, default: _T) -> _T:
         """An attribute, or `default`."""
