@@ -1,4 +1,7 @@
-"""Ray between machines of their own: what crosses links, what is said when they fail, which clusters are refused."""
+"""Ray between machines of their own: what crosses links, what is said when they fail, which clusters are refused.
+
+examples/serve runs there, too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import Popen
 
@@ -18,10 +22,11 @@ from netcluster import NetCluster, machines
 from onnx import helper, numpy_helper
 
 import graphcut
-from graphcut import Into, RunError
+from graphcut import Across, Cluster, Into, RunError, Tokenizer
 from graphcut.core.manifest import Host, save_manifest
 
-from conftest import floats, model_of
+from conftest import ROOT, floats, model_of
+from tokenizers_by_hand import folder_with
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphcut[ray]'")
 
@@ -34,19 +39,32 @@ RUN = f"{TOKEN} graphcut run parts --inputs inputs -o out --via ray"
 WORKER = "$(pgrep -f '[r]ay::RemoteWorker')"  # on its machine; the brackets leave out the command itself
 BOUNDARY_BYTES = 1 << 20
 REQUESTS = 20
+ASK = """
+import json, time, urllib.request
+body = json.dumps({"prompt": "The fox", "max_tokens": 12}).encode()
+for _ in range(300):
+    try:
+        answer = urllib.request.urlopen("http://127.0.0.1:8123/v1/completions", body, timeout=60)
+        break
+    except OSError:  # it is not there yet
+        time.sleep(0.3)
+print(json.load(answer)["choices"][0]["text"], end="")
+"""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NetCluster]:
     """A head, which is device `a`, and a device `edge` behind a link. A third machine is a cluster without a token."""
     with machines("-", "8mbit", "-") as made:
-        head = "ray start --head --port=6379 --include-dashboard=false"
+        # Of what Ray starts, no test needs what scales a cluster and what collects its logs.
+        options = "--num-cpus=2 --include-log-monitor=false --object-store-memory=200000000"
+        head = "ray start --head --port=6379 --include-dashboard=false --no-monitor"
         for machine, command in (
             (0, f"""{TOKEN} {head} --resources='{{"dev:a": 1}}'"""),
             (1, f"""{TOKEN} ray start --address=10.77.0.10:6379 --resources='{{"dev:edge": 1}}'"""),
             (2, f"RAY_AUTH_MODE=disabled {head}"),
         ):
-            made("on", machine, f"{command} --num-cpus=1 --object-store-memory=200000000 >log 2>&1 </dev/null")
+            made("on", machine, f"{command} {options} >log 2>&1 </dev/null")
         yield made
 
 
@@ -242,6 +260,33 @@ def test_a_cluster_that_asks_for_no_token_is_refused(cluster: NetCluster) -> Non
     assert said.startswith("error: the Ray cluster at 10.77.0.12:6379 asks for no token")
     accepted = cluster.start("on", 2, f"{run} --insecure").communicate(timeout=120)[1]
     assert accepted.startswith("error: the cluster has no device 'edge'") or "wrote y.npz" in accepted
+
+
+@pytest.mark.skipif(find_spec("fastapi") is None, reason="needs ray[serve]")
+def test_the_served_example_has_a_part_on_each_machine(cluster: NetCluster, tmp_path: Path) -> None:
+    model, devices = graphcut.load(folder_with("qwen", tmp_path)), tuple(map(device, ("a", "edge")))
+    made = replace(graphcut.plan(model, Into(2)), goal=Across(Cluster(devices=devices)), devices=devices)
+    cascade = graphcut.split(model, made, tmp_path / "parts")
+    cluster("rate", 1, "100mbit")
+    for machine in range(2):
+        shutil.copytree(cascade.root, cluster.tmp(machine) / "served")
+    (cluster.tmp(0) / "ask.py").write_text(ASK)
+    serve = f"python {ROOT}/examples/serve/serve.py /tmp/served --via ray --port 8123"
+    server = cluster.start("on", 0, f"echo $$ > /tmp/serve.pid; {TOKEN} exec {serve} > /tmp/serve.log 2>&1")
+    try:
+        said = cluster("on", 0, "python /tmp/ask.py")
+        titles = [cluster("on", machine, "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'") for machine in range(2)]
+    finally:
+        cluster("on", 0, "kill -INT $(cat /tmp/serve.pid)")  # it ends what it started in the cluster
+        server.communicate()
+    # On the machine of the replica, which is the driver, the worker is a process.
+    workers = [one.count("ray::RemoteWorker") + one.count("process_worker import serve") for one in titles]
+    assert workers == [1, 1]
+    tokenizer = Tokenizer(cascade)
+    prompt = tokenizer.encode("The fox")
+    (tokens,) = graphcut.generate(cascade, [prompt], max_tokens=12, stop=tokenizer.stop).all()
+    stream = tokenizer.stream(prompt)
+    assert said == "".join(stream.add(token) for token in tokens if token not in tokenizer.stop) + stream.end()
 
 
 def test_a_machine_with_a_local_address_is_refused() -> None:
