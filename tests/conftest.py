@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,8 @@ LAYER_ENDS = ("/model/layers.0/add_1", "/model/layers.1/add_1")
 """Nodes after which `external_llm` can be cut, so that each part has weights."""
 
 Draw = Callable[..., Model]
+
+_numbers = count()
 
 
 def pytest_collection_finish() -> None:
@@ -95,6 +99,13 @@ def openings(file: Path) -> Iterator[list[str]]:
     sys.addaudithook(hook)  # it can't be removed
     yield seen
     is_watching = False
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of its own for each test. That of pytest has a number, searched among those of all tests before."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    return tmp_path_factory.mktemp(f"{name}-{next(_numbers)}", numbered=False)
 
 
 @pytest.fixture
