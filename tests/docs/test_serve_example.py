@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -27,8 +28,8 @@ from pages import ROOT
 from tokenizers_by_hand import folder_with
 
 httpx = pytest.importorskip("httpx", reason="needs httpx")
-openai = pytest.importorskip("openai", reason="needs openai")
-pytest.importorskip("fastapi", reason="needs ray[serve]")
+NEEDED = ("openai", "fastapi")  # imported where they are used, since every worker of pytest imports this file
+pytestmark = pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason="needs openai and ray[serve]")
 
 MOST = 8
 MODEL = "any"
@@ -73,6 +74,8 @@ def free_port() -> int:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     if not Path("/proc/self/environ").exists():
         pytest.skip("needs /proc")
+    import openai
+
     cascade, port, mark = (
         graphcut.split(folder_with("qwen", tmp_path_factory.mktemp("m")), Into(2)),
         free_port(),
@@ -164,6 +167,8 @@ def test_stop_strings_and_seeds(served: Served) -> None:
 
 
 def test_more_than_the_bound_are_refused_and_who_hangs_up_frees_a_sequence(served: Served) -> None:
+    import openai
+
     def ask(number: int) -> Any:  # noqa: ANN401 - a stream
         try:
             return served.client.completions.create(model=MODEL, prompt=[3, number], max_tokens=3000, stream=True)
@@ -190,6 +195,8 @@ def test_more_than_the_bound_are_refused_and_who_hangs_up_frees_a_sequence(serve
 
 
 def test_a_client_that_hangs_up_before_the_answer_frees_its_sequence(served: Served) -> None:
+    import openai
+
     impatient = served.client.with_options(timeout=0.2)
     with pytest.raises(openai.APITimeoutError):
         impatient.completions.create(model=MODEL, prompt="The fox", max_tokens=4000)
@@ -212,6 +219,8 @@ def test_a_killed_worker_is_not_noticed(served: Served) -> None:
 
 
 def test_requests_that_make_no_sense_get_400_with_a_reason(served: Served) -> None:
+    import openai
+
     create = served.client.completions.create
     with pytest.raises(openai.BadRequestError, match="has 10,000 tokens, and the model takes 4096"):
         create(model=MODEL, prompt=[5] * 10_000, max_tokens=4)
