@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ MODELS = sorted(path for path in FIXTURES.rglob("*.onnx") if path.parent.name no
 
 Feeds = Mapping[str, Any]
 Way = Callable[[Cascade, list[Feeds]], Iterable[Any]]
+Cut = Callable[[Path], tuple[Cascade, list[Feeds], list[Feeds]]]
 
 
 def in_least_memory(cascade: Cascade, feeds: list[Feeds]) -> list[Any]:
@@ -48,15 +50,28 @@ WAYS: Mapping[str, Way] = {
 }
 
 
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    """A model in four parts, inputs, and what the whole model makes of them; once for all ways."""
+
+    @cache
+    def make(path: Path) -> tuple[Cascade, list[Feeds], list[Feeds]]:
+        model = graphcut.load(path)
+        feeds: list[Feeds] = [dict(generate(model, seed=seed)) for seed in range(3)]
+        session = ort.InferenceSession(path, session_options(EXACT), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        expected: list[Feeds] = [dict(zip(names, session.run(None, dict(feed)), strict=True)) for feed in feeds]
+        plan = graphcut.plan(graphcut.analyze(model), Into(4))
+        return graphcut.split(model, plan, tmp_path_factory.mktemp("parts") / "parts"), feeds, expected
+
+    return make
+
+
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: str(path.relative_to(FIXTURES)))
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_run_gives_the_bits_of_the_whole_model(path: Path, way: str, tmp_path: Path) -> None:
-    model = graphcut.load(path)
-    feeds: list[Feeds] = [dict(generate(model, seed=seed)) for seed in range(3)]
-    session = ort.InferenceSession(path, session_options(EXACT), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), Into(4)), tmp_path / "parts")
+def test_every_way_to_run_gives_the_bits_of_the_whole_model(path: Path, way: str, cut: Cut) -> None:
+    cascade, feeds, expected = cut(path)
     found = list(WAYS[way](cascade, feeds))
-    for feed, outputs in zip(feeds, found, strict=True):
-        for name, whole in zip(names, session.run(None, dict(feed)), strict=True):
+    for wholes, outputs in zip(expected, found, strict=True):
+        for name, whole in wholes.items():
             np.testing.assert_array_equal(outputs[name], whole, strict=True)
