@@ -65,6 +65,7 @@ class Machines:
         }
         device = {"dev:head": 1}
         head = {"num_cpus": 1, "include_dashboard": False, "_system_config": settings, "resources": device}
+        head |= {"no_monitor": True, "include_log_monitor": False}  # processes that no test needs
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: dict[str, list[Any]] = {device: [] for device in DEVICES}
 
