@@ -23,11 +23,11 @@ from .core.manifest import Cascade as Cascade
 from .core.manifest import Manifest as Manifest
 from .core.manifest import Part as Part
 from .core.manifest import open_cascade as open_cascade
+from .core.states import Cache as Cache
 from .core.version import __version__ as __version__
 from .core.wiring import Tensor as Tensor
 from .core.wiring import TensorEdge as TensorEdge
 from .core.wiring import Wiring as Wiring
-from .costs.caches import Cache as Cache
 from .costs.device import Device as Device
 from .costs.tables import CostTable as CostTable
 from .costs.tables import read_table as read_table

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 from .errors import UsageError
 from .manifest import Cascade, State
@@ -95,18 +96,16 @@ def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
     return tuple(states)
 
 
-class StatePair(Protocol):
-    """A state: the input `past`, and the output `present` that becomes it."""
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A tensor that a decoder gets back at its next step."""
 
-    @property
-    def past(self) -> str:
-        """The input."""
-
-    @property
-    def present(self) -> str:
-        """The output."""
+    past: str  #: the input of the model.
+    present: str  #: the output that becomes this input.
+    layer: int | None  #: the number in its name; `None` if it has none.
 
 
+StatePair = Cache | State  #: an input, and the output that becomes it.
 AnyPair = TypeVar("AnyPair", bound=StatePair)
 
 

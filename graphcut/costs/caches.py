@@ -6,11 +6,11 @@ A decoder reads what it cached of the tokens before (`past_key_values.0.key`) an
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from ..core.errors import UsageError
 from ..core.graph import Graph
+from ..core.states import Cache
 from ..core.wiring import Dim, Tensor
 from ..loading.expressions import evaluate
 from ..loading.model import Model
@@ -30,15 +30,6 @@ _SHORT: Final = {"k": "key", "keys": "key", "v": "value", "values": "value"}
 _RECURRENT_RANK: Final = 3  # layers, batch, width
 _TOKENS: Final = re.compile(r"^(decoder_)?(input_ids|inputs_embeds|position_ids|tokens|input_tokens)$")
 _MASK: Final = re.compile(r"^(decoder_)?attention_mask$")
-
-
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """A tensor that a decoder gets back at its next step."""
-
-    past: str  #: the input of the model.
-    present: str  #: the output that becomes this input.
-    layer: int | None  #: the number in its name; `None` if it has none.
 
 
 class DecoderSizes(NamedTuple):

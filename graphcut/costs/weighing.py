@@ -12,13 +12,14 @@ from onnx import NodeProto
 
 from ..core.graph import Graph, post_order
 from ..core.product import Product
+from ..core.states import Cache
 from ..core.wiring import Dim, Tensor
 from ..loading.model import Model, Sizes, TensorBytes
 from ..loading.operations import Operation, constant_value
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import values_bytes
-from .caches import Cache, bound_dims, find_caches
+from .caches import bound_dims, find_caches
 from .flops.counting import Context, count_node, has_inner_nodes, infer_nodes, small_values
 from .formula import ZERO, Formula, axis, elements, product, rows
 

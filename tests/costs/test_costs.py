@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from graphcut import Graph, Model, Node, UsageError, load
-from graphcut.costs.caches import Cache, DecoderSizes, decoder_sizes, find_caches, nodes_touching, profile_dims
+from graphcut import Cache, Graph, Model, Node, UsageError, load
+from graphcut.costs.caches import DecoderSizes, decoder_sizes, find_caches, nodes_touching, profile_dims
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.formula import Formula, product
 from graphcut.costs.weighing import Costs, execution_order, peak_bytes, weigh

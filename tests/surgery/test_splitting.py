@@ -165,7 +165,7 @@ def test_the_caches_are_searched_as_often_for_many_as_for_few(tmp_path: Path, mo
     searches = 0
     find_caches = caches.find_caches
 
-    def counted(model: Model) -> tuple[caches.Cache, ...]:
+    def counted(model: Model) -> tuple[graphcut.Cache, ...]:
         nonlocal searches
         searches += 1
         return find_caches(model)
