@@ -10,7 +10,10 @@ from ..factors import Factor, Place, Rule, axis_of, fixed, moved
 
 
 def elementwise(o: Operation, most: int | None = None) -> Iterator[Factor]:
-    """Each axis of the output; inputs that are broadcast along it are read whole, those after `most` for their type."""
+    """Each axis of the output; inputs that are broadcast along it are read whole.
+
+    Of inputs from index `most` on only the type is read.
+    """
     shapes = {slot: o.read(slot) for slot in range(len(o.inputs))[:most] if o.has(slot)}
     out = o.written() or ()
     for axis, dim in enumerate(out):
@@ -37,7 +40,10 @@ def aligned(slot: int, shape: Shape | None, axis: int, dim: object) -> Place | t
 
 
 def leading(o: Operation, alike: tuple[int, ...] = (0,)) -> Iterator[Factor]:
-    """The axes before `axis`, which is normalized (default: the last), of the inputs `alike`, which have one shape."""
+    """The axes before `axis`, which is normalized (default: the last).
+
+    The inputs `alike` have one shape.
+    """
     shape, same = o.read(0) or (), [i for i in alike if o.has(i)]
     if all(o.read(i) == shape for i in same):
         for axis, dim in enumerate(shape[: axis_of(o.given("axis", -1), shape)]):

@@ -1,7 +1,6 @@
 """Rules of operators that move elements: reshape, transpose, join, cut, gather."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from math import gcd, prod
 from typing import Final
 
@@ -182,8 +181,22 @@ def pad(o: Operation) -> Iterator[Factor]:
         yield from moved(shape, {axis: axis for axis, pair in enumerate(ends) if not any(pair)})
 
 
-def first_axes(o: Operation, number: int = 2) -> Iterator[Factor]:
-    """By default the batch and the channels: pools, resizing."""
+def images(o: Operation) -> Iterator[Factor]:
+    """The batch and the channels: pools, resizing."""
+    yield from _first_axes(o, 2)
+
+
+def batch(o: Operation) -> Iterator[Factor]:
+    """The first axis."""
+    yield from _first_axes(o, 1)
+
+
+def triangle(o: Operation) -> Iterator[Factor]:
+    """All axes but the last two."""
+    yield from _first_axes(o, len(o.read(0) or ()) - 2)
+
+
+def _first_axes(o: Operation, number: int) -> Iterator[Factor]:
     shape, out = o.read(0) or (), o.written() or ()
     if len(out) == len(shape) and not o.writes_to(1):
         pairs = enumerate(zip(shape[:number], out, strict=False))
@@ -194,15 +207,15 @@ def resize(o: Operation) -> Iterator[Factor]:
     """The batch and the channels, if all axes are listed or none of them is changed."""
     if o.given("coordinate_transformation_mode", "") != "tf_crop_and_resize" and "axes" not in o.attributes:
         change = Sizes(3) if o.has(3) else None
-        yield from (Factor(f.units, f.reads, f.writes, change=change) for f in first_axes(o))
+        yield from (Factor(f.units, f.reads, f.writes, change=change) for f in images(o))
 
 
 _POOLS = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
 
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    **dict.fromkeys(_POOLS.split(), first_axes),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), partial(first_axes, number=1)),
+    **dict.fromkeys(_POOLS.split(), images),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), batch),
     **dict.fromkeys(("GatherElements", "ScatterElements"), along_others),
     "Concat": concat,
     "ConstantOfShape": filled,
@@ -214,6 +227,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "Split": split,
     "Tile": tile,
     "Transpose": transpose,
-    "Trilu": lambda o: first_axes(o, len(o.read(0) or ()) - 2),  # all axes but the last two
-    "Upsample": first_axes,
+    "Trilu": triangle,
+    "Upsample": images,
 }
