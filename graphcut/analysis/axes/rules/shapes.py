@@ -192,7 +192,7 @@ def batch(o: Operation) -> Iterator[Factor]:
 
 
 def triangle(o: Operation) -> Iterator[Factor]:
-    """All axes but the last two."""
+    """Trilu: all axes but the last two."""
     yield from _first_axes(o, len(o.read(0) or ()) - 2)
 
 
