@@ -126,19 +126,12 @@ class Division(Product):
             found |= inner.difference(operation.inputs)
             if operation.op != "Shape":
                 found.update(name for slot, name in enumerate(operation.inputs) if name and slot not in divided)
-        # A tensor that has pieces of one class and is read in pieces of another is put together first.
-        found.update(tensor for tensor, index in self._scattered if tensor in self.pieces)
+        for node, index in self.class_of.items():
+            for slot, layout in self.divided_reads(node).items():
+                tensor = self.operations[node].inputs[slot]
+                if self.pieces.get(tensor, (index, layout)) != (index, layout):
+                    found.add(tensor)  # it has pieces of one class, and is read in others: it is put together first
         return found
-
-    @cached_property
-    def _scattered(self) -> AbstractSet[tuple[str, int]]:
-        """The tensors that nodes of a class read in pieces, and the class, if they are not written as its pieces."""
-        return {
-            (self.operations[node].inputs[slot], index)
-            for node, index in self.class_of.items()
-            for slot, layout in self.divided_reads(node).items()
-            if self.pieces.get(self.operations[node].inputs[slot]) != (index, layout)
-        }
 
     @cached_property
     def states(self) -> tuple[tuple[str, str], ...]:

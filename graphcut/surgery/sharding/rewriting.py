@@ -180,13 +180,19 @@ class _Rewriting:
         match factor.change:
             case Sizes(slot):
                 sizes = _sizes(operation, factor, self._size_written(index, 0, rank))
-                self._set_sizes(copy, slot, operation, sizes)
-            case Parts(slot, name):
+                name, values = f"{copy.name}/shape", operation.values.get(slot)
+                if values is None:
+                    axes = range(len(operation.written() or ()))
+                    copy.input[slot] = self._patched(copy.input[slot], sizes, axes, self.drawing.fresh(name))
+                else:
+                    shape = [sizes.get(i, value) for i, value in enumerate(values)]
+                    copy.input[slot] = self.drawing.constant(name, shape)
+            case Parts(slot, own):
                 parts = [self._size_written(index, i, rank) for i in range(len(operation.outputs))]
                 if operation.has(slot):
                     copy.input[slot] = self.drawing.constant(f"{copy.name}/sizes", parts)
                 for attribute in copy.attribute:
-                    if attribute.name == name:
+                    if attribute.name == own:
                         attribute.ints[:] = parts
             case Bounds(element):
                 self._set_bounds(copy, index, element, rank)
@@ -194,15 +200,6 @@ class _Rewriting:
     def _size_written(self, index: int, slot: int, rank: int) -> int:
         divided, tensor = self.division.divided(index), self.division.operations[index].outputs[slot]
         return divided.size_of(divided.axes.layouts[self.division.analysis.written(index, tensor)], rank)
-
-    def _set_sizes(self, copy: NodeProto, slot: int, operation: Operation, sizes: Mapping[int, int]) -> None:
-        """Put `sizes` into the input that holds a shape."""
-        name, values = f"{copy.name}/shape", operation.values.get(slot)
-        if values is None:
-            axes = range(len(operation.written() or ()))
-            copy.input[slot] = self._patched(copy.input[slot], sizes, axes, self.drawing.fresh(name))
-        else:
-            copy.input[slot] = self.drawing.constant(name, [sizes.get(i, value) for i, value in enumerate(values)])
 
     def _patched(self, shape: str, sizes: Mapping[int, int], axes: Sequence[int], name: str) -> str:
         """Write the tensor `name`: a computed shape of these axes, with `sizes` for some of them."""
