@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from ..core.errors import RecordError, UsageError
+from ..core.errors import GraphcutError, RecordError, UsageError
 from ..core.states import LOGITS
 from ..loading.model import Model
 from ..running.decoding.token_inputs import TokenChunk, input_array, role_of
@@ -105,7 +105,8 @@ def read_text(path: Path, model: Model) -> Text:
     """A text as tokens of a model, by the tokenizer beside it.
 
     Raises:
-        UsageError: the text or the tokenizer can't be read, a package is missing, or the model is no decoder.
+        UsageError: a package is missing, or the model is no decoder.
+        GraphcutError: the text or the tokenizer can't be read.
         RecordError: the tokenizer can't be understood.
     """
     file, tokenizers = model.path.parent / "tokenizer.json", package("tokenizers")
@@ -113,7 +114,7 @@ def read_text(path: Path, model: Model) -> Text:
         found = tokenizers.Tokenizer.from_file(str(file)).encode(path.read_text("utf-8")).ids[:_MOST_TOKENS]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"{path} can't be read: {reason}", hint="name a text file in UTF-8") from None
+        raise GraphcutError(f"{path} can't be read: {reason}", hint="name a text file in UTF-8") from None
     except Exception as error:  # the package raises nothing more specific
         raise RecordError(f"{file} can't be read: {error}", hint="put the model's tokenizer there") from error
     chunk, states = TokenChunk(0, (tuple(found),)), {state.past: state.start for state in states_of_model(model)}

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ..core.digests import file_digest
-from ..core.errors import RecordError, UsageError
+from ..core.errors import RecordError
 from ..core.manifest import MANIFEST, read_record
 from .accuracy import Figures
 
@@ -52,11 +52,11 @@ class AutoRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_auto(path: Path) -> AutoRecord:
-    """The record in a file; a UsageError if it can't be read, a RecordError if it is none."""
+    """The record in a file; a RecordError if it can't be read, or is none."""
     try:
         return read_record(path, AutoRecord, "graphcut.auto/1", "run auto again")
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}", hint="name the auto.json of a folder") from None
+        raise RecordError(f"{path} can't be read: {error.strerror}", hint="name the auto.json of a folder") from None
 
 
 def digests(files: Iterable[Path], folder: Path) -> dict[str, str]:

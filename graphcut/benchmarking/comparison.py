@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from ..core.errors import RunError, UsageError
+from ..core.errors import CascadeError, RunError, UsageError
 from ..core.manifest import Cascade
 from ..running.npz_files import save_outputs
 from ..running.stage import Optimization
@@ -64,7 +64,7 @@ def compare(
     """
     source = model or cascade.source
     if not source.is_file():
-        raise UsageError(f"the whole model {source} does not exist", hint="name it with --model FILE")
+        raise CascadeError(f"the whole model {source} does not exist", hint="name it with --model FILE")
     arrays = {name: np.asarray(value) for name, value in feed.items()}
     if strange := next((name for name, array in arrays.items() if array.dtype.kind not in _NUMBERS), None):
         raise UsageError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ..core.errors import UsageError
+from ..core.errors import GraphcutError, UsageError
 from .output import check_output, say
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class FeedReader:
     on_error: OnError  #: stop at an input that fails or can't be read, or go on.
     generated: Mapping[str, object] = field(default_factory=dict)  #: the feed that `random` stands for.
     fed: deque[int] = field(default_factory=deque)  #: the inputs that were read and are not answered yet, in order.
-    unread: list[UsageError] = field(default_factory=list)  #: why inputs could not be read.
+    unread: list[GraphcutError] = field(default_factory=list)  #: why inputs could not be read.
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -46,7 +46,7 @@ class FeedReader:
         for index, path in enumerate(self.inputs):
             try:
                 feed = self.generated if is_random(path) else read_inputs(path, reads, tensors=tensors)
-            except UsageError as error:
+            except GraphcutError as error:
                 self.unread.append(error)
                 if self.on_error == "raise":
                     return

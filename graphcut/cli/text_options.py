@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
-from ..core.errors import UsageError
+from ..core.errors import GraphcutError, UsageError
 from ..core.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TextOptions:
             lines = self.prompts.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UsageError(f"{self.prompts} can't be read: {why}", hint="name a text file in UTF-8") from None
+            raise GraphcutError(f"{self.prompts} can't be read: {why}", hint="name a text file in UTF-8") from None
         return [*(self.prompt or ()), *(line for line in lines if line.strip())]
 
 

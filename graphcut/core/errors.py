@@ -32,7 +32,7 @@ class CascadeError(GraphcutError):
 
 
 class RecordError(GraphcutError):
-    """A JSON, TOML or CSV file doesn't have the expected format."""
+    """A JSON, TOML or CSV file can't be read, or doesn't have the expected format."""
 
 
 class RunError(GraphcutError):

@@ -53,14 +53,14 @@ def table_of_config(path: Path) -> CostTable:
     """The cost model of a decoder, for one token: its linear layers, norms and embedding, named as in transformers.
 
     Weights take 16 bits, or 32 if the configuration says float32. A multiply-add is two operations. Attention and
-    activations have no weights, and no rows. A UsageError if the file can't be read or is of another kind of model, a
-    RecordError if it is no such configuration.
+    activations have no weights, and no rows. A UsageError if it is of another kind of model, a RecordError if the file
+    can't be read or is no such configuration.
     """
     hint = f"a config.json of Hugging Face, of one of {', '.join(_FAMILIES)}"
     try:
         config = msgspec.json.decode(path.read_bytes(), type=_Config)
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}", hint=hint) from None
+        raise RecordError(f"{path} can't be read: {error.strerror}", hint=hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
     if config.model_type not in _FAMILIES:

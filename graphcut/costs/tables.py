@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ..core.atomic_files import replacing
-from ..core.errors import GraphcutError, RecordError, UsageError
+from ..core.errors import GraphcutError, RecordError
 from ..core.graph import Graph
 from ..core.product import Product
 
@@ -87,17 +87,16 @@ def read_table(path: str | Path) -> CostTable:
     temporary memory, an upper bound.
 
     Raises:
-        UsageError: there is no such file, or it can't be read.
-        RecordError: it is not a cost model; the message has line and column.
+        RecordError: it can't be read, or is not a cost model; the message has line and column.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         known = ", ".join(shipped_tables())
-        raise UsageError(f"there is no file {path}", hint=f"cost models that come with graphcut: {known}") from None
+        raise RecordError(f"there is no file {path}", hint=f"cost models that come with graphcut: {known}") from None
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror or error}", hint="name a CSV file") from None
+        raise RecordError(f"{path} can't be read: {error.strerror or error}", hint="name a CSV file") from None
     except UnicodeDecodeError:
         raise RecordError(f"{path} is not text in UTF-8", hint=_HINT) from None
     rows = _merged(_ort_rows(path, text)) if text.startswith(_ORT[0]) else _rows(path, text)

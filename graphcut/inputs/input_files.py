@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..core.errors import UsageError, did_you_mean
+from ..core.errors import GraphcutError, UsageError, did_you_mean
 from ..core.wiring import Tensor
 
 if TYPE_CHECKING:
@@ -37,15 +37,16 @@ def read_inputs(
 
     `path` is a .npz file whose arrays have the names of inputs; or a folder of ONNX test data, with `input_0.pb`,
     `input_1.pb`, ... in the order `model_reads` of the model's inputs. Types and shapes are not checked; `tensors` are
-    needed to read sequences and optionals from a folder. A UsageError if `path` does not exist, is of another kind, is
-    damaged, or holds a name that is no input.
+    needed to read sequences and optionals from a folder. A GraphcutError if `path` does not exist or can't be read, a
+    UsageError if it is of another kind, is damaged, or holds a name that is no input.
     """
     try:
         found = _read_folder(path, model_reads, tensors) if path.is_dir() else _read_npz(path)
     except FileNotFoundError:
-        raise UsageError(f"{path} does not exist", hint="inputs are a .npz file, or a folder with input_0.pb") from None
+        hint = "inputs are a .npz file, or a folder with input_0.pb"
+        raise GraphcutError(f"{path} does not exist", hint=hint) from None
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror or error}", hint="check its permissions") from None
+        raise GraphcutError(f"{path} can't be read: {error.strerror or error}", hint="check its permissions") from None
     for name in found:
         if name not in model_reads:
             raise UsageError(

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ..core.errors import ModelError, UsageError
+from ..core.errors import ModelError
 from .external_data import ByteRange
 
 _MAX_HEADER_BYTES: Final = 100_000_000  #: the limit of the safetensors library.
@@ -33,12 +33,12 @@ class SavedTensor(NamedTuple):
 def read_checkpoint(path: Path) -> list[SavedTensor]:
     """The tensors of a .safetensors file, or of all in a folder. An index is not needed: each file lists its tensors.
 
-    A UsageError if there is no such file, a ModelError if one is truncated or not safetensors.
+    A ModelError if there is no such file, or if one is truncated or not safetensors.
     """
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
     if not files:
         missing = path / "*.safetensors" if path.is_dir() else path
-        raise UsageError(f"there is no file {missing}", hint="name the folder of a Hugging Face model, or its file")
+        raise ModelError(f"there is no file {missing}", hint="name the folder of a Hugging Face model, or its file")
     try:
         return [tensor for file in files for tensor in _tensors(file)]
     except OSError as error:

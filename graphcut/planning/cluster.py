@@ -191,8 +191,7 @@ def read_cluster(path: str | Path) -> Cluster:
     """The cluster that a TOML file describes, without how it fails; sizes may be text (`memory_bytes = "4GB"`).
 
     Raises:
-        UsageError: the file can't be read.
-        RecordError: it is not TOML, or not a cluster.
+        RecordError: the file can't be read, is not TOML, or not a cluster.
     """
     return read_simulated_cluster(path).planned
 
@@ -201,15 +200,14 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     """The cluster that a TOML file describes, and how it fails; see `read_cluster`.
 
     Raises:
-        UsageError: the file can't be read.
-        RecordError: it is not TOML, or not a cluster.
+        RecordError: the file can't be read, is not TOML, or not a cluster.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
+        raise RecordError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
     hint = "docs/reference/cluster-file.md describes cluster files"
     try:
         return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=SimulatedCluster)

@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import Analysis
 from ..core.atomic_files import replacing, write_errors
-from ..core.errors import GraphcutError, UsageError
+from ..core.errors import GraphcutError, RecordError, UsageError
 from ..core.graph import Graph, partition
 from ..core.manifest import read_record
 from ..core.text import shell_word
@@ -145,7 +145,7 @@ def read_plan(path: str | Path) -> PlanFile:
         return read_record(path, PlanFile, FORMAT, "plan again")
     except OSError as error:
         hint = "`graphcut plan MODEL ... -o FILE` writes one"
-        raise UsageError(f"{path} can't be read: {error.strerror}", hint=hint) from None
+        raise RecordError(f"{path} can't be read: {error.strerror}", hint=hint) from None
 
 
 def replay(analysis: Analysis, path: str | Path) -> Plan:

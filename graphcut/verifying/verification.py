@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ..core.errors import CascadeError, RunError, UsageError
+from ..core.errors import CascadeError, ModelError, RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.product import Product
 from ..core.units import count, size
@@ -178,7 +178,10 @@ def _together(whole: Verification, parts: Verification) -> Verification:
 
 
 def original_of(sharded: Model) -> Path:
-    """The path of the model that was sharded, by the metadata of the sharded one; a UsageError if there is none."""
+    """The path of the model that was sharded, by the metadata of the sharded one.
+
+    A UsageError if they don't say it, a ModelError if there is no such file.
+    """
     note = sharding_note(sharded.proto)
     if note is None:
         raise UsageError(
@@ -187,7 +190,7 @@ def original_of(sharded: Model) -> Path:
         )
     path = Path(os.path.normpath(sharded.path.parent.resolve() / note.model))
     if not path.exists():
-        raise UsageError(f"the model that was sharded is not at {path}", hint="name it with --model FILE")
+        raise ModelError(f"the model that was sharded is not at {path}", hint="name it with --model FILE")
     return path
 
 

@@ -15,7 +15,7 @@ from onnx import helper
 from rich.console import Console
 
 import graphcut
-from graphcut import At, Cascade, UsageError
+from graphcut import At, Cascade, CascadeError, UsageError
 from graphcut.benchmarking.comparison import WayResult, compare, largest_difference
 from graphcut.benchmarking.ways import WAYS, way_descriptions
 from graphcut.drawing.terminal.runs import draw_benchmark, draw_run_log
@@ -64,7 +64,7 @@ def test_a_way_that_fails_is_listed_with_its_error(cascade: Cascade) -> None:
 
 def test_the_whole_model_must_exist(cascade: Cascade) -> None:
     cascade.source.unlink()
-    with pytest.raises(UsageError, match=r"the whole model .* does not exist"):
+    with pytest.raises(CascadeError, match=r"the whole model .* does not exist"):
         compare(cascade, X, rounds=1)
 
 

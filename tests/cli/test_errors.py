@@ -90,6 +90,35 @@ def test_random_bytes_are_not_a_model(run: Run, tmp_path: Path) -> None:
         assert "defect" not in result.error[1], result.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("analyze", "none"),
+        ("show", "none"),
+        ("run", "none", "--inputs", "random", "-o", "y.npz"),
+        ("run", "PARTS", "--inputs", "none.npz", "-o", "y.npz"),
+        ("verify", "PARTS", "--model", "none"),
+        ("generate", "PARTS", "--prompts", "none"),
+        ("plan", "MODEL", "--plan", "none.json"),
+        ("plan", "MODEL", "--cluster", "none.toml"),
+        ("plan", "MODEL", "--num-splits", 2, "--cost-model", "none.csv"),
+        ("cost-model", "--config", "none.json", "-o", "costs.csv"),
+        ("link", "MODEL", "--weights", "none", "-o", "linked.onnx"),
+        ("auto", "MODEL", "--num-splits", 2, "--inputs", "none.npz", "-o", "auto"),
+        ("auto", "--replay", "none.json", "-o", "auto"),
+        ("diff", "MODEL", "none.onnx"),
+    ],
+    ids=lambda words: " ".join(map(str, words)),
+)
+def test_a_missing_file_is_exit_3_wherever_it_is_named(
+    run: Run, llm: Path, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence[object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*({"MODEL": llm, "PARTS": parts}.get(str(word), word) for word in words))
+    assert (result.code, "none" in result.error[0]) == (3, True)
+    assert holdings(tmp_path) == set()
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that everybody may enter, unlike those of pytest."""

@@ -51,7 +51,7 @@ def test_a_file_has_a_prompt_in_each_line(run: Run, cascade: graphcut.Cascade, t
     assert [row["text"] for row in told["sequences"]] == texts
     assert [row["tokens"] for row in told["sequences"]] == tokens
     missing = run("generate", cascade.root, "--prompts", tmp_path / "none.txt")
-    assert (missing.code, missing.error[0]) == (2, f"{tmp_path / 'none.txt'} can't be read: No such file or directory")
+    assert (missing.code, missing.error[0]) == (3, f"{tmp_path / 'none.txt'} can't be read: No such file or directory")
 
 
 def test_prompts_that_begin_alike_are_computed_once(run: Run, cascade: graphcut.Cascade, tmp_path: Path) -> None:

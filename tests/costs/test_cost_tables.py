@@ -16,7 +16,7 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from graphcut import GraphcutError, Model, RecordError, UsageError, load
+from graphcut import GraphcutError, Model, RecordError, load
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.matching import Coverage, apply_table, cover, spread
 from graphcut.costs.tables import REMAINDER, CostRow, CostTable, read_table, save_table, shipped_tables, table_of
@@ -182,7 +182,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_table_is_refused_with_the_names_of_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no file") as caught:
+    with pytest.raises(RecordError, match="there is no file") as caught:
         read_table(tmp_path / "none.csv")
     assert "Phi-3.5-mini" in caught.value.hint
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,33 @@ def test_linear_layers_are_as_in_olives_table(tmp_path: Path) -> None:
     assert of["model.layers.0.input_layernorm"][:2] == (4096, 8192)
 
 
+OLIVES: dict[str, tuple[tuple[object, ...], int, str]] = {
+    "Llama-2-7B": (LLAMA_7B, 291, "c2741aaa7b26e8d9"),
+    "Llama-2-13B": (("llama", 5120, 13824, 40, 40, 40, 32000), 363, "7b9ca3e8e736790f"),
+    "Llama-3.1-8B": (("llama", 4096, 14336, 32, 32, 8, 128256), 291, "4ff75028b5071c71"),
+    "Phi-3-mini": (("phi3", 3072, 8192, 32, 32, 32, 32064), 195, "f49e2a5af3e850c3"),
+    "Phi-3.5-mini": (("phi3", 3072, 8192, 32, 32, 32, 32064), 195, "f49e2a5af3e850c3"),
+}
+"""Of the files in assets/cost_models of Olive: how many modules have weights, and the digest of `digest_of_rows`."""
+
+
+@pytest.mark.parametrize("name", OLIVES)
+def test_all_modules_with_weights_are_as_in_olives_files(tmp_path: Path, name: str) -> None:
+    values, modules, digest = OLIVES[name]
+    rows = [
+        (row.module, row.num_params, row.num_bytes, row.num_flops)
+        for row in table_of_config(config(tmp_path, *values)).rows
+    ]
+    assert (len(rows), digest_of_rows(rows)) == (modules, digest)
+
+
+def digest_of_rows(rows: Sequence[tuple[str, int, int, int]]) -> str:
+    """Of the lines `module,parameters,bytes` in sorted order; linear layers have their FLOPs, too."""
+    is_linear = [row[0].endswith(("_proj", "lm_head")) for row in rows]
+    lines = sorted(",".join(map(str, row[: 3 + linear])) for row, linear in zip(rows, is_linear, strict=True))
+    return sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
 def test_a_float32_decoder_takes_four_bytes(tmp_path: Path) -> None:
     rows = table_of_config(config(tmp_path, "llama", 8, 16, 1, 2, 1, 10, torch_dtype="float32", mlp_bias=True)).rows
     assert {row.num_bytes // row.num_params for row in rows} == {4}
@@ -87,5 +116,5 @@ def test_what_is_no_such_configuration_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     with pytest.raises(RecordError, match="missing required field `hidden_size`"):
         table_of_config(tmp_path / "config.json")
-    with pytest.raises(UsageError, match="can't be read"):
+    with pytest.raises(RecordError, match="can't be read"):
         table_of_config(tmp_path / "none.json")

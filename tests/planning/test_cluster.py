@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphcut import Cluster, Device, GraphcutError, NetworkLink, RecordError, UsageError, read_cluster
+from graphcut import Cluster, Device, GraphcutError, NetworkLink, RecordError, read_cluster
 from graphcut.planning.cluster import ReliabilityModel, ScheduledFailure, read_simulated_cluster
 
 Read = Callable[[str], Cluster]
@@ -106,9 +106,9 @@ def test_a_bandwidth_may_end_in_per_second(read: Read) -> None:
 # What can't be read
 
 
-def test_a_missing_cluster_file_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_missing_cluster_file_is_a_record_error(tmp_path: Path) -> None:
     for place, why in ((tmp_path / "no.toml", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(RecordError) as caught:
             read_cluster(place)
         assert str(caught.value) == f"{place} can't be read: {why}"
         assert caught.value.hint == "name a TOML file that lists devices"

@@ -424,9 +424,9 @@ def test_a_plan_is_valid_for_a_model_of_the_same_graph(saved: Path, tmp_path: Pa
     assert names(replay(tuned, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
 
 
-def test_a_missing_plan_file_is_a_usage_error(analysis: Analysis, tmp_path: Path) -> None:
+def test_a_missing_plan_file_is_a_record_error(analysis: Analysis, tmp_path: Path) -> None:
     for place, why in ((tmp_path / "no.json", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(RecordError) as caught:
             replay(analysis, place)
         assert str(caught.value) == f"{place} can't be read: {why}"
         assert caught.value.hint == "`graphcut plan MODEL ... -o FILE` writes one"

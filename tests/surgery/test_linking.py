@@ -194,9 +194,9 @@ def test_a_damaged_checkpoint_is_refused_by_name(content: bytes, message: str, t
 
 
 def test_a_missing_checkpoint_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no file .*\*\.safetensors"):
+    with pytest.raises(ModelError, match=r"no file .*\*\.safetensors"):
         read_checkpoint(tmp_path)
-    with pytest.raises(UsageError, match=r"no file .*nowhere"):
+    with pytest.raises(ModelError, match=r"no file .*nowhere"):
         read_checkpoint(tmp_path / "nowhere")
 
 
