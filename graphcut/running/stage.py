@@ -16,7 +16,7 @@ from ..core.errors import RunError
 from ..core.manifest import Cascade, Part
 from ..core.wiring import Tensor
 from .providers import entries, open_session
-from .values import Value, Values, copied, from_array, is_numeric_tensor, to_array
+from .values import Value, Values, copied, from_array, is_numeric_tensor
 
 _MOST_FOLDED_BYTES: Final = "65536"
 """With mapped weights, constants up to this size are folded. A larger one, such as a transposed weight, would be
@@ -201,13 +201,13 @@ def run_session(
 ) -> dict[str, Value]:
     """The values of `outputs`; `tensors` are the types of inputs and outputs.
 
-    Numeric tensors are passed as OrtValues. If there are strings, sequences, maps or optionals, everything is passed as
-    Python objects, which ONNX Runtime's other interface takes. Shapes are not compared with the declared ones.
+    Numeric tensors are passed as OrtValues. If there are strings, sequences, maps or optionals, ONNX Runtime's other
+    interface is used: it takes these as Python objects, and returns all as such, for which it lacks bfloat16 and 8-bit
+    floats. Shapes are not compared with the declared ones.
     """
     if all(is_numeric_tensor(tensors[name]) for name in (*inputs, *outputs)):
         return dict(zip(outputs, session.run_with_ort_values(outputs, inputs), strict=True))
-    arrays = {name: to_array(value, tensors[name]) for name, value in inputs.items()}
-    found = zip(outputs, session.run(outputs, arrays), strict=True)
+    found = zip(outputs, session.run(outputs, inputs), strict=True)
     return {name: from_array(copied(value), tensors[name]) for name, value in found}
 
 

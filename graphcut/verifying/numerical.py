@@ -21,8 +21,8 @@ from ..inputs.searching import AcceptedInputs, find_accepted_inputs
 from ..loading.model import Model
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
-from ..running.stage import SessionConfig, external_weights_entry, ort_message, session_options
-from ..running.values import Value, copied, is_numeric_tensor, to_array, to_value
+from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
+from ..running.values import Value, to_value
 from .differences import are_identical, difference, flatten, is_float, largest, widened
 
 HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
@@ -77,10 +77,7 @@ def run_whole(
         provider = config.provider or CPU
         session, _ = open_session(proto.SerializeToString(), options, provider, config.options, may_fall_back=False)
         values = {name: to_value(value, tensors[name]) for name, value in feeds.items()}
-        if all(is_numeric_tensor(tensors[name]) for name in (*values, *wanted)):
-            return dict(zip(wanted, session.run_with_ort_values(list(wanted), values), strict=True))
-        arrays = {name: to_array(value, tensors[name]) for name, value in values.items()}
-        return dict(zip(wanted, map(copied, session.run(list(wanted), arrays)), strict=True))
+        return run_session(session, values, list(wanted), tensors)
     except RunError:
         raise
     except Exception as error:

@@ -377,6 +377,20 @@ def test_bfloat16_is_fed_as_its_bits_or_as_ml_dtypes(tmp_path: Path) -> None:
         assert (found.dtype, found.view(ml_dtypes.bfloat16).tolist()) == (np.uint16, [-1, 2])
 
 
+def test_strings_and_bfloat16_may_be_read_together(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["s"], ["t"], name="same"),
+        helper.make_node("Cast", ["x"], ["y"], name="widen", to=TensorProto.FLOAT),
+    ]
+    ends = [("s", TensorProto.STRING), ("x", TensorProto.BFLOAT16), ("t", TensorProto.STRING), ("y", TensorProto.FLOAT)]
+    values = [helper.make_tensor_value_info(name, kind, [1]) for name, kind in ends]
+    onnx.save(model_of(nodes, values[:2], values[2:]), tmp_path / "model.onnx")
+    cascade = graphcut.split(tmp_path / "model.onnx", graphcut.Into(1))
+    found = graphcut.run(cascade, {"s": ["a"], "x": np.array([0x3F80], np.uint16)})
+    assert [value.tolist() for value in found.values()] == [["a"], [1.0]]
+    assert graphcut.verify(graphcut.load(cascade.source), cascade).is_identical
+
+
 def test_a_scalar_of_bfloat16_stays_a_scalar(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["a"], name="widen", to=TensorProto.FLOAT),
