@@ -7,7 +7,8 @@ source scripts/setup olive
 .venv-olive/bin/python scripts/compare_olive.py graphcut --memory 170MB
 
 Olive's way to a budget is `olive auto-opt --precision int4 --memory 20MB --cost-model costs.csv`: it assigns the
-modules of the PyTorch model to parts, exports, quantizes and splits. Here its passes are given the exported model.
+modules of the PyTorch model to parts, exports, quantizes and splits. `auto-opt` is measured on the exported model,
+which it quantizes and does not split; so its passes are given the exported model, too.
 """
 
 import argparse
@@ -116,13 +117,19 @@ def compare(folder: Path, memory: str) -> None:
     own = [sys.executable, __file__]
     subprocess.run([*own, "write", "--folder", str(folder)], check=True)
     auto = ["auto", f"{folder}/llm.onnx", "--precision", "int4", "--memory", memory, "-o", f"{folder}/graphcut"]
-    commands = {"olive": [*own, "passes", "--folder", str(folder), "--memory", memory], "graphcut": graphcut(*auto)}
+    words = ["--precision", "int4", "--cost-model", f"{folder}/costs.csv", "--memory", memory]
+    alone = [sys.executable, "-m", "olive", "auto-opt", "-m", f"{folder}/llm.onnx", *words, "-o", f"{folder}/auto-opt"]
+    commands = {
+        "auto-opt": alone,
+        "olive": [*own, "passes", "--folder", str(folder), "--memory", memory],
+        "graphcut": graphcut(*auto),
+    }
     taken = {name: measured(words) for name, words in commands.items()}
     whole = logits([folder / "llm.onnx"])
     for name, (seconds, processor, peak) in taken.items():
         parts = sorted(
             (folder / name).rglob("*.onnx"),
-            key=lambda path: int("".join(filter(str.isdigit, path.parent.name + path.name))),
+            key=lambda path: int("".join(filter(str.isdigit, path.parent.name + path.name)) or 0),
         )
         sizes = [sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) for path in parts]
         gap = np.square(logits(parts) - whole).sum()

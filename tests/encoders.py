@@ -1,13 +1,16 @@
-"""Small networks in the styles of public exports: a sentence encoder, a speech encoder and decoder, a detector."""
+"""Small networks in the styles of public exports: two text models, a speech encoder and decoder, a detector."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import onnx
 from decoders import Drawing, length_of
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+
+from conftest import FIXTURES
 
 HIDDEN, HEADS, WORDS, CHANNELS = 64, 4, 100, 16
 
@@ -24,6 +27,23 @@ def save_sentence_encoder(path: Path) -> None:
         hidden = _layer(at, f"layer.{i}", hidden, mask)
     at.nodes[-1].output[0] = at.returns("last_hidden_state", "batch", "seq", HIDDEN)
     _save(at, path)
+
+
+def save_qwen(path: Path) -> None:
+    """Like Qwen2 as GenAI's model builder exports it: the small Llama, whose queries, keys and values get biases."""
+    model = onnx.load(FIXTURES / "tiny-llama-fp32" / "model.onnx")
+    shutil.copy(FIXTURES / "tiny-llama-fp32" / "genai_config.json", path.parent)
+    nodes, rng = list(model.graph.node), np.random.default_rng(0)
+    for node in filter(lambda node: node.name.endswith("qkv_proj/MatMul"), model.graph.node):
+        made, name = f"{node.output[0]}/biased", node.name.replace("MatMul", "Add")
+        reader = next(other for other in nodes if node.output[0] in other.input)
+        reader.input[0] = made
+        bias = numpy_helper.from_array(rng.normal(0, 0.1, 128).astype(np.float32), f"{name}.bias")
+        model.graph.initializer.append(bias)
+        nodes.insert(nodes.index(reader), helper.make_node("Add", [node.output[0], bias.name], [made], name))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
 
 
 def save_speech_encoder(path: Path) -> None:

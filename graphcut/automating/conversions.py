@@ -2,6 +2,7 @@
 
 import io
 import logging
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto, StringStringEntryProto
+from onnx import ModelProto, NodeProto, StringStringEntryProto
 
 from ..analysis.repeated_blocks import repeated_block
 from ..core.errors import GraphcutError, UsageError
@@ -106,9 +107,16 @@ def _fuse(job: Job) -> dict[str, Any] | None:
 
 
 def _fp16(job: Job) -> dict[str, Any]:
-    library, options = import_module("onnxruntime.transformers.float16"), {"keep_io_types": True}
+    library, nodes = import_module("onnxruntime.transformers.float16"), job.model.proto.graph.node
+    moves_batch = (node.name for node in nodes if node.op_type == "Transpose" and _moves_first_axis(node))
+    # ONNX Runtime crashes where it fuses such a node with a product of float16.
+    options = {"keep_io_types": True, "node_block_list": list(moves_batch)}
     _save(library.convert_float_to_float16(str(job.model.path), **options), job.target)
     return options
+
+
+def _moves_first_axis(transpose: NodeProto) -> bool:
+    return any(len(perm.ints) > 2 and 0 in perm.ints[-2:] for perm in transpose.attribute)
 
 
 def _int4(job: Job) -> dict[str, Any]:
@@ -195,14 +203,16 @@ class _Reader:
 def _int8_static(job: Job) -> dict[str, Any]:
     library = import_module("onnxruntime.quantization")
     types = {"activation_type": "QUInt8", "weight_type": "QInt8"}
+    opsets = {domain(one.domain): one.version for one in job.model.proto.opset_import}
+    per_channel = opsets.get("", 0) >= 13  # DequantizeLinear has no axis before
     library.quantize_static(
         *(str(job.model.path), str(job.target), _Reader(job.calibration)),
         quant_format=library.QuantFormat.QDQ,
-        per_channel=True,
+        per_channel=per_channel,
         use_external_data_format=True,
         **{name: library.QuantType[kind] for name, kind in types.items()},
     )
-    return {"quant_format": "QDQ", "per_channel": True, **types}
+    return {"quant_format": "QDQ", "per_channel": per_channel, **types}
 
 
 def _save(proto: ModelProto, target: Path) -> None:
@@ -250,7 +260,7 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
     """
     excluded = _ends(model) if name.endswith("-mixed") else []
     try:
-        with _silence():
+        with _silence(target.parent):
             return _CONVERSIONS[name.removesuffix("-mixed")][2](Job(model, target, home, calibration, excluded))
     except GraphcutError:
         raise
@@ -259,8 +269,14 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
         raise UsageError(message, hint="pip install 'graphcut[auto]'") from error
     except Exception as error:
         message = f"{name}: {' '.join(library_of(name))} failed: {type(error).__name__}: {printable(str(error))}"
-        hint = "nothing was changed; try another --precision, or leave --optimize out"
-        raise GraphcutError(message, hint=hint) from error
+        raise GraphcutError(message, hint=advice(model)) from error
+
+
+def advice(model: Model) -> str:
+    """What to do if a conversion of a model fails."""
+    is_quantized = any(node.op == "DequantizeLinear" for node in model.graph.nodes)
+    other = "the model is quantized already: leave --precision out" if is_quantized else "try another --precision"
+    return f"nothing was changed; {other}, or leave --optimize out"
 
 
 def _ends(model: Model) -> list[str]:
@@ -272,9 +288,10 @@ def _ends(model: Model) -> list[str]:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Libraries print, log and warn while they work; one of them sets up logging for the whole process."""
+def _silence(folder: Path) -> Iterator[None]:
+    """Libraries print, log and warn while they work, and one sets up logging for the whole process; files go here."""
     root, nothing, before = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
+    place, tempfile.tempdir = tempfile.tempdir, str(folder)  # which is removed even after a kill
     root.addHandler(nothing)
     logging.disable(logging.CRITICAL)
     try:
@@ -283,4 +300,5 @@ def _silence() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+        tempfile.tempdir = place
         root.removeHandler(nothing)

@@ -1,5 +1,6 @@
 """`Automation`: convert a model, measure what that costs, cut it, verify the parts, and write them with a record."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,11 +25,12 @@ from ..surgery.splitting import PreparedFiles, write
 from ..verifying.numerical import accepted_inputs
 from ..verifying.verification import verify
 from .accuracy import Feeds, Figures, Outputs, compared_outputs, figures_of, outputs_of, perplexity, read_text, unmet
-from .conversions import PRECISIONS, check_memory, convert, library_of
+from .conversions import PRECISIONS, advice, check_memory, convert, library_of
 from .record import RECORD, Attempt, AutoRecord, Step, check_replay, digests, read_auto
 
 _OPTIMIZING: Final = ("fuse", "optimize")
 _PACKAGES: Final = ("graphcut", "onnx", "onnxruntime")
+_LITTLE_BYTES: Final = 1 << 16  #: with less than this a disk is full.
 
 
 @dataclass(frozen=True)
@@ -84,26 +86,39 @@ class Automation:
         if len(self.precisions) == 1:
             check_memory(self._names(self.precisions[0]), self.model)
         with scratch_folder(parent, f"{output.name}.auto") as folder:
-            self._measure()
-            chosen, tried, prepared = self._search(folder)
-            verified, places = self._written(chosen.model, prepared, output) if prepared else ("", {})
-            record = AutoRecord(
-                options=(*self.options, f"--precision={tried[-1].precision}"),
-                versions={package: version(package) for package in _PACKAGES},
-                sources=digests([*files_of(self.model), *self.sources], output),
-                inputs="files" if is_given else f"generated with seed {self.seed}" * bool(self.inputs),
-                steps=chosen.steps,
-                tried=tuple(tried),
-                verified=verified,
-                files={name: file_digest(place) for name, place in places.items()},
-            )
-            if self.replayed is not None:
-                check_replay(self.replayed, record)
-            if prepared:
-                old = read_auto(output / RECORD).files if (output / RECORD).exists() else ()
-                files: dict[str, Content] = {name: partial(os.replace, place) for name, place in places.items()}
-                files[RECORD] = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-                write_folder(output, files, own=[*old], what="a file of such a result", force=force)
+            try:
+                return self._made_in(folder, output, is_given=is_given, force=force)
+            except (GraphcutError, OSError) as error:
+                if not _is_full(error, folder):
+                    raise
+                models = {names[:i] for names in map(self._names, self.precisions) for i in range(1, len(names) + 1)}
+                needed = self.model.weight_bytes * (len(models) + 1 + (self.export is not None))
+                what = f"{count(len(models), 'model')} of steps and the parts take up to about {size(needed)} there"
+                hint = f"{what}; nothing was changed"
+                raise GraphcutError(f"the disk of {parent} is full: {error}", hint=hint) from error
+
+    def _made_in(self, folder: Path, output: Path, *, is_given: bool, force: bool) -> AutoRecord:
+        """Make the parts by way of a scratch folder."""
+        self._measure()
+        chosen, tried, prepared = self._search(folder)
+        verified, places = self._written(chosen.model, prepared, output) if prepared else ("", {})
+        record = AutoRecord(
+            options=(*self.options, f"--precision={tried[-1].precision}"),
+            versions={package: version(package) for package in _PACKAGES},
+            sources=digests([*files_of(self.model), *self.sources], output),
+            inputs="files" if is_given else f"generated with seed {self.seed}" * bool(self.inputs),
+            steps=chosen.steps,
+            tried=tuple(tried),
+            verified=verified,
+            files={name: file_digest(place) for name, place in places.items()},
+        )
+        if self.replayed is not None:
+            check_replay(self.replayed, record)
+        if prepared:
+            old = read_auto(output / RECORD).files if (output / RECORD).exists() else ()
+            files: dict[str, Content] = {name: partial(os.replace, place) for name, place in places.items()}
+            files[RECORD] = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+            write_folder(output, files, own=[*old], what="a file of such a result", force=force)
         return record
 
     def _measure(self) -> None:
@@ -154,7 +169,7 @@ class Automation:
             outputs = outputs_of(model, self.inputs, self._outputs)
         except GraphcutError as error:
             message = f"{name}: the model that {package} {number} made is not valid: {error}"
-            raise GraphcutError(message, hint="nothing was changed; try another --precision") from error
+            raise GraphcutError(message, hint=advice(given)) from error
         if name in PRECISIONS and model.weight_bytes >= given.weight_bytes:
             message = f"{name} changes nothing: {package} finds no weight in {self.model.path.name} to convert"
             raise UsageError(message, hint="try another --precision")
@@ -229,6 +244,14 @@ def _as_in(output: Path, cascade: Cascade, model: Model) -> Cascade:
     manifest = replace(cascade.manifest, source=replace(source, file=model.path_from(output)))
     save_manifest(manifest, cascade.path)
     return Cascade(cascade.path, manifest)
+
+
+def _is_full(error: BaseException, folder: Path) -> bool:
+    """Whether something failed since the disk of a folder is full; packages may not say so."""
+    may_be = type(error) is GraphcutError and shutil.disk_usage(folder).free < _LITTLE_BYTES
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return may_be or (isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT})
 
 
 def _largest(prepared: PreparedFiles) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from math import exp, log10
@@ -23,7 +24,7 @@ from graphcut import demos
 from graphcut.inputs.generating import generate
 from graphcut.running.npz_files import save_outputs
 
-from command_line import Run, run
+from command_line import SCRIPT, Run, run
 from conftest import FIXTURES, floats, model_of
 
 __all__ = ["run"]
@@ -43,10 +44,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoders.save_speech_encoder(folder / "speech.onnx")
     encoders.save_speech_decoder(folder / "speech-decoder.onnx")
     encoders.save_detector(folder / "detector.onnx")
+    (folder / "qwen").mkdir()
+    encoders.save_qwen(folder / "qwen" / "model.onnx")
+    onnx.save(decoders.with_lstm(), folder / "lstm.onnx")
     return folder
 
 
 def place_of(models: Path, name: str) -> Path:
+    if name == "qwen":
+        return models / name / "model.onnx"
     return FIXTURES / name / "model.onnx" if name.startswith("tiny") else models / f"{name}.onnx"
 
 
@@ -75,7 +81,8 @@ def largest_part(folder: Path) -> int:
         ("tiny-llama-fp32", ["--precision", "int4"], ["clean", "int4"], 0.5),
         ("tiny-llama-fp32", ["--precision", "int8", "--optimize"], ["clean", "optimize", "int8"], 0.4),
         ("tiny-qwen2-fp32", ["--precision", "int4"], ["clean", "int4"], 0.25),
-        ("tiny-qwen2-fp32", ["--precision", "int8"], ["clean", "int8"], 0.3),
+        ("qwen", ["--precision", "int8"], ["clean", "int8"], 0.3),
+        ("lstm", ["--precision", "fp16"], ["clean", "fp16"], 1.0),
         ("resnet", ["--precision", "fp16"], ["clean", "fp16"], 0.25),
         ("minilm", ["--optimize"], ["clean", "fuse", "optimize"], 0.5),
         ("speech", ["--precision", "int8", "--optimize"], ["clean", "fuse", "optimize", "int8"], 0.25),
@@ -104,6 +111,30 @@ def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
     else:
         assert (GENERATED in result.out) == bool(steps), result.out
         assert run("run", parts, "--inputs", "random", "-o", tmp_path / "y.npz").code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "refused"),
+    [("detector", "fp16", "'neck' (9 KiB)"), ("minilm", "int4", "")],
+)
+def test_budgets_from_a_quarter_to_the_whole_are_kept_or_the_weight_is_named(
+    run: Run, models: Path, tmp_path: Path, *, name: str, precision: str, refused: str
+) -> None:
+    model, parts, numbers = models / f"{name}.onnx", tmp_path / "parts", []
+    assert run("auto", model, "--precision", precision, "--num-splits", 1, "-o", parts).code == 0
+    whole = largest_part(parts)
+    for quarters in (1, 2, 3, 4):
+        words = ["--precision", precision, "--memory", whole * quarters // 4, "--force", "-o", parts]
+        result = run("auto", model, *words)
+        if result.code:
+            assert (result.code, quarters) == (4, 1)
+            assert f"its largest weight is {refused}" in result.err
+        else:
+            numbers.append(record_in(parts)["tried"][-1]["parts"])
+            assert largest_part(parts) <= whole * quarters // 4
+            assert record_in(parts)["verified"].startswith("the cascade matches the model")
+    assert len(numbers) == (3 if refused else 4)
+    assert numbers == sorted(numbers, reverse=True)
 
 
 def test_attention_is_fused_as_the_configuration_beside_the_model_says(run: Run, models: Path, tmp_path: Path) -> None:
@@ -378,3 +409,19 @@ def test_a_model_that_its_package_can_not_hold_in_memory_is_refused(run: Run, tm
     result = run("auto", tmp_path / "huge.onnx", "--precision", "int8", "--num-splits", 1, "-o", tmp_path / "parts")
     assert result.code == 3
     assert "int8: onnxruntime.quantization holds all weights in memory and takes about 256 GiB;" in result.err
+
+
+def test_a_disk_that_fills_up_is_named_with_what_is_needed(models: Path, tmp_path: Path) -> None:
+    """On a disk of its own, which has room for one of three models."""
+    disk, words = tmp_path / "disk", ["--num-splits", "2", "--force", "-o", str(tmp_path / "disk" / "parts")]
+    disk.mkdir()
+    small = f"mount -t tmpfs -o size=600k tmpfs {disk} && mkdir {disk}/parts && echo old >{disk}/parts/auto.json"
+    world = ["unshare", "--mount", "--map-root-user", "sh", "-c", f'{small} && "$@"; find {disk} -type f', "sh"]
+    if subprocess.run([*world, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system does not let one mount a disk of one's own")
+    auto = [str(SCRIPT), "auto", str(models / "minilm.onnx"), "--optimize", *words]
+    done = subprocess.run([*world, *auto], capture_output=True, check=False, text=True)
+    assert f"error: the disk of {disk} is full: " in done.stderr
+    hint = "3 models of steps and the parts take up to about 1.63 MiB there; nothing was changed"
+    assert done.stderr.splitlines()[-1] == f" hint: {hint}"
+    assert done.stdout.splitlines() == [f"{disk}/parts/auto.json"], "no scratch is left"

@@ -379,6 +379,7 @@ def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
     analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 1, 64)], [floats("y", 1, 64)], [weight])))
     with pytest.raises(PlanError, match=re.escape("node 'heavy' alone takes")) as caught:
         plan(analysis, Within(10_000))
+    assert "; its largest weight is 'w' (16 KiB)" in caught.value.hint
     smallest = smallest_in(caught.value)[0]
     assert 64 * 64 * 4 < smallest < 64 * 64 * 4 + 1000
     assert len(plan(analysis, Within(smallest)).parts) >= 1

@@ -98,6 +98,9 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, smallest
     needed = int(load.single_bytes[group]) + load.part_bytes
     if needed <= goal.memory_bytes:
         return PlanError(f"no part fits into {budget} together with its inputs and outputs", hint=hint)
+    weights = [problem.graph.weights[name] for i in problem.groups[group] for name in problem.graph.nodes[i].weights]
+    if largest := max(weights, key=lambda weight: weight.bytes, default=None):
+        hint += f"; its largest weight is {largest.name!r} ({size(largest.bytes)})"
     if len(problem.groups[group]) == 1:
         pieces = -(-needed // goal.memory_bytes)
         hint += f"; to keep yours, divide its weights into {pieces} nodes in the model itself"
