@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from ..core.manifest import Cascade
     from ..loading.model import Model
+    from ..verifying.files import FileVerification
     from ..verifying.two_models import ModelComparison
-
-_Result = TypeVar("_Result")
+    from ..verifying.verification import Verification
 
 
 @dataclass(frozen=True)
@@ -60,23 +60,20 @@ def verify(
                 "--against FILE compares two models",
                 hint="with --tolerance, --provider, --optimized, --inputs, --dim, --seed and --json",
             )
-        from ..drawing.json_records import model_comparison_record
         from ..drawing.terminal.verification import draw_model_comparison
 
         found = _compared(cascade_path, other, original, inputs, optimized=optimized)
-        _show(found, model_comparison_record, lambda console: draw_model_comparison(found, console), as_json=as_json)
+        _show(found, lambda console: draw_model_comparison(found, console), as_json=as_json)
         return
     if files_only:
         if inputs or optimized or structural or original != OriginalOptions():
             raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
-        from ..drawing.json_records import file_verification_record
         from ..drawing.terminal.verification import draw_file_verification
         from ..verifying.files import verify_files
 
         files = verify_files(open_(cascade_path, check_files=False))
-        _show(files, file_verification_record, lambda console: draw_file_verification(files, console), as_json=as_json)
+        _show(files, lambda console: draw_file_verification(files, console), as_json=as_json)
         return
-    from ..drawing.json_records import verification_record
     from ..drawing.path_kinds import kind_of
     from ..drawing.terminal.verification import draw_verification
     from ..verifying.verification import verify as verified
@@ -92,15 +89,20 @@ def verify(
     feeds = _read(inputs, source)
     seed = original.seed
     report = verified(source, cascade, inputs=feeds, seed=seed, optimized=optimized, structural_only=structural)
-    _show(report, verification_record, lambda console: draw_verification(report, cascade, console), as_json=as_json)
+    _show(report, lambda console: draw_verification(report, cascade, console), as_json=as_json)
 
 
 def _show(
-    result: _Result, record: Callable[[_Result], object], draw: Callable[[Console], RenderableType], *, as_json: bool
+    result: Verification | FileVerification | ModelComparison,
+    draw: Callable[[Console], RenderableType],
+    *,
+    as_json: bool,
 ) -> None:
     """Print a result. Exit code 1 if it is false."""
     if as_json:
-        print_json(record(result))
+        from ..drawing.verification_records import verification_record
+
+        print_json(verification_record(result))
     else:
         print_(draw)
     if not result:

@@ -34,10 +34,18 @@ class Matrix:
         return f"{ends}: {size_text(cell)}, {count(len(cell.tensors), 'tensor')}, {', '.join(cell.tensors[:8])}"
 
 
+def matrix_legend(scene: Scene) -> str:
+    """What the rows, the columns and the colours are."""
+    kinds = "Right of the diagonal: sequential, read by the next. Beyond: residual."
+    kinds = "Blue: exchanged between ranks. Grey: kept by a rank." if scene.is_ranked else kinds
+    return f"Rows write, columns read; darker is more bytes (log scale). {kinds}"
+
+
 def matrix_of(scene: Scene, most: int) -> Matrix:
     """The matrix in at most `most` rows: of more parts or segments, equally many neighbours share a row."""
     names = tuple(card.short_name for card in scene.cards) or scene.segments
     each = ceil(len(names) / most) or 1
+    devices = [{card.device for card in scene.cards[i : i + each]} for i in range(0, len(names), each)]
     found: dict[tuple[int, int], list[BoundaryTensor]] = defaultdict(list)
     for tensor in scene.tensors or scene.segment_tensors:
         for row in sorted({reader // each for reader in tensor.readers} - {tensor.source // each}):
@@ -50,6 +58,7 @@ def matrix_of(scene: Scene, most: int) -> Matrix:
             readers=(ends[1],),
             bytes=total.bytes,
             is_exact=total.is_exact,
+            is_exchange=devices[ends[0]] != devices[ends[1]] if scene.is_ranked else None,
             tensors=tuple(tensor.tensor for tensor in found[ends]),
             share=max(0.0, 1 - log2((largest + 1) / (total.bytes + 1)) / 16),
         )

@@ -22,13 +22,6 @@ const operatorIn = (graph, node) => graph.ops[node].replace(/^.*[.:]/, "");
 const partIn = (graph, node) => (graph !== whole ? undefined : yours ? yours.part[cutter.order[node]] : profile.parts[node]);
 const partName = (part) => (yours ? `p${part}` : cards[part].name.replace(/\.onnx$/, ""));
 const flowsNow = () => new Map((yours ?? scene).tensors.map((flow) => [flow.tensor, flow]));
-/** An element on one line: `html` lets long texts break. */
-function inLine(tag, css, text) {
-  const element = html(tag, { class: css });
-  element.textContent = visible(text);
-  return element;
-}
-
 const tail = (name) => /[^/.:]*.?$/.exec(name.replace(/_output_\d+$/, ""))[0] || name;
 
 /* What is shown. */
@@ -329,13 +322,12 @@ function boxElement(box) {
   return element;
 }
 
-/** What an edge is: sequential or residual if it crosses a boundary, else nothing. */
+/** The kind of what crosses a boundary on an edge, of `KINDS`; empty if nothing does. */
 function kindOfLink({ from, to, tensors: own }, graph, flows) {
   const isInside = from.part === undefined || to.part === undefined || from.part === to.part;
   if (graph !== whole || (isInside && to.kind !== "copies")) return "";
-  const crossing = own.map((tensor) => flows.get(graph.tensors[tensor])).filter(Boolean);
-  if (!crossing.length) return ""; // the part of the reader computes it again
-  return crossing.some(isResidual) ? "far" : "near";
+  const kinds = own.map((tensor) => flows.get(graph.tensors[tensor])).filter(Boolean).map(kindOf);
+  return kinds.find((kind) => kind === "residual" || kind === "exchange") ?? kinds[0] ?? ""; // or it is computed again
 }
 
 function drawLinks(links, graph) {
@@ -347,21 +339,20 @@ function drawLinks(links, graph) {
   };
   const flows = flowsNow();
   return element("svg", { "aria-hidden": "true", width: "100%", height: "100%" }, ...links.map((link) => {
-    const css = kindOfLink(link, graph, flows);
+    const kind = kindOfLink(link, graph, flows);
+    const css = KINDS[kind]?.[1] ?? "";
     const [x, y, up] = link.tip;
     const title = element("title", {}, visible(link.tensors.map((tensor) => typed(graph, tensor)).join("\n")));
     const group = element("g", {}, title, element("path", { class: css, d: link.path }), element("path", { class: "hit", d: link.path }),
       element("path", { class: `tip ${css}`, d: `M${x - 4},${y + 8 * up}h8L${x},${y}Z` }));
-    group.addEventListener("click", () => showTensors(`${link.from.head} → ${link.to.head}`, link.tensors, css, graph));
+    group.addEventListener("click", () => showTensors(`${link.from.head} → ${link.to.head}`, link.tensors, kind, graph));
     return group;
   }));
 }
 
-const WORDS = { near: "sequential: read by the next part only", far: "residual: skips a part", "": null };
-
-function showTensors(title, own, css, graph) {
+function showTensors(title, own, kind, graph) {
   fillPanel(title, [
-    ["kind", WORDS[css]],
+    ["kind", KINDS[kind]?.[0] ?? null],
     ...own.slice(0, 12).map((tensor) => [graph.tensors[tensor], graph.types[tensor] || "type unknown"]),
     ["more", own.length > 12 ? grouped(own.length - 12) : null],
   ]);
@@ -397,7 +388,9 @@ function drawNow() {
   fillGraphTable();
   if (hadFocus) focusOn(picture.boxes.find((box) => box.key === hadFocus) ?? first);
   if (drawn.goal !== undefined) {
-    place.scrollTo((first.x + 14) * drawn.zoom - place.clientWidth / 2, (first.y + first.height / 2 + 14) * drawn.zoom - place.clientHeight / 2);
+    const isTop = drawn.steps === null && drawn.goal === drawn.start[0]; // then in the middle of what is in sight
+    const x = isTop ? mean(ordered.filter((box) => box.y * drawn.zoom < place.clientHeight).map((box) => box.x)) : first.x;
+    place.scrollTo((x + 14) * drawn.zoom - place.clientWidth / 2, isTop ? 0 : (first.y + first.height / 2 + 14) * drawn.zoom - place.clientHeight / 2);
     delete drawn.goal;
   }
 }
@@ -462,7 +455,7 @@ function showTools() {
   const around = steps === null ? "" : `, within ${count(steps, "step")}`;
   $("#graph .lead").textContent = visible([
     `${title}${around}: ${grouped(nodes.size)} of ${count(graph.nodes.length, "node")}.`,
-    shownCuts().length && graph === whole ? "Blue edges go to the next part only, dashed orange ones skip a part." : "",
+    graph !== whole ? "" : isRanked ? "Blue edges go to another rank." : shownCuts().length ? "Blue edges go to the next part only, dashed orange ones skip a part." : "",
     picture.boxes.some((box) => box.kind === "fold") ? "Double frames open." : "",
     picture.boxes.some((box) => box.far.length) ? `What more than ${MANY} boxes read is named in each, after ←.` : "",
   ].filter(Boolean).join(" "));
@@ -479,7 +472,7 @@ function fillGraphTable() {
     ["from", "name", ({ from }) => named(from)],
     ["to", "name", ({ to }) => named(to)],
     ["tensors", "", ({ tensors: own }) => listed(own.map((tensor) => typed(graph, tensor)))],
-    ["kind", "", (link) => ({ near: "sequential", far: "residual" })[kindOfLink(link, graph, flowsNow())] ?? ""],
+    ["kind", "", (link) => kindOfLink(link, graph, flowsNow())],
   ], picture.links.slice(0, MAX_ROWS)));
 }
 

@@ -20,9 +20,10 @@ from msgspec import to_builtins
 
 from ..core.units import count
 from ..core.version import __version__
-from .dependency_matrix import matrix_of
+from .dependency_matrix import matrix_legend, matrix_of
 from .profile_builder import best_options
-from .scene import Scene
+from .scene import KINDS, Scene
+from .svg.bus_lines import CSS
 from .svg.document import LANES, MAP, NARROW, SCHEDULE, WIDE, inline_svg, map_and_lanes, schedule_panel
 from .svg.matrix_chart import MAX_ROWS
 from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
@@ -53,6 +54,7 @@ def html_of(scene: Scene) -> str:
         "lanes": pictures.get(LANES, ""),
         "schedule_state": "" if scene.schedules() else "hidden",
         "schedule": pictures.get(SCHEDULE, ""),
+        "matrix_legend": matrix_legend(scene),
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
         "data": _packed(_record(scene)),
@@ -114,10 +116,11 @@ def _record(scene: Scene) -> dict[str, object]:
         "boundaries": to_builtins(scene.boundaries),
         "received": [to_builtins(scene.received(part)) for part in parts],
         "sent": [to_builtins(scene.sent(part)) for part in parts],
+        "kinds": {kind: (text, CSS[kind]) for kind, text in KINDS.items()},
     }
     if scene.profile is not None:
         best = [option.nodes_before for option in best_options(scene.profile)]
-        record["profile"] |= {"cuts": scene.profile.cuts, "best": best, "modules": None}
+        record["profile"] |= {"cuts": scene.cuts, "best": best, "modules": None}
     return record
 
 

@@ -27,12 +27,10 @@ from ..planning.results import FrontPlan, Optimality, Reason
 from ..simulating.results import SimulationResult
 from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
+from .verification_records import RECORDS
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..surgery.sharding.sharding import Sharding
-    from ..verifying.files import FileVerification
-    from ..verifying.two_models import ModelComparison
-    from ..verifying.verification import Verification
 
 
 def dumps(record: object, *, indent: int = 2) -> str:
@@ -51,18 +49,9 @@ def schema_types() -> dict[str, type[msgspec.Struct]]:
     """The type of each document, by the name under its key `schema`."""
     from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
 
-    verified = (VerificationRecord, FileVerificationRecord, ModelComparisonRecord)
-    types = (
-        AnalysisRecord,
-        PlanRecord,
-        CascadeRecord,
-        DryRunRecord,
-        *verified,
-        Changes,
-        SimulationRecord,
-        ShardingRecord,
-    )
-    return {str(record.__struct_config__.tag): record for record in (*types, BenchmarkRecord, GenerationRecord)}
+    types: list[type[msgspec.Struct]] = [AnalysisRecord, PlanRecord, CascadeRecord, DryRunRecord, *RECORDS.values()]
+    types += [Changes, SimulationRecord, ShardingRecord, BenchmarkRecord, GenerationRecord]
+    return {str(record.__struct_config__.tag): record for record in types}
 
 
 class SegmentRecord(msgspec.Struct, frozen=True):
@@ -288,83 +277,6 @@ def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
     )
     folder, total = str(prepared.folder), prepared.bytes_to_write
     return DryRunRecord(folder=folder, manifest=prepared.manifest_name, parts=tuple(parts), bytes=total)
-
-
-class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The structural comparison."""
-
-    holds: bool  #: whether the parts are the model.
-    objections: tuple[str, ...]  #: what differs.
-    nodes: int  #: number of nodes that were found in the parts.
-    replicas: int  #: number of replicas that were checked.
-    weight_bytes: int  #: bytes of weights that were compared.
-    given_states: int  #: number of states that the user named; only their types were compared.
-
-
-class ComparedTensorRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor of a run, in the model and in the cascade, or in two models."""
-
-    tensor: str  #: its name.
-    part: int  #: index of the part that computes it.
-    is_output: bool  #: whether it is an output of the model.
-    is_identical: bool  #: whether all bits are the same.
-    is_random: bool  #: whether it depends on a random node.
-    max_abs: float | None  #: largest absolute difference; null if infinite.
-    max_rel: float | None  #: largest relative difference; null if infinite.
-    max_ulps: int  #: largest difference in units in the last place.
-    allowed: float  #: what `max_abs` may be.
-    passes: bool  #: whether it is identical, random or within what is allowed.
-
-
-class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.report/1"):
-    """A verification: the answer, the structural proof, and every tensor that was compared."""
-
-    same: bool  #: the answer.
-    is_identical: bool | None  #: whether all compared tensors are identical; null if nothing was run.
-    proof: ProofRecord  #: the structural comparison.
-    runs: tuple[tuple[ComparedTensorRecord, ...], ...]  #: the tensors that were compared, for each set of inputs.
-    first_difference: ComparedTensorRecord | None  #: the first tensor that fails; null if none.
-    failure: str  #: why the cascade rejects inputs that the model accepts; empty if not.
-    refusal: str  #: why nothing was run; empty if not.
-    reason: str  #: why a difference is allowed; empty if not.
-    is_random: bool  #: whether random nodes made a difference.
-
-
-def verification_record(verification: Verification) -> VerificationRecord:
-    """The document of a verification."""
-    return msgspec.convert(verification, VerificationRecord, from_attributes=True)
-
-
-class ModelComparisonRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.comparison/1"):
-    """Two models compared with each other."""
-
-    same: bool  #: whether all outputs agree.
-    common: int  #: number of tensors that both models compute under the same name.
-    runs: int  #: how often each model was run to compare tensors.
-    outputs: tuple[ComparedTensorRecord, ...]  #: the outputs.
-    first: ComparedTensorRecord | None  #: the first tensor that differs; null if no output does.
-    node: str  #: the node of the model that computes it; empty if there is none.
-    sources: tuple[str, ...]  #: the tensors that it is computed from, which agree.
-
-
-def model_comparison_record(comparison: ModelComparison) -> ModelComparisonRecord:
-    """The document of a comparison of two models."""
-    return msgspec.convert(comparison, ModelComparisonRecord, from_attributes=True)
-
-
-class FileVerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.files/1"):
-    """The files of a cascade compared with its manifest."""
-
-    same: bool  #: whether nothing differs.
-    objections: tuple[str, ...]  #: what differs.
-    files: int  #: number of files that were compared with digests.
-    compared_bytes: int  #: how many bytes of them.
-    undigested: tuple[str, ...]  #: the parts with weights that have no digest.
-
-
-def file_verification_record(verification: FileVerification) -> FileVerificationRecord:
-    """The document of a verification of files."""
-    return msgspec.convert(verification, FileVerificationRecord, from_attributes=True)
 
 
 class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.sharding/1"):

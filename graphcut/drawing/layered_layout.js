@@ -130,7 +130,8 @@ function spread(layer, sides) {
     if (i) offset += (layer[i - 1].width + item.width) / 2 + GAP;
     item.offset = offset;
     const near = sides.flatMap((side) => item[side]);
-    const wanted = near.length ? mean(near.map((other) => other.x)) : item.x;
+    const sum = near.reduce((all, other) => all + other.weight, 0);
+    const wanted = near.length ? near.reduce((all, other) => all + other.weight * other.x, 0) / sum : item.x;
     const weight = near.length ? item.weight : 0.01;
     pools.push({ items: [item], weight, at: wanted - offset });
     while (pools.length > 1 && pools.at(-2).at >= pools.at(-1).at) {

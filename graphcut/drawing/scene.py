@@ -7,6 +7,7 @@ An index of a part counts from 0 in the order the parts run.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import Final, Literal
 
 from .cut_costs import CutCosts
 from .cut_model import CutModel
@@ -14,6 +15,14 @@ from .schedule import Schedule
 
 ModulePath = tuple[tuple[str, int | None], ...]
 """The modules around a node, outermost first, each a name and its number: `layers.3` is `("layers", 3)`."""
+FlowKind = Literal["sequential", "residual", "exchange", "kept"]
+KINDS: Final[Mapping[FlowKind, str]] = {
+    "sequential": "sequential: read by the next part only",
+    "residual": "residual: skips a part",
+    "exchange": "exchange: read by another rank",
+    "kept": "kept: read by its own rank only",
+}
+"""What the kinds of boundary tensors are; the last two where layers are divided among ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +75,19 @@ class Flow:
     readers: tuple[int, ...]  #: indices of the parts that read it, ascending.
     bytes: int  #: its size, for the bound dims.
     is_exact: bool  #: whether all sizes are known; otherwise `bytes` is a lower bound.
+    is_exchange: bool | None = None  #: whether another rank reads it; None if layers are not divided among ranks.
 
     @property
     def is_residual(self) -> bool:
-        """Whether a part other than the next one reads it."""
-        return self.readers[-1] > self.source + 1
+        """Whether a part other than the next one reads it, and layers are not divided among ranks."""
+        return self.kind == "residual"
+
+    @property
+    def kind(self) -> FlowKind:
+        """What it is, of `KINDS`."""
+        if self.is_exchange is not None:
+            return "exchange" if self.is_exchange else "kept"
+        return "residual" if self.readers[-1] > self.source + 1 else "sequential"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +209,15 @@ class Scene:
         return any(card.rank is not None for card in self.cards)
 
     @property
+    def cuts(self) -> tuple[int, ...]:
+        """Indices of the profile's last node of every part but the last; of every stage, if each has its own ranks."""
+        if self.profile is None:
+            return ()
+        devices, parts = [card.device for card in self.cards], self.profile.parts
+        is_between = (not {*devices[: parts[cut] + 1]} & {*devices[parts[cut] + 1 :]} for cut in self.profile.cuts)
+        return tuple(cut for cut, ends in zip(self.profile.cuts, is_between, strict=True) if ends or not self.is_ranked)
+
+    @property
     def boundaries(self) -> tuple[BoundaryTotals, ...]:
         """The totals between each part and the next."""
         changes = [[0, 0, 0] for _ in self.cards]
@@ -221,8 +247,16 @@ def buses_of(tensors: Iterable[BoundaryTensor]) -> tuple[Bus, ...]:
 
 def bus_of(source: int, readers: tuple[int, ...], flows: Iterable[Flow], tensors: Iterable[int]) -> Bus:
     """A bus of the size of `flows`, which carries the boundary tensors with the indices `tensors`."""
-    total = totals_of(flows)
-    return Bus(source=source, readers=readers, bytes=total.bytes, is_exact=total.is_exact, tensors=tuple(tensors))
+    own = list(flows)
+    total, kinds = totals_of(own), {flow.is_exchange for flow in own}
+    return Bus(
+        source=source,
+        readers=readers,
+        bytes=total.bytes,
+        is_exact=total.is_exact,
+        is_exchange=None if None in kinds else True in kinds,
+        tensors=tuple(tensors),
+    )
 
 
 def totals_of(flows: Iterable[Flow]) -> BoundaryTotals:

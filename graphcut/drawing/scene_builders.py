@@ -150,6 +150,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
     counted as a replica; and sizes are those in the manifest.
     """
     parts, manifest = cascade.parts, cascade.manifest
+    is_ranked = any(part.rank is not None for part in parts)
     sizes = {name: tensor.bytes_for(manifest.dims) for name, tensor in cascade.tensors.items()}
     facts = [("dims", sentences.dims_text(manifest.dims))] if manifest.dims else []
     labels, last_nodes, profile, cut_model, drawn = [""] * len(parts), [""] * len(parts), None, None, None
@@ -164,9 +165,13 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         last_nodes = [model.graph.nodes[row[-1]].name if row else "" for row in rows]
         profile = build_profile(model.graph, rows, sizes, analysis.key_nodes, modules)
         drawn = partial(drawn_graph, model, rows, sizes, modules)
-        if all(part.rank is None for part in parts):
+        if not is_ranked:
             cut_model = cut_model_of(model, [node for row in rows for node in row], sizes, manifest.given_dims)
     tensors = tuple(_boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes))
+    if is_ranked:
+        devices = [part.device for part in parts]
+        meets = ({devices[i] for i in one.readers} != {devices[one.source]} for one in tensors)
+        tensors = tuple(replace(one, is_exchange=is_met) for one, is_met in zip(tensors, meets, strict=True))
     depths = _depths(cascade.wiring, len(parts))
     replicas = replica_counts(cascade, model)
     scene = Scene(

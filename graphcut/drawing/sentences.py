@@ -86,6 +86,10 @@ def _crossing(scene: Scene) -> str:
         return ""
     if not scene.tensors:
         return "No tensor crosses a boundary."
+    if scene.is_ranked:
+        met = totals_of(tensor for tensor in scene.tensors if tensor.is_exchange)
+        verb = "goes" if met.tensors == 1 else "go"
+        return f"In one run {count(met.tensors, 'tensor')} ({size_text(met, least='at least ')}) {verb} between ranks."
     largest = size(max(boundary.bytes for boundary in boundaries))
     is_exact = all(boundary.is_exact for boundary in boundaries)
     if not (is_exact or any(boundary.bytes for boundary in boundaries)):

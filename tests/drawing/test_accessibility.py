@@ -75,7 +75,7 @@ def test_cuts_are_chosen_by_keyboard_alone(show: Show, planned: tuple[Plan, Anal
     before = page.evaluate(command)
     focus_with_tab(page, "#yours select")
     page.press("ArrowDown")
-    assert page.evaluate("location.hash.includes('&on=')")
+    page.wait_for("location.hash.includes('&on=')")
     focus_with_tab(page, "#other-plans button")
     page.press("Enter")
     assert page.evaluate(command) != before

@@ -322,18 +322,19 @@ def test_the_json_has_everything() -> None:
         "weight_bytes": MIB,
         "stays": False,
     }
+    flow = {"source": 0, "readers": [1], "is_exact": True, "is_exchange": None, "type": TYPE}
     assert record["tensors"] == [
         {
             "tensor": "a",
             "kind": "went",
-            "before": {"source": 0, "readers": [1], "bytes": 4 * MIB, "is_exact": True, "tensor": "a", "type": TYPE},
+            "before": {**flow, "bytes": 4 * MIB, "tensor": "a"},
             "after": None,
         },
         {
             "tensor": "b",
             "kind": "came",
             "before": None,
-            "after": {"source": 0, "readers": [1], "bytes": KIB, "is_exact": True, "tensor": "b", "type": TYPE},
+            "after": {**flow, "bytes": KIB, "tensor": "b"},
         },
     ]
     assert [part["after"]["nodes"] for part in record["parts"]] == [4, 5]

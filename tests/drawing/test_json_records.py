@@ -13,6 +13,7 @@ from graphcut import Across, Cluster, Device, Into
 from graphcut.drawing import json_records
 from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
+from graphcut.drawing.verification_records import VerificationRecord, verification_record
 from graphcut.simulating.simulator import simulate
 from graphcut.surgery.cutting import prepare
 from graphcut.verifying.files import verify_files
@@ -34,8 +35,8 @@ def documents(chain: Path, tmp_path: Path) -> dict[str, msgspec.Struct]:
         "graphcut.planned/1": json_records.plan_record(plan, model),
         "graphcut.view/1": json_records.cascade_record(cascade),
         "graphcut.dry-run/1": json_records.dry_run_record(prepare(model, plan, tmp_path / "other")),
-        "graphcut.report/1": json_records.verification_record(graphcut.verify(model, cascade)),
-        "graphcut.files/1": json_records.file_verification_record(verify_files(cascade)),
+        "graphcut.report/1": verification_record(graphcut.verify(model, cascade)),
+        "graphcut.files/1": verification_record(verify_files(cascade)),
         "graphcut.changes/1": changes_between(*scenes),
         "graphcut.simulated/1": json_records.simulation_record(result, "plan.json"),
     }
@@ -59,6 +60,6 @@ def test_every_document_has_a_json_schema() -> None:
 
 def test_an_infinite_difference_is_null(documents: dict[str, msgspec.Struct]) -> None:
     report = documents["graphcut.report/1"]
-    assert isinstance(report, json_records.VerificationRecord)
+    assert isinstance(report, VerificationRecord)
     infinite = msgspec.structs.replace(report.runs[0][0], max_abs=float("inf"))
     assert json.loads(json_records.dumps(infinite))["max_abs"] is None

@@ -620,6 +620,20 @@ def test_the_matrix_shows_what_each_part_reads_of_each_other(show: Show) -> None
     assert panel(page)["names"].startswith("/model/Where_2_output_0, /model/rotary_emb/Cast_1_output_0, ")
 
 
+def test_exchanges_between_ranks_are_told_from_what_a_rank_keeps(show: Show) -> None:
+    cards = [card(i, name=f"part-{i // 2}.rank-{i % 2}.onnx", device=f"rank-{i % 2}", rank=i % 2) for i in range(4)]
+    tensors = [tensor("met", 0, 2, 3), tensor("own", 1, 3)]
+    met, own = (replace(one, is_exchange=is_met) for one, is_met in zip(tensors, (True, False), strict=True))
+    page = show(scene(cards, [met, own], profile=profile(40, 4)))
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    page.wait_for("document.querySelector('#lanes tbody')")
+    assert [row[-1] for row in rows(page, "#lanes")] == ["exchange", "kept"]
+    marks = "[...document.querySelectorAll('#matrix button')].map((one) => [one.className, one.title.split('; ')[1]])"
+    assert page.evaluate(marks) == [["muted", "kept"], ["near", "exchange"], ["muted", "kept"]]
+    assert "skip" not in page.evaluate("document.querySelector('main').textContent")
+    assert page.evaluate("document.querySelectorAll('#hide:not([hidden]), .cutting').length") == 0
+
+
 # Links into the page
 
 
@@ -648,14 +662,14 @@ def test_the_address_links_to_what_is_pinned(show: Show) -> None:
     assert page.evaluate("location.hash") == ""
     for selector, link in ((".wide [data-kind=card]", "#part=0"), (".wide [data-kind=tensor]", "#tensor=a%20b")):
         page.evaluate(f"document.querySelector({selector!r}).dispatchEvent(new Event('click'))")
-        assert page.evaluate("location.hash") == link
+        page.wait_for(f"location.hash === {link!r}")
     page.evaluate("document.querySelector('#profile canvas').focus()")
     page.press("Home")
     for link in ("#node=twin", "#at=2", "#node=a%20b%23%2F%25", "#at=4", "#node=%EF%BF%BD"):
-        assert page.evaluate("location.hash") == link
+        page.wait_for(f"location.hash === {link!r}")
         page.press("ArrowRight")
     page.press("Escape")
-    assert page.evaluate("location.hash") == ""
+    page.wait_for("location.hash === ''")
 
 
 # Sizes that are not known

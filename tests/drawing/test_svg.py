@@ -430,7 +430,8 @@ def ranked(ranks: int, phases: int) -> Scene:
     cards = [card(i, device=f"{HOSTILE} {rank}", rank=rank) for i, (_, rank) in enumerate(parts)]
     readers = [[ranks * (phase + 1) + other for other in range(ranks)] for phase, _ in parts if phase + 1 < phases]
     ends = [*enumerate(readers), (0, [len(parts) - 1])]
-    return scene(cards, [tensor(f"t{i}", source, *found) for i, (source, found) in enumerate(ends)])
+    tensors = [tensor(f"t{i}", source, *found) for i, (source, found) in enumerate(ends)]
+    return scene(cards, [replace(one, is_exchange=True) for one in tensors])
 
 
 @pytest.mark.parametrize(("ranks", "phases"), [(2, 3), (4, 40)])

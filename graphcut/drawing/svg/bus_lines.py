@@ -1,16 +1,16 @@
 """How the map draws a bus: its line width, its text, and how one line branches to several readers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import log2
 from typing import Final
 
 from ...core.units import count
-from ..scene import Bus, Card, Flow
+from ..scene import KINDS, Bus, Card, FlowKind
 from ..sentences import size_text
 from .primitives import Point, thing
 
-KINDS: Final = {"near": "sequential: read by the next part only", "far": "residual: skips a part"}  #: by class.
-
+CSS: Final[Mapping[FlowKind, str]] = {"sequential": "near", "residual": "far", "exchange": "near", "kept": "muted"}
+"""The class of each kind, for its colour and dashes."""
 _THIN: Final = 1.5
 _THICK: Final = 4.0
 _RANGE: Final = 16.0  #: lines for less than 2 ** -16 of the largest bus are all thin.
@@ -23,17 +23,12 @@ def thickness(bus: Bus, buses: Iterable[Bus]) -> float:
     return _THICK - (_THICK - _THIN) * min(halvings / _RANGE, 1)
 
 
-def css_of(flow: Flow) -> str:
-    """The class for its colour and dashes."""
-    return "far" if flow.is_residual else "near"
-
-
 def bus_group(index: int, bus: Bus, cards: Sequence[Card], marks: Iterable[str]) -> str:
     """The lines and the text of a bus as one group."""
     readers = ", ".join(cards[reader].name for reader in bus.readers)
     what = f"{count(len(bus.tensors), 'tensor')}, {size_text(bus)}"
-    description = f"{cards[bus.source].name} sends {what}, to {readers}; {KINDS[css_of(bus)]}"
-    return thing("bus", index, description, marks, css_of(bus))
+    description = f"{cards[bus.source].name} sends {what}, to {readers}; {KINDS[bus.kind]}"
+    return thing("bus", index, description, marks, CSS[bus.kind])
 
 
 def branches(stem: Sequence[Point], arms: Sequence[Sequence[Point]]) -> list[list[Point]]:

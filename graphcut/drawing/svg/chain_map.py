@@ -12,7 +12,7 @@ from typing import Final
 from ...core.units import count
 from ..scene import Bus, Card, Scene
 from ..sentences import size_text
-from .bus_lines import branches, bus_group, css_of, thickness
+from .bus_lines import CSS, branches, bus_group, thickness
 from .part_cards import card_group, full_card, scales_of
 from .primitives import BODY, BOLD, SMALL, Panel, Point, arrow_head, label, line, width_of
 
@@ -107,7 +107,7 @@ class _ChainLayout:
         marks = [
             *(line(points, "wire", width=width) for points in lines),
             *heads,
-            label(right + 8, y - 6, size_text(bus), BODY, css=css_of(bus)),
+            label(right + 8, y - 6, size_text(bus), BODY, css=CSS[bus.kind]),
             label(right + 8, y + 15, _count_text(bus), SMALL, css="muted"),
         ]
         return bus_group(index, bus, self.cards, marks)

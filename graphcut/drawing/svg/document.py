@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
-from ..dependency_matrix import matrix_of
-from ..scene import Scene
+from ..dependency_matrix import matrix_legend, matrix_of
+from ..scene import KINDS, Scene
 from . import primitives
-from .bus_lines import KINDS, css_of
+from .bus_lines import CSS
 from .chain_map import draw_chain, is_short_chain
 from .lane_chart import draw_lanes
 from .matrix_chart import MAX_ROWS, draw_matrix
@@ -25,10 +25,6 @@ MAP: Final = "Parts and tensors between them"
 LANES: Final = "Boundary tensors"
 MATRIX: Final = "Dependency maps"
 SCHEDULE: Final = "Schedule"
-MATRIX_LEGEND: Final = (
-    "Rows write, columns read; darker is more bytes (log scale). Right of the diagonal: sequential, read by the next. "
-    "Beyond: residual."
-)
 
 _LANES_LEGEND: Final = (
     "A line goes from the part that makes a tensor (square) to the last part that reads it; dots mark all its readers."
@@ -48,7 +44,7 @@ def svg_of(scene: Scene) -> str:
     width = max((panel.width for panel in pictures.values()), default=WIDE)
     panels = [_titled(title, panel) for title, panel in pictures.items()]
     if (matrix := matrix_of(scene, MAX_ROWS)).cells:
-        panels.append(_titled(MATRIX, stacked([_text(MATRIX_LEGEND, width), draw_matrix(matrix, width)])))
+        panels.append(_titled(MATRIX, stacked([_text(matrix_legend(scene), width), draw_matrix(matrix, width)])))
     if scene.profile is not None and scene.profile.nodes:
         alive = "bytes alive" if all(scene.profile.exact) else "lower bound of the bytes alive"
         legend = "A cut sends this many bytes. Where several nodes share a bin: dark is the lowest, pale the highest."
@@ -68,8 +64,8 @@ def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
         is_chain = width >= WIDE and is_short_chain(scene)
         draw = draw_ranks if scene.is_ranked else draw_chain if is_chain else draw_rows
         cards = draw(scene, width)
-        found[MAP] = stacked([_legend(scene, max(width, cards.width)), cards])
         width = max(width, cards.width) if width >= WIDE else width
+        found[MAP] = stacked([_legend(scene, width), cards])
     if scene.tensors:
         found[LANES] = stacked([_text(_LANES_LEGEND, width), draw_lanes(scene, width)])
     return found
@@ -128,11 +124,8 @@ def _legend(scene: Scene, width: float) -> Panel:
 
 
 def _legend_entries(scene: Scene) -> Iterator[tuple[str, str]]:
-    drawn = {css_of(bus) for bus in scene.buses}
-    if scene.is_ranked:
-        yield "near", "exchange between ranks"
-    else:
-        yield from ((css, text) for css, text in KINDS.items() if css in drawn)
+    drawn = {bus.kind for bus in scene.buses} - {"kept"}
+    yield from ((CSS[kind], text) for kind, text in KINDS.items() if kind in drawn)
     if scene.buses:
         yield "", "width: bytes (log scale)"
     if any(card.budget_bytes is not None for card in scene.cards):

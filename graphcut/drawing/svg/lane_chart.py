@@ -6,9 +6,9 @@ from math import ceil
 from typing import Final
 
 from ..lane_rows import LaneRow, lane_rows
-from ..scene import Scene
+from ..scene import KINDS, Scene
 from ..sentences import size_text
-from .bus_lines import KINDS, css_of
+from .bus_lines import CSS
 from .primitives import BODY, BOLD, CODE, SMALL, Panel, box, dot, label, line, thing, width_of
 
 MAX_ROWS: Final = 60
@@ -44,13 +44,13 @@ def draw_lanes(scene: Scene, width: float) -> Panel:
     for i, (row, stripe) in enumerate(zip(rows, stripes, strict=True)):
         source, *readers = (scene.cards[part].name for part in (row.flow.source, *row.flow.readers))
         ends = f"from {source} to {', '.join(readers)}"
-        description = f"{row.name}, {row.type}, {size_text(row.flow)}: {ends}; {KINDS[css_of(row.flow)]}"
+        description = f"{row.name}, {row.type}, {size_text(row.flow)}: {ends}; {KINDS[row.flow.kind]}"
         lane = [stripe, *_lane(row, 22 + _ROW * (i + 0.5), columns)]
-        marks.append(thing(row.kind, row.index, description, lane, css_of(row.flow)))
+        marks.append(thing(row.kind, row.index, description, lane, CSS[row.flow.kind]))
     if hidden:
         marks.append(label(0, bottom + 15, hidden, SMALL, css="muted"))
         bottom += 18
-    totals = [size_text(boundary) for boundary in scene.boundaries]
+    totals = [] if scene.is_ranked else [size_text(boundary) for boundary in scene.boundaries]
     if max((width_of(text, BOLD) for text in totals), default=columns.step) + 6 <= columns.step:
         bottom += 16
         marks.append(label(columns.bytes, bottom, "crosses in total", SMALL, css="muted", anchor="end"))

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..dependency_matrix import Matrix
+from ..scene import KINDS
 from ..sentences import size_text
-from .bus_lines import KINDS, css_of
+from .bus_lines import CSS
 from .primitives import BODY, SMALL, Panel, box, label, number, thing, width_of
 
 MAX_ROWS: Final = 64
@@ -31,7 +32,7 @@ def draw_matrix(matrix: Matrix, width: float) -> Panel:
             f'<g fill-opacity="{number(opacity)}">{square}</g>',
             label(x + cell_width / 2, y + height / 2 + 4, text, SMALL, anchor="middle"),
         )
-        marks.append(thing("cell", i, f"{matrix.text_of(cell)}; {KINDS[css_of(cell)]}", shown, css_of(cell)))
+        marks.append(thing("cell", i, f"{matrix.text_of(cell)}; {KINDS[cell.kind]}", shown, CSS[cell.kind]))
     return Panel(width, _TOP + height * len(matrix.names) + 4, tuple(marks))
 
 

@@ -80,7 +80,8 @@ def _cuts_and_parts(scene: Scene, profile: CutProfile, middle: Mapping[int, floa
         fitting = next(name for name in names if width_of(name, SMALL) + 6 <= right - left or not name)
         yield label((left + right) / 2, _BOTTOM + 36, fitting, SMALL, anchor="middle")
     taken, boundaries = 0.0, scene.boundaries
-    for x, i in zip(cuts, profile.cuts, strict=True):
+    for i in scene.cuts:
+        x = (middle[i] + middle[i + 1]) / 2
         yield line(((x, _TOP), (x, _BOTTOM + 24)), "cut")
         text = size_text(boundaries[profile.parts[i]])
         half = width_of(text, BOLD) / 2

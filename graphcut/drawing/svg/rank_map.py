@@ -12,9 +12,9 @@ from typing import Final
 from ...core.units import count, size
 from ..scene import Bus, Scene, totals_of
 from ..sentences import size_text
-from .bus_lines import thickness
+from .bus_lines import bus_group, thickness
 from .part_cards import card_group
-from .primitives import BODY, BOLD, SMALL, Panel, box, dot, label, line, thing, wrapped
+from .primitives import BODY, BOLD, SMALL, Panel, box, dot, label, line, wrapped
 
 _LEFT: Final = 150.0  #: the width of the names.
 _ROW: Final = 64.0
@@ -25,7 +25,7 @@ _MIN_STEP: Final = 14.0
 def draw_ranks(scene: Scene, width: float) -> Panel:
     """The map, at least `width` wide."""
     layout = _RankLayout(scene, width)
-    drawn = [(index, bus) for index, bus in enumerate(scene.buses) if layout.crosses(bus)]
+    drawn = [(index, bus) for index, bus in enumerate(scene.buses) if bus.is_exchange]
     marks = [layout.drawn_bus(index, bus) for index, bus in drawn]
     marks += [card_group(i, card, layout.cell(i)) for i, card in enumerate(scene.cards)]
     for row, device in enumerate(layout.devices):
@@ -33,11 +33,11 @@ def draw_ranks(scene: Scene, width: float) -> Panel:
         text = f"{count(len(own), 'part')}, {size(sum(card.need_bytes for card in own))}"
         y = _ROW * row + _CELL / 2
         marks += [label(0, y, device, BOLD, room=_LEFT), label(0, y + 15, text, SMALL, css="muted", room=_LEFT)]
-    kept = [bus for bus in scene.buses if not layout.crosses(bus)]
+    kept = [bus for bus in scene.buses if not bus.is_exchange]
     text = f"{count(len(drawn), 'exchange')}, {size_text(totals_of(bus for _, bus in drawn))}"
     tensors = count(sum(len(bus.tensors) for bus in kept), "more tensor")
     text += f"; not drawn: {size_text(totals_of(kept))} in {tensors} between parts of one rank" if kept else ""
-    lines = wrapped(text, layout.width, BODY)
+    lines = wrapped(text, width, BODY)
     marks += [label(0, layout.bottom + 4 + 17 * i, one, BODY) for i, one in enumerate(lines)]
     return Panel(layout.width, layout.bottom + 17 * len(lines) - 5, tuple(marks))
 
@@ -78,11 +78,6 @@ class _RankLayout:
     def bottom(self) -> float:
         return _ROW * len(self.devices)
 
-    def crosses(self, bus: Bus) -> bool:
-        """Whether another device reads it."""
-        cards = self.scene.cards
-        return any(cards[reader].device != cards[bus.source].device for reader in bus.readers)
-
     def _corner(self, part: int) -> tuple[float, float]:
         row = self.devices.index(self.scene.cards[part].device)
         return _LEFT + self.step * self.columns[part], _ROW * row
@@ -96,10 +91,7 @@ class _RankLayout:
 
     def drawn_bus(self, index: int, bus: Bus) -> str:
         """Lines from a part to its readers on other devices."""
-        cards = self.scene.cards
-        names = ", ".join(cards[reader].name for reader in bus.readers)
-        what = f"{cards[bus.source].name} sends {count(len(bus.tensors), 'tensor')}, {size_text(bus)}, to {names}"
-        return thing("bus", index, what, self._lines(bus), "near")
+        return bus_group(index, bus, self.scene.cards, self._lines(bus))
 
     def _lines(self, bus: Bus) -> Iterator[str]:
         x, y = self._corner(bus.source)

@@ -17,7 +17,7 @@ from ...core.units import count
 from ..scene import Bus, Card, Scene, totals_of
 from ..sentences import size_text
 from . import part_cards
-from .bus_lines import branches, bus_group, css_of, thickness
+from .bus_lines import CSS, branches, bus_group, thickness
 from .chain_map import MAX_CARDS
 from .part_cards import RowColumns, Scales, scales_of
 from .primitives import BODY, SMALL, Panel, Point, arrow_head, dot, label, line
@@ -315,7 +315,7 @@ class _RowLayout:
         is_first = self._leaving_rows[self.row[bus.source]][0] == index
         has_total = is_first and self.columns is not None and self.has_total(bus.source)
         end = self.columns.need - 12 if has_total and self.columns is not None else x + width
-        return [dot(self._port_x(index), y, 2.5), label(start, y + 4, text, BODY, css=css_of(bus), room=end - start)]
+        return [dot(self._port_x(index), y, 2.5), label(start, y + 4, text, BODY, css=CSS[bus.kind], room=end - start)]
 
     def _names(self, readers: Sequence[int]) -> str:
         names = [self.cards[reader].short_name for reader in readers]

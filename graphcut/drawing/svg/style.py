@@ -101,7 +101,7 @@ def _colour_rules(colours: Mapping[str, str]) -> Iterator[str]:
     yield f"svg .exchange{{stroke:{colours['muted']}}}"
     for name in ("near", "far", "pick"):
         yield f"svg .{name} .block{{fill:{colours[name]};stroke:{colours[name]}}}"
-    for name in ("near", "far"):
+    for name in ("near", "far", "muted"):
         yield f"svg .{name} .wire{{stroke:{colours[name]}}}"
         yield f"svg .{name} .tip{{fill:{colours[name]}}}"
         yield f"svg .{name} .made{{fill:{colours['paper']};stroke:{colours[name]}}}"

@@ -1,7 +1,7 @@
 """The lane chart: a row for each boundary tensor, with a line from the part that makes it to the last that reads it."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ...core.units import count
 from ..lane_rows import lane_rows
-from ..scene import Flow, Scene
+from ..scene import Flow, FlowKind, Scene
 from ..sentences import size_text
 from .screen import Glyphs, Screen, Section
 from .tables import Column, table
@@ -20,6 +20,12 @@ _FEW: Final = 8
 _STEP: Final = 3
 _MAX_RANGES: Final = 4
 _SHORT: Final = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u"}
+STYLES: Final[Mapping[FlowKind, str]] = {
+    "sequential": "blue",
+    "residual": "yellow",
+    "exchange": "blue",
+    "kept": "dim",
+}
 _LONG: Final = re.compile(r"^(float|bfloat|int|uint)(\d+\[)")
 
 
@@ -37,7 +43,10 @@ def lanes(scene: Scene, screen: Screen) -> Section:
     types = Column("type", [Text(row.type, style="dim") for row in rows], drop_order=1)
     if names.width + types.width + sizes.width + picture.width + 6 > width:
         types = Column("type", [Text(_short(row.type), style="dim") for row in rows], drop_order=1)
-    legend = f"{glyphs.near * 2} sequential (next part only)   {glyphs.far * 2} residual (skips a part)"
+    near, far = ("sequential (next part only)", "residual (skips a part)")
+    if scene.is_ranked:
+        near, far = ("exchange (read by another rank)", "kept (read by its own rank only)")
+    legend = f"{glyphs.near * 2} {near}   {glyphs.far * 2} {far}"
     if step:
         legend += f"   made {glyphs.made}   read {glyphs.read}"
     more = [screen.text(f"{glyphs.more} {hidden}", "dim")] if hidden else []
@@ -51,8 +60,7 @@ def ends_text(flow: Flow, glyphs: Glyphs, *, is_short: bool = False) -> Text:
         readers = [count(len(flow.readers), "part")]
     elif len(readers) > _MAX_RANGES:
         readers = [*readers[:2], f"{len(flow.readers)} parts, up to {readers[-1]}"]
-    arrow = f"{(glyphs.far if flow.is_residual else glyphs.near) * 2}>"
-    return Text(f"p{flow.source} {arrow} {', '.join(readers)}", style=_style(flow))
+    return Text(f"p{flow.source} {_sign(flow, glyphs) * 2}> {', '.join(readers)}", style=STYLES[flow.kind])
 
 
 def ranges(parts: Sequence[int]) -> Iterable[str]:
@@ -84,11 +92,11 @@ def _titles(parts: int, step: int) -> str:
 
 def _line(flow: Flow, step: int, glyphs: Glyphs) -> Text:
     length = step * (flow.readers[-1] - flow.source)
-    cells = [" "] * (step * flow.source) + [glyphs.made] + [glyphs.far if flow.is_residual else glyphs.near] * length
+    cells = [" "] * (step * flow.source) + [glyphs.made] + [_sign(flow, glyphs)] * length
     for reader in flow.readers:
         cells[step * reader] = glyphs.read
-    return Text("".join(cells), style=_style(flow))
+    return Text("".join(cells), style=STYLES[flow.kind])
 
 
-def _style(flow: Flow) -> str:
-    return "yellow" if flow.is_residual else "blue"
+def _sign(flow: Flow, glyphs: Glyphs) -> str:
+    return glyphs.far if flow.kind in {"residual", "kept"} else glyphs.near

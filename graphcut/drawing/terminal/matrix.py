@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ..dependency_matrix import Matrix, matrix_of
 from ..scene import Scene
+from .lanes import STYLES
 from .screen import Screen, Section
 
 _MAX_ROWS: Final = 16
@@ -40,5 +41,5 @@ def _row(found: Matrix, row: int, name: str, screen: Screen) -> Text:
             line.append((str(row) if column == row else screen.glyphs.key).rjust(_STEP), "dim")
         else:
             sign = levels[max(1, ceil(cell.share * (len(levels) - 1)))]
-            line.append(f" {sign * (_STEP - 1)}", "yellow" if cell.is_residual else "blue")
+            line.append(f" {sign * (_STEP - 1)}", STYLES[cell.kind])
     return line
