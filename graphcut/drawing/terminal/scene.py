@@ -95,10 +95,10 @@ def _rank_columns(scene: Scene) -> Iterable[Column]:
     received = [[t for t, source, readers in met if device in readers - {source}] for device in devices]
     sent = [[t for t, source, readers in met if device == source and readers - {source}] for device in devices]
     phases = [{i for t in found for i in t.readers if i in row} for found, row in zip(received, rows, strict=True)]
-    yield Column("rank", [Text(device, style="bold") for device in devices], min_width=12)
+    yield Column("rank", [Text(device, style="bold") for device in devices], min_width=14)
     yield Column("parts", [str(len(row)) for row in rows])
-    yield Column("nodes", [f"{sum(cards[i].nodes for i in row):,}" for row in rows])
-    yield Column("weights", [size(sum(cards[i].weight_bytes for i in row)) for row in rows])
+    yield Column("nodes", [f"{sum(cards[i].nodes for i in row):,}" for row in rows], drop_order=1)
+    yield Column("weights", [size(sum(cards[i].weight_bytes for i in row)) for row in rows], drop_order=2)
     yield Column(cards[0].measure, [size(sum(cards[i].need_bytes for i in row)) for row in rows])
     yield Column("sends to others", [_moved(totals_of(found)) for found in sent])
     yield Column("receives", [_moved(totals_of(found)) for found in received])
@@ -150,7 +150,7 @@ def _profile(scene: Scene, screen: Screen) -> Section:
     if profile is None or len(profile.alive) < 2:
         return []
     if scene.cards:
-        return list(profile_strip(profile, profile.cuts, "cut", screen))
+        return list(profile_strip(profile, scene.cuts, "cut", screen))
     marks = [option.nodes_before - 1 for option in best_options(profile)]
     return list(profile_strip(profile, marks, "the cut points below", screen))
 
