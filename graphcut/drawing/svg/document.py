@@ -67,7 +67,8 @@ def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
         width = max(width, cards.width) if width >= WIDE else width
         found[MAP] = stacked([_legend(scene, width), cards])
     if scene.tensors:
-        found[LANES] = stacked([_text(_LANES_LEGEND, width), draw_lanes(scene, width)])
+        ranks = " Blue: exchanged between ranks; grey: kept by a rank." if scene.is_ranked else ""
+        found[LANES] = stacked([_text(_LANES_LEGEND + ranks, width), draw_lanes(scene, width)])
     return found
 
 
