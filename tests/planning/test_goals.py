@@ -131,12 +131,13 @@ def test_files_are_as_large_as_prepared(name: str, named: Named, tmp_path: Path)
     assert max(files) <= smallest_in(caught.value)[0] * 5 // 4
 
 
-@pytest.mark.parametrize("name", ["llm-half", "multitask", "control-flow", "unet.onnx", "tiny-llama-int4/model.onnx"])
+@pytest.mark.parametrize("name", ["multitask", "control-flow", "unet.onnx", "tiny-llama-int4/model.onnx"])
 def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     """Memory is so scarce that no device holds the model."""
     analysis = named(name)
     alone = plan(analysis, Into(1)).metrics[0]
     needed = alone.written_bytes + alone.activation_bytes + alone.cache_bytes
+    found = 0
     for share in (0.55, 0.85):
         memory = int(needed * share)
         devices = tuple(Device(name=f"d{i}", memory_bytes=memory, flops_per_s=1e11 / (i + 1)) for i in range(4))
@@ -147,11 +148,13 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
             except PlanError as error:
                 assert "fits the devices" in str(error)  # noqa: PT017 - most models fit, and which do is not the claim
                 continue
+            found += 1
             assert len(made.parts) > 1
             assert len({device.name for device in made.devices}) == len(made.parts)
             for figures, real in zip(made.metrics, sizes(prepare(analysis.model, made)), strict=True):
                 assert figures.written_bytes >= real
                 assert figures.written_bytes + figures.activation_bytes <= memory
+    assert found > 0
 
 
 COUNTED: tuple[tuple[Counted, ...], ...] = ((), ("inputs",), ("cache",), ("inputs", "cache"))
