@@ -85,7 +85,7 @@ def scenario_at(
     """
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
-    kind = _kind_of(path)
+    kind = _kind_of(path, "name a plan, which `graphcut plan MODEL ... -o FILE` writes, or the folder of a cascade")
     if kind == "model":
         raise UsageError(f"{path} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
     if kind == "plan":
@@ -146,9 +146,11 @@ def scene_of(product: object) -> Scene | None:
             return None
 
 
-def _kind_of(path: Path) -> Literal["model", "plan", "cascade"]:
+def _kind_of(
+    path: Path, hint: str = "name a model, a plan, or the folder of a cascade"
+) -> Literal["model", "plan", "cascade"]:
     if not path.exists():
-        raise CascadeError(f"{path} does not exist", hint="name a model, a plan, or the folder of a cascade")
+        raise CascadeError(f"{path} does not exist", hint=hint)
     return kind_of(path)
 
 

@@ -181,9 +181,15 @@ class _Planner(Finisher):
             unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
             front=_front_with(best.made, best.solution.find_front()),
             modes=tuple(self._modes(best.made)),
-            reasons=reasons(best.solution, best.problem),
+            reasons=reasons(best.solution, best.problem, self._crossing(best.made)),
             model=self.analysis.model,
         )
+
+    def _crossing(self, made: Plan) -> list[int]:
+        """For each cut of a plan the bytes that cross there, each tensor once."""
+        ends, sizes = made.partition.wiring.boundary_tensors.items(), self.costs.sent_bytes
+        cuts = range(len(made.parts) - 1)
+        return [sum(sizes[name][0] for name, (i, readers) in ends if i <= cut < max(readers)) for cut in cuts]
 
     def _modes(self, made: Plan) -> Iterator[ModeCosts]:
         """What the ranks of a plan exchange, joined as planned, and in the other way."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
@@ -130,7 +130,8 @@ class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: the objective with this cut, in the unit of the outcome; but for parts within a budget it is bytes received, for
     #: the fewest devices seconds of one request, and for tokens seconds between two.
     cost: float
-    crossing_bytes: int  #: bytes that cross, each tensor once.
+    #: bytes that cross, each tensor once; for a cut that was not made without what parts may recompute.
+    crossing_bytes: int
 
 
 class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,15 +142,18 @@ class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alternatives: tuple[CandidateCut, ...]  #: the next best cuts, the best first.
 
 
-def reasons(solution: Solution, problem: PlanningProblem) -> tuple[Reason, ...]:
-    """One reason for each cut, in order; none for an interleaved plan, where a cut changes more than two parts."""
+def reasons(solution: Solution, problem: PlanningProblem, crossing: Sequence[int]) -> tuple[Reason, ...]:
+    """One reason for each cut, in order; none for an interleaved plan, where a cut changes more than two parts.
+
+    `crossing` are the bytes that cross at each cut: parts may recompute others than the tables assume.
+    """
     if not solution.costs:
         return ()
     costs = np.array(solution.part_costs)
-    return tuple(_reason(solution, problem, costs, cut) for cut in range(len(costs) - 1))
+    return tuple(_reason(solution, problem, costs, cut, crossing) for cut in range(len(costs) - 1))
 
 
-def _reason(solution: Solution, problem: PlanningProblem, costs: Floats, cut: int) -> Reason:
+def _reason(solution: Solution, problem: PlanningProblem, costs: Floats, cut: int, crossing: Sequence[int]) -> Reason:
     """The cost of each boundary between those before and after the cut, from the tables of the parts on both sides."""
     tables = solution.found.tables
     before, here, after = solution.found.chain.boundaries[cut : cut + 3]
@@ -161,7 +165,8 @@ def _reason(solution: Solution, problem: PlanningProblem, costs: Floats, cut: in
 
     def candidate(boundary: int) -> CandidateCut:
         node = problem.groups[tables.groups_between(0, boundary)[-1]][-1]
-        return CandidateCut(problem.graph.nodes[node].name, float(total[boundary]), int(tables.sent[boundary, 0]))
+        sent_bytes = crossing[cut] if boundary == here else int(tables.sent[boundary, 0])
+        return CandidateCut(problem.graph.nodes[node].name, float(total[boundary]), sent_bytes)
 
     chosen = candidate(here)
     ascending = [int(i) for i in np.argsort(total, kind="stable") if np.isfinite(total[i]) and i != here]

@@ -232,6 +232,12 @@ def test_a_model_must_be_planned_first(run: Run, house: Path) -> None:
     )
 
 
+def test_a_plan_that_is_not_there_is_missing_and_not_a_model(run: Run, house: Path) -> None:
+    hint = "name a plan, which `graphcut plan MODEL ... -o FILE` writes, or the folder of a cascade"
+    found = run("simulate", house / "nothing.json")
+    assert (found.code, found.error) == (3, (f"{house / 'nothing.json'} does not exist", hint))
+
+
 def test_simulate_and_run_draw_the_same_picture(run: Run, own_llm: Path, own_parts: Path) -> None:
     """Of the simulated requests and of the measured ones: each run of a part, as a picture and for other viewers."""
     home = own_llm.parent

@@ -386,6 +386,19 @@ def test_random_nodes_are_never_replicable(opened: Draw) -> None:
     onnx.checker.check_model(model.proto)
 
 
+def test_the_reason_of_a_cut_counts_all_that_crosses_it_in_the_finished_plan(tmp_path: Path) -> None:
+    """Parts of a decoder recompute its mask from a smaller one, which crosses beside the hidden state."""
+    demos.write("llm", tmp_path / "llm.onnx")
+    made = plan(graphcut.load(tmp_path / "llm.onnx"), Into(3))
+    assert made.recomputed
+    assert made.costs is not None
+    ends, sizes = made.partition.wiring.boundary_tensors, made.costs.sent_bytes
+    crossing = [[name for name, (i, readers) in ends.items() if i <= cut < max(readers)] for cut in (0, 1)]
+    assert min(map(len, crossing)) > 1
+    expected = [sum(sizes[name][0] for name in names) for names in crossing]
+    assert [reason.chosen.crossing_bytes for reason in made.reasons] == expected
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("name", ["llm", "unet", "resnet", "light_densenet121"])
 def test_recomputing_makes_no_part_slower_than_the_slowest_part_planned(name: str, parts: int, tmp_path: Path) -> None:
