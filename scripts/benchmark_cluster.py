@@ -128,7 +128,7 @@ def machines(rates: Sequence[str], cores: Sequence[int]) -> Iterator[Machines]:
 
 
 def limited(name: str, sharing: int) -> Path:
-    """A control group that has one of so many equal shares of a core."""
+    """A control group that has one of so many equal shares of a core, before the other programs of this machine."""
     root = Path("/sys/fs/cgroup")
     old = root / "cpu"
     group = (old if old.is_dir() else root) / name
@@ -136,8 +136,10 @@ def limited(name: str, sharing: int) -> Path:
     if old.is_dir():  # cgroup v1
         (group / "cpu.cfs_period_us").write_text(f"{1000 * sharing}")
         (group / "cpu.cfs_quota_us").write_text("1000" if sharing > 1 else "-1")
+        (group / "cpu.shares").write_text("262144")
     else:
         (group / "cpu.max").write_text(f"{1000 if sharing > 1 else 'max'} {1000 * sharing}")
+        (group / "cpu.weight").write_text("10000")
     return group
 
 

@@ -17,6 +17,10 @@ from .product import Product
 
 _Result = TypeVar("_Result")
 
+#: over Ray, a tensor of at most this size travels in the messages from and to the driver, which is faster than Ray's
+#: object store; a larger one goes straight from the machine that made it. Plans and simulations count it so.
+MESSAGE_BYTES: Final = 100_000
+
 Dim = int | str | None  #: a dimension: a number (`3`), a symbol (`"batch"`), or unknown (`None`).
 
 #: bits of one element; types below 8 bits are packed (ONNX IR spec, TensorProto). Strings have no fixed size.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..core.wiring import MESSAGE_BYTES
 from ..costs.device import Device, run_s
 from ..costs.matching import apply_table
 from ..costs.weighing import weigh
@@ -52,7 +53,8 @@ class CutCosts:
     is_cluster: bool  #: whether these are the devices of a cluster: a part more than there are has none.
     links: tuple[NetworkLink, ...]  #: its direct links,
     driver: Device | Host  #: the machine of its driver,
-    overlap: str  #: and its rule.
+    overlap: str  #: and its rule;
+    relayed: int  #: where it holds, a tensor between parts of at most so many bytes goes by way of the driver.
     counting: tuple[Counted, ...]  #: what counts besides files,
     budget_bytes: int | None  #: and the most that it may be, without a cluster.
     value: str = ""  #: what the goal minimizes, as the script names it; empty if it can't be told.
@@ -103,6 +105,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         links=cluster.links,
         driver=cluster.driver,
         overlap=cluster.overlap,
+        relayed=MESSAGE_BYTES if cluster.relays(0) else -1,
         counting=goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else (),
         budget_bytes=goal.memory_bytes if isinstance(goal, Within) else None,
         value=_VALUES.get(

@@ -11,6 +11,7 @@ import msgspec
 from ..core.errors import RecordError, UsageError, did_you_mean, validation_message
 from ..core.product import Product
 from ..core.units import parse_bytes
+from ..core.wiring import MESSAGE_BYTES
 from ..costs.device import Device, check_finite
 
 
@@ -98,6 +99,10 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         sender, receiver = self.machines[source], self.machines[target]
         rates = {(source, None): sender.link_bytes_per_s, (None, target): receiver.link_bytes_per_s}
         return rates, receiver.latency_s
+
+    def relays(self, size_bytes: float) -> bool:
+        """Whether a tensor between two parts goes by way of the driver, as small ones do in a run."""
+        return self.overlap == "sending" and size_bytes <= MESSAGE_BYTES
 
     def message_s(self, device: str) -> float:
         """Seconds that a message between the driver and a device takes, in either direction."""

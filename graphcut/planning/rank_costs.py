@@ -110,6 +110,8 @@ class RankCosts:
         found = defaultdict[int, float](float)
         names, in_turn = [rank.device.name for rank in group.ranks], self.cluster.overlap == "none"
         routes = [[self.cluster.route(a, b) for a in names] for b in names]
+        driver = self.cluster.driver.name
+        up, down = [self.cluster.route(a, driver) for a in names], [self.cluster.route(driver, a) for a in names]
         messages_s = [0.0 if in_turn else 2 * self.cluster.message_s(name) for name in names]
         late_s = [m + max(latency_s for _, latency_s in row) for m, row in zip(messages_s, routes, strict=True)]
         for exchange in self.exchanges(division):
@@ -121,9 +123,10 @@ class RankCosts:
                     joined = (whole + sum(pieces)) / rank.device.bytes_per_s + rank.device.dispatch_s
                     own_s = joined if len(pieces) > 1 else 0.0
                     for q, number in enumerate(pieces):
-                        sends = in_turn and q == r
-                        rates = [rank.device.link_bytes_per_s] if sends else routes[r][q][0].values()
-                        own_s += number / min(rates) if sends or q != r else 0.0
+                        rates = [rank.device.link_bytes_per_s] * in_turn if q == r else [*routes[r][q][0].values()]
+                        if self.cluster.relays(number):
+                            rates = [*(up if q == r else down)[r][0].values()]
+                        own_s += number / min(rates) if rates else 0.0
                     seconds.append(own_s)
                 found[writer] += max(seconds)
         return found

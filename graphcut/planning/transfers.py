@@ -57,7 +57,8 @@ def request_times(
     after the other; the greatest latency counts once if a part receives anything. A step also takes a message from the
     driver and one to it. A link carries a tensor once for each device that reads it. Where nothing overlaps, tensors
     are sent and received one after the other, over the router once for all readers, and messages cost nothing.
-    Each rank of a group receives what the group reads; its first rank sends what it writes.
+    Each rank of a group receives what the group reads; its first rank sends what it writes. A small tensor between two
+    parts goes to the driver with the message of its writer, and from there with the message to each reader.
     """
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
@@ -66,17 +67,21 @@ def request_times(
     load_s: dict[LinkEnds, float] = defaultdict(float)
     for number, source, readers in transfers:
         reached, used = {names[source]}, set[LinkEnds]()
-        for reader in readers if number else ():
+        far = [reader for reader in readers if number and names[reader] != names[source]]
+        is_relayed = bool(far) and DRIVER not in {source, *far} and cluster.relays(number)
+        for reader in (DRIVER, *far) if is_relayed else far:
             if names[reader] in reached:
                 continue
             reached.add(names[reader])
-            rates, latency_s = _routes(cluster, members[source][0], members[reader])
+            sender = DRIVER if is_relayed and reader != DRIVER else source
+            rates, latency_s = _routes(cluster, members[sender][0], members[reader])
             if not rates:  # the driver is on the first rank
                 continue
             first = next(iter(rates))
-            received_s[reader] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
-            late_s[reader] = max(late_s[reader], latency_s)
-            sent_s[source] += number / rates[first] if first not in used or not in_turn else 0.0
+            waiting = source if is_relayed and reader == DRIVER else reader
+            received_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
+            late_s[reader] = max(late_s[reader], latency_s * (waiting == reader))
+            sent_s[sender] += number / rates[first] if first not in used or not in_turn else 0.0
             used.add(first)
             for ends, bytes_per_s in rates.items():
                 load_s[ends] += number / bytes_per_s

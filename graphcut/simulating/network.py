@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Final
@@ -79,11 +79,14 @@ class Network:
         self.links = {(a, b): LinkDirection(a, b, bytes_per_s) for (a, b), bytes_per_s in rates.items()}
         self._routes: dict[tuple[str, str], Route] = {}
 
-    def send(self, source: str, target: str, size_bytes: int, on_arrival: _OnArrival) -> Transfer:
-        """Send a message from one machine to another, by name."""
+    def send(
+        self, source: str, target: str, size_bytes: int, on_arrival: _OnArrival, latency_s: float | None = None
+    ) -> Transfer:
+        """Send a message from one machine to another, by name; with another latency than usual if one is given."""
         if (source, target) not in self._routes:
             self._routes[source, target] = self._route(source, target)
-        transfer = Transfer(self._routes[source, target], size_bytes, on_arrival)
+        route = self._routes[source, target]
+        transfer = Transfer(route if latency_s is None else replace(route, latency_s=latency_s), size_bytes, on_arrival)
         self._start(transfer)
         return transfer
 

@@ -2,8 +2,9 @@
 
 A device runs one step at a time. It receives the command after the latency of its link, fetches the inputs it does not
 have, computes, and its report arrives after the latency again. A tensor is sent once, directly from a device that has
-it to the one that reads it; all tensors that one device sends for one step are one message. The inputs of a request are
-at the driver, and its outputs are sent there once all of its steps are done. At the start all parts are loaded.
+it to the one that reads it; small ones travel with the report, and are then at the driver (`Cluster.relays`). All
+tensors that one device sends for one step are one message. The inputs of a request are at the driver, and its outputs
+are sent there once all of its steps are done. At the start all parts are loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class SimulatedTensor:
     """A tensor."""
 
     size_bytes: int
-    devices: dict[SimulatedDevice, None]  #: those that have it, its maker first.
+    devices: dict[SimulatedDevice, None]  #: those that have it; the first one sends it to others.
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +87,8 @@ class SimulatedExecutor(Executor):
         self._coming: set[SimulatedTensor] = set()  # those that are on their way to the driver
         #: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
         self.restarted: set[tuple[int, int]] = set()
+        read = {name for part in scenario.parts for name in part.reads}
+        self._relayed = {name for name, size in scenario.tensor_bytes.items() if name in read and cluster.relays(size)}
         self._scenario = scenario
         self._events: deque[Event | None] = deque()
         by_name = {device.name: device for device in self.devices}
@@ -221,9 +224,22 @@ class SimulatedExecutor(Executor):
         device.steps += 1
         device.computing_s += sum(seconds)
         device.step = None
-        outputs = {name: SimulatedTensor(self._scenario.tensor_bytes[name], {device: None}) for name in step.writes}
-        device.tensors.update(dict.fromkeys(outputs.values()))
-        self._report(device, Done(device.index, step, outputs, seconds))
+        is_far, sizes = device.name != self._driver.name, self._scenario.tensor_bytes
+        relayed = self._relayed.intersection(step.writes) if is_far else set[str]()
+        homes = {name: self._driver if name in relayed else device for name in step.writes}
+        outputs = {name: SimulatedTensor(sizes[name], {home: None}) for name, home in homes.items()}
+        device.tensors.update({tensor: None for name, tensor in outputs.items() if name not in relayed})
+        done = Done(device.index, step, outputs, seconds)
+        if size_bytes := sum(sizes[name] for name in relayed):
+            arrived = partial(self._reported, device, done)
+            report = self.network.send(device.name, self._driver.name, size_bytes, arrived, device.latency_s)
+            device.fetching[report] = device  # it waits until that has arrived
+        else:
+            self._report(device, done)
+
+    def _reported(self, device: SimulatedDevice, event: Event, transfer: Transfer) -> None:
+        del device.fetching[transfer]
+        self._events.append(event)
 
     def _lose_inputs(self, device: SimulatedDevice) -> None:
         step = cast("Step", device.step)

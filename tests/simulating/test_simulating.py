@@ -27,8 +27,9 @@ from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario
 from graphcut.simulating.simulated_executor import DETECTION_S, LOAD_BYTES_PER_S
 from graphcut.simulating.simulator import latency_of, simulate
 
-RATE = 1000.0
-"""The bandwidth of each link in these tests, in bytes/s."""
+KB = 1000
+RATE = 1000.0 * KB
+"""The bandwidth of each link in these tests, in bytes/s. Tensors are too large to travel in messages."""
 
 
 def devices_of(number: int, **fields: Any) -> tuple[Device, ...]:  # noqa: ANN401 - fields of a device
@@ -65,16 +66,16 @@ def chain(
 
 def test_a_single_request_takes_all_part_times_transfers_and_two_latencies_per_device() -> None:
     """A device adds two latencies: one for the command and one for its report. Each transfer adds one."""
-    scenario = chain([1.0, 2.0, 4.0], sent_bytes=500, latency_s=0.25)
+    scenario = chain([1.0, 2.0, 4.0], sent_bytes=500 * KB, latency_s=0.25)
     found = simulate(scenario, requests=1)
-    assert found.total_s == 1 + 2 + 4 + 3 * 2 * 0.25 + 2 * (0.25 + 500 / RATE)
+    assert found.total_s == 1 + 2 + 4 + 3 * 2 * 0.25 + 2 * (0.25 + 500 * KB / RATE)
     assert found.latency is not None
     assert found.latency.mean == found.total_s
     assert [device.messaging * found.total_s for device in found.devices] == [0.5, 0.5, 0.5]
 
 
 def test_the_throughput_of_a_pipeline_is_that_of_its_slowest_stage() -> None:
-    scenario = chain([1.0, 2.0, 0.5], sent_bytes=250)
+    scenario = chain([1.0, 2.0, 0.5], sent_bytes=250 * KB)
     found = simulate(scenario, requests=100)
     assert found.total_s == pytest.approx(1 + 2.25 + 0.75 + 99 * 2.25)
     assert [device.steps for device in found.devices] == [100, 100, 100]
@@ -122,31 +123,31 @@ def test_independent_parts_run_in_parallel() -> None:
         (0,) * 4,
         ("x",),
         ("y",),
-        {"a": 1000, "b": 1000, "c": 500, "y": 0},
+        {"a": 1000 * KB, "b": 1000 * KB, "c": 500 * KB, "y": 0},
         SimulatedCluster(devices=devices_of(4)),
         ((0,), (1,), (2,), (3,)),
         ((1.0, 5.0, 2.0, 1.0),) * 4,
     )
     found = simulate(scenario, requests=1)
     # To 1 and to 2 at half the rate of 0's link: 2 s. At 8 s b is made, and 3 hears of its step: it fetches a, b and c
-    # over its link together, 2,500 bytes.
+    # over its link together, 2,500 KB.
     assert found.total_s == 1 + 2 + 5 + 2.5 + 1
     assert {(link.source, link.target): link.bytes for link in found.links} == {
         ("driver", None): 0,
         (None, "driver"): 0,
-        ("d0", None): 3000,
-        ("d1", None): 1000,
-        ("d2", None): 500,
+        ("d0", None): 3000 * KB,
+        ("d1", None): 1000 * KB,
+        ("d2", None): 500 * KB,
         ("d3", None): 0,
         (None, "d0"): 0,
-        (None, "d1"): 1000,
-        (None, "d2"): 1000,
-        (None, "d3"): 2500,
+        (None, "d1"): 1000 * KB,
+        (None, "d2"): 1000 * KB,
+        (None, "d3"): 2500 * KB,
     }
 
 
 def test_parts_of_one_device_run_in_one_step_and_send_nothing() -> None:
-    scenario = replace(chain([1.0, 2.0], sent_bytes=1000), assignment=((0, 1), ()))
+    scenario = replace(chain([1.0, 2.0], sent_bytes=1000 * KB), assignment=((0, 1), ()))
     found = simulate(scenario, requests=10)
     assert found.total_s == 30
     assert [device.steps for device in found.devices] == [10, 0]
@@ -154,13 +155,13 @@ def test_parts_of_one_device_run_in_one_step_and_send_nothing() -> None:
 
 
 def test_a_direct_link_is_used_instead_of_the_router() -> None:
-    scenario = chain([1.0, 1.0], sent_bytes=1000)
+    scenario = chain([1.0, 1.0], sent_bytes=1000 * KB)
     link = DirectLink(between=("d1", "d0"), bytes_per_s=4 * RATE, latency_s=0.5)
     cluster = SimulatedCluster(devices=scenario.cluster.devices, links=(link,))
     found = simulate(replace(scenario, cluster=cluster), requests=1)
     assert found.total_s == 1 + 0.5 + 0.25 + 1
     carried = {(link.source, link.target): link.bytes for link in found.links if link.bytes}
-    assert carried == {("d0", "d1"): 1000}
+    assert carried == {("d0", "d1"): 1000 * KB}
 
 
 def test_load_balancing_moves_parts_to_the_faster_device() -> None:
@@ -261,7 +262,7 @@ def test_fair_shares_are_max_min_fair(data: st.DataObject) -> None:
 
 
 def test_two_transfers_share_a_link_until_the_smaller_has_arrived() -> None:
-    """Part 0 sends 1,000 bytes to part 1 and 3,000 to part 2: at half the rate for 2 s, then the last 2,000 in 2 s."""
+    """Part 0 sends 1,000 KB to part 1 and 3,000 to part 2: at half the rate for 2 s, then the last 2,000 in 2 s."""
     units = (
         ScheduledPart("part 0", ("x",), ("a", "b")),
         ScheduledPart("part 1", ("a",), ("y",)),
@@ -272,7 +273,7 @@ def test_two_transfers_share_a_link_until_the_smaller_has_arrived() -> None:
         (0,) * 3,
         ("x",),
         ("y", "z"),
-        {"a": 1000, "b": 3000, "y": 0, "z": 0},
+        {"a": 1000 * KB, "b": 3000 * KB, "y": 0, "z": 0},
         SimulatedCluster(devices=devices_of(3)),
         ((0,), (1,), (2,)),
         ((0.0, 0.0, 0.0),) * 3,
@@ -285,17 +286,17 @@ def test_two_transfers_share_a_link_until_the_smaller_has_arrived() -> None:
 def test_each_lost_message_is_sent_again_after_a_timeout() -> None:
     """For n messages the number of losses has mean n p / (1 - p) and variance n p / (1 - p)² (negative binomial)."""
     loss, requests = 0.2, 2000
-    scenario = chain([0.0, 0.5], sent_bytes=100, faults=[ReliabilityModel(device="d1", loss=loss)])
+    scenario = chain([0.0, 0.5], sent_bytes=200 * KB, faults=[ReliabilityModel(device="d1", loss=loss)])
     found = simulate(scenario, requests=requests, window=1)
     expected = requests * loss / (1 - loss)
     assert abs(found.lost - expected) < 4 * sqrt(expected / (1 - loss))
-    assert found.total_s == pytest.approx(requests * (0.5 + 0.1) + found.lost * (RETRANSMIT_S + 0.1))
-    assert sum(link.bytes for link in found.links) == 2 * 100 * (requests + found.lost)
+    assert found.total_s == pytest.approx(requests * (0.5 + 0.2) + found.lost * (RETRANSMIT_S + 0.2))
+    assert sum(link.bytes for link in found.links) == 2 * 200 * KB * (requests + found.lost)
 
 
 def test_a_message_through_the_router_can_be_lost_on_both_links() -> None:
     faults = [ReliabilityModel(device="d0", loss=0.5), ReliabilityModel(device="d1", loss=0.5)]
-    found = simulate(chain([0.0, 0.0], sent_bytes=1, faults=faults), requests=2000, window=1)
+    found = simulate(chain([0.0, 0.0], sent_bytes=200 * KB, faults=faults), requests=2000, window=1)
     expected = 2000 * 0.75 / 0.25
     assert abs(found.lost - expected) < 4 * sqrt(expected / 0.25)
 
@@ -303,8 +304,8 @@ def test_a_message_through_the_router_can_be_lost_on_both_links() -> None:
 def test_jitter_has_the_given_mean() -> None:
     """The sum of n exponential times of mean m has mean n m and deviation sqrt(n) m."""
     faults = [ReliabilityModel(device="d0", jitter_s=0.01), ReliabilityModel(device="d1", jitter_s=0.03)]
-    found = simulate(chain([0.0, 1.0], sent_bytes=1, faults=faults), requests=2000, window=1)
-    assert abs(found.total_s - 2000 * (1.04 + 1 / RATE)) < 4 * sqrt(2000) * (0.01 + 0.03)
+    found = simulate(chain([0.0, 1.0], sent_bytes=200 * KB, faults=faults), requests=2000, window=1)
+    assert abs(found.total_s - 2000 * (1.04 + 0.2)) < 4 * sqrt(2000) * (0.01 + 0.03)
 
 
 # Failures
@@ -330,7 +331,7 @@ def test_a_short_failure_costs_the_time_until_it_is_detected() -> None:
 def test_a_request_restarts_when_its_only_tensor_is_lost() -> None:
     """The device of part 0 fails while part 1 fetches its output for 4 s: the request restarts from its inputs."""
     failure = ScheduledFailure(device="d0", at_s=3.0, for_s=2.0)
-    found = simulate(chain([1.0, 1.0], sent_bytes=4000, failures=[failure]), requests=1)
+    found = simulate(chain([1.0, 1.0], sent_bytes=4000 * KB, failures=[failure]), requests=1)
     assert (found.answered, found.restarted) == (1, 1)
     assert found.total_s == 5 + 1 + 4 + 1
 
@@ -347,7 +348,7 @@ def test_a_tensor_is_fetched_from_another_device_that_has_it() -> None:
         (0,) * 3,
         ("x",),
         ("y",),
-        {"a": 1000, "b": 0, "y": 0},
+        {"a": 1000 * KB, "b": 0, "y": 0},
         SimulatedCluster(devices=devices_of(3), failures=(ScheduledFailure(device="d0", at_s=3.0, for_s=50.0),)),
         ((0,), (1,), (2,)),
         ((1.0, 3.0, 1.0),) * 3,
@@ -357,28 +358,31 @@ def test_a_tensor_is_fetched_from_another_device_that_has_it() -> None:
 
 
 def test_parts_of_a_lost_device_are_sent_to_the_device_that_takes_over() -> None:
-    """d1 fails permanently at 2.5 s. This is detected 1 s later, and its part is sent to d0: 2,000 bytes in 2 s.
+    """d1 fails permanently at 2.5 s. This is detected 1 s later, and its part is sent to d0: 2,000 KB in 2 s.
 
     Four requests are in flight, and d0 has run the first part of all of them. It runs the second part, 1 s each. After
     the first of these the last request arrives, whose two parts run in one step.
     """
     failure = ScheduledFailure(device="d1", at_s=2.5)
-    scenario = chain([1.0, 1.0], weight_bytes=2000, failures=[failure], memory_bytes=4000)
+    scenario = chain([1.0, 1.0], weight_bytes=2000 * KB, failures=[failure], memory_bytes=4000 * KB)
     found = simulate(scenario, requests=6)
     assert (found.answered, found.stopped) == (6, "")
-    assert found.total_s == pytest.approx(2.5 + DETECTION_S + 2 + 2000 / LOAD_BYTES_PER_S + 4 + 2, rel=1e-12)
+    assert found.total_s == pytest.approx(2.5 + DETECTION_S + 2 + 2000 * KB / LOAD_BYTES_PER_S + 4 + 2, rel=1e-12)
     assert [device.steps for device in found.devices] == [10, 1]
     assert found.devices[1].down * found.total_s == pytest.approx(found.total_s - 2.5)
 
 
 def test_a_run_stops_when_no_device_has_room_for_the_parts_of_a_lost_device() -> None:
     scenario = chain(
-        [1.0, 1.0], weight_bytes=2000, failures=[ScheduledFailure(device="d1", at_s=2.5)], memory_bytes=3999
+        [1.0, 1.0],
+        weight_bytes=2000 * KB,
+        failures=[ScheduledFailure(device="d1", at_s=2.5)],
+        memory_bytes=3999 * KB,
     )
     found = simulate(scenario, requests=6)
     assert found.answered == 1
     assert found.total_s == 2.5 + DETECTION_S
-    assert found.stopped == ("d1 is lost (it failed), and no other worker has memory for part 1, which needs 1.95 KiB")
+    assert found.stopped == ("d1 is lost (it failed), and no other worker has memory for part 1, which needs 1.91 MiB")
     assert found.without_failures is not None
     assert (found.without_failures.answered, found.without_failures.stopped) == (6, "")
 
@@ -413,7 +417,7 @@ def test_every_request_is_answered_or_given_up_whatever_fails(seed: int) -> None
         (1000,) * 6,
         ("x",),
         outputs,
-        {name: draw.randrange(1, 300) for name in made},
+        {name: draw.randrange(1, 300) * KB for name in made},
         SimulatedCluster(
             devices=devices,
             faults=tuple(ReliabilityModel(device=d.name, loss=0.05, mean_up_s=20, mean_down_s=2) for d in devices),
@@ -508,7 +512,7 @@ FAULTLESS = SimulatedCluster(devices=CLUSTER.devices)
 def model(tmp_path_factory: pytest.TempPathFactory) -> graphcut.Model:
     path = tmp_path_factory.mktemp("simulating") / "llm.onnx"
     demos.write("llm", path, hidden=64, layers=4, heads=2, kv_heads=1, vocab=64)
-    return graphcut.load(path, dims={"batch": 1, "seq": 64, "past": 0})
+    return graphcut.load(path, dims={"batch": 1, "seq": 512, "past": 0})
 
 
 @pytest.fixture(scope="module")
@@ -530,34 +534,38 @@ def test_a_plan_keeps_its_devices_and_predicted_times(model: graphcut.Model, ana
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_chain_takes_the_time_that_is_planned_for_it(seed: int) -> None:
-    """With links, latencies, inputs and outputs: the time of one request, and between two, to rounding."""
+    """The time of one request, and between two, to rounding. Small tensors go by way of the driver, and may wait."""
     draw = random.Random(seed)  # noqa: S311
     number = draw.randint(1, 4)
     names = [f"d{i}" for i in range(number)]
-    rate, late = partial(draw.choice, (1e3, 5e3, 2e4, 1e5)), partial(draw.choice, (0.0, 0.01, 0.05))
+    rate, late = partial(draw.choice, (1e5, 5e5, 2e6, 1e7)), partial(draw.choice, (0.0, 0.01, 0.05))
     devices = tuple(Device(name=name, link_bytes_per_s=rate(), latency_s=late()) for name in names)
     pairs = draw.sample(list(pairwise(names)), draw.randint(0, number - 1))
     links = tuple(DirectLink(between=pair, bytes_per_s=rate(), latency_s=late()) for pair in pairs)
     origin = draw.choice([None, names[0], names[-1], Host(name="laptop", link_bytes_per_s=rate(), latency_s=late())])
     cluster = SimulatedCluster(devices=devices, links=links, origin=origin)
-    seconds, sent = [draw.random() for _ in names], [draw.randint(0, 20) * 100 for _ in range(number + 1)]
+    seconds, sent = [draw.random() for _ in names], [draw.randint(0, 20) * 10_000 for _ in range(number + 1)]
     scenario = replace(chain(seconds), cluster=cluster, tensor_bytes={f"t{i}": n for i, n in enumerate(sent)})
     steps = pairwise([DRIVER, *range(number), DRIVER])
     transfers = [SentTensor(size, a, (b,)) for size, (a, b) in zip(sent, steps, strict=True)]
     times = request_times(transfers, seconds, devices, cluster.planned)
     assert simulate(scenario, requests=1).total_s == pytest.approx(times.latency_s, rel=1e-9)
     few, many = (simulate(scenario, requests=number, window=32).total_s for number in (100, 200))
-    assert (many - few) / 100 == pytest.approx(times.period_s, rel=1e-9)
+    period_s = (many - few) / 100
+    meets = any(map(cluster.relays, sent[1:-1])) and period_s > times.period_s  # several steps use the driver's link
+    assert meets or period_s == pytest.approx(times.period_s, rel=1e-9)
 
 
 def test_outputs_that_nobody_asks_for_are_not_sent(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
     made = graphcut.plan(analysis, Across(CLUSTER, outputs=("logits",)))
-    found = simulate(scenario_of_plan(made, model, None), requests=10)
+    scenario = scenario_of_plan(made, model, None)
+    straight = replace(scenario, cluster=SimulatedCluster(devices=CLUSTER.devices, overlap="all"))
+    found = simulate(straight, requests=10)
     assert made.costs is not None
     sizes = made.costs.tensor_bytes
     answers = {link.target: link.bytes for link in found.links if link.target == "driver"}
     assert answers == {"driver": 10 * sizes["logits"][0]}
-    everything = simulate(scenario_of_plan(made, model, None, model.graph.writes), requests=10)
+    everything = simulate(replace(straight, outputs=model.graph.writes), requests=10)
     answers = {link.target: link.bytes for link in everything.links if link.target == "driver"}
     assert answers == {"driver": 10 * sum(sizes[name][0] for name in model.graph.writes)}
 

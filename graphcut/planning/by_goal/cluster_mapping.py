@@ -172,7 +172,7 @@ class ClusterEvaluator:
             saved = [[problem.saved(ranks, group, rank) for rank in range(len(group.ranks))] for _, group in groups]
         sent = travelling(goal, problem.costs)
         load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
-        pairs = pair_costs(classes, goal.cluster)
+        pairs = pair_costs(classes, goal.cluster, load)
         return cls(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins, saved)
 
     @property

@@ -65,6 +65,7 @@ class PairCosts:
     received_s: Floats  #: seconds to receive a byte.
     sent_s: Floats  #: seconds that it uses the link of the sender.
     latency_s: Floats  #: seconds until the first byte is there.
+    reported_s: Floats  #: for each class the seconds that a byte that a part sends takes first to the driver, at least.
 
     @cached_property
     def senders(self) -> tuple[int, ...]:
@@ -73,8 +74,11 @@ class PairCosts:
         return tuple(rows.index(row) for row in rows)
 
 
-def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster) -> PairCosts:
-    """The costs by the rules of `request_times`."""
+def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster, load: Workload) -> PairCosts:
+    """The costs by the rules of `request_times`.
+
+    They are exact where all tensors between parts go by way of the driver, or none; else the least of either way.
+    """
     driver, in_turn = cluster.driver, cluster.overlap == "none"
     single = [((c.devices[0].name, c.s_per_byte, c.latency_s),) for c in classes if not c.members]
     ends = [*single, *(tuple(single[m][0] for m in c.members) for c in classes[len(single) :])]
@@ -89,7 +93,11 @@ def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster) -> PairCosts:
         sent_s[a, b] = len(routed) * sending_s if routed else ends_s[0] if links else 0.0
         received_s[a, b] = max(ends_s, default=0.0) if in_turn else max(sent_s[a, b], *ends_s, 0.0)
         latency_s[a, b] = max([late_s for *_, late_s in routed] + [link.latency_s for link in links], default=0.0)
-    return PairCosts(received_s, sent_s, latency_s)
+    sizes = [*load.tensor_bytes, *(() if load.replicas is None else load.replicas.tensor_bytes)]
+    ways = {cluster.relays(int(number)) for number in sizes if number}
+    for cost in (received_s, latency_s) if True in ways else ():
+        cost[:-1, :-1] = np.minimum(cost[:-1, :-1], cost[-1, :-1]) if False in ways else cost[-1, :-1]
+    return PairCosts(received_s, sent_s, latency_s, received_s[:-1, -1] * (ways == {True}))
 
 
 def best_links(classes: Sequence[DeviceClass], pairs: PairCosts) -> tuple[DeviceClass, ...]:

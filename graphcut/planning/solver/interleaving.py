@@ -79,7 +79,7 @@ class _Along:
         lengths: Sequence[int],
         counting: Collection[Counted],
     ) -> None:
-        tables, pairs = prefix_tables(load, order, lengths), pair_costs(classes, cluster)
+        tables, pairs = prefix_tables(load, order, lengths), pair_costs(classes, cluster, load)
         in_turn = cluster.overlap == "none"
         self.overlap = cluster.overlap
         self.order, self.lengths = order, lengths

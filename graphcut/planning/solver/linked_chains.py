@@ -161,7 +161,7 @@ class LinkedChains:
         late_s = np.maximum(late_s, (tables.inputs[:, begin] > 0) * pairs.latency_s[driver, c])
         answers_s = tables.answers[:, begin] * (pairs.sent_s if overlap == "none" else pairs.received_s)[c, driver]
         own_s = self._work[c][:, begin] + (0.0 if overlap == "none" else 2 * pairs.latency_s[driver, c])
-        step_s = own_s + received_s + inputs_s + late_s
+        step_s = own_s + received_s + inputs_s + late_s + tables.sent[:, begin] * pairs.reported_s[c]
         latency_s = step_s + answers_s
         match overlap:
             case "none":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 from threading import Event
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import ray  # noqa: TID251 - a module of the Ray executor
@@ -13,6 +13,7 @@ import ray  # noqa: TID251 - a module of the Ray executor
 from ...core.errors import RunError
 from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
+from ...core.wiring import MESSAGE_BYTES
 from ..process_memory import resident_bytes
 from ..providers import NodesByProvider
 from ..stage import SessionConfig, Stage, ort_message
@@ -20,9 +21,6 @@ from ..values import from_array, to_array
 from .file_transfer import PartStore
 from .protocol import TOKENS, Step
 from .worker import StatesByPart, Worker
-
-#: arrays up to this size travel in calls and results, which is faster than Ray's object store.
-INLINE_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +106,4 @@ class RemoteWorker(PartStore):
 
 def is_inline(array: object) -> bool:
     """Whether an output is small enough to travel in a call or a result."""
-    return isinstance(array, np.ndarray) and array.dtype != object and array.nbytes <= INLINE_BYTES
+    return isinstance(array, np.ndarray) and array.dtype != object and array.nbytes <= MESSAGE_BYTES
