@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import Popen
+from threading import Thread
 
 import msgspec
 import numpy as np
@@ -30,7 +33,7 @@ from tokenizers_by_hand import folder_with
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphcut[ray]'")
 
-from graphcut.running.executors.ray_cluster import check_addresses
+from graphcut.running.executors.ray_cluster import RayCluster, check_addresses
 
 SIDE = 1024
 WEIGHT_BYTES = 4 * SIDE * SIDE
@@ -260,6 +263,9 @@ def test_a_cluster_that_asks_for_no_token_is_refused(cluster: NetCluster) -> Non
     assert said.startswith("error: the Ray cluster at 10.77.0.12:6379 asks for no token")
     accepted = cluster.start("on", 2, f"{run} --insecure").communicate(timeout=120)[1]
     assert accepted.startswith("error: the cluster has no device 'edge'") or "wrote y.npz" in accepted
+    measure = "graphcut cluster measure --seconds 0 -o cluster.toml --insecure"
+    measured = cluster.start("on", 2, measure).communicate(timeout=120)[1]
+    assert measured.startswith("error: no machine of the cluster says which device it is\n")
 
 
 @pytest.mark.skipif(find_spec("fastapi") is None, reason="needs ray[serve]")
@@ -299,3 +305,21 @@ def test_a_machine_with_a_local_address_is_refused() -> None:
     ) as caught:
         check_addresses([worker, head])
     assert "--node-ip-address" in caught.value.hint
+
+
+def test_what_does_not_answer_as_a_cluster_may_use_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It closes connections, as a cluster with TLS does to whom has no certificate."""
+
+    def closing() -> None:
+        with suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=closing, daemon=True).start()
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listener.getsockname()[1]}")
+        for name in ("connect", "reconnect"):  # or Ray would try for half a minute
+            monkeypatch.setenv(f"RAY_gcs_rpc_server_{name}_timeout_s", "1")
+        with pytest.raises(RunError, match="does not answer as a Ray cluster does") as caught:
+            RayCluster(1)
+    assert caught.value.hint == "if it uses TLS, set RAY_USE_TLS=1 and the certificates here, too: see SECURITY.md"
