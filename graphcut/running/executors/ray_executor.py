@@ -6,6 +6,7 @@ pass through this process.
 """
 
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from threading import Lock, Thread
 from time import perf_counter
 from typing import Any, Final, cast
 
+import msgspec
 import numpy as np
 import ray  # noqa: TID251 - a module of the Ray executor
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
@@ -31,7 +33,7 @@ from ..stage import SessionConfig, ort_message
 from ..values import Value, from_array, to_array
 from .file_transfer import files_of, read_pieces, times_of
 from .protocol import TOKENS, Died, Done, Event, Executor, Failed, Handle, Lost, Note, Ready, Step
-from .ray_actor import RemoteWorker, StepResult, is_inline
+from .ray_actor import RemoteWorker, StepCall, StepResult, is_inline
 from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, is_answering
 from .worker import StatesByPart
 
@@ -137,9 +139,10 @@ class RayExecutor(Executor):
         refs = {name: tensor.data for name, tensor in tensors.items() if isinstance(tensor.data, ray.ObjectRef)}
         inline = {name: tensor.data for name, tensor in tensors.items() if name not in refs}
         requested_inline = [name for name in step.writes if name in self._inline]
-        call = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested_inline))
+        call: StepCall = (step, requested_inline, inline, tuple(refs))
         # One argument, since each takes a hundred bytes of its own; but Ray fetches none inside of another.
-        answer = call.remote((step, requested_inline, inline, tuple(refs)), *refs.values())
+        run = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested_inline))
+        answer = run.remote(pickle.dumps(call), *refs.values())
         result, *outputs = answer if isinstance(answer, list) else [answer]
         actor.result, actor.step, actor.sources = result, step, self._nodes_of(inputs)
         result.future().add_done_callback(
@@ -255,14 +258,16 @@ class RayExecutor(Executor):
             consume_errors(refs)
             is_lost = isinstance(error, exceptions.ObjectLostError)
             return Lost(actor.worker, step) if is_lost else Failed(actor.worker, step, _original(error))
-        found: StepResult | Exception = future.result()
-        if isinstance(found, Exception):
-            return Failed(actor.worker, step, _original(found))
+        raw: bytes | Exception = future.result()
+        if isinstance(raw, Exception):
+            return Failed(actor.worker, step, _original(raw))
+        found = msgspec.msgpack.decode(raw, type=StepResult)
+        inline = {n: np.frombuffer(data, dtype).reshape(shape) for n, (dtype, shape, data) in found.inline.items()}
         self._inline = self._inline.difference(step.writes).union(found.small)
         stored = iter(refs)
         outputs = {
-            name: _RayTensor(found.inline[name], found.sizes[name])
-            if name in found.inline
+            name: _RayTensor(inline[name], found.sizes[name])
+            if name in inline
             else _RayTensor(next(stored), found.sizes[name], actor.node)
             for name in step.writes
         }

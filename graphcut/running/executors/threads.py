@@ -27,9 +27,10 @@ class ThreadExecutor(Executor):
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         self._cascade = cascade
-        self._config = config
+        self.config = config  #: how parts that are loaded next build sessions.
         self._states = states
         self._events: SimpleQueue[Event | None] = SimpleQueue()
+        self.report: Callable[[Event], None] = self._events.put  #: takes events; by default `next_event` returns them.
         self._steps: dict[int, _Tasks] = {}
         self._loads: dict[int, _Tasks] = {}
         self._workers: dict[int, Worker] = {}
@@ -92,11 +93,11 @@ class ThreadExecutor(Executor):
         while (task := tasks.get()) is not None:
             event = task()
             if event is not None:
-                self._events.put(event)
+                self.report(event)
             del event, task  # otherwise their values would stay in memory until the next task
 
     def _run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> Event:
-        report = lambda outputs: self._events.put(Made(worker, step, outputs))  # noqa: E731
+        report = lambda outputs: self.report(Made(worker, step, outputs))  # noqa: E731
         try:
             outputs, seconds = self._workers[worker].run(step, inputs, report=report)
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
@@ -116,5 +117,5 @@ class ThreadExecutor(Executor):
         with self._loading[part]:
             stage = self._stages.get(part)
             if stage is None:
-                stage = self._stages[part] = Stage(self._cascade, self._cascade.parts[part], config=self._config)
+                stage = self._stages[part] = Stage(self._cascade, self._cascade.parts[part], config=self.config)
             return stage

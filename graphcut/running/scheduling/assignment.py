@@ -81,13 +81,13 @@ def make_executor(
             return ProcessExecutor(cascade, config, states)
         case "ray":
             try:
-                from ..executors.ray_and_processes import RayAndProcesses
+                from ..executors.ray_and_threads import RayAndThreads
             except ModuleNotFoundError as error:
                 if (error.name or "").partition(".")[0] != "ray":
                     raise
                 hint = "pip install 'graphcut[ray]'"
                 raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
-            return RayAndProcesses(cascade, config, states, [worker.name for worker in workers])
+            return RayAndThreads(cascade, config, states, [worker.name for worker in workers])
 
 
 def load_balance_of(
