@@ -77,8 +77,8 @@ def test_on_the_terminal_blocks_have_their_numbers_and_requests_their_lines() ->
     ]
 
 
-def cluster(*names: str) -> Cluster:
-    return Cluster(devices=tuple(Device(name=name, flops_per_s=3e9, link_bytes_per_s=1e9) for name in names))
+def cluster(*names: str, flops_per_s: float = 3e9) -> Cluster:
+    return Cluster(devices=tuple(Device(name=name, flops_per_s=flops_per_s, link_bytes_per_s=1e9) for name in names))
 
 
 def test_a_plan_of_a_decoder_has_the_schedule_of_a_prompt_and_of_tokens(show: Show, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_plan_whose_layers_are_divided_has_a_row_for_each_rank(tmp_path: Path)
     """The parts are those that `split` makes: the page of a plan and that of its split have the same schedules."""
     demos.write("llm", tmp_path / "llm.onnx", hidden=16, layers=2, heads=2, kv_heads=2, vocab=32)
     analysis = analyze(load(tmp_path / "llm.onnx"))
-    made = plan(analysis, Across(cluster("a", "b"), "latency", ranks=2))
+    made = plan(analysis, Across(cluster("a", "b", flops_per_s=1e9), "latency", ranks=2))
     assert made.has_groups
     found = schedules_of_plan(made, analysis.model)
     prepared = prepare(analysis.model, made, tmp_path / "parts")
