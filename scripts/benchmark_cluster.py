@@ -196,7 +196,7 @@ def rival(made: Machines, how: str) -> tuple[float, float]:
 
 
 def bench_predictions(folder: Path, *, small: bool) -> None:
-    """Three machines, the second and the third on one core. What parts take was measured on each device before."""
+    """Three machines, the second and the third on one core. What parts take is that of the same runs."""
     demos.write("unet", folder / "unet.onnx")
     llama = Llama(hidden=256, layers=6, heads=4, width=512) if small else Llama(layers=6, vocab=8000)
     write_onnx(llama, folder / "decoder.onnx")
@@ -236,29 +236,30 @@ def _predicted(made: Machines, folder: Path, model: Model, goal: Across) -> None
     # As many in flight as planned, and one.
     runs = [("decode", path, n) for n in (2, 1)] if is_decoder else [("pipeline", path, 8, n) for n in (6, 1)]
     seen = [[made.measured(*words) for words in runs] for _ in range(ROUNDS + 1)]
-    speeds = [part.run_s / seconds for part, seconds in zip(first.metrics, seen[0][0]["parts"], strict=True)]
-    fitted = tuple(
-        replace(one, flops_per_s=one.flops_per_s * x, bytes_per_s=one.bytes_per_s * x, dispatch_s=one.dispatch_s / x)
-        for one, x in zip(first.devices, speeds, strict=True)
-    )
-    again = planned(replace(goal.cluster, devices=fitted))
-    scenario = scenario_of_plan(again, model, None)
-    times = again.times
-    assert times is not None  # noqa: S101 - it is a plan for a cluster
-    # What crosses in the whole run; the first device is where the driver is, so the inputs do not.
-    sent = sum(one.sent_bytes for one in again.metrics) + sum(one.output_bytes for one in again.metrics[1:])
-    number = 2 * (PROMPT + DECODED - 1) if is_decoder else REQUESTS
-    wire = statistics.median(many["carried"] for many, _ in seen[1:]) / (sent * number)
-    for i, (what, planned_s, window) in enumerate(
-        (("period", times.objective(goal), None if is_decoder else 6), ("latency", times.latency_s, 1))
-    ):
+    for i, (what, window) in enumerate((("period", None if is_decoder else 6), ("latency", 1))):
+        found = [both[i] for both in seen[1:]]
+        run_s = [statistics.median(own) for own in zip(*(one["parts"] for one in found), strict=True)]
+        speeds = [part.run_s / seconds for part, seconds in zip(first.metrics, run_s, strict=True)]
+        again = planned(replace(goal.cluster, devices=tuple(map(_faster, first.devices, speeds))))
+        scenario, times = scenario_of_plan(again, model, None), again.times
+        assert times is not None  # noqa: S101 - it is a plan for a cluster
+        planned_s = times.objective(goal) if what == "period" else times.latency_s
         simulated_s = 1 / simulate(scenario, requests=100, window=window).per_s
-        found_s = statistics.median(both[i]["period_s"] for both in seen[1:])
+        found_s = statistics.median(one["period_s"] for one in found)
+        # What crosses in the whole run; the first device is where the driver is, so the inputs do not.
+        sent = sum(one.sent_bytes for one in again.metrics) + sum(one.output_bytes for one in again.metrics[1:])
+        number = (2 - i) * (PROMPT + DECODED - 1) if is_decoder else (REQUESTS, 2 * WARM)[i]
+        wire = statistics.median(one["carried"] for one in found) / (sent * number)
         print(
             f"{folder.name:24} {what:9} {planned_s * 1e3:6.1f} ms {simulated_s * 1e3:6.1f} ms {found_s * 1e3:6.1f} ms",
             f"{found_s / planned_s:6.2f} {found_s / simulated_s:6.2f}   {wire:.2f}",
             flush=True,
         )
+
+
+def _faster(device: Device, times: float) -> Device:
+    speeds = {"flops_per_s": device.flops_per_s * times, "bytes_per_s": device.bytes_per_s * times}
+    return replace(device, **speeds, dispatch_s=device.dispatch_s / times)
 
 
 def carried() -> int:

@@ -58,7 +58,8 @@ def request_times(
     driver and one to it. A link carries a tensor once for each device that reads it. Where nothing overlaps, tensors
     are sent and received one after the other, over the router once for all readers, and messages cost nothing.
     Each rank of a group receives what the group reads; its first rank sends what it writes. A small tensor between two
-    parts goes to the driver with the message of its writer, and from there with the message to each reader.
+    parts goes to the driver with the message of its writer, and from there with the message to each reader: it has no
+    latency of its own.
     """
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
@@ -80,7 +81,7 @@ def request_times(
             first = next(iter(rates))
             waiting = source if is_relayed and reader == DRIVER else reader
             received_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
-            late_s[reader] = max(late_s[reader], latency_s * (waiting == reader))
+            late_s[reader] = max(late_s[reader], 0.0 if is_relayed else latency_s)
             sent_s[sender] += number / rates[first] if first not in used or not in_turn else 0.0
             used.add(first)
             for ends, bytes_per_s in rates.items():

@@ -35,6 +35,7 @@ class SimulatedTensor:
 
     size_bytes: int
     devices: dict[SimulatedDevice, None]  #: those that have it; the first one sends it to others.
+    is_relayed: bool = False  #: it travels with the messages of steps, and has no latency of its own.
 
 
 @dataclass(slots=True, eq=False)
@@ -197,7 +198,9 @@ class SimulatedExecutor(Executor):
                 missing.setdefault(sender, []).append(tensor)
         for sender, sent in missing.items():
             size_bytes = sum(tensor.size_bytes for tensor in sent)
-            transfer = self.network.send(sender.name, device.name, size_bytes, partial(self._fetched, device, sent))
+            latency_s = 0.0 if all(tensor.is_relayed for tensor in sent) else None
+            fetched = partial(self._fetched, device, sent)
+            transfer = self.network.send(sender.name, device.name, size_bytes, fetched, latency_s)
             device.fetching[transfer] = sender
             sender.sending[transfer] = (device, sent)
             self._coming.update(sent if device is self._driver else ())
@@ -227,7 +230,7 @@ class SimulatedExecutor(Executor):
         is_far, sizes = device.name != self._driver.name, self._scenario.tensor_bytes
         relayed = self._relayed.intersection(step.writes) if is_far else set[str]()
         homes = {name: self._driver if name in relayed else device for name in step.writes}
-        outputs = {name: SimulatedTensor(sizes[name], {home: None}) for name, home in homes.items()}
+        outputs = {name: SimulatedTensor(sizes[name], {at: None}, name in self._relayed) for name, at in homes.items()}
         device.tensors.update({tensor: None for name, tensor in outputs.items() if name not in relayed})
         done = Done(device.index, step, outputs, seconds)
         if size_bytes := sum(sizes[name] for name in relayed):

@@ -105,14 +105,14 @@ def reference(load: Workload, division: Division, row: Sequence[int], cluster: C
                 received[source if is_relayed and reader == end else reader] += number / link.bytes_per_s
                 sending[source] += number / link.bytes_per_s
                 link_s[a.name, b.name] += number / link.bytes_per_s
-                late[reader].add(link.latency_s * (not (is_relayed and reader == end)))
+                late[reader].add(link.latency_s * (not is_relayed))
             else:
                 slower = b.link_bytes_per_s if in_turn else min(a.link_bytes_per_s, b.link_bytes_per_s)
                 received[source if is_relayed and reader == end else reader] += number / slower
                 sending[source] += number / a.link_bytes_per_s * (not over_router)
                 link_s["up", a.name] += number / a.link_bytes_per_s
                 link_s["down", b.name] += number / b.link_bytes_per_s
-                late[reader].add(b.latency_s * (not (is_relayed and reader == end)))
+                late[reader].add(b.latency_s * (not is_relayed))
                 over_router = True
     groups = [[g for g in range(load.groups) if part >> g & 1] for part in division]
     own = [float(load.work[i, members].sum()) for i, members in zip(row, groups, strict=True)]
@@ -147,7 +147,7 @@ def value(objective: Objective, in_flight: int, period: float, latency: float) -
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", (*range(25), 52, 95, 104, 116))  # the last ones send small tensors that are late
 def test_no_plan_is_better_on_any_links(
     seed: int, overlap: Overlap, problem_for: Callable[..., PlanningProblem]
 ) -> None:

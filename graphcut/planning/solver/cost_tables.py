@@ -95,8 +95,10 @@ def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster, load: Workload)
         latency_s[a, b] = max([late_s for *_, late_s in routed] + [link.latency_s for link in links], default=0.0)
     sizes = [*load.tensor_bytes, *(() if load.replicas is None else load.replicas.tensor_bytes)]
     ways = {cluster.relays(int(number)) for number in sizes if number}
-    for cost in (received_s, latency_s) if True in ways else ():
-        cost[:-1, :-1] = np.minimum(cost[:-1, :-1], cost[-1, :-1]) if False in ways else cost[-1, :-1]
+    if True in ways:
+        latency_s[:-1, :-1] = 0.0
+        relayed_s = received_s[-1, :-1]
+        received_s[:-1, :-1] = np.minimum(received_s[:-1, :-1], relayed_s) if False in ways else relayed_s
     return PairCosts(received_s, sent_s, latency_s, received_s[:-1, -1] * (ways == {True}))
 
 
