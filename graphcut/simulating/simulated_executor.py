@@ -63,7 +63,8 @@ class SimulatedDevice:
     tensors: dict[SimulatedTensor, None] = field(default_factory=dict)
     steps: int = 0
     computing_s: float = 0.0
-    fetching_s: float = 0.0  #: how long it has waited for inputs.
+    fetching_s: float = 0.0  #: how long it has waited for inputs,
+    reporting_s: float = 0.0  #: and until tensors in its reports were sent, besides the latency.
     down_s: float = 0.0  #: how long it was down, until it last came up.
     failures: int = 0
 
@@ -234,14 +235,15 @@ class SimulatedExecutor(Executor):
         device.tensors.update({tensor: None for name, tensor in outputs.items() if name not in relayed})
         done = Done(device.index, step, outputs, seconds)
         if size_bytes := sum(sizes[name] for name in relayed):
-            arrived = partial(self._reported, device, done)
+            arrived = partial(self._reported, device, done, self.clock.now_s)
             report = self.network.send(device.name, self._driver.name, size_bytes, arrived, device.latency_s)
             device.fetching[report] = device  # it waits until that has arrived
         else:
             self._report(device, done)
 
-    def _reported(self, device: SimulatedDevice, event: Event, transfer: Transfer) -> None:
+    def _reported(self, device: SimulatedDevice, event: Event, began_s: float, transfer: Transfer) -> None:
         del device.fetching[transfer]
+        device.reporting_s += self.clock.now_s - began_s - device.latency_s
         self._events.append(event)
 
     def _lose_inputs(self, device: SimulatedDevice) -> None:
