@@ -28,9 +28,12 @@ class Served:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_written(self, file: Path, number: int) -> bool:
-        """Whether the first ranges that were asked for, so many, are in a file with holes."""
-        asked = [end - start for _, start, end in self.ranges[:number]]
-        return len(asked) == number and file.exists() and file.stat().st_blocks * 512 >= sum(asked)
+        """Whether the first ranges that were asked for, so many, are in a file."""
+        asked = [(start, end) for _, start, end in self.ranges[:number]]
+        if len(asked) < number or not file.exists():
+            return False
+        written, whole = file.read_bytes(), (self.root / file.name).read_bytes()
+        return all(written[start:end] == whole[start:end] for start, end in asked)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -200,7 +200,6 @@ def test_a_fetch_that_is_killed_goes_on_and_asks_only_for_what_is_missing(tmp_pa
         while not served.is_written(tmp_path / "out" / name, 2):
             assert process.poll() is None
             time.sleep(0.01)
-        time.sleep(0.3)  # the space is there before the last bytes are
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert not (tmp_path / "out" / "cascade.json").exists()
