@@ -58,13 +58,13 @@ from .planning.plans import Plan as Plan
 from .running.decoding.decoding_service import DecodingService as DecodingService
 from .running.decoding.generation import Generation as Generation
 from .running.decoding.generation import generate as generate
-from .running.decoding.sampling import Sampling as Sampling
 from .running.fetching import fetch as fetch
 from .running.in_process.runner import Runner as Runner
 from .running.in_process.runner import run as run
 from .running.pipelined import Pipeline as Pipeline
 from .running.pipelined import stream as stream
 from .running.run_log import RunLog as RunLog
+from .running.sampling import Sampling as Sampling
 from .running.stage import SessionConfig as SessionConfig
 from .running.text.tokenizer import Tokenizer as Tokenizer
 from .simulating.results import SimulationResult as SimulationResult

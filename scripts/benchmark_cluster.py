@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -279,8 +280,13 @@ def decode(parts: str, number: int) -> dict[str, Any]:
     draw = np.random.default_rng(0)
     prompts = [draw.integers(0, 256, PROMPT).tolist() for _ in range(number)]
     tokens = graphcut.generate(parts, prompts, max_tokens=DECODED, via="ray", config=SessionConfig(threads=1))
-    seen = [(time.perf_counter(), carried()) for _ in tokens]
-    (began_s, before), (ended_s, after), count = seen[number - 1], seen[-1], len(seen) - number
+    stream = iter(tokens)
+    for _ in islice(stream, number):
+        pass
+    began_s, before = time.perf_counter(), carried()
+    count = sum(1 for _ in islice(stream, number * (DECODED - 1)))
+    ended_s, after = time.perf_counter(), carried()
+    tokens.close()
     found = {"per_s": count / (ended_s - began_s), "period_s": (ended_s - began_s) / count}
     return {**found, "bytes": (after - before) / count, "parts": seconds_of(tokens.log, tokens.log.parts)}
 

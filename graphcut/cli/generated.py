@@ -19,8 +19,8 @@ from .output import say, workers_notes
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
     from ..running.decoding.generation import DecodingSettings, FinishReason, Generation
-    from ..running.decoding.sampling import Sampling
     from ..running.run_log import RunLog
+    from ..running.sampling import Sampling
     from ..running.text.tokenizer import Tokenizer
 
 _CONTROLS: Final = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")

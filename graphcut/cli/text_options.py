@@ -13,7 +13,7 @@ from ..core.units import parse_bytes
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
-    from ..running.decoding.sampling import Sampling
+    from ..running.sampling import Sampling
     from ..running.text.tokenizer import Tokenizer
 
 _KEPT_OF_A_CHAT: Final = "1GiB"
@@ -72,7 +72,7 @@ class SamplingOptions:
     ] = 1
 
     def sampling(self, seed: int) -> Sampling:
-        from ..running.decoding.sampling import Sampling
+        from ..running.sampling import Sampling
 
         return Sampling(**asdict(self), seed=seed)
 

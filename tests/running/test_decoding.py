@@ -41,8 +41,8 @@ from graphcut.core.wiring import Tensor
 from graphcut.costs.caches import find_caches
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.running.decoding.token_inputs import TokenChunk, input_array, role_of
-from graphcut.running.executors.protocol import TOKENS
 from graphcut.running.executors.worker import Worker
+from graphcut.running.sampling import TOKENS
 from graphcut.running.stage import Stage
 from graphcut.running.values import Values
 

@@ -59,7 +59,7 @@ def test_workers_that_wait_for_each_other_in_turn_get_all_parts_of_a_request_at_
     steps = state.joint_steps({0: 0, 1: 1, 2: 0, 3: 1})
     assert steps == {0: (0, 2), 1: (1, 3)}
     assert routing.handed_over(list(steps.values())) == {"a0": 1, "b0": 1}
-    assert routing.wanted([0, 1, 2, 3]) == ("a0", "a1", "b1")
+    assert routing.wanted((0, 1, 2, 3)) == ("a0", "a1", "b1")
     assert waiting_in_turn(routing, [(0, 1), (2, 3), (4, 5)]) == {}
 
 

@@ -14,6 +14,7 @@ from itertools import count, pairwise
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace as changed
 
 from graphcut import RunError
 from graphcut.running.executors.protocol import Died, Done, Event, Failed, Handle, Lost, Made, Ready, Step
@@ -191,7 +192,7 @@ class Script:
                 return Failed(worker, step, RunError(f"input {step.request} is wrong"))
             values.update({n: self.placed[cast("int", handle)] for n, handle in held.items() if n not in values})
             parts = tuple(part for part in step.parts if part <= last and part not in worked)
-            self.work(state, replace(step, parts=parts), values)
+            self.work(state, changed(step, parts=parts), values)
             worked.update(parts)
             outputs = {n: self.put(values[n], n) for n in step.writes if n in values and n not in reported}
             reported.update(outputs)

@@ -10,11 +10,10 @@ from ...core.errors import RunError, UsageError
 from ...core.manifest import Cascade, State
 from ...core.states import LOGITS, kept_states, next_state, states_of
 from ...core.wiring import Dim, Tensor
-from ..executors.protocol import TOKENS
+from ..sampling import TOKENS, LogitsChoice, Sampling, ScoredRow
 from ..scheduling.assignment import scheduled_parts
 from ..scheduling.requests import ScheduledPart
 from ..values import Value, from_array, rows_of, shape_of, symbol_sizes, to_value, zeros
-from .sampling import LogitsChoice, Sampling, ScoredRow
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})

@@ -9,8 +9,8 @@ from typing import Unpack
 
 from ...core.errors import RunError
 from ...core.manifest import CascadeLike
+from ..sampling import GREEDY, Sampling
 from .generation import DecodingSettings, FinishReason, begin
-from .sampling import GREEDY, Sampling
 from .token_sequences import TokenSequence
 
 

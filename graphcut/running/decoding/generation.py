@@ -16,6 +16,7 @@ from ..in_process.limited_worker import LimitedWorker
 from ..in_process.memory_plan import available_memory
 from ..providers import CPU
 from ..run_log import RunLog
+from ..sampling import GREEDY, Sampling
 from ..scheduling.assignment import Via, assign_parts, make_executor, share_threads
 from ..scheduling.one_worker import OneWorker
 from ..scheduling.requests import Request, Routing
@@ -26,7 +27,6 @@ from ..values import OnError, Value
 from .decoder import Decoder, decoder_of
 from .decoding_memory import predict_decoding
 from .prefix_cache import PrefixCache
-from .sampling import GREEDY, Sampling
 from .token_sequences import SequenceBatch, TokenSequence
 
 FinishReason = Literal["stop", "max_tokens", "full", "failed"]

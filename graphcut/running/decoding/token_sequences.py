@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...core.errors import RunError, UsageError
-from ..executors.protocol import TOKENS, Origin
+from ..executors.protocol import Origin
+from ..sampling import TOKENS, Sampling, ScoredRow
 from ..scheduling.requests import Request
 from ..values import Value
 from .decoder import Decoder
-from .sampling import Sampling, ScoredRow
 from .token_inputs import TokenChunk
 
 MOST_ROOM: Final = 8192
@@ -95,7 +95,8 @@ class SequenceBatch:
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
         sampling, zero_states = self.sequences[0].sampling, self._zero_states if is_first else {}
-        ended = tuple(ScoredRow(row, one.draws, sampling.needed(one.fed)) for row, one in self._complete())
+        needed = sampling.needed
+        ended = tuple(ScoredRow(row, one.draws, len(one.fed), needed(one.fed)) for row, one in self._complete())
         choice, origin = self._decoder.choice(self.chunk, sampling, ended), None if self.is_begun else self.origin
         request = Request(feeds, self.number, zero_states, self._rows, origin, title, choice, self._in_place)
         self._rows = {}

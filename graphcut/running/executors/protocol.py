@@ -7,30 +7,17 @@ scheduler decides which step runs when and on which worker. The executor runs it
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from ...core.wiring import Tensor
+import msgspec
+
 from ..providers import NodesByProvider
+from ..sampling import LogitsChoice
 from ..values import Value
 from .exchange import Exchange
 
 Handle = object
 """A reference to a tensor that an executor stores: an OrtValue, a shared-memory tensor ref, a Ray object reference."""
-
-
-TOKENS: Final = Tensor(name="the tokens chosen", dtype="int64", shape=(None,))
-"""The tensor in which a worker returns the tokens that it chose. No part of a cascade writes it."""
-
-
-class TokenChoice(Protocol):
-    """How the worker that makes the logits chooses tokens from them, so that the tokens travel in their place."""
-
-    @property
-    def logits(self) -> str:
-        """The name of the logits."""
-
-    def tokens(self, logits: Value) -> Value:
-        """The value of `TOKENS`."""
 
 
 class Origin(NamedTuple):
@@ -41,8 +28,7 @@ class Origin(NamedTuple):
     kept: int  #: how many of them the new sequence begins with.
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """Parts that one worker runs one after the other for one request."""
 
     request: int  #: the number of the request.
@@ -51,13 +37,13 @@ class Step:
     attempt: int = 0  #: how often the request was restarted; results of an earlier attempt are dropped.
     sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
     #: on the first step of a sequence, the shapes of its states, which start as zeros, or from those of the `origin`.
-    zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    zero_states: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
-    rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    rows: Mapping[str, tuple[int, tuple[int, ...]]] = msgspec.field(default_factory=dict)
     #: the parts after which what was made so far is reported, since other workers can go on with it.
     early: tuple[int, ...] = ()
     origin: Origin | None = None  #: on the first step of a sequence, the one whose states it continues, if any.
-    choice: TokenChoice | None = None  #: how tokens are chosen, where they are among the `writes`.
+    choice: LogitsChoice | None = None  #: how tokens are chosen, where they are among the `writes`.
     in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
     exchange: Exchange | None = None  #: what it hands to and takes from other steps of the request that run now.
 

@@ -6,7 +6,6 @@ pass through this process.
 """
 
 import os
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,6 @@ from time import perf_counter
 from typing import Any, Final, cast
 
 import msgspec
-import numpy as np
 import ray  # noqa: TID251 - a module of the Ray executor
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
 
@@ -29,11 +27,12 @@ from ...core.manifest import Cascade
 from ...core.text import shell_word
 from ...core.units import size
 from ...core.version import __version__
+from ..sampling import TOKENS
 from ..stage import SessionConfig, ort_message
 from ..values import Value, from_array, to_array
 from .file_transfer import files_of, read_pieces, times_of
-from .protocol import TOKENS, Died, Done, Event, Executor, Failed, Handle, Lost, Note, Ready, Step
-from .ray_actor import RemoteWorker, StepCall, StepResult, is_inline
+from .protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Note, Ready, Step
+from .ray_actor import InlineArray, RemoteWorker, StepCall, StepResult, is_inline
 from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, is_answering
 from .worker import StatesByPart
 
@@ -58,9 +57,9 @@ _ACTOR_OPTIONS: Final[Any] = {
 
 @dataclass(frozen=True, slots=True)
 class _RayTensor:
-    """A stored tensor: an array, or a reference to one in an object store, and the machine that made it (or "")."""
+    """A stored tensor, and the machine that made it (or "")."""
 
-    data: Any
+    data: Any  #: an `InlineArray`, or a reference to what is in an object store.
     size_bytes: int
     node: str = ""
 
@@ -136,13 +135,13 @@ class RayExecutor(Executor):
         if not self._lost_nodes.isdisjoint(tensor.node for tensor in tensors.values()):
             self._callbacks.put(lambda: Lost(worker, step))
             return
-        refs = {name: tensor.data for name, tensor in tensors.items() if isinstance(tensor.data, ray.ObjectRef)}
-        inline = {name: tensor.data for name, tensor in tensors.items() if name not in refs}
-        requested_inline = [name for name in step.writes if name in self._inline]
-        call: StepCall = (step, requested_inline, inline, tuple(refs))
+        inline = {name: tensor.data for name, tensor in tensors.items() if isinstance(tensor.data, InlineArray)}
+        refs = {name: tensor.data for name, tensor in tensors.items() if name not in inline}
+        requested = tuple(name for name in step.writes if name in self._inline)
+        call = msgspec.msgpack.encode(StepCall(step, requested, inline, tuple(refs)))
         # One argument, since each takes a hundred bytes of its own; but Ray fetches none inside of another.
-        run = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested_inline))
-        answer = run.remote(pickle.dumps(call), *refs.values())
+        run = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested))
+        answer = run.remote(call, *refs.values())
         result, *outputs = answer if isinstance(answer, list) else [answer]
         actor.result, actor.step, actor.sources = result, step, self._nodes_of(inputs)
         result.future().add_done_callback(
@@ -175,12 +174,12 @@ class RayExecutor(Executor):
 
     def put(self, value: Value, tensor: str) -> Handle:
         array = to_array(value, self._tensors[tensor], copy=False)
-        data = np.copy(array) if is_inline(array) else ray.put(array)
+        data = InlineArray.of(array) if is_inline(array) else ray.put(array)
         return _RayTensor(data, getattr(array, "nbytes", 0))
 
     def fetch(self, handles: Iterable[Handle]) -> bool:
         here = [h for h in cast("Iterable[_RayTensor]", handles) if h.node not in self._lost_nodes]  # `get` tells
-        references = [tensor.data for tensor in here if isinstance(tensor.data, ray.ObjectRef)]
+        references = [tensor.data for tensor in here if not isinstance(tensor.data, InlineArray)]
         if not references:
             return True
         _, missing = ray.wait(references, num_returns=len(references), timeout=0)
@@ -199,7 +198,7 @@ class RayExecutor(Executor):
         if node in self._lost_nodes:
             raise LookupError(message)
         try:
-            array = ray.get(data) if isinstance(data, ray.ObjectRef) else data
+            array = data.array() if isinstance(data, InlineArray) else ray.get(data)
         except exceptions.ObjectLostError as error:
             raise LookupError(message) from error
         return from_array(array, self._tensors[tensor])
@@ -262,12 +261,11 @@ class RayExecutor(Executor):
         if isinstance(raw, Exception):
             return Failed(actor.worker, step, _original(raw))
         found = msgspec.msgpack.decode(raw, type=StepResult)
-        inline = {n: np.frombuffer(data, dtype).reshape(shape) for n, (dtype, shape, data) in found.inline.items()}
         self._inline = self._inline.difference(step.writes).union(found.small)
         stored = iter(refs)
         outputs = {
-            name: _RayTensor(inline[name], found.sizes[name])
-            if name in inline
+            name: _RayTensor(found.inline[name], found.sizes[name])
+            if name in found.inline
             else _RayTensor(next(stored), found.sizes[name], actor.node)
             for name in step.writes
         }

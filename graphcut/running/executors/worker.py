@@ -7,9 +7,10 @@ from types import MappingProxyType
 from ...core.manifest import Cascade, State
 from ...core.states import next_state
 from ..providers import NodesByProvider
+from ..sampling import TOKENS
 from ..stage import Stage
 from ..values import Value, Values, first_tokens, rows_of, zeros
-from .protocol import TOKENS, Step
+from .protocol import Step
 
 StatesByPart = Mapping[int, tuple[State, ...]]  #: the states that stay in a part, by its index.
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..executors.exchange import Exchange
-from ..executors.protocol import TOKENS, Handle, Origin, Step, TokenChoice
+from ..executors.protocol import Handle, Origin, Step
+from ..sampling import TOKENS, LogitsChoice
 from ..values import Value
 
 
@@ -34,7 +35,7 @@ class Request:
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     origin: Origin | None = None  #: the sequence whose states it begins with.
     title: str = ""  #: its name in messages; `input N` by default.
-    choice: TokenChoice | None = None  #: how tokens are chosen from its logits; None to choose none.
+    choice: LogitsChoice | None = None  #: how tokens are chosen from its logits; None to choose none.
     in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
 
     def step(
@@ -65,12 +66,27 @@ class Routing:
         self._writer = {name: index for index, part in reversed([*enumerate(parts)]) for name in part.writes}
         #: the tensors that come from outside. Some may not be fed.
         self.inputs = frozenset(name for name, readers in self.readers.items() if self.is_input(name, readers[0]))
+        self._wanted: dict[tuple[int, ...], tuple[str, ...]] = {}
+        self._counts: dict[frozenset[str], tuple[list[int], dict[str, int]]] = {}
 
-    def wanted(self, parts: Sequence[int]) -> tuple[str, ...]:
+    def wanted(self, parts: tuple[int, ...]) -> tuple[str, ...]:
         """The tensors written by `parts` that other parts read or that are outputs."""
-        own = set(parts)
-        written = [name for index in parts for name in self.parts[index].writes]
-        return tuple(n for n in written if n in self.outputs or any(r not in own for r in self.readers.get(n, ())))
+        if parts not in self._wanted:
+            written = [name for index in parts for name in self.parts[index].writes]
+            others = {name for name in written if any(reader not in parts for reader in self.readers.get(name, ()))}
+            self._wanted[parts] = tuple(name for name in written if name in self.outputs or name in others)
+        return self._wanted[parts]
+
+    def counts(self, absent: frozenset[str]) -> tuple[list[int], dict[str, int]]:
+        """For each part how many tensors it reads, for each tensor how many parts read it; inputs may be absent."""
+        if absent not in self._counts:
+            reads = [
+                sum(not (name in absent and self.is_input(name, index)) for name in part.reads)
+                for index, part in enumerate(self.parts)
+            ]
+            self._counts[absent] = (reads, {name: len(readers) for name, readers in self.readers.items()})
+        reads, readers = self._counts[absent]
+        return reads.copy(), readers.copy()
 
     def handed_over(self, steps: Sequence[Sequence[int]]) -> Counter[str]:
         """The tensors that steps make for each other, and how many steps read each."""
@@ -125,9 +141,8 @@ class RequestState:
         self.error: Exception | None = None  #: why it has no answer; None if it has one or may still get one.
         self.is_dropped = False  #: its handles are not needed, except by the steps that run now.
         self._routing = routing
-        self._absent = routing.inputs - handles.keys()
-        self._unread = {name: len(readers) for name, readers in routing.readers.items()}
-        self._missing = [sum(not self._is_absent(n, i) for n in part.reads) for i, part in enumerate(routing.parts)]
+        self._absent = routing.inputs.difference(handles)
+        self._missing, self._unread = routing.counts(self._absent)
         self._undone = len(routing.parts)
         self.add(handles)
 

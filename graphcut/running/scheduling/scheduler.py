@@ -234,7 +234,7 @@ class Scheduler:
             return
         state, request = found[0], found[0].request
         steps = state.joint_steps(owners)
-        wanted = self._routing.wanted([part for parts in steps.values() for part in parts])
+        wanted = self._routing.wanted(tuple(part for parts in steps.values() for part in parts))
         exchange = Exchange(self._routing.handed_over(list(steps.values())))
         for index, parts in steps.items():
             own = {name for part in parts for name in self._routing.parts[part].writes}
@@ -396,14 +396,14 @@ class Scheduler:
 
     def _continue(self, state: RequestState, event: Done) -> None:
         step = event.step
+        read = state.inputs_of(step.parts)
+        self._add(state, event)  # first, so that workers go on meanwhile
         if step.sequence is not None:
             try:
-                self._history.note(step.sequence, step, event.worker, state.inputs_of(step.parts))
+                self._history.note(step.sequence, step, event.worker, read)
             except LookupError:
-                self._release(event.outputs.values())
                 self._restart(state)
                 return
-        self._add(state, event)
         self._release(state.finish(step.parts))
         if state.is_finished:
             self._is_here(state)

@@ -7,7 +7,9 @@ draw no random numbers.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from ...core.errors import RunError
 from ..executors.protocol import Executor, Handle, Step

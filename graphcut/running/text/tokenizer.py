@@ -15,7 +15,7 @@ import msgspec
 from ...core.errors import RecordError, UsageError
 from ...core.manifest import Cascade, CascadeLike, open_cascade
 from ...core.states import LOGITS
-from ..decoding.sampling import Sampling
+from ..sampling import Sampling
 from .text_stream import TextStream
 
 _LONGEST: Final = 10**9  #: a larger number means that a tokenizer knows no limit.

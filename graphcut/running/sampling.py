@@ -1,14 +1,18 @@
-"""Choosing the next token: the most likely one, or one drawn at random."""
+"""Choosing the next token: the most likely one, or one drawn at random. Workers do it, since they have the logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
-from ...core.errors import RunError, UsageError
-from ..executors.protocol import TOKENS
-from ..values import Value, bits_type, from_array, memory_of
+from ..core.errors import RunError, UsageError
+from ..core.wiring import Tensor
+from .values import Value, bits_type, from_array, memory_of
+
+TOKENS: Final = Tensor(name="the tokens chosen", dtype="int64", shape=(None,))
+"""The tensor in which a worker returns the tokens that it chose. No part of a cascade writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Sampling:
             ("temperature", 0 <= self.temperature < np.inf, "0 or more"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "a number above 0, at most 1"),
-            ("seed", self.seed >= 0, "0 or more"),
+            ("seed", 0 <= self.seed < 2**64, "0 or more, less than 2**64"),
         ):
             if not is_right:
                 raise UsageError(f"{name} can't be {getattr(self, name)}", hint=f"expected {expected}")
@@ -62,9 +66,9 @@ class Sampling:
         drawn = np.random.default_rng((self.seed, sequence, len(before))).random() * sums[-1]
         return int(tokens[min(int(np.searchsorted(sums, drawn, side="right")), len(tokens) - 1)])
 
-    def needed(self, before: Sequence[int]) -> Sequence[int]:
-        """What `choose` needs of the tokens before: only with a penalty more than their number."""
-        return tuple(before) if self.repetition_penalty != 1 else range(len(before))
+    def needed(self, before: Sequence[int]) -> tuple[int, ...]:
+        """The tokens before, if `choose` needs more of them than their number: with a penalty; else none."""
+        return tuple(before) if self.repetition_penalty != 1 else ()
 
     def _penalized(self, scores: np.ndarray[Any, Any], before: Sequence[int]) -> np.ndarray[Any, Any]:
         scores, seen = scores.astype(np.float32), np.unique(before)
@@ -97,12 +101,12 @@ class ScoredRow(NamedTuple):
 
     row: int  #: its index.
     sequence: int  #: the number of its sequence, for `Sampling.choose`.
-    before: Sequence[int]  #: the tokens before.
+    length: int  #: the number of tokens before.
+    before: tuple[int, ...]  #: these tokens, if they are needed.
 
 
-@dataclass(frozen=True, slots=True)
-class LogitsChoice:
-    """The next tokens of a batch. They are chosen by the worker that has the logits."""
+class LogitsChoice(msgspec.Struct, frozen=True):
+    """How the next tokens of a batch are chosen from its logits."""
 
     logits: str  #: their name: [batch, tokens, vocabulary] or [batch, vocabulary], without a batch one axis less.
     dtype: str  #: and their type.
@@ -117,9 +121,9 @@ class LogitsChoice:
         scored = axes[-1] if axes and len(axes) == 1 + self.has_batch else 1
         scores = memory_of(logits).view(bits_type(self.dtype)).reshape(-1, vocabulary)
         chosen = []
-        for row, sequence, before in self.rows:
+        for row, sequence, length, before in self.rows:
             found = scores[row * scored + min(scored, self.length) - 1]
             if self.dtype == "bfloat16":
                 found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
-            chosen.append(self.sampling.choose(found, before, sequence))
+            chosen.append(self.sampling.choose(found, before or range(length), sequence))
         return from_array(np.array(chosen, np.int64), TOKENS)
