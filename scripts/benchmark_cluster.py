@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ import graphcut
 from graphcut import Across, Device, Into, Limits, Model, Plan, SessionConfig, demos, stream
 from graphcut.costs.weighing import weigh
 from graphcut.planning.cluster import Cluster
+from graphcut.planning.goals import Objective
 from graphcut.planning.planner import with_metrics
 from graphcut.running.run_log import RunLog
 from graphcut.simulating.scenario import scenario_of_plan
@@ -196,66 +198,98 @@ def rival(made: Machines, how: str) -> tuple[float, float]:
     return found[0]["avg_ts"], (carried[1] - carried[0]) / (DECODED - 1)
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A model whose runs are predicted, and how it runs: with as many in flight as planned, and one by one."""
+
+    name: str
+    model: Model
+    objective: Objective
+    in_flight: int  # as it is planned
+    runs: Sequence[Sequence[object]]
+
+    def planned(self, cluster: Cluster) -> Plan:
+        """Three parts, on the devices by their names."""
+        goal = Across(cluster, self.objective, self.in_flight)
+        analysis, costs = graphcut.analyze(self.model), weigh(self.model, self.model.dims)
+        parts = graphcut.plan(analysis, Into(3), costs=costs, limits=Limits(recompute="never")).parts
+        devices = tuple(sorted(cluster.devices, key=lambda one: one.name))
+        bare = Plan(goal, self.model.graph, parts, devices, dims=self.model.dims, model=self.model)
+        return with_metrics(analysis, bare, costs)
+
+
 def bench_predictions(folder: Path, *, small: bool) -> None:
-    """Three machines, the second and the third on one core. What parts take is that of the same runs."""
+    """Three machines, the second and the third on one core. Links are measured before the runs of each round."""
     demos.write("unet", folder / "unet.onnx")
     llama = Llama(hidden=256, layers=6, heads=4, width=512) if small else Llama(layers=6, vocab=8000)
     write_onnx(llama, folder / "decoder.onnx")
+    token = {"batch": 1, "seq": 1, "past": PROMPT, "total": PROMPT + 1}
+    unet, decoder = (
+        graphcut.load(folder / f"{name}.onnx", dims=dims) for name, dims in (("unet", {"batch": 8}), ("decoder", token))
+    )
+    trials = [
+        Trial("unet", unet, "throughput", 1, [("pipeline", f"{TMP}/unet", 8, 6), ("pipeline", f"{TMP}/unet", 8, 1)]),
+        Trial("decoder", decoder, "decode", 2, [("decode", f"{TMP}/decoder", 2), ("decode", f"{TMP}/decoder", 1)]),
+    ]
     print(f"{'three machines':34} {'planned':>9} {'simulated':>9} {'measured':>9}  ratios   wire / boundary bytes")
     for rate in RATES:
         with machines([rate] * 3, [0, 1, 1]) as made:
             made.start_ray()
-            made.on(0, f"python -m graphcut cluster measure --seconds 3 -o {TMP}/cluster.toml")
-            cluster = graphcut.read_cluster(Path(made.net("tmp", 0).strip()) / "cluster.toml")
-            cluster = replace(cluster, devices=tuple(replace(one, threads=1) for one in cluster.devices))
-            for name, dims, objective in (
-                ("unet", {"batch": 8}, "throughput"),
-                ("decoder", {"batch": 1, "seq": 1, "past": PROMPT, "total": PROMPT + 1}, "decode"),
-            ):
-                model = graphcut.load(folder / f"{name}.onnx", dims=dims)
-                _predicted(
-                    made,
-                    folder / f"{name}-{rate}",
-                    model,
-                    Across(cluster, objective, 2 if objective == "decode" else 1),
-                )
+            clusters, found = [measured_cluster(made)], []
+            for trial in trials:
+                shutil.rmtree(folder / trial.name, ignore_errors=True)
+                graphcut.split(trial.model, trial.planned(clusters[0]), folder / trial.name)
+                made.put(folder / trial.name)
+            for _ in range(ROUNDS + 1):
+                clusters.append(measured_cluster(made))
+                found.append([[made.measured(*words) for words in trial.runs] for trial in trials])
+        cluster = typical(clusters[2:])
+        for trial, seen in zip(trials, zip(*found[1:], strict=True), strict=True):
+            for i, what in enumerate(("period", "latency")):
+                _compare(f"{trial.name}-{rate}", trial, cluster, what, [both[i] for both in seen])
 
 
-def _predicted(made: Machines, folder: Path, model: Model, goal: Across) -> None:
-    analysis, costs = graphcut.analyze(model), weigh(model, model.dims)
-    parts = graphcut.plan(analysis, Into(3), costs=costs, limits=Limits(recompute="never")).parts
+def measured_cluster(made: Machines) -> Cluster:
+    """What `graphcut cluster measure` says."""
+    made.on(0, f"python -m graphcut cluster measure --seconds 3 --force -o {TMP}/cluster.toml")
+    return graphcut.read_cluster(Path(made.net("tmp", 0).strip()) / "cluster.toml")
 
-    def planned(cluster: Cluster) -> Plan:
-        devices = sorted(cluster.devices, key=lambda one: one.name)
-        bare = Plan(replace(goal, cluster=cluster), model.graph, parts, tuple(devices), dims=model.dims, model=model)
-        return with_metrics(analysis, bare, costs)
 
-    first = planned(goal.cluster)
-    graphcut.split(model, first, folder)
-    made.put(folder)
-    is_decoder, path = goal.objective == "decode", f"{TMP}/{folder.name}"
-    # As many in flight as planned, and one.
-    runs = [("decode", path, n) for n in (2, 1)] if is_decoder else [("pipeline", path, 8, n) for n in (6, 1)]
-    seen = [[made.measured(*words) for words in runs] for _ in range(ROUNDS + 1)]
-    for i, (what, window) in enumerate((("period", None if is_decoder else 6), ("latency", 1))):
-        found = [both[i] for both in seen[1:]]
-        run_s = [statistics.median(own) for own in zip(*(one["parts"] for one in found), strict=True)]
-        speeds = [part.run_s / seconds for part, seconds in zip(first.metrics, run_s, strict=True)]
-        again = planned(replace(goal.cluster, devices=tuple(map(_faster, first.devices, speeds))))
-        scenario, times = scenario_of_plan(again, model, None), again.times
-        assert times is not None  # noqa: S101 - it is a plan for a cluster
-        planned_s = times.objective(goal) if what == "period" else times.latency_s
-        simulated_s = 1 / simulate(scenario, requests=100, window=window).per_s
-        found_s = statistics.median(one["period_s"] for one in found)
-        # What crosses in the whole run; the first device is where the driver is, so the inputs do not.
-        sent = sum(one.sent_bytes for one in again.metrics) + sum(one.output_bytes for one in again.metrics[1:])
-        number = (2 - i) * (PROMPT + DECODED - 1) if is_decoder else (REQUESTS, 2 * WARM)[i]
-        wire = statistics.median(one["carried"] for one in found) / (sent * number)
-        print(
-            f"{folder.name:24} {what:9} {planned_s * 1e3:6.1f} ms {simulated_s * 1e3:6.1f} ms {found_s * 1e3:6.1f} ms",
-            f"{found_s / planned_s:6.2f} {found_s / simulated_s:6.2f}   {wire:.2f}",
-            flush=True,
-        )
+def typical(clusters: Sequence[Cluster]) -> Cluster:
+    """One whose links have the median rates and latencies."""
+    named = [{one.name: one for one in cluster.devices} for cluster in clusters]
+
+    def median(name: str, field: str) -> float:
+        return statistics.median(getattr(own[name], field) for own in named)
+
+    fields = ("link_bytes_per_s", "latency_s")
+    links = {name: {field: median(name, field) for field in fields} for name in named[0]}
+    devices = (replace(one, threads=1, **links[name]) for name, one in named[0].items())
+    return replace(clusters[0], devices=tuple(devices))
+
+
+def _compare(title: str, trial: Trial, cluster: Cluster, what: str, found: Sequence[dict[str, Any]]) -> None:
+    """Print what is predicted with the times of the parts in the same runs, beside what was measured."""
+    run_s = [statistics.median(own) for own in zip(*(one["parts"] for one in found), strict=True)]
+    first = trial.planned(cluster)
+    speeds = [part.run_s / seconds for part, seconds in zip(first.metrics, run_s, strict=True)]
+    again = trial.planned(replace(cluster, devices=tuple(map(_faster, first.devices, speeds))))
+    is_period, is_decoder = what == "period", trial.objective == "decode"
+    scenario, times = scenario_of_plan(again, trial.model, None), again.times
+    assert times is not None  # noqa: S101 - it is a plan for a cluster
+    planned_s = times.objective(again.goal) if is_period else times.latency_s
+    window = (None if is_decoder else 6) if is_period else 1
+    simulated_s = 1 / simulate(scenario, requests=100, window=window).per_s
+    found_s = statistics.median(one["period_s"] for one in found)
+    # What crosses in the whole run; the first device is where the driver is, so the inputs do not.
+    sent = sum(one.sent_bytes for one in again.metrics) + sum(one.output_bytes for one in again.metrics[1:])
+    number = (2 if is_period else 1) * (PROMPT + DECODED - 1) if is_decoder else REQUESTS if is_period else 2 * WARM
+    wire = statistics.median(one["carried"] for one in found) / (sent * number)
+    print(
+        f"{title:24} {what:9} {planned_s * 1e3:6.1f} ms {simulated_s * 1e3:6.1f} ms {found_s * 1e3:6.1f} ms",
+        f"{found_s / planned_s:6.2f} {found_s / simulated_s:6.2f}   {wire:.2f}",
+        flush=True,
+    )
 
 
 def _faster(device: Device, times: float) -> Device:
@@ -270,9 +304,10 @@ def carried() -> int:
     return int(numbers[0]) + int(numbers[8])
 
 
-def seconds_of(log: RunLog, parts: int) -> list[float]:
-    """What a step of each part took, lately."""
-    return [next(total.recent_s for (part, _), total in log.part_totals.items() if part == i) for i in range(parts)]
+def seconds_of(log: RunLog, first: int) -> list[float]:
+    """What each part took on average, from a request on."""
+    spans = [span for span in log.spans if span.request >= first]
+    return [statistics.fmean(span.seconds for span in spans if span.part == part) for part in range(log.parts)]
 
 
 def decode(parts: str, number: int) -> dict[str, Any]:
@@ -280,6 +315,7 @@ def decode(parts: str, number: int) -> dict[str, Any]:
     draw = np.random.default_rng(0)
     prompts = [draw.integers(0, 256, PROMPT).tolist() for _ in range(number)]
     tokens = graphcut.generate(parts, prompts, max_tokens=DECODED, via="ray", config=SessionConfig(threads=1))
+    tokens.log.is_tracing = True
     stream = iter(tokens)
     for _ in islice(stream, number):
         pass
@@ -288,12 +324,12 @@ def decode(parts: str, number: int) -> dict[str, Any]:
     ended_s, after = time.perf_counter(), carried()
     tokens.close()
     found = {"per_s": count / (ended_s - began_s), "period_s": (ended_s - began_s) / count}
-    return {**found, "bytes": (after - before) / count, "parts": seconds_of(tokens.log, tokens.log.parts)}
+    return {**found, "bytes": (after - before) / count, "parts": seconds_of(tokens.log, number)}
 
 
 def pipeline(parts: str, batch: int, window: int) -> dict[str, Any]:
     """Run a cascade on equal inputs, so many of them in flight."""
-    cascade, log = graphcut.open_cascade(parts), RunLog(3, 3)
+    cascade, log = graphcut.open_cascade(parts), RunLog(3, 3, is_tracing=True)
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
     feed = {name: np.ones((batch, *(tensor.shape or ())[1:]), tensor.dtype) for name, tensor in tensors.items()}
     number = REQUESTS if window > 1 else 2 * WARM
@@ -302,7 +338,8 @@ def pipeline(parts: str, batch: int, window: int) -> dict[str, Any]:
     ends = [(time.perf_counter(), carried()) for _ in answers]
     (began_s, before), (ended_s, after) = ends[WARM], ends[-1]
     count = len(ends) - 1 - WARM
-    return {"period_s": (ended_s - began_s) / count, "bytes": (after - before) / count, "parts": seconds_of(log, 3)}
+    found = {"period_s": (ended_s - began_s) / count, "bytes": (after - before) / count}
+    return {**found, "parts": seconds_of(log, WARM + 1)}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from .ray_cluster import RayCluster, alive_machines, devices_of
 
 _PINGS: Final = 20
 _ROUNDS: Final = 3  #: how often a link is measured; the fastest counts.
+_WEIGHTS_BYTES: Final = 1 << 25  #: more than caches hold is read between two messages, as weights are,
+_COMPUTED_S: Final = 3e-3  #: for at least so long.
 _LEAST_S: Final = 0.5  #: a message is made larger until it takes so long.
 _MOST_BYTES: Final = 1 << 26  #: what fits in the object store of a small machine.
 _MOST_MACHINES: Final = 6  #: of more, only the links to one machine are measured: a link takes a few seconds.
@@ -40,8 +42,15 @@ class MeasuredCluster(NamedTuple):
 class _Probe:
     """An actor on a machine."""
 
+    def __init__(self) -> None:
+        self._weights = np.ones(_WEIGHTS_BYTES, np.uint8).view(np.float32)
+
     def take(self, _content: object) -> float:
-        return _emptied_caches()
+        """Seconds that it computed, as a part does between messages."""
+        began = perf_counter()
+        while (taken_s := perf_counter() - began) < _COMPUTED_S:
+            self._weights.sum()
+        return taken_s
 
     def measure(self, function: Callable[[], Any]) -> tuple[Any, int | None]:
         return function(), available_bytes()
@@ -49,7 +58,7 @@ class _Probe:
     def link_to(self, other: Any) -> LinkRate:  # noqa: ANN401 - Ray's handle of an actor
         def seconds(size: int) -> float:
             # Runs send bytes in messages, and arrays by way of Ray's object store.
-            content, _ = np.zeros(size, np.uint8) if size > 1 else b"", _emptied_caches()
+            content, _ = np.zeros(size, np.uint8) if size > 1 else b"", self.take(None)
             began = perf_counter()
             computed_s = ray.get(other.take.remote(content))
             return perf_counter() - began - float(computed_s)
@@ -60,13 +69,6 @@ class _Probe:
         taken_s, half_s = (min(seconds(number) for _ in range(_ROUNDS)) for number in (size, size // 2))
         # What both sizes take besides their bytes cancels out.
         return LinkRate(size / 2 / max(taken_s - half_s, 1e-9), median(seconds(1) for _ in range(_PINGS)) / 2)
-
-
-def _emptied_caches() -> float:
-    """Seconds that it takes to compute on more than caches hold, as parts do between messages."""
-    began = perf_counter()
-    np.ones(1 << 22).sum()
-    return perf_counter() - began
 
 
 def measure_cluster(function: Callable[[], Any], *, insecure: bool = False) -> MeasuredCluster:
