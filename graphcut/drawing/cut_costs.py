@@ -54,7 +54,7 @@ class CutCosts:
     links: tuple[NetworkLink, ...]  #: its direct links,
     driver: Device | Host  #: the machine of its driver,
     overlap: str  #: and its rule;
-    relayed: int  #: where it holds, a tensor between parts of at most so many bytes goes by way of the driver.
+    relayed: int  #: where it holds, a tensor of at most so many bytes travels in messages, to and from the driver.
     counting: tuple[Counted, ...]  #: what counts besides files,
     budget_bytes: int | None  #: and the most that it may be, without a cluster.
     value: str = ""  #: what the goal minimizes, as the script names it; empty if it can't be told.

@@ -101,7 +101,7 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return rates, receiver.latency_s
 
     def relays(self, size_bytes: float) -> bool:
-        """Whether a tensor between two parts goes by way of the driver, as small ones do in a run."""
+        """Whether a tensor travels in the messages of steps, to and from the driver, as small ones do in a run."""
         return self.overlap == "sending" and size_bytes <= MESSAGE_BYTES
 
     def message_s(self, device: str) -> float:

@@ -100,8 +100,9 @@ class Workload:
     listed_bytes: Ints | None = None
     #: bytes of these items that the driver sends to each part that needs them; empty if none are counted.
     input_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    #: bytes that each group sends to the driver; empty if none are counted.
+    #: bytes of each output that the driver gets, and the group that writes it; empty if none are counted.
     answer_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    answer_writer: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: the shared items that a part may receive instead of holding them; None if there are none.
     replicas: Replicas | None = None
 

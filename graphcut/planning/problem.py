@@ -116,7 +116,7 @@ class PlanningProblem:
         quantum = quantum_for(float(own[np.isfinite(own)].sum() + shared.sum()) * 4)
         fixed, fixed_bytes = self._shared(counting, travelling, self.users)
         replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
-        groups = len(self.groups)
+        groups, answers = len(self.groups), self._answers(travelling)
         home = [(self.home[a], self.home[b]) for a, b in _ordered(self.graph, self.limits)]
         ordered = [(a, b) for a, b in home if a != b]
         load = Workload(
@@ -137,7 +137,8 @@ class PlanningProblem:
             after=tuple(b for _, b in ordered),
             listed_bytes=np.array([self.sizes.listed.get(name, 0) for name, *_ in self._crossing], dtype=np.int64),
             input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
-            answer_bytes=self._answer_bytes(travelling),
+            answer_bytes=np.array([number for _, number in answers], dtype=np.int64),
+            answer_writer=np.array([group for group, _ in answers], dtype=np.int64),
         )
         if not self.repeated:
             return load
@@ -183,12 +184,10 @@ class PlanningProblem:
             ),
         )
 
-    def _answer_bytes(self, travelling: Mapping[str, int]) -> Ints:
-        found = np.zeros(len(self.groups), dtype=np.int64)
-        for name in travelling.keys() & self.graph.producer.keys():
-            if (group := self.home.get(self.graph.producer[name])) is not None:
-                found[group] += travelling[name]
-        return found
+    def _answers(self, travelling: Mapping[str, int]) -> list[tuple[int, int]]:
+        """For each output that travels the group that writes it, and its bytes."""
+        made = [(self.home.get(self.graph.producer.get(name, -1)), number) for name, number in travelling.items()]
+        return [(group, number) for group, number in made if group is not None]
 
     @cached_property
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
@@ -225,20 +224,21 @@ class PlanningProblem:
     ) -> tuple[list[frozenset[int]], Ints]:
         """What a part holds once (weights, constants, functions, inputs): the groups that need it, and `[2, item]`.
 
-        These are its bytes, and those of them that the driver sends. `users` are the groups whose parts run each node.
-        The inputs of a KV cache count as "cache", all other inputs as "inputs".
+        These are its bytes, and those of them that the driver sends: each input that it sends is an item of its own.
+        `users` are the groups whose parts run each node. The inputs of a KV cache count as "cache", all other inputs as
+        "inputs".
         """
-        fixed: dict[frozenset[int], Ints] = defaultdict(lambda: np.zeros(2, dtype=np.int64))
+        fixed: dict[tuple[frozenset[int], str], Ints] = defaultdict(lambda: np.zeros(2, dtype=np.int64))
         for number, nodes in self.sizes.shared:
-            fixed[_union(users, nodes)] += (number, 0)
+            fixed[_union(users, nodes), ""] += (number, 0)
         pasts = {cache.past for cache in self.costs.caches}
         for name in self.graph.reads:
             is_counted = ("cache" if name in pasts else "inputs") in counting
             number, readers = self.costs.tensor_bytes[name][0], self.graph.readers.get(name, ())
             held = self.sizes.declarations[name] + is_counted * number
-            fixed[_union(users, readers)] += (held, travelling.get(name, 0))
-        fixed.pop(frozenset(), None)
-        return list(fixed), np.array(list(fixed.values()), dtype=np.int64).reshape(-1, 2).T
+            fixed[_union(users, readers), name if name in travelling else ""] += (held, travelling.get(name, 0))
+        found = {key: numbers for key, numbers in fixed.items() if key[0]}
+        return [needed for needed, _ in found], np.array([*found.values()], dtype=np.int64).reshape(-1, 2).T
 
     def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes

@@ -57,9 +57,9 @@ def request_times(
     after the other; the greatest latency counts once if a part receives anything. A step also takes a message from the
     driver and one to it. A link carries a tensor once for each device that reads it. Where nothing overlaps, tensors
     are sent and received one after the other, over the router once for all readers, and messages cost nothing.
-    Each rank of a group receives what the group reads; its first rank sends what it writes. A small tensor between two
-    parts goes to the driver with the message of its writer, and from there with the message to each reader: it has no
-    latency of its own.
+    Each rank of a group receives what the group reads; its first rank sends what it writes. A small tensor travels in
+    the messages of steps, and has no latency of its own; its writer waits until the driver has it. One between two
+    parts goes on from there with the message to each reader.
     """
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
@@ -69,7 +69,8 @@ def request_times(
     for number, source, readers in transfers:
         reached, used = {names[source]}, set[LinkEnds]()
         far = [reader for reader in readers if number and names[reader] != names[source]]
-        is_relayed = bool(far) and DRIVER not in {source, *far} and cluster.relays(number)
+        is_small = cluster.relays(number)
+        is_relayed = is_small and bool(far) and DRIVER not in {source, *far}
         for reader in (DRIVER, *far) if is_relayed else far:
             if names[reader] in reached:
                 continue
@@ -79,9 +80,9 @@ def request_times(
             if not rates:  # the driver is on the first rank
                 continue
             first = next(iter(rates))
-            waiting = source if is_relayed and reader == DRIVER else reader
+            waiting = source if is_small and reader == DRIVER else reader
             received_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
-            late_s[reader] = max(late_s[reader], 0.0 if is_relayed else latency_s)
+            late_s[reader] = max(late_s[reader], 0.0 if is_small else latency_s)
             sent_s[sender] += number / rates[first] if first not in used or not in_turn else 0.0
             used.add(first)
             for ends, bytes_per_s in rates.items():
@@ -145,5 +146,5 @@ def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTen
     for number, writer, groups in tensors:
         if others := {home[group] for group in groups} - {home[writer]}:
             found.append(SentTensor(number, home[writer], sorted(others)))
-    answers = enumerate(load.answer_bytes.tolist())
+    answers = zip(load.answer_writer.tolist(), load.answer_bytes.tolist(), strict=True)
     return [*found, *(SentTensor(number, home[group], (DRIVER,)) for group, number in answers if number)]

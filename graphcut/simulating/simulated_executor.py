@@ -35,7 +35,7 @@ class SimulatedTensor:
 
     size_bytes: int
     devices: dict[SimulatedDevice, None]  #: those that have it; the first one sends it to others.
-    is_relayed: bool = False  #: it travels with the messages of steps, and has no latency of its own.
+    is_small: bool = False  #: it travels in the messages of steps, and has no latency of its own.
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +89,8 @@ class SimulatedExecutor(Executor):
         self._coming: set[SimulatedTensor] = set()  # those that are on their way to the driver
         #: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
         self.restarted: set[tuple[int, int]] = set()
-        read = {name for part in scenario.parts for name in part.reads}
-        self._relayed = {name for name, size in scenario.tensor_bytes.items() if name in read and cluster.relays(size)}
+        wanted = {*scenario.outputs, *(name for part in scenario.parts for name in part.reads)}
+        self._small = {name for name, size in scenario.tensor_bytes.items() if name in wanted and cluster.relays(size)}
         self._scenario = scenario
         self._events: deque[Event | None] = deque()
         by_name = {device.name: device for device in self.devices}
@@ -137,7 +137,8 @@ class SimulatedExecutor(Executor):
             self._end(self.devices[worker])
 
     def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - tensors have no values here
-        return SimulatedTensor(self._scenario.tensor_bytes.get(tensor, 0), {self._driver: None})
+        size = self._scenario.tensor_bytes.get(tensor, 0)
+        return SimulatedTensor(size, {self._driver: None}, tensor in self._small)
 
     def fetch(self, handles: Iterable[Handle]) -> bool:
         tensors = [cast("SimulatedTensor", handle) for handle in handles]
@@ -199,7 +200,7 @@ class SimulatedExecutor(Executor):
                 missing.setdefault(sender, []).append(tensor)
         for sender, sent in missing.items():
             size_bytes = sum(tensor.size_bytes for tensor in sent)
-            latency_s = 0.0 if all(tensor.is_relayed for tensor in sent) else None
+            latency_s = 0.0 if all(tensor.is_small for tensor in sent) else None
             fetched = partial(self._fetched, device, sent)
             transfer = self.network.send(sender.name, device.name, size_bytes, fetched, latency_s)
             device.fetching[transfer] = sender
@@ -229,12 +230,12 @@ class SimulatedExecutor(Executor):
         device.computing_s += sum(seconds)
         device.step = None
         is_far, sizes = device.name != self._driver.name, self._scenario.tensor_bytes
-        relayed = self._relayed.intersection(step.writes) if is_far else set[str]()
-        homes = {name: self._driver if name in relayed else device for name in step.writes}
-        outputs = {name: SimulatedTensor(sizes[name], {at: None}, name in self._relayed) for name, at in homes.items()}
-        device.tensors.update({tensor: None for name, tensor in outputs.items() if name not in relayed})
+        reported = self._small.intersection(step.writes) if is_far else set[str]()
+        homes = {name: self._driver if name in reported else device for name in step.writes}
+        outputs = {name: SimulatedTensor(sizes[name], {at: None}, name in self._small) for name, at in homes.items()}
+        device.tensors.update({tensor: None for name, tensor in outputs.items() if name not in reported})
         done = Done(device.index, step, outputs, seconds)
-        if size_bytes := sum(sizes[name] for name in relayed):
+        if size_bytes := sum(sizes[name] for name in reported):
             arrived = partial(self._reported, device, done, self.clock.now_s)
             report = self.network.send(device.name, self._driver.name, size_bytes, arrived, device.latency_s)
             device.fetching[report] = device  # it waits until that has arrived

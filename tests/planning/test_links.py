@@ -42,6 +42,7 @@ def random_chain_or_graph(draw: random.Random, groups: int, kinds: int) -> Workl
     seconds = [draw.uniform(0.1, 5) for _ in range(groups)]
     factors = [draw.choice((1, 2, 5)) for _ in range(kinds)]
     inputs = [draw.sample(range(groups), draw.randint(1, groups)) for _ in range(draw.randint(0, 2))]
+    answers = [draw.randrange(groups) for _ in range(draw.randint(0, 4))]
     load = Workload.of(
         [[s * factor for s in seconds] for factor in factors], tensors, [draw.randint(1, 5) for _ in seconds]
     )
@@ -50,8 +51,9 @@ def random_chain_or_graph(draw: random.Random, groups: int, kinds: int) -> Workl
         sharers=Hyperedges.of(inputs),
         shared_bytes=np.zeros(len(inputs), dtype=np.int64),
         shared_work=np.zeros((kinds, len(inputs))),
-        input_bytes=np.array([draw.randint(1, 1000) * 1000 for _ in inputs], dtype=np.int64),
-        answer_bytes=np.array([draw.choice((0, 0, 400_000)) for _ in range(groups)], dtype=np.int64),
+        input_bytes=np.array([draw.choice((1, 1, 10)) * draw.randint(1, 100) * 1000 for _ in inputs], dtype=np.int64),
+        answer_bytes=np.array([draw.choice((0, 8, 60_000, 400_000)) for _ in answers], dtype=np.int64),
+        answer_writer=np.array(answers, dtype=np.int64),
     )
 
 
@@ -82,7 +84,7 @@ def messages(load: Workload, division: Division) -> Iterator[tuple[int, int, set
     tensors = zip(load.tensor_bytes.tolist(), load.writer.tolist(), load.readers.groups_of_items, strict=True)
     for number, writer, groups in tensors:
         yield number, home[writer], {home[g] for g in groups} - {home[writer]}
-    for group, number in enumerate(load.answer_bytes.tolist()):
+    for group, number in zip(load.answer_writer.tolist(), load.answer_bytes.tolist(), strict=True):
         yield number, home[group], {end}
 
 
@@ -95,24 +97,25 @@ def reference(load: Workload, division: Division, row: Sequence[int], cluster: C
     late: list[set[float]] = [{0.0} for _ in at]
     for number, source, readers in messages(load, division):
         over_router, is_relayed = False, False
-        if cluster.overlap == "sending" and number <= 100_000 and end not in {source, *readers}:
+        is_small = cluster.overlap == "sending" and number <= 100_000
+        if is_small and end not in {source, *readers}:
             is_relayed = any(at[reader].name != at[source].name for reader in readers)
         for reader in ([end] if is_relayed else []) + sorted(readers) if number else ():
             a, b = at[end if is_relayed and reader != end else source], at[reader]
             if a.name == b.name or at[source].name == b.name:
                 continue
             if (link := direct.get(frozenset((a.name, b.name)))) is not None:
-                received[source if is_relayed and reader == end else reader] += number / link.bytes_per_s
+                received[source if is_small and reader == end else reader] += number / link.bytes_per_s
                 sending[source] += number / link.bytes_per_s
                 link_s[a.name, b.name] += number / link.bytes_per_s
-                late[reader].add(link.latency_s * (not is_relayed))
+                late[reader].add(link.latency_s * (not is_small))
             else:
                 slower = b.link_bytes_per_s if in_turn else min(a.link_bytes_per_s, b.link_bytes_per_s)
-                received[source if is_relayed and reader == end else reader] += number / slower
+                received[source if is_small and reader == end else reader] += number / slower
                 sending[source] += number / a.link_bytes_per_s * (not over_router)
                 link_s["up", a.name] += number / a.link_bytes_per_s
                 link_s["down", b.name] += number / b.link_bytes_per_s
-                late[reader].add(b.latency_s * (not is_relayed))
+                late[reader].add(b.latency_s * (not is_small))
                 over_router = True
     groups = [[g for g in range(load.groups) if part >> g & 1] for part in division]
     own = [float(load.work[i, members].sum()) for i, members in zip(row, groups, strict=True)]

@@ -609,7 +609,7 @@ def test_an_error_names_a_planned_device_that_the_cluster_lacks(
 def test_a_cascade_and_its_plan_have_equal_scenarios(
     model: graphcut.Model, analysis: graphcut.Analysis, tmp_path: Path
 ) -> None:
-    made = graphcut.plan(analysis, Across(CLUSTER))
+    made = graphcut.plan(analysis, Across(CLUSTER, "latency"))
     cascade = graphcut.split(model, made, tmp_path / "parts")
     of_plan, of_cascade = (
         scenario_of_plan(made, model, FAULTLESS),

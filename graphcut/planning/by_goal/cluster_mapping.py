@@ -266,7 +266,7 @@ class ClusterEvaluator:
         work = np.hstack([self.load.work, self.load.shared_work])
         fastest = np.where(np.isfinite(work), work, np.inf).min(axis=0)
         period = max(float(fastest[: self.load.groups].max(initial=0.0)), self._fractional_period(work))
-        driver = self.load, self.pairs, self.goal.cluster.overlap
+        driver = self.load, self.pairs, self.goal.cluster
         return self._value(max(period, driver_s("max", *driver)), float(fastest.sum()) + driver_s("sum", *driver))
 
     def lower_bound_over(self, tables: BoundaryTables) -> float:

@@ -70,15 +70,22 @@ class BoundaryTables(ABC):
     @cached_property
     def inputs(self) -> Floats:
         """Bytes that the driver sends to the part: each input of the model that it needs."""
-        number = self.load.input_bytes.astype(np.float64)
-        found = self._sums_of_shared(number) if number.any() else self._none
+        return self.inputs_of(self.load.input_bytes)
+
+    def inputs_of(self, input_bytes: Ints) -> Floats:
+        """`inputs`, where each has so many bytes."""
+        found = self._sums_of_shared(input_bytes.astype(np.float64)) if input_bytes.any() else self._none
         return found if self.relaxation is None else self.relaxation.inputs(found)
 
     @cached_property
     def answers(self) -> Floats:
         """Bytes that the part sends to the driver."""
-        load = self.load
-        return self._sums_between(load.answer_bytes.astype(np.float64)) if load.answer_bytes.any() else self._none
+        return self.answers_of(self.load.answer_bytes)
+
+    def answers_of(self, answer_bytes: Ints) -> Floats:
+        """`answers`, where each has so many bytes."""
+        sums = np.bincount(self.load.answer_writer, answer_bytes, self.load.groups).astype(np.float64)
+        return self._sums_between(sums) if answer_bytes.any() else self._none
 
     @property
     def _none(self) -> Floats:

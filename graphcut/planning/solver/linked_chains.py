@@ -29,7 +29,7 @@ from .cost_tables import DeviceClass, PairCosts, assigned_devices, used_devices
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..cluster import Cluster, Overlap
+    from ..cluster import Cluster
     from .boundaries import BoundaryTables
 
 _SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
@@ -65,7 +65,7 @@ class LinkedChains:
     def lower_bound(self, aggregation: Aggregation) -> float:
         """No partition over these boundaries has a shorter period, or a smaller latency."""
         rest = self.cost_to_go(aggregation).get((tuple(0 for _ in self.uses[0]), 0))
-        of_driver_s = driver_s(aggregation, self.tables.load, self.pairs, self.cluster.overlap)
+        of_driver_s = driver_s(aggregation, self.tables.load, self.pairs, self.cluster)
         return np.inf if rest is None else float(COMBINED[aggregation](rest[0], of_driver_s))
 
     def costs(self, sender: int, c: int) -> tuple[Floats, Floats]:
@@ -151,6 +151,18 @@ class LinkedChains:
             found[sender, c] = self.part_s(sender, c, received_s, latest_s, slice(None))
         return found
 
+    def _of_size(self, numbers: Ints, *, small: bool) -> Ints:
+        """Those of the bytes that travel in messages, or those that do not; 0 for the others."""
+        return np.array([n if self.cluster.relays(n) == small else 0 for n in numbers.tolist()], dtype=np.int64)
+
+    @cached_property
+    def _large_inputs(self) -> Floats:
+        return self.tables.inputs_of(self._of_size(self.tables.load.input_bytes, small=False))
+
+    @cached_property
+    def _small_answers(self) -> Floats:
+        return self.tables.answers_of(self._of_size(self.tables.load.answer_bytes, small=True))
+
     def part_s(
         self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
     ) -> tuple[Floats, Floats]:
@@ -158,7 +170,7 @@ class LinkedChains:
         tables, pairs, driver = self.tables, self.pairs, len(self.classes)
         overlap = self.cluster.overlap
         inputs_s = tables.inputs[:, begin] * pairs.received_s[driver, c]
-        late_s = np.maximum(late_s, (tables.inputs[:, begin] > 0) * pairs.latency_s[driver, c])
+        late_s = np.maximum(late_s, (self._large_inputs[:, begin] > 0) * pairs.latency_s[driver, c])
         answers_s = tables.answers[:, begin] * (pairs.sent_s if overlap == "none" else pairs.received_s)[c, driver]
         own_s = self._work[c][:, begin] + (0.0 if overlap == "none" else 2 * pairs.latency_s[driver, c])
         step_s = own_s + received_s + inputs_s + late_s + tables.sent[:, begin] * pairs.reported_s[c]
@@ -168,7 +180,7 @@ class LinkedChains:
                 latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()
                 busy_s = latency_s
             case "sending":
-                busy_s = np.maximum(step_s, answers_s)
+                busy_s = np.maximum(step_s + self._small_answers[:, begin] * pairs.received_s[c, driver], answers_s)
             case "all":
                 near_s = self._near[:, begin] * pairs.received_s[sender, c]
                 busy_s = np.maximum.reduce([own_s, near_s, inputs_s, answers_s])
@@ -182,12 +194,13 @@ def _minimized(costs: tuple[Floats, Floats], aggregation: Aggregation, limit: fl
     return np.where(costs[0] <= limit, costs[aggregation == "sum"], np.inf)
 
 
-def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, overlap: Overlap) -> float:
+def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, cluster: Cluster) -> float:
     """Seconds of the driver: what it adds to any latency ("sum"), or the least that any period is ("max")."""
-    links = pairs.sent_s[-1, :-1]
+    links, overlap = pairs.sent_s[-1, :-1], cluster.overlap
     s_per_byte = links.min() if links.min() == links.max() else 0.0  # one link carries everything, or others may
     sent_s, answers_s = load.input_bytes.sum() * s_per_byte, load.answer_bytes.sum() * s_per_byte
-    late_s = pairs.latency_s[:-1, -1].min() * bool(answers_s)
+    is_late = any(number and not cluster.relays(number) for number in load.answer_bytes.tolist())
+    late_s = pairs.latency_s[:-1, -1].min() * is_late
     one_s = load.answer_bytes.max(initial=0) * pairs.received_s[:-1, -1].min()
     if aggregation == "max":
         own_s = sent_s + answers_s + late_s if overlap == "none" else max(sent_s, answers_s)
@@ -215,7 +228,7 @@ class _BranchAndBound:
         self.is_stopped = False
         self._chains, self._aggregation, self._limit, self._rest = chains, aggregation, limit * (1 + _SAME), rest
         self._combine = COMBINED[aggregation]
-        self._driver_s = driver_s(aggregation, chains.tables.load, chains.pairs, chains.cluster.overlap)
+        self._driver_s = driver_s(aggregation, chains.tables.load, chains.pairs, chains.cluster)
         load, boundaries = chains.tables.load, chains.tables.boundary_count
         step, exact_step = _CALL + boundaries, _CALL + boundaries * load.readers.count
         self._are_tables_enough = chains.is_exact or exact_step > chains.most_work / 100
