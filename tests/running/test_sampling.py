@@ -130,6 +130,7 @@ def test_a_function_ends_a_sequence(cascade: Cascade) -> None:
         ("top_p", 1.5),
         ("repetition_penalty", 0.0),
         ("seed", -1),
+        ("seed", 2**64),
     ],
 )
 def test_numbers_out_of_range_are_refused(field: str, value: float) -> None:
