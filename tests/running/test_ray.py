@@ -22,7 +22,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import At, Cascade, RunError, SessionConfig, demos, stream
+from graphcut import At, Cascade, Into, RunError, SessionConfig, demos, stream
 from graphcut.core.manifest import Host, save_manifest
 from graphcut.inputs.generating import generate
 from graphcut.running.executors.protocol import Died, Done, Event, Lost, Ready, Step
@@ -37,7 +37,7 @@ from ray._private import state as ray_state  # noqa: E402, TID251 - only where R
 from ray.cluster_utils import Cluster  # noqa: E402, TID251 - likewise
 
 from graphcut.running.executors import ray_executor  # noqa: E402 - likewise
-from graphcut.running.executors.ray_actor import RemoteWorker  # noqa: E402 - likewise
+from graphcut.running.executors.ray_actor import InlineArray, RemoteWorker, StepCall, StepResult  # noqa: E402 - likewise
 from graphcut.running.executors.ray_and_threads import RayAndThreads  # noqa: E402 - likewise
 from graphcut.running.executors.ray_executor import RayExecutor  # noqa: E402 - likewise
 
@@ -245,6 +245,43 @@ def executor(machines: Machines, cascade: Cascade) -> Iterator[RayExecutor]:  # 
         yield made
     finally:
         made.close()
+
+
+@pytest.mark.parametrize(
+    "more", [{"rounded": TensorProto.BFLOAT16}, {"words": TensorProto.STRING}], ids=["numbers", "texts"]
+)
+def test_small_numbers_travel_in_messages_once_they_are_known_to_be_small(tmp_path: Path, more: dict[str, int]) -> None:
+    """Of every type, also without elements; texts never. They are what is stored where nothing is requested."""
+    types = {"small": TensorProto.FLOAT, "flags": TensorProto.BOOL, **more}
+    nodes = [helper.make_node("Cast", ["x"], [name], to=type_) for name, type_ in types.items()]
+    nodes.append(helper.make_node("Slice", ["x", "zero", "zero"], ["nothing"]))
+    outputs = [helper.make_tensor_value_info(name, type_, ["n", 3]) for name, type_ in types.items()]
+    outputs.append(helper.make_tensor_value_info("nothing", TensorProto.DOUBLE, [0, 3]))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["n", 3])]
+    zero = numpy_helper.from_array(np.zeros(1, np.int64), "zero")
+    onnx.save(model_of(nodes, inputs, outputs, [zero]), tmp_path / "model.onnx")
+    model = graphcut.load(tmp_path / "model.onnx")
+    cascade = graphcut.split(model, graphcut.plan(model, Into(1)), tmp_path / "parts")
+    worker = RemoteWorker(os.fspath(cascade.path), cascade.manifest, {}, ONE)
+    assert worker.has(0, {})
+    worker.hold([0])
+
+    def results(requested: Sequence[str]) -> tuple[StepResult, dict[str, Any]]:
+        step = Step(0, (0,), cascade.manifest.writes)
+        fed = InlineArray.of(np.array([[0.0, 1.5, 3.1]]))
+        found = worker.run(msgspec.msgpack.encode(StepCall(step, tuple(requested), {"x": fed}, ())))
+        raw, *stored = found if isinstance(found, tuple) else (found,)
+        assert isinstance(raw, bytes), raw
+        large = [name for name in step.writes if name not in requested]
+        return msgspec.msgpack.decode(raw, type=StepResult), dict(zip(large, stored, strict=True))
+
+    first, stored = results(())
+    assert first.inline == {}
+    assert set(first.small) == {*stored} - {"words"}
+    again, texts = results(first.small)
+    assert texts.keys() == {*more} - {"rounded"}
+    for name in first.small:
+        np.testing.assert_array_equal(again.inline[name].array(), stored[name], strict=True)
 
 
 def first_step(executor: RayExecutor, cascade: Cascade) -> Any:  # noqa: ANN401 - a handle of the executor
