@@ -675,6 +675,17 @@ def test_the_address_links_to_what_is_pinned(show: Show) -> None:
 # Sizes that are not known
 
 
+def test_an_address_that_is_set_while_the_page_writes_its_own_is_followed(show: Show) -> None:
+    """The page writes its address some time after a change: not over one that was set meanwhile."""
+    page = show(scene([], profile=profile(6, 0)))
+    page.evaluate("location.hash = '#at=2'")
+    page.wait_for("document.querySelector('#panel dl').textContent.includes('2 of 6')")
+    # Both are due when the loop ends: the new address is set first, and the page writes before the event of it.
+    late = "const end = performance.now() + 300; while (performance.now() < end);"
+    page.evaluate(f"{{ setTimeout(() => {{ location.hash = '#at=5' }}); {late} }}")
+    page.wait_for("document.querySelector('#panel dl').textContent.includes('5 of 6')")
+
+
 def test_the_profile_marks_lower_bounds(show: Show) -> None:
     usual = profile(6, 0)
     shown = replace(usual, exact=(False, True, True, False, False, True), near_exact=(True,) * 6, cut_options=())
