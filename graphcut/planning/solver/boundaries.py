@@ -9,7 +9,8 @@ of one topological order (order_prefixes.py).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -70,12 +71,13 @@ class BoundaryTables(ABC):
     @cached_property
     def inputs(self) -> Floats:
         """Bytes that the driver sends to the part: each input of the model that it needs."""
-        return self.inputs_of(self.load.input_bytes)
+        return self.inputs_of(lambda _: True)
 
-    def inputs_of(self, input_bytes: Ints) -> Floats:
-        """`inputs`, where each has so many bytes."""
-        found = self._sums_of_shared(input_bytes.astype(np.float64)) if input_bytes.any() else self._none
-        return found if self.relaxation is None else self.relaxation.inputs(found)
+    def inputs_of(self, counts: Callable[[int], bool]) -> Floats:
+        """`inputs`, of those alone whose number of bytes counts."""
+        number = np.array([n if counts(n) else 0 for n in self.load.input_bytes.tolist()], dtype=np.float64)
+        found = self._sums_of_shared(number) if number.any() else self._none
+        return found if self.relaxation is None else self.relaxation.inputs_of(found, counts)
 
     @cached_property
     def answers(self) -> Floats:
@@ -165,17 +167,18 @@ class Relaxation:
         least = self._cheapest(self.replicas.own_bytes, self.replicas.declared_bytes)
         return self._or_first(own + least, self.given.shared_bytes)
 
-    def inputs(self, own: Floats) -> Floats:
+    def inputs_of(self, own: Floats, counts: Callable[[int], bool]) -> Floats:
         """Bytes that the driver sends to each part, from those without the values."""
-        return self._or_first(own, self.given.inputs)
+        return self._or_first(own, self.given.inputs_of(counts))
 
     def transfers(self, without: Sequence[SentTensor], parts: Sequence[Sequence[int]]) -> list[SentTensor]:
         """What the driver sends to the first part for the values, beside what is sent `without` them."""
         given_bytes, bytes_without = (
-            sum(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
+            Counter(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
             for transfers in (self.given.transfers(parts), without)
         )
-        return [SentTensor(given_bytes - bytes_without, DRIVER, (0,))] if self.is_first else []
+        more = given_bytes - bytes_without  # each by itself: whether it is small depends on its own size
+        return [SentTensor(number, DRIVER, (0,)) for number in more.elements()] if self.is_first else []
 
     def _or_first(self, least: Floats, exact: Floats) -> Floats:
         if self.is_first:

@@ -151,17 +151,14 @@ class LinkedChains:
             found[sender, c] = self.part_s(sender, c, received_s, latest_s, slice(None))
         return found
 
-    def _of_size(self, numbers: Ints, *, small: bool) -> Ints:
-        """Those of the bytes that travel in messages, or those that do not; 0 for the others."""
-        return np.array([n if self.cluster.relays(n) == small else 0 for n in numbers.tolist()], dtype=np.int64)
-
     @cached_property
     def _large_inputs(self) -> Floats:
-        return self.tables.inputs_of(self._of_size(self.tables.load.input_bytes, small=False))
+        return self.tables.inputs_of(lambda number: not self.cluster.relays(number))
 
     @cached_property
     def _small_answers(self) -> Floats:
-        return self.tables.answers_of(self._of_size(self.tables.load.answer_bytes, small=True))
+        numbers = self.tables.load.answer_bytes.tolist()
+        return self.tables.answers_of(np.array([n if self.cluster.relays(n) else 0 for n in numbers], dtype=np.int64))
 
     def part_s(
         self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
