@@ -54,7 +54,7 @@ class CutCosts:
     links: tuple[NetworkLink, ...]  #: its direct links,
     driver: Device | Host  #: the machine of its driver,
     overlap: str  #: and its rule;
-    relayed: int  #: where it holds, a tensor of at most so many bytes travels in messages, to and from the driver.
+    message_bytes: int  #: where it holds, a tensor of at most so many travels in messages, to and from the driver.
     counting: tuple[Counted, ...]  #: what counts besides files,
     budget_bytes: int | None  #: and the most that it may be, without a cluster.
     value: str = ""  #: what the goal minimizes, as the script names it; empty if it can't be told.
@@ -105,7 +105,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         links=cluster.links,
         driver=cluster.driver,
         overlap=cluster.overlap,
-        relayed=MESSAGE_BYTES if cluster.relays(0) else -1,
+        message_bytes=MESSAGE_BYTES if cluster.is_small(0) else -1,
         counting=goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else (),
         budget_bytes=goal.memory_bytes if isinstance(goal, Within) else None,
         value=_VALUES.get(

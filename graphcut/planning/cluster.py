@@ -100,7 +100,7 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         rates = {(source, None): sender.link_bytes_per_s, (None, target): receiver.link_bytes_per_s}
         return rates, receiver.latency_s
 
-    def relays(self, size_bytes: float) -> bool:
+    def is_small(self, size_bytes: float) -> bool:
         """Whether a tensor travels in the messages of steps, to and from the driver, as small ones do in a run."""
         return self.overlap == "sending" and size_bytes <= MESSAGE_BYTES
 

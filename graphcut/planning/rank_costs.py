@@ -124,7 +124,7 @@ class RankCosts:
                     own_s = joined if len(pieces) > 1 else 0.0
                     for q, number in enumerate(pieces):
                         rates = [rank.device.link_bytes_per_s] * in_turn if q == r else [*routes[r][q][0].values()]
-                        if self.cluster.relays(number):
+                        if self.cluster.is_small(number):
                             rates = [*(up if q == r else down)[r][0].values()]
                         own_s += number / min(rates) if rates else 0.0
                     seconds.append(own_s)

@@ -69,7 +69,7 @@ def request_times(
     for number, source, readers in transfers:
         reached, used = {names[source]}, set[LinkEnds]()
         far = [reader for reader in readers if number and names[reader] != names[source]]
-        is_small = cluster.relays(number)
+        is_small = cluster.is_small(number)
         is_relayed = is_small and bool(far) and DRIVER not in {source, *far}
         for reader in (DRIVER, *far) if is_relayed else far:
             if names[reader] in reached:

@@ -2,7 +2,7 @@
 
 A device runs one step at a time. It receives the command after the latency of its link, fetches the inputs it does not
 have, computes, and its report arrives after the latency again. A tensor is sent once, directly from a device that has
-it to the one that reads it; small ones travel with the report, and are then at the driver (`Cluster.relays`). All
+it to the one that reads it; small ones travel with the report, and are then at the driver (`Cluster.is_small`). All
 tensors that one device sends for one step are one message. The inputs of a request are at the driver, and its outputs
 are sent there once all of its steps are done. At the start all parts are loaded.
 """
@@ -90,7 +90,9 @@ class SimulatedExecutor(Executor):
         #: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
         self.restarted: set[tuple[int, int]] = set()
         wanted = {*scenario.outputs, *(name for part in scenario.parts for name in part.reads)}
-        self._small = {name for name, size in scenario.tensor_bytes.items() if name in wanted and cluster.relays(size)}
+        self._small = {
+            name for name, size in scenario.tensor_bytes.items() if name in wanted and cluster.is_small(size)
+        }
         self._scenario = scenario
         self._events: deque[Event | None] = deque()
         by_name = {device.name: device for device in self.devices}

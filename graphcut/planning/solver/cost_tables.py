@@ -94,7 +94,7 @@ def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster, load: Workload)
         received_s[a, b] = max(ends_s, default=0.0) if in_turn else max(sent_s[a, b], *ends_s, 0.0)
         latency_s[a, b] = max([late_s for *_, late_s in routed] + [link.latency_s for link in links], default=0.0)
     sizes = [*load.tensor_bytes, *(() if load.replicas is None else load.replicas.tensor_bytes)]
-    ways = {cluster.relays(int(number)) for number in sizes if number}
+    ways = {cluster.is_small(int(number)) for number in sizes if number}
     if True in ways:
         latency_s[:-1, :-1] = 0.0
         relayed_s = received_s[-1, :-1]

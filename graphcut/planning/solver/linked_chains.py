@@ -153,12 +153,12 @@ class LinkedChains:
 
     @cached_property
     def _large_inputs(self) -> Floats:
-        return self.tables.inputs_of(lambda number: not self.cluster.relays(number))
+        return self.tables.inputs_of(lambda number: not self.cluster.is_small(number))
 
     @cached_property
     def _small_answers(self) -> Floats:
         numbers = self.tables.load.answer_bytes.tolist()
-        return self.tables.answers_of(np.array([n if self.cluster.relays(n) else 0 for n in numbers], dtype=np.int64))
+        return self.tables.answers_of(np.array([n if self.cluster.is_small(n) else 0 for n in numbers], dtype=np.int64))
 
     def part_s(
         self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
@@ -196,7 +196,7 @@ def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, cluster
     links, overlap = pairs.sent_s[-1, :-1], cluster.overlap
     s_per_byte = links.min() if links.min() == links.max() else 0.0  # one link carries everything, or others may
     sent_s, answers_s = load.input_bytes.sum() * s_per_byte, load.answer_bytes.sum() * s_per_byte
-    is_late = any(number and not cluster.relays(number) for number in load.answer_bytes.tolist())
+    is_late = any(number and not cluster.is_small(number) for number in load.answer_bytes.tolist())
     late_s = pairs.latency_s[:-1, -1].min() * is_late
     one_s = load.answer_bytes.max(initial=0) * pairs.received_s[:-1, -1].min()
     if aggregation == "max":
