@@ -132,7 +132,7 @@ def goals_for(analysis: Analysis, costs: Costs, draw: random.Random) -> Iterator
     yield from (Across(PAIR, objective, 2) for objective in ("throughput", "latency", "decode", "bytes", "devices"))
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(24), 122])  # 122: small inputs, and values that parts compute again
 def test_no_division_beats_a_bound_and_so_none_beats_what_is_proven(seed: int, opened: Draw) -> None:
     analysis = graphcut.analyze(opened(random_model(seed)))
     costs = weigh(analysis.model)
