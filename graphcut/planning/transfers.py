@@ -4,7 +4,7 @@ Searches value their plans here, predictions are made of it, and simulations agr
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -59,13 +59,15 @@ def request_times(
     are sent and received one after the other, over the router once for all readers, and messages cost nothing.
     Each rank of a group receives what the group reads; its first rank sends what it writes. A small tensor travels in
     the messages of steps, and has no latency of its own; its writer waits until the driver has it. One between two
-    parts goes on from there with the message to each reader.
+    parts goes on from there with the message to each reader, and shares the driver's link with what the writer reads
+    next, if requests wait for it.
     """
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
     members = [*([rank.device.name for rank in ranks_of(device)] for device in devices), [cluster.driver.name]]
     received_s, sent_s, late_s = [0.0] * len(names), [0.0] * len(names), [0.0] * len(names)
     load_s: dict[LinkEnds, float] = defaultdict(float)
+    carried: dict[tuple[int, int], _Transfer] = {}  # by writer and reader, what the driver's link carries
     for number, source, readers in transfers:
         reached, used = {names[source]}, set[LinkEnds]()
         far = [reader for reader in readers if number and names[reader] != names[source]]
@@ -87,6 +89,9 @@ def request_times(
             used.add(first)
             for ends, bytes_per_s in rates.items():
                 load_s[ends] += number / bytes_per_s
+            if first == (cluster.driver.name, None):
+                before = carried[source, reader].bytes if (source, reader) in carried else 0
+                carried[source, reader] = _Transfer(before + number, min(rates.values()), latency_s, rates[first])
     messages = 0 if in_turn else 2
     messages_s = [messages * max(map(cluster.message_s, own)) for own in members]
     own_s = [*(a + b for a, b in zip(run_s, messages_s, strict=False)), 0.0]
@@ -94,10 +99,38 @@ def request_times(
     if in_turn:
         step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]
         return RequestTimes(tuple(step_s[:-1]), max(totals(names, step_s).values()), sum(step_s))
-    waiting_s = step_s if cluster.overlap == "sending" else own_s
+    shared_s = [seconds + _slowed_s(part, carried) for part, seconds in enumerate(step_s)]
+    waiting_s = shared_s if cluster.overlap == "sending" else own_s
     busy_s = tuple(map(max, waiting_s[:-1], received_s, sent_s))
     longest_s = max(totals(names[:-1], waiting_s[:-1]).values())
     return RequestTimes(busy_s, max(longest_s, *load_s.values(), 0.0), sum(step_s))
+
+
+class _Transfer(NamedTuple):
+    """What a step reads, or what goes on from the one before it, over the link of the driver."""
+
+    bytes: int
+    bytes_per_s: float  #: if nothing else uses that link.
+    begins_s: float  #: when it begins, after the step before has ended.
+    most_bytes_per_s: float  #: bandwidth of the link.
+
+    def slowed_s(self, other: "_Transfer") -> float:
+        """How much longer it takes since the other one uses the link, too, in max-min fair shares."""
+        both_s, rates = [], []
+        for one, two in ((self, other), (other, self)):
+            ahead = max(two.begins_s - one.begins_s, 0.0) * one.bytes_per_s
+            rates.append(min(one.bytes_per_s, max(self.most_bytes_per_s / 2, self.most_bytes_per_s - two.bytes_per_s)))
+            both_s.append(max(one.bytes - ahead, 0.0) / rates[-1])
+        return min(both_s) * (1 - rates[0] / self.bytes_per_s)
+
+
+def _slowed_s(part: int, carried: Mapping[tuple[int, int], _Transfer]) -> float:
+    """How much longer a part waits for what it reads, since what goes on from its step before uses the link, too."""
+    read = [one for (_, reader), one in carried.items() if reader == part]
+    if not read:
+        return 0.0
+    own = read[0]._replace(bytes=sum(one.bytes for one in read))
+    return sum(own.slowed_s(one) for (writer, _), one in carried.items() if writer == part)
 
 
 def _routes(cluster: Cluster, source: str, targets: Sequence[str]) -> tuple[dict[LinkEnds, float], float]:

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from graphcut.planning.cluster import Cluster, Host, NetworkLink, Overlap
 from graphcut.planning.goals import Across, Objective
 from graphcut.planning.instance import Hyperedges, Workload
 from graphcut.planning.problem import PlanningProblem
+from graphcut.planning.transfers import request_times, transfers_of
 
 __all__ = ("problem_for",)
 OBJECTIVES: tuple[tuple[Objective, int], ...] = (("throughput", 1), ("latency", 1), ("decode", 3))
@@ -88,13 +89,46 @@ def messages(load: Workload, division: Division) -> Iterator[tuple[int, int, set
         yield number, home[group], {end}
 
 
-def reference(load: Workload, division: Division, row: Sequence[int], cluster: Cluster) -> tuple[float, float]:
+def arrival_s(own: Sequence[float], other: Sequence[float], link: float) -> float:
+    """When the first of two transfers over a link has arrived; each has its bytes, its rate alone and its begin."""
+    left, now = [own[0], other[0]], 0.0
+    while left[0] > 0:
+        on = [i for i, one in enumerate((own, other)) if one[2] <= now and left[i] > 0]
+        rates = [own[1], other[1]]
+        if len(on) == 2 and sum(rates) > link:
+            slower = rates.index(min(rates))
+            rates[slower] = min(rates[slower], link / 2)
+            rates[1 - slower] = link - rates[slower]
+        ends = [(now + left[i] / rates[i], i) for i in on]
+        begins = [(one[2], None) for one in (own, other) if one[2] > now]
+        after, which = min([*ends, *begins], key=lambda event: event[0])
+        for i in on:
+            left[i] = 0.0 if i == which else left[i] - rates[i] * (after - now)
+        now = after
+    return now
+
+
+def slowed_s(part: int, carried: Mapping[tuple[int, int], Sequence[float]], link: float) -> float:
+    """How much longer what a part reads takes, since each transfer of what it wrote uses the link, too."""
+    read = [one for (_, reader), one in carried.items() if reader == part]
+    others = [one for (writer, _), one in carried.items() if writer == part]
+    if not read:
+        return 0.0
+    whole = (sum(number for number, *_ in read), *read[0][1:])
+    alone_s = whole[2] + whole[0] / whole[1]
+    return sum(arrival_s(whole, other, link) - alone_s for other in others)
+
+
+def reference(  # noqa: C901 - one rule after the other
+    load: Workload, division: Division, row: Sequence[int], cluster: Cluster
+) -> tuple[float, float]:
     """The period and the latency as docs/explanation/planning.md has them: each message written down, and added up."""
     at = [*(cluster.devices[i] for i in row), cluster.driver]
     direct = {frozenset(link.between): link for link in cluster.links}
     in_turn, end = cluster.overlap == "none", len(division)
     received, sending, link_s = [0.0] * (end + 1), [0.0] * (end + 1), defaultdict[object, float](float)
     late: list[set[float]] = [{0.0} for _ in at]
+    carried = dict[tuple[int, int], tuple[float, float, float]]()
     for number, source, readers in messages(load, division):
         over_router, is_relayed = False, False
         is_small = cluster.overlap == "sending" and number <= 100_000
@@ -117,6 +151,9 @@ def reference(load: Workload, division: Division, row: Sequence[int], cluster: C
                 link_s["down", b.name] += number / b.link_bytes_per_s
                 late[reader].add(b.latency_s * (not is_small))
                 over_router = True
+                if a.name == cluster.driver.name:
+                    total = number + carried.get((source, reader), (0,))[0]
+                    carried[source, reader] = (total, slower, b.latency_s)
     groups = [[g for g in range(load.groups) if part >> g & 1] for part in division]
     own = [float(load.work[i, members].sum()) for i, members in zip(row, groups, strict=True)]
     for part in range(end):
@@ -126,6 +163,9 @@ def reference(load: Workload, division: Division, row: Sequence[int], cluster: C
     step = [a + b + max(c) for a, b, c in zip([*own, 0.0], received, late, strict=True)]
     if not in_turn:
         waiting = step[:end] if cluster.overlap == "sending" else own
+        if cluster.overlap == "sending":
+            link_rate = cluster.driver.link_bytes_per_s
+            waiting = [own_s + slowed_s(i, carried, link_rate) for i, own_s in enumerate(waiting)]
         return max(*waiting, *link_s.values(), 0.0), sum(step)
     busy = defaultdict[str, float](float)
     for machine, waiting_s, sending_s in zip(at, step, sending, strict=True):
@@ -167,6 +207,21 @@ def test_no_plan_is_better_on_any_links(
         assert less_is_better(solution.outcome.value, objective) == pytest.approx(own, rel=1e-9)
         assert own == pytest.approx(min(value(objective, in_flight, *times) for times in known), rel=1e-9)
         assert solution.outcome.is_optimal
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("seed", range(8))
+def test_every_plan_has_the_times_of_the_rules(seed: int, overlap: Overlap) -> None:
+    draw = random.Random(seed)
+    load = random_chain_or_graph(draw, 5, 3)
+    load = dataclasses.replace(load, tensor_bytes=load.tensor_bytes // draw.choice((1, 10)))
+    cluster = random_cluster(draw, 3, overlap)
+    for division in Brute(load).divisions(3):
+        parts = [[group for group in range(load.groups) if part >> group & 1] for part in division]
+        for row in itertools.permutations(range(3), len(parts)):
+            run_s = [float(load.work[i, part].sum()) for i, part in zip(row, parts, strict=True)]
+            times = request_times(transfers_of(load, parts), run_s, [cluster.devices[i] for i in row], cluster)
+            assert (times.period_s, times.latency_s) == pytest.approx(reference(load, division, row, cluster))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -556,6 +556,19 @@ def test_a_chain_takes_the_time_that_is_planned_for_it(seed: int) -> None:
     assert meets or period_s == pytest.approx(times.period_s, rel=1e-9)
 
 
+def test_what_a_part_reads_next_shares_the_driver_s_link_with_what_goes_on_from_it() -> None:
+    """A step of 50 ms, two messages of 1 ms; 10 KB at 1 MB/s to be read, reported, and 10 ms more to be read."""
+    devices, seconds, sent = devices_of(3, latency_s=0.001), [0.01, 0.05, 0.02], 10 * KB
+    host = Host(name="laptop", link_bytes_per_s=RATE, latency_s=0.001)
+    cluster = SimulatedCluster(devices=devices, origin=host)
+    transfers = [SentTensor(sent, 0, (1,)), SentTensor(sent, 1, (2,))]
+    times = request_times(transfers, seconds, devices, cluster.planned)
+    scenario = replace(chain(seconds, sent_bytes=sent), cluster=cluster)
+    few, many = (simulate(scenario, requests=number, window=8).total_s for number in (100, 200))
+    assert times.period_s == pytest.approx(0.05 + 2 * 0.001 + 3 * 0.01)
+    assert (many - few) / 100 == pytest.approx(times.period_s)
+
+
 def test_outputs_that_nobody_asks_for_are_not_sent(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
     made = graphcut.plan(analysis, Across(CLUSTER, outputs=("logits",)))
     scenario = scenario_of_plan(made, model, None)
