@@ -221,7 +221,7 @@ class Trial:
 def bench_predictions(folder: Path, *, small: bool) -> None:
     """Three machines, the second and the third on one core. Links are measured before the runs of each round."""
     demos.write("unet", folder / "unet.onnx")
-    llama = Llama(hidden=256, layers=6, heads=4, width=512) if small else Llama(layers=6, vocab=8000)
+    llama = Llama(hidden=256, layers=6, heads=4, width=512) if small else Llama()
     write_onnx(llama, folder / "decoder.onnx")
     token = {"batch": 1, "seq": 1, "past": PROMPT, "total": PROMPT + 1}
     unet, decoder = (
