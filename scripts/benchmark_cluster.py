@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as replace_sizes
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -207,10 +208,11 @@ class Trial:
     objective: Objective
     in_flight: int  # as it is planned
     runs: Sequence[Sequence[object]]
+    outputs: tuple[str, ...] | None = None  # that are asked for
 
     def planned(self, cluster: Cluster) -> Plan:
         """Three parts, on the devices by their names."""
-        goal = Across(cluster, self.objective, self.in_flight)
+        goal = Across(cluster, self.objective, self.in_flight, outputs=self.outputs)
         analysis, costs = graphcut.analyze(self.model), weigh(self.model, self.model.dims)
         parts = graphcut.plan(analysis, Into(3), costs=costs, limits=Limits(recompute="never")).parts
         devices = tuple(sorted(cluster.devices, key=lambda one: one.name))
@@ -223,13 +225,25 @@ def bench_predictions(folder: Path, *, small: bool) -> None:
     demos.write("unet", folder / "unet.onnx")
     llama = Llama(hidden=256, layers=6, heads=4, width=512) if small else Llama()
     write_onnx(llama, folder / "decoder.onnx")
+    prompted = replace_sizes(llama, layers=min(llama.layers, 6), vocab=2000)  # so that logits take no minute
+    write_onnx(prompted, folder / "prompt.onnx")
     token = {"batch": 1, "seq": 1, "past": PROMPT, "total": PROMPT + 1}
-    unet, decoder = (
-        graphcut.load(folder / f"{name}.onnx", dims=dims) for name, dims in (("unet", {"batch": 8}), ("decoder", token))
+    prompt = {"batch": 1, "seq": PROMPT, "past": 0, "total": PROMPT}
+    unet, decoder, prompts = (
+        graphcut.load(folder / f"{name}.onnx", dims=dims)
+        for name, dims in (("unet", {"batch": 8}), ("decoder", token), ("prompt", prompt))
     )
     trials = [
-        Trial("unet", unet, "throughput", 1, [("pipeline", f"{TMP}/unet", 8, 6), ("pipeline", f"{TMP}/unet", 8, 1)]),
+        Trial("unet", unet, "throughput", 1, [("pipeline", f"{TMP}/unet", 6), ("pipeline", f"{TMP}/unet", 1)]),
         Trial("decoder", decoder, "decode", 2, [("decode", f"{TMP}/decoder", 2), ("decode", f"{TMP}/decoder", 1)]),
+        Trial(
+            "prompt",
+            prompts,
+            "throughput",
+            1,
+            [("pipeline", f"{TMP}/prompt", 6), ("pipeline", f"{TMP}/prompt", 1)],
+            ("logits",),
+        ),
     ]
     print(f"{'three machines':34} {'planned':>9} {'simulated':>9} {'measured':>9}  ratios   wire / boundary bytes")
     for rate in RATES:
@@ -327,14 +341,20 @@ def decode(parts: str, number: int) -> dict[str, Any]:
     return {**found, "bytes": (after - before) / count, "parts": seconds_of(tokens.log, number)}
 
 
-def pipeline(parts: str, batch: int, window: int) -> dict[str, Any]:
-    """Run a cascade on equal inputs, so many of them in flight."""
+def pipeline(parts: str, window: int) -> dict[str, Any]:
+    """Run a cascade on equal inputs, so many of them in flight; of a decoder only the logits are asked for."""
     cascade, log = graphcut.open_cascade(parts), RunLog(3, 3, is_tracing=True)
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
-    feed = {name: np.ones((batch, *(tensor.shape or ())[1:]), tensor.dtype) for name, tensor in tensors.items()}
+    dims, outputs = cascade.manifest.dims, [name for name in cascade.manifest.writes if name == "logits"] or None
+    feed = {
+        name: np.ones([dims.get(str(dim), dim) for dim in tensor.shape or ()], tensor.dtype)
+        for name, tensor in tensors.items()
+    }
     number = REQUESTS if window > 1 else 2 * WARM
     config = SessionConfig(threads=1)
-    answers = stream(cascade, [feed] * number, via="ray", config=config, log=log, balanced=False, window=window)
+    answers = stream(
+        cascade, [feed] * number, via="ray", config=config, log=log, balanced=False, window=window, outputs=outputs
+    )
     ends = [(time.perf_counter(), carried()) for _ in answers]
     (began_s, before), (ended_s, after) = ends[WARM], ends[-1]
     count = len(ends) - 1 - WARM
