@@ -95,8 +95,8 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
     """Measure a Ray cluster: each device as `calibrate` does, all at the same time, its free memory, and the links.
 
     The link of a device to the router is as fast as the fastest that it has to another machine. Between two machines
-    that are slower to each other than their links say there is a direct link. Returns the most disturbed calibration,
-    too. The errors are those of `measure_cluster`.
+    that are slower to each other than their links say there is a direct link. What object stores take is the median
+    over the links. Returns the most disturbed calibration, too. The errors are those of `measure_cluster`.
     """
     from ..running.executors.ray_measuring import measure_cluster
 
@@ -119,7 +119,8 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
         for ends, link in links.items()
         if link.bytes_per_s < _SLOWER * min(cluster.machines[name].link_bytes_per_s for name in ends)
     )
-    return changed(cluster, links=slower), max(found.found.values(), key=lambda one: one.spread)
+    store_s = median(one.store_s for one in links.values()) if links else 0.0
+    return changed(cluster, links=slower, store_s=store_s), max(found.found.values(), key=lambda one: one.spread)
 
 
 def save_device(found: Calibration, path: str | Path) -> None:
@@ -132,6 +133,8 @@ def save_cluster(cluster: Cluster, worst: Calibration, path: str | Path) -> None
     lines = [f"# measured with ONNX Runtime {ort.__version__} in {worst.rounds} rounds, spread {worst.spread:.0%}"]
     if isinstance(cluster.origin, str):
         lines.append(f"origin = {_toml(cluster.origin)}")
+    if cluster.store_s:
+        lines.append(f"store_s = {_toml(cluster.store_s)}")
     tables: list[tuple[str, Struct]] = [
         *(("[[devices]]", one) for one in cluster.devices),
         *(("[[links]]", one) for one in cluster.links),

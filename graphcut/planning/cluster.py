@@ -56,8 +56,12 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     #: own. By default on a host called `driver`, with the link to the router that a device has by default.
     origin: str | Host | None = None
     overlap: Overlap = "sending"  #: what a device does while it computes; planning assumes it.
+    #: seconds that a tensor which does not travel in messages takes besides link and latency, for `sending`: the time
+    #: of Ray's object stores.
+    store_s: float = 0.0
 
     def __post_init__(self) -> None:
+        check_finite("store_s", "a cluster", self.store_s)
         if not self.devices:
             raise ValueError("a cluster has at least one device")
         name, times = Counter(device.name for device in self.devices).most_common(1)[0]
@@ -103,6 +107,10 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def is_small(self, size_bytes: float) -> bool:
         """Whether a tensor travels in the messages of steps, to and from the driver, as small ones do in a run."""
         return self.overlap == "sending" and size_bytes <= MESSAGE_BYTES
+
+    def stored_s(self, size_bytes: float) -> float:
+        """Seconds that a tensor takes besides link and latency, if it does not travel in messages."""
+        return self.store_s if self.overlap == "sending" and size_bytes > MESSAGE_BYTES else 0.0
 
     def message_s(self, device: str) -> float:
         """Seconds that a message between the driver and a device takes, in either direction."""

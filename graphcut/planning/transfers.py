@@ -54,13 +54,13 @@ def request_times(
     """The times of parts that run for `run_s` on their devices.
 
     A device receives a tensor once, however many of its parts read it, at the bandwidth of the slower link, one tensor
-    after the other; the greatest latency counts once if a part receives anything. A step also takes a message from the
-    driver and one to it. A link carries a tensor once for each device that reads it. Where nothing overlaps, tensors
-    are sent and received one after the other, over the router once for all readers, and messages cost nothing.
-    Each rank of a group receives what the group reads; its first rank sends what it writes. A small tensor travels in
-    the messages of steps, and has no latency of its own; its writer waits until the driver has it. One between two
-    parts goes on from there with the message to each reader, and shares the driver's link with what the writer reads
-    next, if requests wait for it.
+    after the other; the greatest latency counts once if a part receives anything, and for each tensor that is not small
+    `Cluster.store_s`. A step also takes a message from the driver and one to it. A link carries a tensor once for each
+    device that reads it. Where nothing overlaps, tensors are sent and received one after the other, over the router
+    once for all readers, and messages cost nothing. Each rank of a group receives what the group reads; its first rank
+    sends what it writes. A small tensor travels in the messages of steps, and has no latency of its own; its writer
+    waits until the driver has it. One between two parts goes on from there with the message to each reader, and shares
+    the driver's link with what the writer reads next, if requests wait for it.
     """
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
@@ -84,6 +84,7 @@ def request_times(
             first = next(iter(rates))
             waiting = source if is_small and reader == DRIVER else reader
             received_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
+            received_s[waiting] += cluster.stored_s(number)
             late_s[reader] = max(late_s[reader], 0.0 if is_small else latency_s)
             sent_s[sender] += number / rates[first] if first not in used or not in_turn else 0.0
             used.add(first)

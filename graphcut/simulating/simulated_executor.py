@@ -202,7 +202,9 @@ class SimulatedExecutor(Executor):
                 missing.setdefault(sender, []).append(tensor)
         for sender, sent in missing.items():
             size_bytes = sum(tensor.size_bytes for tensor in sent)
-            latency_s = 0.0 if all(tensor.is_small for tensor in sent) else None
+            latency_s = sum(self._scenario.cluster.stored_s(tensor.size_bytes) for tensor in sent)
+            if not all(tensor.is_small for tensor in sent):
+                latency_s += self._scenario.cluster.route(sender.name, device.name)[1]
             fetched = partial(self._fetched, device, sent)
             transfer = self.network.send(sender.name, device.name, size_bytes, fetched, latency_s)
             device.fetching[transfer] = sender

@@ -115,7 +115,7 @@ def test_plans_of_the_front_are_one_click_away_and_devices_can_be_exchanged(show
     analysis = opened("llm", tmp_path)
     speeds = {"a": 1e11, "b": 6e10, "c": 3e10}
     devices = tuple(Device(name=name, flops_per_s=speed, link_bytes_per_s=1e9) for name, speed in speeds.items())
-    made = plan(analysis, Across(Cluster(devices=devices)), limits=Limits(recompute="never"))
+    made = plan(analysis, Across(Cluster(devices=devices, store_s=1e-4)), limits=Limits(recompute="never"))
     assert len(made.front) > 2
     page, best = show(scene_of_plan(made, analysis)), duration(made.front[0].period_s)
     for row, found in enumerate(one for one in made.front if one.after):

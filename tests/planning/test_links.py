@@ -73,7 +73,8 @@ def random_cluster(draw: random.Random, number: int, overlap: Overlap) -> Cluste
     pairs = list(itertools.combinations([*names, *(["laptop"] if origin is host else [])], 2))
     chosen = draw.sample(pairs, draw.randint(0, len(pairs)))
     links = tuple(NetworkLink(between=pair, bytes_per_s=rate(), latency_s=late()) for pair in chosen)
-    return Cluster(devices=devices, links=links, origin=origin, overlap=overlap)
+    store_s = draw.choice((0.0, 0.2))
+    return Cluster(devices=devices, links=links, origin=origin, overlap=overlap, store_s=store_s)
 
 
 def messages(load: Workload, division: Division) -> Iterator[tuple[int, int, set[int]]]:
@@ -138,6 +139,7 @@ def reference(  # noqa: C901 - one rule after the other
             a, b = at[end if is_relayed and reader != end else source], at[reader]
             if a.name == b.name or at[source].name == b.name:
                 continue
+            received[reader] += cluster.store_s * (cluster.overlap == "sending" and not is_small)
             if (link := direct.get(frozenset((a.name, b.name)))) is not None:
                 received[source if is_small and reader == end else reader] += number / link.bytes_per_s
                 sending[source] += number / link.bytes_per_s

@@ -18,6 +18,8 @@ _PINGS: Final = 20
 _ROUNDS: Final = 3  #: how often a link is measured; the fastest counts.
 _WEIGHTS_BYTES: Final = 1 << 25  #: more than caches hold is read between two messages, as weights are,
 _COMPUTED_S: Final = 3e-3  #: for at least so long.
+_STORED_PINGS: Final = 10
+_STORED_BYTES: Final = 1 << 17  #: what is too large for a message.
 _LEAST_S: Final = 0.5  #: a message is made larger until it takes so long.
 _MOST_BYTES: Final = 1 << 26  #: what fits in the object store of a small machine.
 _MOST_MACHINES: Final = 6  #: of more, only the links to one machine are measured: a link takes a few seconds.
@@ -28,6 +30,7 @@ class LinkRate(NamedTuple):
 
     bytes_per_s: float
     latency_s: float  #: of a small message, with what its ends do for it.
+    store_s: float  #: what a larger tensor takes besides, in the object stores of both ends.
 
 
 class MeasuredCluster(NamedTuple):
@@ -68,7 +71,11 @@ class _Probe:
             size *= 2
         taken_s, half_s = (min(seconds(number) for _ in range(_ROUNDS)) for number in (size, size // 2))
         # What both sizes take besides their bytes cancels out.
-        return LinkRate(size / 2 / max(taken_s - half_s, 1e-9), median(seconds(1) for _ in range(_PINGS)) / 2)
+        bytes_per_s = size / 2 / max(taken_s - half_s, 1e-9)
+        there_and_back_s = median(seconds(1) for _ in range(_PINGS))
+        stored_s = median(seconds(_STORED_BYTES) for _ in range(_STORED_PINGS))
+        store_s = max(stored_s - there_and_back_s - _STORED_BYTES / bytes_per_s, 0.0)
+        return LinkRate(bytes_per_s, there_and_back_s / 2, store_s)
 
 
 def measure_cluster(function: Callable[[], Any], *, insecure: bool = False) -> MeasuredCluster:
