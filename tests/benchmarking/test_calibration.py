@@ -8,9 +8,10 @@ import pytest
 
 import graphcut
 from graphcut import Across, demos
-from graphcut.benchmarking.calibration import Calibration, calibrate, save_device
+from graphcut.benchmarking.calibration import Calibration, calibrate, save_cluster, save_device
 from graphcut.core.errors import GraphcutError
 from graphcut.costs.device import Device
+from graphcut.planning.cluster import Cluster, Host, NetworkLink
 
 
 def test_a_measured_device_is_written_as_a_cluster_file_and_planned_for(tmp_path: Path) -> None:
@@ -24,6 +25,16 @@ def test_a_measured_device_is_written_as_a_cluster_file_and_planned_for(tmp_path
     assert device.bytes_per_s == pytest.approx(found.device.bytes_per_s, rel=0.01)
     assert device.dispatch_s == pytest.approx(found.device.dispatch_s, rel=0.01)
     assert graphcut.plan(tmp_path / "model.onnx", Across(cluster)).devices == cluster.devices
+
+
+@pytest.mark.parametrize("origin", ["a", Host(name="laptop", latency_s=2e-3), None])
+def test_a_measured_cluster_is_read_as_it_was_written(origin: str | Host | None, tmp_path: Path) -> None:
+    devices = (Device(name="a", link_bytes_per_s=1.2e7, latency_s=1.5e-3), Device(name="b", memory_bytes=10**9))
+    links = (NetworkLink(between=("a", "b"), bytes_per_s=1e6, latency_s=3e-3),)
+    made = Cluster(devices=devices, links=links, origin=origin, store_s=4.5e-3)
+    save_cluster(made, Calibration(devices[0], 3, 0.0), tmp_path / "cluster.toml")
+    found = graphcut.read_cluster(tmp_path / "cluster.toml")
+    assert (found.driver, found.devices, found.links, found.store_s) == (made.driver, devices, links, 4.5e-3)
 
 
 def test_a_device_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
