@@ -270,7 +270,7 @@ def measured_cluster(made: Machines) -> Cluster:
 
 
 def typical(clusters: Sequence[Cluster]) -> Cluster:
-    """One whose links have the median rates and latencies, and its object stores the median time."""
+    """One with the medians of what was measured of links, object stores and steps."""
     named = [{one.name: one for one in cluster.devices} for cluster in clusters]
 
     def median(name: str, field: str) -> float:
@@ -279,8 +279,8 @@ def typical(clusters: Sequence[Cluster]) -> Cluster:
     fields = ("link_bytes_per_s", "latency_s")
     links = {name: {field: median(name, field) for field in fields} for name in named[0]}
     devices = (replace(one, threads=1, **links[name]) for name, one in named[0].items())
-    store_s = statistics.median(one.store_s for one in clusters)
-    return replace(clusters[0], devices=tuple(devices), store_s=store_s)
+    rest = {one: statistics.median(getattr(own, one) for own in clusters) for one in ("store_s", "step_s")}
+    return replace(clusters[0], devices=tuple(devices), **rest)
 
 
 def _compare(title: str, trial: Trial, cluster: Cluster, what: str, found: Sequence[dict[str, Any]]) -> None:

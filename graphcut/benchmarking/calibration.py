@@ -4,25 +4,34 @@ import json
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise, repeat
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from msgspec import Struct
 from msgspec.structs import fields
 from msgspec.structs import replace as changed
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from ..core.atomic_files import replacing
 from ..core.errors import GraphcutError
 from ..core.product import Product
 from ..costs.device import Device
 from ..planning.cluster import Cluster, Host, NetworkLink
+from ..planning.goals import At, Into
+from ..planning.planner import plan
+from ..running.pipelined import stream
+from ..running.run_log import RunLog
+from ..running.scheduling.assignment import Via
 from ..running.stage import SessionConfig, session_options
+from ..surgery.cutting import split
 
 _ROWS: Final = 512
 _WIDTH: Final = 1024
@@ -30,6 +39,8 @@ _ELEMENTS: Final = 1 << 24  # 64 MiB of float32: more than caches hold
 _LARGE_NODES: Final = 4
 _SMALL_NODES: Final = 200
 _SMALL: Final = 16
+_EXPANDED: Final = (1 << 18, _SMALL)  # 16 MiB of float32
+_REQUESTS: Final = 50
 _SLOWER: Final = 0.8  #: two machines have a direct link if it has less than this share of what their links allow.
 
 
@@ -77,9 +88,7 @@ class _Run:
     def __init__(self, op: str, shape: Sequence[int], weight: Sequence[int], *, nodes: int, threads: int) -> None:
         chain = [helper.make_node(op, [f"x{i}", "w"], [f"x{i + 1}"]) for i in range(nodes)]
         ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, shape) for i in (0, nodes)]
-        weights = [numpy_helper.from_array(np.full(weight, 1.5, np.float32), "w")]
-        graph = helper.make_graph(chain, "calibration", ends[:1], ends[1:], weights)
-        model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+        model = _model_of(chain, ends, [numpy_helper.from_array(np.full(weight, 1.5, np.float32), "w")])
         options = session_options(SessionConfig(threads=threads))
         self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         self._inputs = {"x0": ort.OrtValue.ortvalue_from_numpy(np.ones(shape, np.float32))}
@@ -91,23 +100,66 @@ class _Run:
         return time.perf_counter() - began
 
 
+def _model_of(nodes: Sequence[NodeProto], ends: Sequence[ValueInfoProto], weights: Sequence[TensorProto]) -> ModelProto:
+    graph = helper.make_graph(nodes, "calibration", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def _besides_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
+    """Seconds that a request through a part on each device takes besides computing: the median of some requests.
+
+    Parts write and read more than caches hold, as with weights, and send next to nothing.
+    """
+    ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, (1, _SMALL)) for i in (0, len(names))]
+    nodes = []
+    for i in range(len(names)):
+        nodes.append(helper.make_node("Expand", [f"x{i}", "shape"], [f"many x{i}"], name=f"expand {i}"))
+        nodes.append(helper.make_node("ReduceMax", [f"many x{i}"], [f"x{i + 1}"], name=f"reduce {i}", axes=[0]))
+    model = _model_of(nodes, ends, [numpy_helper.from_array(np.array(_EXPANDED), "shape")])
+    feeds = repeat({"x0": np.ones((1, _SMALL), np.float32)}, _REQUESTS)
+    config, log = SessionConfig(threads=1, insecure=insecure), RunLog(len(names), len(names), is_tracing=True)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path)
+        made = plan(path, At(*(f"reduce {i}" for i in range(len(names) - 1))) if len(names) > 1 else Into(1))
+        cascade = split(path, replace(made, devices=tuple(Device(name=name) for name in names)), Path(folder) / "parts")
+        answers = stream(cascade, feeds, via=via, window=1, balanced=False, config=config, log=log)
+        ends_s = [time.perf_counter() for _ in answers]
+    computed_s = [0.0] * _REQUESTS
+    for span in log.spans:
+        computed_s[span.request] += span.seconds
+    taken_s = (after - before for before, after in pairwise(ends_s))
+    return median(taken - computed for taken, computed in zip(taken_s, computed_s[1:], strict=True))
+
+
 def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple[Cluster, Calibration]:
     """Measure a Ray cluster: each device as `calibrate` does, all at the same time, its free memory, and the links.
 
     The link of a device to the router is as fast as the fastest that it has to another machine. Between two machines
     that are slower to each other than their links say there is a direct link. What object stores take is the median
-    over the links. Returns the most disturbed calibration, too. The errors are those of `measure_cluster`.
+    over the links. What a step takes besides computing is measured in runs: on this machine that is `step_s`, and what
+    it takes longer on another one is two messages. Returns the most disturbed calibration, too. The errors are those of
+    `measure_cluster`.
     """
     from ..running.executors.ray_measuring import measure_cluster
 
     found = measure_cluster(partial(calibrate, seconds=seconds), insecure=insecure)
     names = {name: name or Host().name for ends in found.links for name in ends}
     links = {(names[a], names[b]): link for (a, b), link in found.links.items()}
+    step_s = _besides_s(("one", "two"), "threads", insecure=insecure) / 2
+    for a, b in found.links:
+        if a == found.origin:
+            steps = [a, b] if a else [b]
+            latency_s = (_besides_s(steps, "ray", insecure=insecure) - len(steps) * step_s) / 2
+            links[names[a], b] = links[names[a], b]._replace(latency_s=max(latency_s, 0.0))
 
     def own(name: str) -> dict[str, float]:
-        mine = [link for ends, link in links.items() if name in ends]
-        fastest, least = max(one.bytes_per_s for one in mine), min(one.latency_s for one in mine)
-        return {"link_bytes_per_s": fastest, "latency_s": least}
+        mine = {ends: link for ends, link in links.items() if name in ends}
+        to_driver = [link for ends, link in mine.items() if names.get(found.origin) in ends]
+        return {
+            "link_bytes_per_s": max(one.bytes_per_s for one in mine.values()),
+            "latency_s": min(one.latency_s for one in to_driver or mine.values()),
+        }
 
     devices = {
         name: changed(one.device, name=name, memory_bytes=found.memory_bytes[name], **(own(name) if links else {}))
@@ -120,7 +172,8 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
         if link.bytes_per_s < _SLOWER * min(cluster.machines[name].link_bytes_per_s for name in ends)
     )
     store_s = median(one.store_s for one in links.values()) if links else 0.0
-    return changed(cluster, links=slower, store_s=store_s), max(found.found.values(), key=lambda one: one.spread)
+    measured = changed(cluster, links=slower, store_s=store_s, step_s=step_s)
+    return measured, max(found.found.values(), key=lambda one: one.spread)
 
 
 def save_device(found: Calibration, path: str | Path) -> None:
@@ -133,8 +186,7 @@ def save_cluster(cluster: Cluster, worst: Calibration, path: str | Path) -> None
     lines = [f"# measured with ONNX Runtime {ort.__version__} in {worst.rounds} rounds, spread {worst.spread:.0%}"]
     if isinstance(cluster.origin, str):
         lines.append(f"origin = {_toml(cluster.origin)}")
-    if cluster.store_s:
-        lines.append(f"store_s = {_toml(cluster.store_s)}")
+    lines += [f"{name} = {_toml(s)}" for name in ("store_s", "step_s") if (s := getattr(cluster, name))]
     tables: list[tuple[str, Struct]] = [
         *(("[[devices]]", one) for one in cluster.devices),
         *(("[[links]]", one) for one in cluster.links),

@@ -56,6 +56,7 @@ class CutCosts:
     overlap: str  #: and its rule;
     message_bytes: int  #: where it holds, a tensor of at most so many travels in messages, to and from the driver.
     store_s: float  #: seconds that others take besides link and latency.
+    step_s: float  #: seconds that a step takes besides messages, tensors and computing.
     counting: tuple[Counted, ...]  #: what counts besides files,
     budget_bytes: int | None  #: and the most that it may be, without a cluster.
     value: str = ""  #: what the goal minimizes, as the script names it; empty if it can't be told.
@@ -108,6 +109,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         overlap=cluster.overlap,
         message_bytes=MESSAGE_BYTES if cluster.is_small(0) else -1,
         store_s=cluster.store_s if cluster.overlap == "sending" else 0.0,
+        step_s=cluster.step_s,
         counting=goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else (),
         budget_bytes=goal.memory_bytes if isinstance(goal, Within) else None,
         value=_VALUES.get(

@@ -1,7 +1,7 @@
 """Clusters, read from `cluster.toml`: devices, the links between them, and how both fail in simulations."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -59,9 +59,11 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     #: seconds that a tensor which does not travel in messages takes besides link and latency, for `sending`: the time
     #: of Ray's object stores.
     store_s: float = 0.0
+    step_s: float = 0.0  #: seconds that a step takes besides messages, tensors and computing: those of the scheduler.
 
     def __post_init__(self) -> None:
         check_finite("store_s", "a cluster", self.store_s)
+        check_finite("step_s", "a cluster", self.step_s)
         if not self.devices:
             raise ValueError("a cluster has at least one device")
         name, times = Counter(device.name for device in self.devices).most_common(1)[0]
@@ -115,6 +117,10 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def message_s(self, device: str) -> float:
         """Seconds that a message between the driver and a device takes, in either direction."""
         return self.route(self.driver.name, device)[1]
+
+    def overhead_s(self, devices: Iterable[str]) -> float:
+        """Seconds that a step on devices takes besides tensors and computing: two messages with each, and `step_s`."""
+        return 0.0 if self.overlap == "none" else 2 * max(map(self.message_s, devices)) + self.step_s
 
     @cached_property
     def link_between(self) -> dict[frozenset[str], NetworkLink]:

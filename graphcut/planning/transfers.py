@@ -55,12 +55,12 @@ def request_times(
 
     A device receives a tensor once, however many of its parts read it, at the bandwidth of the slower link, one tensor
     after the other; the greatest latency counts once if a part receives anything, and for each tensor that is not small
-    `Cluster.store_s`. A step also takes a message from the driver and one to it. A link carries a tensor once for each
-    device that reads it. Where nothing overlaps, tensors are sent and received one after the other, over the router
-    once for all readers, and messages cost nothing. Each rank of a group receives what the group reads; its first rank
-    sends what it writes. A small tensor travels in the messages of steps, and has no latency of its own; its writer
-    waits until the driver has it. One between two parts goes on from there with the message to each reader, and shares
-    the driver's link with what the writer reads next, if requests wait for it.
+    `Cluster.store_s`. A step also takes `Cluster.overhead_s`. A link carries a tensor once for each device that reads
+    it. Where nothing overlaps, tensors are sent and received one after the other, over the router once for all readers,
+    and messages cost nothing. Each rank of a group receives what the group reads; its first rank sends what it writes.
+    A small tensor travels in the messages of steps, and has no latency of its own; its writer waits until the driver
+    has it. One between two parts goes on from there with the message to each reader, and shares the driver's link with
+    what the writer reads next, if requests wait for it.
     """
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
@@ -93,9 +93,7 @@ def request_times(
             if first == (cluster.driver.name, None):
                 before = carried[source, reader].bytes if (source, reader) in carried else 0
                 carried[source, reader] = _Transfer(before + number, min(rates.values()), latency_s, rates[first])
-    messages = 0 if in_turn else 2
-    messages_s = [messages * max(map(cluster.message_s, own)) for own in members]
-    own_s = [*(a + b for a, b in zip(run_s, messages_s, strict=False)), 0.0]
+    own_s = [*(seconds + cluster.overhead_s(own) for seconds, own in zip(run_s, members, strict=False)), 0.0]
     step_s = [sum(seconds) for seconds in zip(own_s, received_s, late_s, strict=True)]
     if in_turn:
         step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]

@@ -25,7 +25,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     steps: int  #: how many steps it ran.
     computing: float  #: the share in which it computed.
     fetching: float  #: the share in which it waited for the inputs of a step.
-    messaging: float  #: the share in which it waited because a message to or from the scheduler was in transit.
+    messaging: float  #: the share in which it waited for the scheduler, or for a message to or from it.
     down: float  #: the share in which it was down.
     failures: int  #: how often it failed.
 

@@ -128,7 +128,8 @@ class SimulatedExecutor(Executor):
         device = self.devices[worker]
         if device.is_loaded:  # a failed device does not receive it
             tensors = [cast("SimulatedTensor", handle) for handle in inputs.values()]
-            device.step, device.step_start_s = step, self.clock.now_s + device.latency_s
+            begins_s = self.clock.now_s + self._scenario.cluster.step_s + device.latency_s
+            device.step, device.step_start_s = step, begins_s
             device.next_event = self.clock.at(device.step_start_s, partial(self._fetch, device, tensors))
 
     def forget(self, sequence: int) -> None:

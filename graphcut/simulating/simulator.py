@@ -156,7 +156,7 @@ def _device_use(scenario: Scenario, executor: SimulatedExecutor, total_s: float)
             steps=state.steps,
             computing=state.computing_s / total_s,
             fetching=state.fetching_s / total_s,
-            messaging=(2 * state.latency_s * state.steps + state.reporting_s) / total_s,
+            messaging=((2 * state.latency_s + scenario.cluster.step_s) * state.steps + state.reporting_s) / total_s,
             down=state.down_s / total_s,
             failures=state.failures,
         )

@@ -145,7 +145,7 @@ def test_a_wrong_record_is_refused_with_its_location(refusal: Callable[[str], st
     [
         (f"{PAIR}memory = 1", "did you mean 'memory_bytes'? its fields are provider, provider_options, threads, "),
         (f"{PAIR}colour = 1", "its fields are provider, "),
-        (f"colour = 1\n{PAIR}", "its fields are devices, links, origin, overlap, store_s, faults, failures"),
+        (f"colour = 1\n{PAIR}", "its fields are devices, links, origin, overlap, store_s, step_s, faults, failures"),
         (f"{PAIR}[origin]\nrate = 1", "its fields are name, link_bytes_per_s, latency_s"),
     ],
 )

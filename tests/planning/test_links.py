@@ -73,8 +73,8 @@ def random_cluster(draw: random.Random, number: int, overlap: Overlap) -> Cluste
     pairs = list(itertools.combinations([*names, *(["laptop"] if origin is host else [])], 2))
     chosen = draw.sample(pairs, draw.randint(0, len(pairs)))
     links = tuple(NetworkLink(between=pair, bytes_per_s=rate(), latency_s=late()) for pair in chosen)
-    store_s = draw.choice((0.0, 0.2))
-    return Cluster(devices=devices, links=links, origin=origin, overlap=overlap, store_s=store_s)
+    store_s, step_s = draw.choice((0.0, 0.2)), late()
+    return Cluster(devices=devices, links=links, origin=origin, overlap=overlap, store_s=store_s, step_s=step_s)
 
 
 def messages(load: Workload, division: Division) -> Iterator[tuple[int, int, set[int]]]:
@@ -159,9 +159,10 @@ def reference(  # noqa: C901 - one rule after the other
     groups = [[g for g in range(load.groups) if part >> g & 1] for part in division]
     own = [float(load.work[i, members].sum()) for i, members in zip(row, groups, strict=True)]
     for part in range(end):
-        if not in_turn and at[part].name != cluster.driver.name:
-            link = direct.get(frozenset((cluster.driver.name, at[part].name)))
-            own[part] += 2 * (at[part].latency_s if link is None else link.latency_s)
+        link = direct.get(frozenset((cluster.driver.name, at[part].name)))
+        message_s = at[part].latency_s if link is None else link.latency_s
+        own[part] += 0 if in_turn else cluster.step_s
+        own[part] += 0 if in_turn or at[part].name == cluster.driver.name else 2 * message_s
     step = [a + b + max(c) for a, b, c in zip([*own, 0.0], received, late, strict=True)]
     if not in_turn:
         waiting = step[:end] if cluster.overlap == "sending" else own

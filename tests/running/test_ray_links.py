@@ -173,6 +173,7 @@ def test_a_measured_cluster_is_a_cluster_file(cluster: NetCluster) -> None:
     cluster("on", 0, f"{TOKEN} graphcut cluster measure --seconds 0 -o /tmp/cluster.toml")
     found = graphcut.read_cluster(cluster.tmp(0) / "cluster.toml")
     assert (found.origin, sorted(one.name for one in found.devices), found.links) == ("a", ["a", "edge"], ())
+    assert found.step_s > 0
     for one in found.devices:
         assert 0 < one.link_bytes_per_s < 2 * 12.5e6  # 100 Mbit/s, and what a busy machine makes of them
         assert (one.memory_bytes or 0) > 0

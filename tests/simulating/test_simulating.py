@@ -543,7 +543,8 @@ def test_a_chain_takes_the_time_that_is_planned_for_it(seed: int) -> None:
     pairs = draw.sample(list(pairwise(names)), draw.randint(0, number - 1))
     links = tuple(DirectLink(between=pair, bytes_per_s=rate(), latency_s=late()) for pair in pairs)
     origin = draw.choice([None, names[0], names[-1], Host(name="laptop", link_bytes_per_s=rate(), latency_s=late())])
-    cluster = SimulatedCluster(devices=devices, links=links, origin=origin, store_s=draw.choice((0.0, 0.03)))
+    store_s, step_s = draw.choice((0.0, 0.03)), late()
+    cluster = SimulatedCluster(devices=devices, links=links, origin=origin, store_s=store_s, step_s=step_s)
     seconds, sent = [draw.random() for _ in names], [draw.randint(0, 20) * 10_000 for _ in range(number + 1)]
     scenario = replace(chain(seconds), cluster=cluster, tensor_bytes={f"t{i}": n for i, n in enumerate(sent)})
     steps = pairwise([DRIVER, *range(number), DRIVER])

@@ -66,6 +66,7 @@ class PairCosts:
     sent_s: Floats  #: seconds that it uses the link of the sender.
     latency_s: Floats  #: seconds until the first byte is there.
     reported_s: Floats  #: for each class the seconds that a byte that a part sends takes first to the driver, at least.
+    overhead_s: Floats  #: for each class `Cluster.overhead_s`.
 
     @cached_property
     def senders(self) -> tuple[int, ...]:
@@ -99,7 +100,8 @@ def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster, load: Workload)
         latency_s[:-1, :-1] = 0.0
         relayed_s = received_s[-1, :-1]
         received_s[:-1, :-1] = np.minimum(received_s[:-1, :-1], relayed_s) if False in ways else relayed_s
-    return PairCosts(received_s, sent_s, latency_s, received_s[:-1, -1] * (ways == {True}))
+    overhead_s = np.array([cluster.overhead_s(name for name, *_ in own) for own in ends[:-1]])
+    return PairCosts(received_s, sent_s, latency_s, received_s[:-1, -1] * (ways == {True}), overhead_s)
 
 
 def best_links(classes: Sequence[DeviceClass], pairs: PairCosts) -> tuple[DeviceClass, ...]:
@@ -117,7 +119,7 @@ def time_quantum(load: Workload, classes: Sequence[DeviceClass], pairs: PairCost
     s_per_byte, latency_s = max(c.s_per_byte for c in classes), max(c.latency_s for c in classes)
     if pairs is not None:
         s_per_byte = float(np.maximum(pairs.received_s, pairs.sent_s).max())
-        latency_s = 3 * float(pairs.latency_s.max())
+        latency_s = float(pairs.latency_s.max() + pairs.overhead_s.max())
     sent = float(load.tensor_bytes.sum() + load.answer_bytes.sum()) + load.groups * float(load.input_bytes.sum())
     return quantum_for(4 * (work + sent * s_per_byte + load.groups * latency_s))
 

@@ -85,11 +85,11 @@ class _Along:
         self.order, self.lengths = order, lengths
         self.kinds = np.array([c for c, kind in enumerate(classes) for _ in kind.devices])
         self.work_s = np.stack([tables.work(c) for c in range(len(classes))])
-        for c, (kind, input_s, late_s) in enumerate(
-            zip(classes, pairs.received_s[-1], pairs.latency_s[-1], strict=False)
+        for c, (kind, input_s, overhead_s) in enumerate(
+            zip(classes, pairs.received_s[-1], pairs.overhead_s, strict=False)
         ):
             self.work_s[c] += tables.inputs * input_s
-            self.work_s[c] += tables.answers * pairs.sent_s[c, -1] if in_turn else tables.nested * 2 * late_s
+            self.work_s[c] += tables.answers * pairs.sent_s[c, -1] if in_turn else tables.nested * overhead_s
             self.work_s[c] += kind.latency_s * (tables.received > 0)
         self.s_per_byte = np.array([kind.s_per_byte for kind in classes])[self.kinds]
         self.room = np.array([kind.memory_bytes for kind in classes])[self.kinds]

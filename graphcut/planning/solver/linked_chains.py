@@ -169,7 +169,7 @@ class LinkedChains:
         inputs_s = tables.inputs[:, begin] * pairs.received_s[driver, c]
         late_s = np.maximum(late_s, (self._large_inputs[:, begin] > 0) * pairs.latency_s[driver, c])
         answers_s = tables.answers[:, begin] * (pairs.sent_s if overlap == "none" else pairs.received_s)[c, driver]
-        own_s = self._work[c][:, begin] + (0.0 if overlap == "none" else 2 * pairs.latency_s[driver, c])
+        own_s = self._work[c][:, begin] + pairs.overhead_s[c]
         step_s = own_s + received_s + inputs_s + late_s + tables.sent[:, begin] * pairs.reported_s[c]
         latency_s = step_s + answers_s
         match overlap:
