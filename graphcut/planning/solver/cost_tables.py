@@ -64,7 +64,7 @@ class PairCosts:
 
     received_s: Floats  #: seconds to receive a byte.
     sent_s: Floats  #: seconds that it uses the link of the sender.
-    latency_s: Floats  #: seconds until the first byte is there.
+    latency_s: Floats  #: seconds until the first byte is there, and of object stores for a tensor that is not small.
     reported_s: Floats  #: for each class the seconds that a byte that a part sends takes first to the driver, at least.
     overhead_s: Floats  #: for each class `Cluster.overhead_s`.
 
@@ -93,7 +93,8 @@ def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster, load: Workload)
         ends_s = [receiving_s for _, receiving_s, _ in routed] + [1 / link.bytes_per_s for link in links]
         sent_s[a, b] = len(routed) * sending_s if routed else ends_s[0] if links else 0.0
         received_s[a, b] = max(ends_s, default=0.0) if in_turn else max(sent_s[a, b], *ends_s, 0.0)
-        latency_s[a, b] = max([late_s for *_, late_s in routed] + [link.latency_s for link in links], default=0.0)
+        late_s = [late_s for *_, late_s in routed] + [link.latency_s for link in links]
+        latency_s[a, b] = max(late_s) + cluster.stored_s(np.inf) if late_s else 0.0
     sizes = [*load.tensor_bytes, *(() if load.replicas is None else load.replicas.tensor_bytes)]
     ways = {cluster.is_small(int(number)) for number in sizes if number}
     if True in ways:
