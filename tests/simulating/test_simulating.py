@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 import graphcut
 from graphcut import Across, Cluster, Device, Into, UsageError, demos
@@ -72,6 +73,13 @@ def test_a_single_request_takes_all_part_times_transfers_and_two_latencies_per_d
     assert found.latency is not None
     assert found.latency.mean == found.total_s
     assert [device.messaging * found.total_s for device in found.devices] == [0.5, 0.5, 0.5]
+
+
+def test_the_scheduler_takes_its_time_for_each_step() -> None:
+    scenario = chain([1.0, 2.0], latency_s=0.25)
+    slower = replace(scenario, cluster=changed(scenario.cluster, step_s=0.5))
+    assert simulate(slower, requests=1).total_s == simulate(scenario, requests=1).total_s + 2 * 0.5
+    assert [device.messaging for device in simulate(slower, requests=1).devices] == [1 / 5.0, 1 / 5.0]
 
 
 def test_the_throughput_of_a_pipeline_is_that_of_its_slowest_stage() -> None:
@@ -449,8 +457,6 @@ def test_failures_do_not_change_arrival_times() -> None:
 
 
 def replaced(found: Any) -> Any:  # noqa: ANN401 - a record
-    from msgspec.structs import replace as changed
-
     return changed(found, without_failures=None)
 
 
