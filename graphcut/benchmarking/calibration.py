@@ -105,7 +105,7 @@ def _model_of(nodes: Sequence[NodeProto], ends: Sequence[ValueInfoProto], weight
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def _besides_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
+def _overhead_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
     """Seconds that a request through a part on each device takes besides computing: the median of some requests.
 
     Parts write and read more than caches hold, as with weights, and send next to nothing.
@@ -146,11 +146,11 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
     found = measure_cluster(partial(calibrate, seconds=seconds), insecure=insecure)
     names = {name: name or Host().name for ends in found.links for name in ends}
     links = {(names[a], names[b]): link for (a, b), link in found.links.items()}
-    step_s = _besides_s(("one", "two"), "threads", insecure=insecure) / 2
+    step_s = _overhead_s(("one", "two"), "threads", insecure=insecure) / 2
     for a, b in found.links:
         if a == found.origin:
             steps = [a, b] if a else [b]
-            latency_s = (_besides_s(steps, "ray", insecure=insecure) - len(steps) * step_s) / 2
+            latency_s = (_overhead_s(steps, "ray", insecure=insecure) - len(steps) * step_s) / 2
             links[names[a], b] = links[names[a], b]._replace(latency_s=max(latency_s, 0.0))
 
     def own(name: str) -> dict[str, float]:
