@@ -25,7 +25,7 @@ from ..core.errors import GraphcutError
 from ..core.product import Product
 from ..costs.device import Device
 from ..planning.cluster import Cluster, Host, NetworkLink
-from ..planning.goals import At, Into
+from ..planning.goals import Into
 from ..planning.planner import plan
 from ..running.pipelined import stream
 from ..running.run_log import RunLog
@@ -113,16 +113,16 @@ def _overhead_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
     ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, (1, _SMALL)) for i in (0, len(names))]
     nodes = []
     for i in range(len(names)):
-        nodes.append(helper.make_node("Expand", [f"x{i}", "shape"], [f"many x{i}"], name=f"expand {i}"))
-        nodes.append(helper.make_node("ReduceMax", [f"many x{i}"], [f"x{i + 1}"], name=f"reduce {i}", axes=[0]))
+        nodes.append(helper.make_node("Expand", [f"x{i}", "shape"], [f"many x{i}"]))
+        nodes.append(helper.make_node("ReduceMax", [f"many x{i}"], [f"x{i + 1}"], axes=[0]))
     model = _model_of(nodes, ends, [numpy_helper.from_array(np.array(_EXPANDED), "shape")])
     feeds = repeat({"x0": np.ones((1, _SMALL), np.float32)}, _REQUESTS)
     config, log = SessionConfig(threads=1, insecure=insecure), RunLog(len(names), len(names), is_tracing=True)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
-        made = plan(path, At(*(f"reduce {i}" for i in range(len(names) - 1))) if len(names) > 1 else Into(1))
-        cascade = split(path, replace(made, devices=tuple(Device(name=name) for name in names)), Path(folder) / "parts")
+        made = replace(plan(path, Into(len(names))), devices=tuple(Device(name=name) for name in names))
+        cascade = split(path, made, Path(folder) / "parts")
         answers = stream(cascade, feeds, via=via, window=1, balanced=False, config=config, log=log)
         ends_s = [time.perf_counter() for _ in answers]
     computed_s = [0.0] * _REQUESTS
