@@ -134,7 +134,7 @@ def scenario_of_plan(
     planned = [device.name for device in plan.devices] if isinstance(plan.goal, Across) else None
     return Scenario(
         tuple(
-            ScheduledPart(f"part {i}", block.reads, block.writes, m.written_bytes + m.activation_bytes + m.cache_bytes)
+            ScheduledPart(f"part {i}", block.reads, block.writes, m.weight_bytes + m.activation_bytes)
             for i, (block, m) in enumerate(zip(blocks, plan.metrics, strict=True))
         ),
         tuple(metrics.weight_bytes for metrics in plan.metrics),

@@ -637,6 +637,7 @@ def test_a_cascade_and_its_plan_have_equal_scenarios(
     )
     assert of_cascade.assignment == of_plan.assignment
     assert of_cascade.weight_bytes == of_plan.weight_bytes
+    assert [part.memory_bytes for part in of_cascade.parts] == [part.memory_bytes for part in of_plan.parts]
     assert of_cascade.tensor_bytes == of_plan.tensor_bytes
     # Sizes that hang on values another part computes (of a mask by Range) count as one in a part.
     for device in range(3):
