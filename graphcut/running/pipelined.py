@@ -16,7 +16,7 @@ from ..core.wiring import Tensor, asked_for
 from .batches import BatchAxis, are_close, batch_axis
 from .in_process.sequential import input_values
 from .run_log import RunLog
-from .scheduling.assignment import Via, assign_parts, load_balance_of, make_executor, scheduled_parts, share_threads
+from .scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
 from .scheduling.requests import Request, Routing
 from .scheduling.scheduler import DEADLINE_S, Scheduler
 from .stage import SessionConfig
@@ -78,7 +78,7 @@ class Pipeline:
             window=self.window,
             on_error="skip",
             deadline_s=deadline_s,
-            balance=load_balance_of(parts, pool, has_links=executor.has_links) if balanced else None,
+            balanced=balanced,
             log=self.log,
         )
         # Only Ray's object stores, and the inputs of a user, are memory that others read or write after the answer.

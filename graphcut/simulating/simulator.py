@@ -10,7 +10,6 @@ from msgspec.structs import replace as changed
 
 from ..core.errors import RunError, UsageError
 from ..running.run_log import RunLog
-from ..running.scheduling.assignment import load_balance_of
 from ..running.scheduling.requests import Request, Routing
 from ..running.scheduling.scheduler import Scheduler
 from ..running.scheduling.worker_pool import WorkerState
@@ -76,9 +75,9 @@ def _run(
         WorkerState(device.name, device.memory_bytes, parts)
         for device, parts in zip(scenario.cluster.devices, scenario.assignment, strict=True)
     ]
-    routing, balance = Routing(scenario.parts, scenario.outputs), load_balance_of(scenario.parts, workers)
+    routing = Routing(scenario.parts, scenario.outputs)
     scheduler = Scheduler(
-        routing, executor, workers, window=window or requests, on_error="skip", balance=balance, log=log
+        routing, executor, workers, window=window or requests, on_error="skip", balanced=True, log=log
     )
     answered, stopped = 0, ""
     arrived_s, delivered_s = list[float](), list[float]()

@@ -19,8 +19,6 @@ from msgspec.structs import replace as changed
 from graphcut import RunError
 from graphcut.running.executors.protocol import Died, Done, Event, Failed, Handle, Lost, Made, Ready, Step
 from graphcut.running.run_log import RunLog
-from graphcut.running.scheduling.assignment import load_balance_of
-from graphcut.running.scheduling.load_balancing import LoadBalance
 from graphcut.running.scheduling.requests import Request, Routing, ScheduledPart
 from graphcut.running.scheduling.scheduler import Answer, Scheduler
 from graphcut.running.scheduling.state_recovery import StepHistory
@@ -996,16 +994,12 @@ def test_parts_in_a_replay_repeat_all_their_steps() -> None:
 # Rebalancing
 
 
-def balance_of_two() -> LoadBalance:
-    return LoadBalance((0, 4, 8), lambda _worker, _parts: True)
-
-
 def slowed(*, overlap: bool) -> tuple[Script, Run]:
     """Two workers with four parts each, of which the second becomes three times as slow."""
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
     workers = workers_with(range(4), range(4, 8), overlap=[range(8)] * 2 if overlap else ())
-    return script, play(script, workers, feeds(40), ["t8"], balance=balance_of_two())
+    return script, play(script, workers, feeds(40), ["t8"], balanced=True)
 
 
 def test_parts_that_both_workers_hold_move_without_loading() -> None:
@@ -1029,10 +1023,24 @@ def test_parts_do_not_move_to_a_worker_without_memory() -> None:
     workers = workers_with(range(4), range(4, 8), memory_bytes=40)
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
-    found = play(script, workers, feeds(40), ["t8"], balance=balance_of_two())
+    found = play(script, workers, feeds(40), ["t8"], balanced=True)
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
     assert found.scheduler.log.rebalances == []
     assert script.held == []
+
+
+def test_parts_move_where_there_is_memory_for_old_and_new_ones() -> None:
+    """Three workers with memory for five parts each, of which the last becomes three times as slow.
+
+    5, 5 and 2 parts would take 6 s, but the second worker would have to hold 4 .. 9 meanwhile. 4, 5 and 3 take 9 s.
+    """
+    script = Script(row(12), 3)
+    script.slow_at(20, 2, 3.0)
+    workers = workers_with(range(4), range(4, 8), range(8, 12), memory_bytes=50)
+    found = play(script, workers, feeds(40), ["t12"], balanced=True)
+    assert found.answers == by_hand(script.units, ["t12"], feeds(40))
+    assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 4, 9, 12)]
+    assert script.held == [(1, (4, 5, 6, 7, 8)), (2, (9, 10, 11))]
 
 
 @pytest.mark.parametrize("queues", [False, True])
@@ -1041,7 +1049,7 @@ def test_a_worker_with_a_memory_limit_drops_parts_that_moved(*, queues: bool) ->
     script = Script(row(8), 2)
     script.queues = queues
     script.slow_at(20, 1, 3.0)
-    found = play(script, workers, feeds(40), ["t8"], balance=balance_of_two())
+    found = play(script, workers, feeds(40), ["t8"], balanced=True)
     assert found.answers == by_hand(script.units, ["t8"], feeds(40))
     assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]
     assert script.held == [(0, (0, 1, 2, 3, 4, 5)), (1, (6, 7))]
@@ -1053,7 +1061,7 @@ def test_rebalancing_goes_on_after_a_death_during_preparation() -> None:
     script = Script(row(8), 2)
     script.slow_at(20, 1, 3.0)
     script.kill_at(before.scheduler.log.rebalances[0][1] - LOAD_S / 2, 0)
-    found = play(script, workers_with(range(4), range(4, 8)), feeds(60), ["t8"], balance=balance_of_two())
+    found = play(script, workers_with(range(4), range(4, 8)), feeds(60), ["t8"], balanced=True)
     assert found.answers == by_hand(script.units, ["t8"], feeds(60))
     assert len(found.scheduler.log.deaths) == 1
     assert [bounds for bounds, _ in found.scheduler.log.rebalances] == [(0, 6, 8)]
@@ -1113,8 +1121,7 @@ def test_a_worker_behind_a_slower_link_is_left_without_parts_if_that_pays() -> N
     script, log, notes = linked(2, 2)
     script.link_at(20, 1, 4.0 / (1 << 20))
     workers = workers_with([0], [1])
-    balance = load_balance_of(script.units, workers, has_links=True)
-    found = play(script, workers, feeds(40), ["t2"], log=log, balance=balance)
+    found = play(script, workers, feeds(40), ["t2"], log=log, balanced=True)
     assert found.answers == by_hand(script.units, ["t2"], feeds(40))
     assert [bounds for bounds, _ in log.rebalances] == [(0, 2, 2)]
     assert notes[1:] == ["parts moved, there are now: worker 0 2, worker 1 0"]
@@ -1126,7 +1133,7 @@ def test_parts_stay_behind_a_slower_link_if_it_does_not_pay() -> None:
     script, log, notes = linked(2, 2)
     script.link_at(20, 1, 0.8 / (1 << 20))
     workers = workers_with([0], [1])
-    play(script, workers, feeds(40), ["t2"], log=log, balance=load_balance_of(script.units, workers, has_links=True))
+    play(script, workers, feeds(40), ["t2"], log=log, balanced=True)
     assert (log.rebalances, len(notes)) == ([], 1)
 
 
@@ -1136,8 +1143,7 @@ def test_the_cable_of_a_worker_makes_the_link_to_the_next_one_slower_too() -> No
     for worker in (1, 2):
         script.link_at(20, worker, 4.0 / (1 << 20))
     workers = workers_with([0], [1], [2], memory_bytes=20)
-    balance = load_balance_of(script.units, workers, has_links=True)
-    found = play(script, workers, feeds(40), ["t3"], log=log, balance=balance)
+    found = play(script, workers, feeds(40), ["t3"], log=log, balanced=True)
     assert found.answers == by_hand(script.units, ["t3"], feeds(40))
     assert len(notes) == 3
     assert log.rebalances[0][0] in {(0, 2, 2, 3), (0, 1, 1, 3)}

@@ -11,7 +11,7 @@ from ..executors.protocol import Executor
 from ..executors.threads import ThreadExecutor
 from ..executors.worker import StatesByPart
 from ..stage import SessionConfig
-from .load_balancing import LoadBalance, even_bounds, spans_of
+from .load_balancing import even_bounds, spans_of
 from .requests import ScheduledPart
 from .worker_pool import WorkerState
 
@@ -88,27 +88,6 @@ def make_executor(
                 hint = "pip install 'graphcut[ray]'"
                 raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
             return RayAndThreads(cascade, config, states, [worker.name for worker in workers])
-
-
-def load_balance_of(
-    parts: Sequence[ScheduledPart], workers: Sequence[WorkerState], *, has_links: bool = False
-) -> LoadBalance | None:
-    """The load balance of `workers`; None if parts can't move.
-
-    Parts can move if each worker owns consecutive parts that no other worker owns, and some worker owns several, or,
-    where links may become slower, may be left without parts.
-    """
-    owned = [part for worker in workers for part in worker.owns]
-    is_row = owned == list(range(len(parts))) and all(worker.owns for worker in workers)
-    if len(workers) < 2 or not is_row or (len(owned) == len(workers) and not has_links):
-        return None
-    bounds = (0, *(worker.owns[-1] + 1 for worker in workers))
-
-    def allowed(index: int, held: range) -> bool:
-        limit = workers[index].memory_bytes
-        return limit is None or sum(parts[i].memory_bytes for i in held) <= limit
-
-    return LoadBalance(bounds, allowed)
 
 
 def share_threads(config: SessionConfig, workers: int, via: Via) -> SessionConfig:

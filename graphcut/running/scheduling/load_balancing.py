@@ -17,7 +17,7 @@ from ...core.errors import UsageError
 from ..executors.protocol import Done
 from .link_times import LinkTimes
 from .requests import ScheduledPart
-from .worker_pool import WorkerPool
+from .worker_pool import WorkerPool, WorkerState
 
 Bounds = tuple[int, ...]
 """A division of parts among workers. Worker k owns the parts bounds[k] .. bounds[k + 1] - 1; at least one, unless its
@@ -67,6 +67,19 @@ def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
 def spans_of(bounds: Bounds) -> list[tuple[int, ...]]:
     """The parts of each worker."""
     return [tuple(range(start, end)) for start, end in pairwise(bounds)]
+
+
+def movable_bounds(workers: Sequence[WorkerState], *, has_links: bool) -> Bounds | None:
+    """The division of the parts among `workers`; None if parts can't move.
+
+    Parts can move if each worker owns consecutive parts that no other worker owns, and some worker owns several, or,
+    where links may become slower, may be left without parts.
+    """
+    owned = [part for worker in workers for part in worker.owns]
+    is_row = owned == list(range(len(owned))) and all(worker.owns for worker in workers)
+    if len(workers) < 2 or not is_row or (len(owned) == len(workers) and not has_links):
+        return None
+    return (0, *(worker.owns[-1] + 1 for worker in workers))
 
 
 def better_bounds(
@@ -216,11 +229,11 @@ class MeasuredSpeeds:
 class Rebalancing:
     """Moves parts to other workers during a run, once their new owners have loaded them; one division at a time."""
 
-    def __init__(self, pool: WorkerPool, balance: LoadBalance | None, links: LinkTimes) -> None:
-        """Without a load balance nothing moves."""
+    def __init__(self, pool: WorkerPool, bounds: Bounds | None, links: LinkTimes) -> None:
+        """Begin with `bounds`; without them nothing moves."""
         self.tensor_bytes: dict[str, int] = {}  #: the last known sizes of tensors.
         self._pool = pool
-        self._balance = balance
+        self._balance = None if bounds is None else LoadBalance(bounds, pool.fits)
         self._links = links
         self._next: Bounds | None = None
 
@@ -237,8 +250,7 @@ class Rebalancing:
             self._balance.measured(event.worker, part, seconds)
         if self._next is None and (bounds := self._balance.proposal(self._delays())) is not None:
             wanted = spans_of(bounds)
-            # If a worker is not up or has no memory, it is proposed again.
-            if all(worker.is_up and self._pool.fits(i, wanted[i]) for i, worker in enumerate(self._pool.workers)):
+            if all(worker.is_up for worker in self._pool.workers):  # else it is proposed again
                 self._next = bounds
                 for index, parts in enumerate(wanted):
                     self._pool.hold(index, parts)

@@ -14,7 +14,7 @@ from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lo
 from ..run_log import RunLog
 from ..values import OnError, Value
 from .link_times import LinkTimes
-from .load_balancing import Bounds, LoadBalance, Rebalancing
+from .load_balancing import Bounds, Rebalancing, movable_bounds
 from .requests import Request, RequestState, Routing, waiting_in_turn
 from .state_recovery import StateRecovery, StepHistory
 from .worker_pool import WorkerPool, WorkerState
@@ -42,10 +42,10 @@ class Scheduler:
         window: int,
         on_error: OnError = "raise",
         deadline_s: float = DEADLINE_S,
-        balance: LoadBalance | None = None,
+        balanced: bool = False,
         log: RunLog | None = None,
     ) -> None:
-        """Starts nothing. At most `window` requests are in flight; without a `balance`, parts stay where they are."""
+        """Starts nothing. At most `window` requests are in flight; unless `balanced`, parts stay where they are."""
         self.log = log or RunLog(len(routing.parts), len(workers))
         self.pool = WorkerPool(executor, workers, routing.parts, deadline_s)
         self._routing = routing
@@ -59,7 +59,8 @@ class Scheduler:
         self._history = StepHistory(executor, routing.parts)
         self._recovery = StateRecovery(executor, self.pool, self._history)
         self._links = LinkTimes()
-        self._rebalancing = Rebalancing(self.pool, balance, self._links)
+        bounds = movable_bounds(workers, has_links=executor.has_links) if balanced else None
+        self._rebalancing = Rebalancing(self.pool, bounds, self._links)
         self._overdue_events = 0
         self._is_all = False
         self._stopping = False
