@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -36,9 +37,10 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'grap
 from ray._private import state as ray_state  # noqa: E402, TID251 - only where Ray is installed
 from ray.cluster_utils import Cluster  # noqa: E402, TID251 - likewise
 
-from graphcut.running.executors import ray_executor  # noqa: E402 - likewise
+from graphcut.running.executors import ray_cluster, ray_executor  # noqa: E402 - likewise
 from graphcut.running.executors.ray_actor import InlineArray, RemoteWorker, StepCall, StepResult  # noqa: E402 - likewise
 from graphcut.running.executors.ray_and_threads import RayAndThreads  # noqa: E402 - likewise
+from graphcut.running.executors.ray_cluster import WorkerPlacement  # noqa: E402 - likewise
 from graphcut.running.executors.ray_executor import RayExecutor  # noqa: E402 - likewise
 
 DEVICES = ("edge0", "edge1", "edge2")
@@ -414,6 +416,33 @@ def test_an_error_names_a_device_that_the_cluster_lacks(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no device 'pi'; it has edge0, edge1, edge2") as caught:
         list(stream(cascade, feeds_of(1, 3), via="ray"))
     assert "--resources='{\"dev:pi\": 1}'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("found", "names", "threads"),
+    [
+        ([(4, ""), (4, "")], ["worker 0"], [4]),
+        ([(4, ""), (4, "")], ["worker 0", "worker 1", "worker 2"], [2, 2, 2]),
+        ([(16, ""), (4, "")], ["worker 0"], [4]),
+        ([(0, ""), (4, "")], ["worker 0", "worker 1"], [2, 2]),
+        ([(8, "edge0 edge1"), (4, "edge2")], DEVICES, [4, 4, 4]),
+        ([(8, "edge0"), (2, "edge0"), (6, "edge1"), (3, "edge1"), (4, "edge2")], DEVICES, [8, 3, 4]),
+    ],
+)
+def test_workers_share_the_cores_of_the_smallest_machine_that_they_may_be_on(
+    monkeypatch: pytest.MonkeyPatch,
+    cascade: Cascade,
+    found: list[tuple[int, str]],
+    names: Sequence[str],
+    threads: list[int],
+) -> None:
+    """By the cores and devices of each machine. The first is this one; one without cores takes no worker."""
+    resources = [{"CPU": cores} | {f"dev:{name}": 1 for name in devices.split()} for cores, devices in found]
+    nodes = [{"NodeID": f"{i}", "Resources": one} for i, one in enumerate(resources)]
+    monkeypatch.setattr(ray_cluster, "alive_machines", lambda: nodes)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0"))
+    placement = WorkerPlacement(cascade.manifest, names, SessionConfig())
+    assert [placement.config(worker).threads for worker in range(len(names))] == threads
 
 
 @pytest.mark.usefixtures("machines")

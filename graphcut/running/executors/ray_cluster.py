@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
+from math import ceil
 from threading import Event, Lock, Thread
 from typing import Any, ClassVar, Final
 
@@ -180,14 +181,20 @@ class WorkerPlacement:
         return {**options, "scheduling_strategy": strategy or "SPREAD"}
 
     def config(self, worker: int) -> SessionConfig:
-        """The session config of a worker. If it sets no number of threads, workers share the cores of their machine."""
+        """The session config of a worker. If it sets no number of threads, workers share the cores of their machine.
+
+        Of several machines where Ray may start it, the one with the fewest cores for a worker counts.
+        """
         if self._config.threads:
             return self._config
-        machines, sharing = self._machines, len(self._devices)
-        if device := self._devices[worker]:
-            machines = [one for one in machines if _resource(device) in one["Resources"]][:1]
-            sharing = sum(_resource(other) in machines[0]["Resources"] for other in self._devices)
-        return replace(self._config, threads=max(1, int(_cores(machines)) // sharing))
+        device = self._devices[worker]
+        machines = [one for one in self._machines if _has(one, device) and _cores([one])]
+        if self.is_here(worker):
+            machines = [one for one in self._machines if one["NodeID"] == self._here]
+        spread = 1 if device else len(machines)  # workers that may be anywhere are on as many machines
+        sharing = [ceil(sum(_has(one, other) for other in self._devices) / spread) for one in machines]
+        shares = [int(_cores([one])) // number for one, number in zip(machines, sharing, strict=True)]
+        return replace(self._config, threads=max(1, min(shares, default=1)))
 
     def missing_device(self, worker: int, lost: Collection[str]) -> str:
         """The device of a worker if no machine that is alive and not `lost` has it; else an empty string."""
@@ -196,8 +203,7 @@ class WorkerPlacement:
 
     def _left(self, device: str, lost: Collection[str]) -> list[RayNode]:
         """The machines that are alive and not `lost`, and have a device (or any)."""
-        left = [one for one in alive_machines() if one["NodeID"] not in lost]
-        return [one for one in left if not device or _resource(device) in one["Resources"]]
+        return [one for one in alive_machines() if one["NodeID"] not in lost and _has(one, device)]
 
 
 def _requested_address() -> str:
@@ -324,6 +330,11 @@ def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
             if old is not None:
                 os.environ[name] = old
+
+
+def _has(machine: RayNode, device: str) -> bool:
+    """Whether a machine has a device (or any)."""
+    return not device or _resource(device) in machine["Resources"]
 
 
 def _cores(machines: Sequence[RayNode]) -> float:
