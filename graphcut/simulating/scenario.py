@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from msgspec.structs import asdict
 from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import analyze
@@ -109,8 +110,7 @@ def scenario_of_plan(
                 "the plan was not made for a cluster, so it has no device speeds",
                 hint="name a file that lists devices with --cluster",
             )
-        planned_for = plan.goal.cluster
-        cluster = SimulatedCluster(**{field: getattr(planned_for, field) for field in planned_for.__struct_fields__})
+        cluster = SimulatedCluster(**asdict(plan.goal.cluster))
     plan = plan if plan.metrics else with_metrics(analyze(model), plan, weigh(model, plan.dims))
     costs = plan.costs or weigh(model, plan.dims)
     blocks, graph = plan.partition.blocks, plan.graph
@@ -220,9 +220,8 @@ def _copied(cluster: SimulatedCluster, copies: int) -> SimulatedCluster:
         for fault in cluster.faults:
             between = fault.between and tuple(name + suffix for name in fault.between)
             faults.append(changed(fault, device=fault.device and fault.device + suffix, between=between))
-    fields = {name: getattr(cluster, name) for name in cluster.__struct_fields__}
     copied = {"devices": tuple(devices), "links": tuple(links), "faults": tuple(faults)}
-    return SimulatedCluster(**fields | copied)  # msgspec's `replace` checks nothing before version 0.20
+    return SimulatedCluster(**asdict(cluster) | copied)  # msgspec's `replace` checks nothing before version 0.20
 
 
 def _listed(names: Sequence[str]) -> str:
