@@ -113,19 +113,7 @@ def scenario_of_plan(
         cluster = SimulatedCluster(**asdict(plan.goal.cluster))
     plan = plan if plan.metrics else with_metrics(analyze(model), plan, weigh(model, plan.dims))
     costs = plan.costs or weigh(model, plan.dims)
-    blocks, graph = plan.partition.blocks, plan.graph
-    index = {node: i for i, node in enumerate(graph.flow)}
-    nodes_by_part = [[index[n] for n in (*block.nodes, *block.replicas) if n in index] for block in blocks]
-    scales = [
-        metrics.run_s / (_roofline_s(costs, device, [nodes])[0] or metrics.run_s or 1.0)
-        for metrics, device, nodes in zip(plan.metrics, plan.devices, nodes_by_part, strict=True)
-    ]
-
-    def part_seconds(device: Device) -> tuple[float, ...]:
-        roofline_s = _roofline_s(costs, device, nodes_by_part)
-        return tuple(seconds * scale for seconds, scale in zip(roofline_s, scales, strict=True))
-
-    seconds = _seconds_by_device(cluster, part_seconds)
+    blocks, graph, seconds = plan.partition.blocks, plan.graph, _predicted_seconds(plan, costs, cluster)
     goal = plan.goal if isinstance(plan.goal, Across) else Across(cluster.planned)
     if outputs is not None:
         goal = changed(goal, outputs=tuple(outputs))
@@ -186,6 +174,23 @@ def _assumed(inputs: Iterable[Tensor], dims: Mapping[str, int], given: Mapping[s
 def _roofline_s(costs: Costs, device: Device, nodes_by_part: Sequence[Sequence[int]]) -> list[float]:
     seconds = run_s(costs, device)
     return [sum(seconds[node] for node in nodes) for nodes in nodes_by_part]
+
+
+def _predicted_seconds(plan: Plan, costs: Costs, cluster: SimulatedCluster) -> SecondsByDevice:
+    """The part times that a plan predicts for its devices, and scaled by the roofline model for others."""
+    index = {node: i for i, node in enumerate(plan.graph.flow)}
+    blocks = plan.partition.blocks
+    nodes_by_part = [[index[n] for n in (*block.nodes, *block.replicas) if n in index] for block in blocks]
+    scales = [
+        metrics.run_s / (_roofline_s(costs, device, [nodes])[0] or metrics.run_s or 1.0)
+        for metrics, device, nodes in zip(plan.metrics, plan.devices, nodes_by_part, strict=True)
+    ]
+
+    def part_seconds(device: Device) -> tuple[float, ...]:
+        roofline_s = _roofline_s(costs, device, nodes_by_part)
+        return tuple(seconds * scale for seconds, scale in zip(roofline_s, scales, strict=True))
+
+    return _seconds_by_device(cluster, part_seconds)
 
 
 def _seconds_by_device(

@@ -105,15 +105,7 @@ def _run(
         is_exact=scenario.is_exact,
         assumed=dict(scenario.assumed),
         devices=_device_use(scenario, executor, total_s or 1.0),
-        links=tuple(
-            LinkUse(
-                source=link.source,
-                target=link.target,
-                bytes=round(link.carried_bytes),
-                used=link.carried_bytes / link.bytes_per_s / (total_s or 1.0),
-            )
-            for link in executor.network.links.values()
-        ),
+        links=_link_use(executor, total_s or 1.0),
     )
 
 
@@ -160,4 +152,16 @@ def _device_use(scenario: Scenario, executor: SimulatedExecutor, total_s: float)
             failures=state.failures,
         )
         for device, parts, state in devices
+    )
+
+
+def _link_use(executor: SimulatedExecutor, total_s: float) -> tuple[LinkUse, ...]:
+    return tuple(
+        LinkUse(
+            source=link.source,
+            target=link.target,
+            bytes=round(link.carried_bytes),
+            used=link.carried_bytes / link.bytes_per_s / total_s,
+        )
+        for link in executor.network.links.values()
     )
