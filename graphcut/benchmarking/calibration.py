@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise, repeat
+from itertools import pairwise, product, repeat
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -135,41 +135,42 @@ def _overhead_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
 def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple[Cluster, Calibration]:
     """Measure a Ray cluster: each device as `calibrate` does, all at the same time, its free memory, and the links.
 
-    The link of a device to the router is as fast as the fastest that it has to another machine. Between two machines
-    that are slower to each other than their links say there is a direct link. What object stores take is the median
-    over the links. What a step takes besides computing is measured in runs: on this machine that is `step_s`, and what
-    it takes longer on another one is two messages. Returns the most disturbed calibration, too. The errors are those of
-    `measure_cluster`.
+    The link of a device to the router is as fast as the fastest that its machine has to another one. Between the
+    devices of two machines that are slower to each other than their links say there are direct links. What object
+    stores take is the median over the links. What a step takes besides computing is measured in runs: on this machine
+    that is `step_s`, and what it takes longer on another one is two messages. Returns the most disturbed calibration,
+    too. The errors are those of `measure_cluster`.
     """
-    from ..running.executors.ray_measuring import measure_cluster
+    from ..running.executors.ray_measuring import Machine, measure_cluster
 
     found = measure_cluster(partial(calibrate, seconds=seconds), insecure=insecure)
-    names = {name: name or Host().name for ends in found.links for name in ends}
-    links = {(names[a], names[b]): link for (a, b), link in found.links.items()}
+    links = dict(found.links)
     step_s = _overhead_s(("one", "two"), "threads", insecure=insecure) / 2
-    for a, b in found.links:
-        if a == found.origin:
-            steps = [a, b] if a else [b]
+    for here, there in found.links:
+        if here == found.here:
+            steps = [*here[:1], there[0]]
             latency_s = (_overhead_s(steps, "ray", insecure=insecure) - len(steps) * step_s) / 2
-            links[names[a], b] = links[names[a], b]._replace(latency_s=max(latency_s, 0.0))
+            links[here, there] = links[here, there]._replace(latency_s=max(latency_s, 0.0))
 
-    def own(name: str) -> dict[str, float]:
-        mine = {ends: link for ends, link in links.items() if name in ends}
-        to_driver = [link for ends, link in mine.items() if names.get(found.origin) in ends]
+    def own(machine: Machine) -> dict[str, float]:
+        mine = {ends: link for ends, link in links.items() if machine in ends}
+        to_driver = [link for ends, link in mine.items() if found.here in ends]
         return {
             "link_bytes_per_s": max(one.bytes_per_s for one in mine.values()),
             "latency_s": min(one.latency_s for one in to_driver or mine.values()),
         }
 
-    devices = {
-        name: changed(one.device, name=name, memory_bytes=found.memory_bytes[name], **(own(name) if links else {}))
+    own_link = {name: own(machine) for ends in links for machine in ends for name in machine}
+    devices = tuple(
+        changed(one.device, name=name, memory_bytes=found.memory_bytes[name], **own_link.get(name, {}))
         for name, one in found.found.items()
-    }
-    cluster = Cluster(devices=tuple(devices.values()), origin=found.origin or changed(Host(), **own(Host().name)))
+    )
+    cluster = Cluster(devices=devices, origin=found.here[0] if found.here else changed(Host(), **own(found.here)))
     slower = tuple(
-        NetworkLink(between=ends, bytes_per_s=link.bytes_per_s, latency_s=link.latency_s)
-        for ends, link in links.items()
-        if link.bytes_per_s < _SLOWER * min(cluster.machines[name].link_bytes_per_s for name in ends)
+        NetworkLink(between=between, bytes_per_s=link.bytes_per_s, latency_s=link.latency_s)
+        for (a, b), link in links.items()
+        for between in product(a or (Host().name,), b)
+        if link.bytes_per_s < _SLOWER * min(cluster.machines[name].link_bytes_per_s for name in between)
     )
     store_s = median(one.store_s for one in links.values()) if links else 0.0
     measured = changed(cluster, links=slower, store_s=store_s, step_s=step_s)

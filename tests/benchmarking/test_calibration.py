@@ -8,7 +8,8 @@ import pytest
 
 import graphcut
 from graphcut import Across, demos
-from graphcut.benchmarking.calibration import Calibration, calibrate, save_cluster, save_device
+from graphcut.benchmarking import calibration
+from graphcut.benchmarking.calibration import Calibration, calibrate, calibrate_cluster, save_cluster, save_device
 from graphcut.core.errors import GraphcutError
 from graphcut.costs.device import Device
 from graphcut.planning.cluster import Cluster, Host, NetworkLink
@@ -36,6 +37,32 @@ def test_a_measured_cluster_is_read_as_it_was_written(origin: str | Host | None,
     found = graphcut.read_cluster(tmp_path / "cluster.toml")
     assert (found.driver, found.devices, found.links) == (made.driver, devices, links)
     assert (found.store_s, found.step_s) == (4.5e-3, 8e-4)
+
+
+@pytest.mark.parametrize("here", [("a", "b"), ()])
+def test_devices_of_one_machine_share_its_links(here: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines, each of which is two devices or one, are slower to each other than to the third one."""
+    ray_measuring = pytest.importorskip("graphcut.running.executors.ray_measuring", reason="Ray is not installed")
+    names = [*here, "c", "d", "e"]
+    found = ray_measuring.MeasuredCluster(
+        {name: Calibration(Device(name="measured"), 3, 0.0) for name in names},
+        dict.fromkeys(names, 10**9),
+        {
+            (here, ("c", "d")): ray_measuring.LinkRate(2e7, 5e-3, 0.0),
+            (here, ("e",)): ray_measuring.LinkRate(1e7, 5e-3, 0.0),
+            (("c", "d"), ("e",)): ray_measuring.LinkRate(1e6, 5e-3, 0.0),
+        },
+        here,
+    )
+    monkeypatch.setattr(ray_measuring, "measure_cluster", lambda *_, **__: found)
+    monkeypatch.setattr(calibration, "_overhead_s", lambda steps, *_, **__: 2e-3 * ("c" in steps))
+    cluster, _ = calibrate_cluster()
+    rates = {"c": (2e7, 1e-3), "d": (2e7, 1e-3), "e": (1e7, 0.0)}
+    driver = here or ("driver",)
+    rates |= dict.fromkeys(driver, (2e7, 0.0))
+    assert {name: (one.link_bytes_per_s, one.latency_s) for name, one in cluster.machines.items()} == rates
+    assert cluster.driver.name == driver[0]
+    assert [(one.between, one.bytes_per_s) for one in cluster.links] == [(("c", "e"), 1e6), (("d", "e"), 1e6)]
 
 
 def test_a_device_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

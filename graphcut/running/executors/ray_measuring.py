@@ -22,7 +22,9 @@ _STORED_PINGS: Final = 10
 _STORED_BYTES: Final = 1 << 17  #: what is too large for a message.
 _LEAST_S: Final = 0.5  #: a message is made larger until it takes so long.
 _MOST_BYTES: Final = 1 << 26  #: what fits in the object store of a small machine.
-_MOST_MACHINES: Final = 6  #: of more, only the links to one machine are measured: a link takes a few seconds.
+_MOST_MACHINES: Final = 6  #: of more, only the links to that of this process are measured: a link takes a few seconds.
+
+Machine = tuple[str, ...]  #: the names of the devices that a machine is; empty if it is none.
 
 
 class LinkRate(NamedTuple):
@@ -38,8 +40,8 @@ class MeasuredCluster(NamedTuple):
 
     found: dict[str, Any]  #: what was measured on each device, by its name.
     memory_bytes: dict[str, int | None]  #: the memory that each has left.
-    links: dict[tuple[str, str], LinkRate]  #: between the machines of two devices; "" is the machine of this process.
-    origin: str  #: the device whose machine this process is on; "" if there is none.
+    links: dict[tuple[Machine, Machine], LinkRate]  #: between two machines; that of this process is named first.
+    here: Machine  #: the machine of this process.
 
 
 class _Probe:
@@ -98,11 +100,11 @@ def measure_cluster(function: Callable[[], Any], *, insecure: bool = False) -> M
         place = {node: NodeAffinitySchedulingStrategy(node, soft=False) for node in ends.values()}
         probes = {name: actor.options(scheduling_strategy=place[node]).remote() for name, node in ends.items()}
         found = dict(zip(nodes, ray.get([probes[name].measure.remote(function) for name in nodes]), strict=True))
-        pairs = [(a, b) for a, b in combinations(ends, 2) if ends[a] != ends[b]]
-        pairs = pairs if len(ends) <= _MOST_MACHINES else [pair for pair in pairs if origin in pair]
-        links = {(a, b): ray.get(probes[a].link_to.remote(probes[b])) for a, b in pairs}
-        return MeasuredCluster(
-            {name: one for name, (one, _) in found.items()}, {name: n for name, (_, n) in found.items()}, links, origin
-        )
+        machines = {node: tuple(name for name in nodes if nodes[name] == node) for node in place}
+        one_of = {node: probes[name] for name, node in ends.items()}
+        pairs = [pair for pair in combinations(place, 2) if len(place) <= _MOST_MACHINES or here in pair]
+        links = {(machines[a], machines[b]): ray.get(one_of[a].link_to.remote(one_of[b])) for a, b in pairs}
+        memory_bytes = {name: number for name, (_, number) in found.items()}
+        return MeasuredCluster({name: one for name, (one, _) in found.items()}, memory_bytes, links, machines[here])
     finally:
         cluster.leave()
