@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from graphcut.core.atomic_files import cache_folder
 from graphcut.core.digests import DataFile, Digest
 from graphcut.running.executors import file_transfer
 from graphcut.running.executors.file_transfer import PartStore, files_of, read_pieces, times_of
+from graphcut.running.executors.locked_folders import remove_unused
 
 FILES = ("part-1.onnx", "part-1.onnx.data")
 
@@ -153,6 +156,67 @@ def test_the_parts_not_used_for_the_longest_time_make_room(
     other = store_of(cascade, tmp_path)
     send(cascade, other, 0)
     assert {*cache.iterdir()} == {store.part_folders[1], other.part_folders[0]}  # these are used now
+
+
+BEFORE = {"it is opened": (file_transfer, "lock_folder"), "it is locked": (fcntl, "flock")}
+
+
+def remove_once(cache: Path, before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run removes the one folder before it is locked for the first time from now on."""
+    place, name = BEFORE[before]
+    lock = getattr(place, name)
+
+    def remove_and_lock(*words: object) -> object:
+        monkeypatch.setattr(place, name, lock)
+        (folder,) = cache.iterdir()
+        shutil.rmtree(folder)
+        return lock(*words)
+
+    monkeypatch.setattr(place, name, remove_and_lock)
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_part_that_another_run_removes_just_now_is_not_there(
+    cascade: Cascade, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    sent = send(cascade, store_of(cascade, tmp_path))
+    store = store_of(cascade, tmp_path)
+    remove_once(cache, before, monkeypatch)
+    assert not store.has(1, {})
+    assert store.part_folders == {}
+    assert send(cascade, store) == sent
+    remove_unused(store.part_folders[1])
+    assert store.has(1, {})  # it was locked
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_folder_that_another_run_removes_before_it_is_locked_is_made_again(
+    cascade: Cascade, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    store, files = store_of(cascade, tmp_path), files_of(cascade, cascade.parts[1])
+    remove_once(cache, before, monkeypatch)
+    assert {piece.name for piece in store.missing(1, files)} == {*FILES}
+    remove_unused(store.part_folders[1])
+    assert store.part_folders[1].exists()
+
+
+@pytest.mark.parametrize("listing", ["iterdir", "rglob"])
+def test_parts_that_another_run_removes_just_now_take_no_room(
+    cascade: Cascade, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, listing: str
+) -> None:
+    (cache / "other").mkdir(parents=True)
+    (cache / "other" / "data").touch()
+    original = getattr(Path, listing)
+
+    def before_removal(folder: Path, *words: str) -> Iterator[Path]:
+        found = [*original(folder, *words)]
+        shutil.rmtree(cache / "other", ignore_errors=True)
+        return iter(found)
+
+    monkeypatch.setattr(Path, listing, before_removal)
+    store = store_of(cascade, tmp_path)
+    send(cascade, store)
+    assert [*cache.iterdir()] == [store.part_folders[1]]
 
 
 def test_an_error_names_a_folder_that_can_not_be_written(cascade: Cascade, tmp_path: Path) -> None:

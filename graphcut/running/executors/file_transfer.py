@@ -86,9 +86,12 @@ class PartStore:
         part = self._parts[index]
         contents: dict[str, str | DataFile] = {part.file: part.sha256, **part.data}
         for folder in (self._root, self._folder(part, part.data)):
-            if all(_is_same(folder / name, content, times.get(name)) for name, content in contents.items()):
-                self._use(index, folder)
-                return True
+            with suppress(OSError):  # it is not there, or another run removes it just now
+                if folder != self._root:
+                    self._lock(folder)
+                if all(_is_same(folder / name, content, times.get(name)) for name, content in contents.items()):
+                    self.part_folders[index] = folder
+                    return True
         return False
 
     def missing(self, index: int, files: Mapping[str, DataFile]) -> list[Piece]:
@@ -99,8 +102,11 @@ class PartStore:
         """
         folder, found = self._folder(self._parts[index], files), list[Piece]()
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._use(index, folder)
+            while folder not in self._locks:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # another run has removed it before it was locked
+                    self._lock(folder)
+            self.part_folders[index] = folder
             self._make_room(folder, sum(data.bytes for data in files.values()))
             for name, data in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -138,23 +144,29 @@ class PartStore:
         data = {name: files[name] for name in part.data}
         return self._cache / digest_of(msgspec.json.encode((part.file, part.sha256, data)))[7:39]
 
-    def _use(self, index: int, folder: Path) -> None:
-        self.part_folders[index] = folder
-        if folder != self._root and folder not in self._locks:
+    def _lock(self, folder: Path) -> None:
+        if folder not in self._locks:
             self._locks[folder] = lock_folder(folder)
             os.utime(folder)
 
     def _make_room(self, own: Path, own_bytes: int) -> None:
         room = parse_bytes(os.environ.get("GRAPHCUT_CACHE_SIZE", "10GB")) - own_bytes
-        others = [(folder.stat().st_mtime_ns, folder) for folder in self._cache.iterdir() if folder != own]
-        for _, folder in sorted(others, reverse=True):
-            room -= sum(file.stat().st_blocks * 512 for file in folder.rglob("*"))
+        others = [(*_time_and_bytes(folder), folder) for folder in self._cache.iterdir() if folder != own]
+        for _, taken_bytes, folder in sorted(others, reverse=True):
+            room -= taken_bytes
             if room < 0:
                 remove_unused(folder)
 
     def _no_room(self, error: OSError) -> RunError:
         hint = "make room there (XDG_CACHE_HOME of the Ray node sets the place), or copy the parts there: graphcut pack"
         return RunError(f"parts can't be received in {self._cache}: {error.strerror}", hint=hint)
+
+
+def _time_and_bytes(folder: Path) -> tuple[int, int]:
+    """When a folder was used last, in ns, and what it takes on the disk; zeros if another run removes it just now."""
+    with suppress(FileNotFoundError):
+        return folder.stat().st_mtime_ns, sum(file.stat().st_blocks * 512 for file in folder.rglob("*"))
+    return 0, 0
 
 
 def _is_same(file: Path, content: str | DataFile, changed_ns: int | None = None) -> bool:

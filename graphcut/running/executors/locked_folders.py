@@ -4,6 +4,7 @@ Those for shared memory are removed by their processes. If all of them were kill
 nobody has locked it.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -53,7 +54,8 @@ class ShmFolders:
 def lock_folder(path: str | Path) -> int:
     """Lock a folder for use, and remove abandoned folders beside it.
 
-    The lock is held until the returned file descriptor is closed or this process ends.
+    The lock is held until the returned file descriptor is closed or this process ends. A FileNotFoundError if another
+    process removes the folder before it is locked.
     """
     file = _lock(path, fcntl.LOCK_SH)
     for other in Path(path).parent.glob("graphcut-*"):
@@ -75,6 +77,8 @@ def _lock(path: str | Path, kind: int) -> int:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, kind)
+        if not os.path.samestat(os.fstat(file), Path(path).stat()):  # removed meanwhile, and made anew
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     except OSError:
         os.close(file)
         raise
