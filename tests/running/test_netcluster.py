@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from netcluster import NetCluster, machines
@@ -24,6 +26,19 @@ def test_machines_have_names_processes_and_temporary_files_of_their_own(pair: Ne
     assert (pair.tmp(0) / "here").exists()
     assert not (pair.tmp(1) / "here").exists()
     assert int(pair("on", 1, "ls -d /proc/[0-9]* | wc -l")) < 10
+
+
+def test_a_second_up_is_refused_and_the_machines_stay(pair: NetCluster) -> None:
+    with pytest.raises(RuntimeError, match=r"there are machines in .* already: netcluster down ends them"):
+        pair("up", 1)
+    assert [pair("on", k, "hostname").strip() for k in (0, 1)] == ["h0", "h1"]
+
+
+def test_a_folder_below_tmp_is_refused_before_anything_is_made() -> None:
+    with TemporaryDirectory(dir="/tmp") as folder:
+        with pytest.raises(RuntimeError, match="is below /tmp, and each machine has a /tmp of its own"):
+            NetCluster(Path(folder) / "it")("up", 1)
+        assert [*Path(folder).iterdir()] == []
 
 
 def test_bytes_that_cross_a_link_are_counted(pair: NetCluster) -> None:
