@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -53,11 +54,12 @@ class Machines:
 
     def __init__(self, rates: Sequence[str], cores: Sequence[int]) -> None:
         self.count, self._cores = len(rates), cores
-        self._groups = [limited(f"graphcut-{i}", cores.count(core)) for i, core in enumerate(cores)]
+        name = f"graphcut-benchmark-{os.getpid()}"
+        self._groups = [limited(f"{name}-{i}", cores.count(core)) for i, core in enumerate(cores)]
         kept = {Path(sys.prefix), Path(__file__).resolve().parent.parent}
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "TMPDIR"}},
-            "NETCLUSTER": f"/run/graphcut-benchmark-{os.getpid()}",
+            "NETCLUSTER": f"/run/{name}",
             "KEEP": ":".join(map(str, kept)),
             "OMP_NUM_THREADS": "1",
             "RAY_AUTH_MODE": "token",
@@ -77,14 +79,14 @@ class Machines:
         return done.stdout
 
     def on(self, machine: int, command: str) -> str:
-        """What a command prints on a machine, on its core."""
+        """What a command prints on a machine, on its core and in its control group."""
         join = f"echo $$ >{self._groups[machine]}/cgroup.procs && taskset -c {self._cores[machine]}"
         return self.net("on", machine, f"{join} {command}")
 
     def start(self, machine: int, command: str) -> None:
-        """Run a command until the machines end."""
-        background = f"{{ taskset -c {self._cores[machine]} {command} >{TMP}/started.log 2>&1 </dev/null & }}; sleep 2"
-        self.net("on", machine, background)
+        """Run a command in the same way until the machines end."""
+        background = f"{command} >{TMP}/started.log 2>&1 </dev/null & sleep 2"
+        self.on(machine, f"bash -c {shlex.quote(background)}")
 
     def down(self) -> None:
         """End all processes, and remove the machines."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from netcluster import NetCluster, machines
+from netcluster import SCRIPT, NetCluster, machines
 
 _RECEIVE = "import socket; s = socket.create_server(('', 5000)); open('/tmp/ready', 'w'); c, _ = s.accept()"
 _COUNT = f"{_RECEIVE}; print(sum(iter(lambda: len(c.recv(1 << 16)), 0)))"
@@ -63,3 +65,19 @@ def test_a_pulled_cable_and_a_power_cut_part_machines(pair: NetCluster) -> None:
         pair("on", 1, "true")
     pair("start", 1)
     assert "kept" in pair("on", 1, "ls /tmp")
+
+
+def test_all_that_a_benchmark_runs_on_a_machine_is_in_one_control_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started in the background, too: else one of two programs that are compared would get more of a core."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    try:
+        made = import_module("benchmark_cluster").Machines(["-"], [min(os.sched_getaffinity(0))])
+    except (OSError, SystemExit) as error:
+        pytest.skip(f"no machines can be made here: {error}")
+    try:
+        made.start(0, "tail -f /dev/null")
+        started = made.on(0, "cat /proc/$(pgrep -x tail)/cgroup")
+        assert started == made.on(0, "cat /proc/self/cgroup")
+        assert "graphcut-benchmark-" in started
+    finally:
+        made.down()
