@@ -40,7 +40,7 @@ from graphcut.simulating.simulator import simulate
 NETCLUSTER = Path(__file__).with_name("netcluster")
 PROMPT, DECODED, ROUNDS = 128, 48, 3
 SEQUENCES = (1, 2, 4)
-REQUESTS, WARM = 24, 4
+REQUESTS, WARM, WINDOW = 24, 4, 6
 RATES = ("100mbit", "20mbit")
 ADDRESS = "10.77.0.10"
 TMP = "/tmp"  # noqa: S108 - each machine has one of its own
@@ -194,9 +194,9 @@ def rival(made: Machines, how: str) -> tuple[float, float]:
     """Tokens a second of llama.cpp, and bytes a token; what its set-up sends is taken off."""
     base = f"{TMP}/llama-bench -m {TMP}/llama.gguf -p 0 -d {PROMPT} -t 1 -o json {how}"
     carried = []
-    for decoded, rounds in ((1, 1), (DECODED, 1)):
+    for decoded in (1, DECODED):
         before = made.carried()
-        found = json.loads(made.on(0, f"{base} -n {decoded} -r {rounds} 2>/dev/null"))
+        found = json.loads(made.on(0, f"{base} -n {decoded} -r 1 2>/dev/null"))
         carried.append(made.carried() - before)
     return found[0]["avg_ts"], (carried[1] - carried[0]) / (DECODED - 1)
 
@@ -236,14 +236,14 @@ def bench_predictions(folder: Path, *, small: bool) -> None:
         for name, dims in (("unet", {"batch": 8}), ("decoder", token), ("prompt", prompt))
     )
     trials = [
-        Trial("unet", unet, "throughput", 1, [("pipeline", f"{TMP}/unet", 6), ("pipeline", f"{TMP}/unet", 1)]),
+        Trial("unet", unet, "throughput", 1, [("pipeline", f"{TMP}/unet", WINDOW), ("pipeline", f"{TMP}/unet", 1)]),
         Trial("decoder", decoder, "decode", 2, [("decode", f"{TMP}/decoder", 2), ("decode", f"{TMP}/decoder", 1)]),
         Trial(
             "prompt",
             prompts,
             "throughput",
             1,
-            [("pipeline", f"{TMP}/prompt", 6), ("pipeline", f"{TMP}/prompt", 1)],
+            [("pipeline", f"{TMP}/prompt", WINDOW), ("pipeline", f"{TMP}/prompt", 1)],
             ("logits",),
         ),
     ]
@@ -295,7 +295,7 @@ def _compare(title: str, trial: Trial, cluster: Cluster, what: str, found: Seque
     scenario, times = scenario_of_plan(again, trial.model, None), again.times
     assert times is not None  # noqa: S101 - it is a plan for a cluster
     planned_s = times.objective(again.goal) if is_period else times.latency_s
-    window = (None if is_decoder else 6) if is_period else 1
+    window = (None if is_decoder else WINDOW) if is_period else 1
     simulated_s = 1 / simulate(scenario, requests=100, window=window).per_s
     found_s = statistics.median(one["period_s"] for one in found)
     # What crosses in the whole run; the first device is where the driver is, so the inputs do not.
@@ -358,11 +358,9 @@ def pipeline(parts: str, window: int) -> dict[str, Any]:
     answers = stream(
         cascade, [feed] * number, via="ray", config=config, log=log, balanced=False, window=window, outputs=outputs
     )
-    ends = [(time.perf_counter(), carried()) for _ in answers]
-    (began_s, before), (ended_s, after) = ends[WARM], ends[-1]
-    count = len(ends) - 1 - WARM
-    found = {"period_s": (ended_s - began_s) / count, "bytes": (after - before) / count}
-    return {**found, "parts": seconds_of(log, WARM + 1)}
+    ends_s = [time.perf_counter() for _ in answers]
+    period_s = (ends_s[-1] - ends_s[WARM]) / (len(ends_s) - 1 - WARM)
+    return {"period_s": period_s, "parts": seconds_of(log, WARM + 1)}
 
 
 if __name__ == "__main__":
