@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from ..core.wiring import MESSAGE_BYTES
@@ -107,8 +108,8 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         links=cluster.links,
         driver=cluster.driver,
         overlap=cluster.overlap,
-        message_bytes=MESSAGE_BYTES if cluster.is_small(0) else -1,
-        store_s=cluster.store_s if cluster.overlap == "sending" else 0.0,
+        message_bytes=-1 if cluster.overlap == "none" else MESSAGE_BYTES,
+        store_s=cluster.stored_s(inf),
         step_s=cluster.step_s,
         counting=goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else (),
         budget_bytes=goal.memory_bytes if isinstance(goal, Within) else None,

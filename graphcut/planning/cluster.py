@@ -40,9 +40,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         check_finite("latency_s", f"host {self.name!r}", self.latency_s)
 
 
-Overlap = Literal["none", "sending", "all"]
-"""What a device does while it computes. `sending`: it sends what it computed before, as in a run. `none`: nothing, it
-receives, computes and sends in turn (Tarnawski et al., NeurIPS 2020). `all`: it receives, too (PipeEdge, DSD 2022)."""
+Overlap = Literal["all", "none"]
+"""What a device does while it computes. `all`: it sends what it computed before, and receives what it computes next, as
+in a run. `none`: nothing, it receives, computes and sends in turn (Tarnawski et al., NeurIPS 2020)."""
 
 LinkEnds = tuple[str | None, str | None]  #: one direction of a link: from a machine to another one; None is the router.
 
@@ -55,9 +55,9 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     #: where the driver is, which has the inputs and gets the outputs: on a device, by its name, or on a host of its
     #: own. By default on a host called `driver`, with the link to the router that a device has by default.
     origin: str | Host | None = None
-    overlap: Overlap = "sending"  #: what a device does while it computes; planning assumes it.
-    #: seconds that a tensor which does not travel in messages takes besides link and latency, for `sending`: the time
-    #: of Ray's object stores.
+    overlap: Overlap = "all"  #: what a device does while it computes; planning assumes it.
+    #: seconds that a tensor which does not travel in messages takes besides link and latency, unless `overlap` is
+    #: `none`: the time of Ray's object stores.
     store_s: float = 0.0
     step_s: float = 0.0  #: seconds that a step takes besides messages, tensors and computing: those of the scheduler.
 
@@ -108,11 +108,11 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def is_small(self, size_bytes: float) -> bool:
         """Whether a tensor travels in the messages of steps, to and from the driver, as small ones do in a run."""
-        return self.overlap == "sending" and size_bytes <= MESSAGE_BYTES
+        return self.overlap != "none" and size_bytes <= MESSAGE_BYTES
 
     def stored_s(self, size_bytes: float) -> float:
         """Seconds that a tensor takes besides link and latency, if it does not travel in messages."""
-        return self.store_s if self.overlap == "sending" and size_bytes > MESSAGE_BYTES else 0.0
+        return self.store_s if self.overlap != "none" and size_bytes > MESSAGE_BYTES else 0.0
 
     def message_s(self, device: str) -> float:
         """Seconds that a message between the driver and a device takes, in either direction."""

@@ -103,6 +103,8 @@ class Workload:
     #: bytes of each output that the driver gets, and the group that writes it; empty if none are counted.
     answer_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     answer_writer: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: for each output that the driver gets, the tensor that it is, if other groups read it, too, else -1; may be empty.
+    answer_tensor: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: the shared items that a part may receive instead of holding them; None if there are none.
     replicas: Replicas | None = None
 
@@ -131,6 +133,12 @@ class Workload:
     def groups(self) -> int:
         """The number of groups."""
         return int(self.work.shape[1])
+
+    @property
+    def answers(self) -> list[tuple[int, int, int]]:
+        """For each output that the driver gets the group that writes it, its bytes, and `answer_tensor`."""
+        tensors = self.answer_tensor.tolist() or [-1] * len(self.answer_bytes)
+        return [*zip(self.answer_writer.tolist(), self.answer_bytes.tolist(), tensors, strict=True)]
 
     @property
     def sent_declared_bytes(self) -> Ints:

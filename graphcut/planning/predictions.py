@@ -36,17 +36,22 @@ class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def plan_transfers(partition: Partition, costs: Costs, goal: Goal) -> list[SentTensor]:
     """What the parts send; for a cluster what the driver sends and gets, too."""
-    boundary_tensors = partition.wiring.boundary_tensors
-    found = [SentTensor(costs.sent_bytes[name][0], *ends) for name, ends in boundary_tensors.items()]
+    found = {
+        name: SentTensor(costs.sent_bytes[name][0], *ends) for name, ends in partition.wiring.boundary_tensors.items()
+    }
+    driven = list[SentTensor]()
     if isinstance(goal, Across):
         graph, sizes = costs.model.graph, travelling(goal, costs)
         for name in sorted(sizes.keys() & graph.reads):
             readers = [i for i, block in enumerate(partition.blocks) if name in block.reads]
-            found += [SentTensor(sizes[name], DRIVER, readers)]
+            driven.append(SentTensor(sizes[name], DRIVER, readers))
         for i, block in enumerate(partition.blocks):
-            answers = sizes.keys() & block.writes & graph.producer.keys()
-            found += [SentTensor(sizes[name], i, (DRIVER,)) for name in sorted(answers)]
-    return found
+            for name in sorted(sizes.keys() & block.writes & graph.producer.keys()):
+                if name in found and found[name].bytes == sizes[name]:
+                    found[name] = found[name]._replace(readers=(*found[name].readers, DRIVER))
+                else:
+                    driven.append(SentTensor(sizes[name], i, (DRIVER,)))
+    return [*found.values(), *driven]
 
 
 def plan_times(
@@ -102,7 +107,8 @@ def part_metrics(
         moved = Counter[str]()
         for number, source, readers in transfers:
             moved["received_bytes" if source != DRIVER else "input_bytes"] += number * (part in readers)
-            moved["sent_bytes" if DRIVER not in readers else "output_bytes"] += number * (source == part)
+            moved["sent_bytes"] += number * (source == part and {*readers} != {DRIVER})
+            moved["output_bytes"] += number * (source == part and DRIVER in readers)
         metrics = PartMetrics(
             nodes=len(nodes),
             flops=flops,

@@ -137,8 +137,9 @@ class PlanningProblem:
             after=tuple(b for _, b in ordered),
             listed_bytes=np.array([self.sizes.listed.get(name, 0) for name, *_ in self._crossing], dtype=np.int64),
             input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
-            answer_bytes=np.array([number for _, number in answers], dtype=np.int64),
-            answer_writer=np.array([group for group, _ in answers], dtype=np.int64),
+            answer_bytes=np.array([number for _, number, _ in answers], dtype=np.int64),
+            answer_writer=np.array([group for group, _, _ in answers], dtype=np.int64),
+            answer_tensor=np.array([tensor for *_, tensor in answers], dtype=np.int64),
         )
         if not self.repeated:
             return load
@@ -184,10 +185,12 @@ class PlanningProblem:
             ),
         )
 
-    def _answers(self, travelling: Mapping[str, int]) -> list[tuple[int, int]]:
-        """For each output that travels the group that writes it, and its bytes."""
-        made = [(self.home.get(self.graph.producer.get(name, -1)), number) for name, number in travelling.items()]
-        return [(group, number) for group, number in made if group is not None]
+    def _answers(self, travelling: Mapping[str, int]) -> list[tuple[int, int, int]]:
+        """For each output that travels the group that writes it, its bytes, and `Workload.answer_tensor`."""
+        sizes = self.costs.sent_bytes
+        read = {(name, sizes[name][0]): i for i, (name, _, readers, _) in enumerate(self._crossing) if readers}
+        made = [(self.home.get(self.graph.producer.get(name, -1)), name, size) for name, size in travelling.items()]
+        return [(group, size, read.get((name, size), -1)) for group, name, size in made if group is not None]
 
     @cached_property
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:

@@ -18,6 +18,7 @@ from .goals import Across
 from .instance import Workload
 
 DRIVER: Final = -1  #: the index of the driver among parts.
+STEPS_AT_ONCE: Final = 2  #: so many a device has, unless nothing overlaps: one runs, and the inputs of the other come.
 TOKEN_BYTES: Final = 8  #: of the token that a step returns while decoding.
 
 
@@ -56,8 +57,10 @@ def request_times(
     A device receives a tensor once, however many of its parts read it, at the bandwidth of the slower link, one tensor
     after the other; the greatest latency counts once if a part receives anything, and for each tensor that is not small
     `Cluster.store_s`. A step also takes `Cluster.overhead_s`. A link carries a tensor once for each device that reads
-    it. Where nothing overlaps, tensors are sent and received one after the other, over the router once for all readers,
-    and messages cost nothing. Each rank of a group receives what the group reads; its first rank sends what it writes.
+    it. A device has two steps at a time: it computes one, while messages and inputs of the other come. If that takes
+    longer than computing, both share its link. Where nothing overlaps, tensors are sent and received one after the
+    other, over the router once for all readers, and messages cost nothing. Each rank of a group receives what the group
+    reads; its first rank sends what it writes.
     A small tensor travels in the messages of steps, and has no latency of its own; its writer waits until the driver
     has it. One between two parts goes on from there with the message to each reader, and shares the driver's link with
     what the writer reads next, if requests wait for it.
@@ -66,13 +69,14 @@ def request_times(
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
     members = [*([rank.device.name for rank in ranks_of(device)] for device in devices), [cluster.driver.name]]
     received_s, sent_s, late_s = [0.0] * len(names), [0.0] * len(names), [0.0] * len(names)
+    reported_s, stored_s = [0.0] * len(names), [0.0] * len(names)
     load_s: dict[LinkEnds, float] = defaultdict(float)
     carried: dict[tuple[int, int], _Transfer] = {}  # by writer and reader, what the driver's link carries
     for number, source, readers in transfers:
         reached, used = {names[source]}, set[LinkEnds]()
         far = [reader for reader in readers if number and names[reader] != names[source]]
         is_small = cluster.is_small(number)
-        is_relayed = is_small and bool(far) and DRIVER not in {source, *far}
+        is_relayed = is_small and bool(far) and source != DRIVER
         for reader in (DRIVER, *far) if is_relayed else far:
             if names[reader] in reached:
                 continue
@@ -82,9 +86,10 @@ def request_times(
             if not rates:  # the driver is on the first rank
                 continue
             first = next(iter(rates))
+            waiting_s = reported_s if is_small and reader == DRIVER else received_s
             waiting = source if is_small and reader == DRIVER else reader
-            received_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
-            received_s[waiting] += cluster.stored_s(number)
+            waiting_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
+            stored_s[reader] += cluster.stored_s(number)
             late_s[reader] = max(late_s[reader], 0.0 if is_small else latency_s)
             sent_s[sender] += number / rates[first] if first not in used or not in_turn else 0.0
             used.add(first)
@@ -94,14 +99,15 @@ def request_times(
                 before = carried[source, reader].bytes if (source, reader) in carried else 0
                 carried[source, reader] = _Transfer(before + number, min(rates.values()), latency_s, rates[first])
     own_s = [*(seconds + cluster.overhead_s(own) for seconds, own in zip(run_s, members, strict=False)), 0.0]
-    step_s = [sum(seconds) for seconds in zip(own_s, received_s, late_s, strict=True)]
+    step_s = [sum(seconds) for seconds in zip(own_s, received_s, reported_s, stored_s, late_s, strict=True)]
     if in_turn:
         step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]
         return RequestTimes(tuple(step_s[:-1]), max(totals(names, step_s).values()), sum(step_s))
-    shared_s = [seconds + _slowed_s(part, carried) for part, seconds in enumerate(step_s)]
-    waiting_s = shared_s if cluster.overlap == "sending" else own_s
-    busy_s = tuple(map(max, waiting_s[:-1], received_s, sent_s))
-    longest_s = max(totals(names[:-1], waiting_s[:-1]).values())
+    # Both steps of a device receive, or report, at the same time where that takes longer than computing.
+    both_s = [max(a - c, 0.0) + max(b - c, 0.0) for a, b, c in zip(received_s, reported_s, run_s, strict=False)]
+    halves_s = [(step_s[part] + _slowed_s(part, carried) + both_s[part]) / STEPS_AT_ONCE for part in range(len(run_s))]
+    busy_s = tuple(map(max, run_s, halves_s, received_s, sent_s))
+    longest_s = max(*totals(names[:-1], run_s).values(), *totals(names[:-1], halves_s).values())
     return RequestTimes(busy_s, max(longest_s, *load_s.values(), 0.0), sum(step_s))
 
 
@@ -174,9 +180,13 @@ def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTen
     for number, groups in zip(load.input_bytes.tolist(), load.sharers.groups_of_items, strict=False):
         if number:
             found.append(SentTensor(number, DRIVER, sorted({home[group] for group in groups})))
+    answered, crossing = {tensor for *_, tensor in load.answers}, set[int]()
     tensors = zip(load.tensor_bytes.tolist(), load.writer.tolist(), load.readers.groups_of_items, strict=True)
-    for number, writer, groups in tensors:
+    for tensor, (number, writer, groups) in enumerate(tensors):
         if others := {home[group] for group in groups} - {home[writer]}:
-            found.append(SentTensor(number, home[writer], sorted(others)))
-    answers = zip(load.answer_writer.tolist(), load.answer_bytes.tolist(), strict=True)
-    return [*found, *(SentTensor(number, home[group], (DRIVER,)) for group, number in answers if number)]
+            crossing.add(tensor)
+            found.append(SentTensor(number, home[writer], (*sorted(others), *[DRIVER] * (tensor in answered))))
+    for group, number, tensor in load.answers:
+        if number and tensor not in crossing:
+            found.append(SentTensor(number, home[group], (DRIVER,)))
+    return found

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -12,6 +13,25 @@ from ..core.errors import RunError
 from ..core.product import Product
 from .executors.protocol import Step
 from .providers import NodesByProvider
+
+_NOTABLE: Final = 0.1  #: a worker has waited for a step if it did for such a share of the time that this took to come.
+
+
+class Coming(NamedTuple):
+    """How a step and its inputs came to a worker."""
+
+    took_s: float  #: from when the step was given until it could be computed: for messages, and for its inputs.
+    waited_s: float  #: how much of that the worker waited. The rest is that of the step before.
+
+    @property
+    def was_early(self) -> bool:
+        """Was it given while the worker ran another one?"""
+        return self.waited_s < self.took_s
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Did the worker wait for it? Else it came while the step before was computed."""
+        return self.waited_s > _NOTABLE * self.took_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,7 @@ class RunLog(Product):
     first_s: float | None = None  #: when the first part began to run.
     answered: int = 0  #: the number of requests that were answered.
     failures: int = 0  #: the number of requests that failed.
+    restarts: int = 0  #: how often a request was restarted, since tensors of it were lost.
     #: the maximum resident memory by worker, for workers that are processes.
     memory_bytes: dict[int, int] = field(default_factory=dict)
     #: how many nodes each execution provider took, for the parts whose provider did not take all, by index.
@@ -65,7 +86,8 @@ class RunLog(Product):
     notify: Callable[[str, float | None], None] = field(default=lambda _text, _share: None)
     _runnable_s: dict[tuple[int, int], float] = field(default_factory=dict)
     _loaded_s: dict[int, float] = field(default_factory=dict)
-    _given_s: dict[int, float | None] = field(default_factory=dict)
+    _begun_s: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _ended_s: dict[int, float] = field(default_factory=dict)
     _overhead_s: dict[int, float] = field(default_factory=dict)
     _last_s: float = 0.0
 
@@ -97,26 +119,23 @@ class RunLog(Product):
         """A part can run for a request, and waits for a worker."""
         self._runnable_s[request, part] = now_s
 
-    def started(self, worker: int, step: Step, now_s: float, *, was_queued: bool = False) -> None:
-        """A worker begins a step now. If it `was_queued`, no message was needed."""
+    def started(self, worker: int, step: Step, now_s: float, given_s: float | None = None) -> None:
+        """A worker begins a step now, which it was given at `given_s`: now by default, or while it ran another one."""
         since_s = self._runnable_s.pop((step.request, step.parts[0]), now_s)
         self.waited_s[step.parts[0]] += now_s - min(now_s, max(since_s, self._loaded_s.get(worker, since_s)))
-        self._given_s[worker] = None if was_queued else now_s
+        self._begun_s[worker] = now_s if given_s is None else given_s, now_s
         self.first_s = now_s if self.first_s is None else self.first_s
 
     def done(
         self, worker: int, step: Step, seconds: Sequence[float], now_s: float, waits: Sequence[float] = ()
-    ) -> float:
-        """A step ended now; `seconds` are those of its parts, and `waits` what each waited for other steps before.
-
-        Returns what it took besides, for messages and for what it read; 0 if it was queued.
-        """
+    ) -> Coming:
+        """A step ended now; `seconds` are those of its parts, and `waits` what each waited for other steps before."""
         self.busy_s[worker] += sum(seconds)
-        began_s = now_s - sum(seconds) - sum(waits)
-        given_s = self._given_s.get(worker)
-        overhead_s = 0.0 if given_s is None else began_s - given_s
-        if given_s is not None:
-            self._overhead_s[worker] = (self._overhead_s.get(worker, overhead_s) + overhead_s) / 2
+        began_s = max(self._ended_s.get(worker, -inf), now_s - sum(seconds) - sum(waits))  # reports take unequal times
+        given_s, begun_s = self._begun_s.get(worker, (began_s, began_s))
+        coming = Coming(began_s - given_s, began_s - begun_s)
+        if coming.is_waited_for or not coming.was_early:
+            self._overhead_s[worker] = (self._overhead_s.get(worker, coming.took_s) + coming.took_s) / 2
         for part, part_s, wait_s in zip(step.parts, seconds, waits or [0.0] * len(seconds), strict=True):
             began_s += wait_s
             total = self.part_totals.setdefault((part, worker), PartTotals())
@@ -126,7 +145,8 @@ class RunLog(Product):
             if self.is_tracing:
                 self.spans.append(Span(worker, part, step.request, began_s, part_s))
             began_s += part_s
-        return overhead_s
+        self._ended_s[worker] = began_s
+        return coming
 
     def memory(self, worker: int, memory_bytes: int) -> None:
         """A worker has so much resident memory; 0 if unknown."""

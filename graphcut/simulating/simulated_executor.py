@@ -1,7 +1,8 @@
 """An executor of simulated devices, which runs on the virtual clock.
 
-A device runs one step at a time. It receives the command after the latency of its link, fetches the inputs it does not
-have, computes, and its report arrives after the latency again. A tensor is sent once, directly from a device that has
+A device computes one step at a time. It receives the command after the latency of its link, fetches the inputs it does
+not have, computes, and its report arrives after the latency again. While it computes, the next step may come, and its
+inputs. A tensor is sent once, directly from a device that has
 it to the one that reads it; small ones travel with the report, and are then at the driver (`Cluster.is_small`). All
 tensors that one device sends for one step are one message. The inputs of a request are at the driver, and its outputs
 are sent there once all of its steps are done. At the start all parts are loaded.
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Final, cast
+
+from msgspec.structs import replace as changed
 
 from ..planning.cluster import ReliabilityModel
 from ..running.executors.protocol import Died, Done, Event, Executor, Handle, Lost, Ready, Step
@@ -39,6 +42,16 @@ class SimulatedTensor:
 
 
 @dataclass(slots=True, eq=False)
+class SimulatedStep:
+    """A step that a device was given."""
+
+    step: Step
+    tensors: Sequence[SimulatedTensor]  #: its inputs.
+    lacks: set[SimulatedTensor] | None = None  #: those that the device has not; None until the command is there.
+    next_event: ScheduledEvent | None = None  #: when the command is there, or when it is computed.
+
+
+@dataclass(slots=True, eq=False)
 class SimulatedDevice:
     """The state of a device. Times are simulated seconds."""
 
@@ -51,22 +64,35 @@ class SimulatedDevice:
     loading: tuple[int, ...] = ()  #: the parts that it loads now, or when it is up again.
     down_since_s: float | None = None  #: when it failed; None while it is up.
     down_until_s: float = 0.0  #: when it is up again; infinite for a permanent failure.
-    step: Step | None = None  #: the step that it runs.
-    step_start_s: float = 0.0  #: when the command for the step arrived.
-    #: the transfers that it waits for, with the sender.
+    given: list[SimulatedStep] = field(default_factory=list)  #: the steps that it has, in the order of their commands,
+    computing: SimulatedStep | None = None  #: and the one that it computes.
+    messages: set[SimulatedStep] = field(default_factory=set)  #: the steps whose command or report is on its way.
+    #: the transfers to it, with the sender, and the tensors that they carry.
     fetching: dict[Transfer, SimulatedDevice] = field(default_factory=dict)
+    coming: set[SimulatedTensor] = field(default_factory=set)
+    reporting: set[Transfer] = field(default_factory=set)  #: its reports that carry tensors.
     #: the transfers from it, with the receiver and the tensors.
     sending: dict[Transfer, tuple[SimulatedDevice, list[SimulatedTensor]]] = field(default_factory=dict)
-    next_event: ScheduledEvent | None = None  #: the next event of its step.
     #: the next event of loading: a transfer of weights, or the end of loading.
     next_load: ScheduledEvent | Transfer | None = None
     tensors: dict[SimulatedTensor, None] = field(default_factory=dict)
     steps: int = 0
-    computing_s: float = 0.0
+    since_s: float = 0.0  #: until when these are counted:
+    computing_s: float = 0.0  #: how long it has computed,
     fetching_s: float = 0.0  #: how long it has waited for inputs,
-    reporting_s: float = 0.0  #: and until tensors in its reports were sent, besides the latency.
+    messaging_s: float = 0.0  #: and how long it has waited for commands and reports.
     down_s: float = 0.0  #: how long it was down, until it last came up.
     failures: int = 0
+
+    def count_until(self, now_s: float) -> None:
+        """Count what it has done until now. To be called before that changes."""
+        seconds, self.since_s = now_s - self.since_s, now_s
+        if self.computing is not None:
+            self.computing_s += seconds
+        elif any(one.lacks for one in self.given):
+            self.fetching_s += seconds
+        elif self.messages:
+            self.messaging_s += seconds
 
     def come_up(self, now_s: float) -> None:
         """End the downtime."""
@@ -78,17 +104,16 @@ class SimulatedDevice:
 class SimulatedExecutor(Executor):
     """Simulated devices; worker numbers are device indices."""
 
+    queues = True
+
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        cluster = scenario.cluster
+        cluster = self._cluster = changed(scenario.cluster, overlap="all")  # as runs do; other rules are those of plans
         self.clock = Clock()
         self.network = Network(cluster, self.clock, random.Random(f"network {seed}"))  # noqa: S311 - not for security
         self.devices = [
             SimulatedDevice(i, device.name, cluster.message_s(device.name)) for i, device in enumerate(cluster.devices)
         ]
         self._driver = SimulatedDevice(-1, cluster.driver.name, 0.0)
-        self._coming: set[SimulatedTensor] = set()  # those that are on their way to the driver
-        #: the requests, with the number of the attempt, that were restarted since a device lost a tensor.
-        self.restarted: set[tuple[int, int]] = set()
         wanted = {*scenario.outputs, *(name for part in scenario.parts for name in part.reads)}
         self._small = {
             name for name, size in scenario.tensor_bytes.items() if name in wanted and cluster.is_small(size)
@@ -127,10 +152,12 @@ class SimulatedExecutor(Executor):
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         device = self.devices[worker]
         if device.is_loaded:  # a failed device does not receive it
-            tensors = [cast("SimulatedTensor", handle) for handle in inputs.values()]
-            begins_s = self.clock.now_s + self._scenario.cluster.step_s + device.latency_s
-            device.step, device.step_start_s = step, begins_s
-            device.next_event = self.clock.at(device.step_start_s, partial(self._fetch, device, tensors))
+            one = SimulatedStep(step, [cast("SimulatedTensor", handle) for handle in inputs.values()])
+            device.count_until(self.clock.now_s)
+            device.given.append(one)
+            device.messages.add(one)
+            after_s = self._cluster.step_s + device.latency_s
+            one.next_event = self.clock.after(after_s, partial(self._begin, device, one))
 
     def forget(self, sequence: int) -> None:
         pass  # states are not simulated
@@ -145,8 +172,8 @@ class SimulatedExecutor(Executor):
 
     def fetch(self, handles: Iterable[Handle]) -> bool:
         tensors = [cast("SimulatedTensor", handle) for handle in handles]
-        self._pull(self._driver, [tensor for tensor in tensors if tensor not in self._coming])
-        return self._coming.isdisjoint(tensors)
+        self._pull(self._driver, tensors)
+        return self._driver.coming.isdisjoint(tensors)
 
     def get(self, handle: Handle, tensor: str) -> Value:
         if not cast("SimulatedTensor", handle).devices:
@@ -182,81 +209,109 @@ class SimulatedExecutor(Executor):
 
     # Steps
 
-    def _fetch(self, device: SimulatedDevice, tensors: Iterable[SimulatedTensor]) -> None:
-        """Fetch the tensors that the device lacks; compute if nothing is missing."""
-        is_possible = self._pull(device, tensors)
-        if device is self._driver:
-            self.wake()
-        elif not is_possible:
-            self._lose_inputs(device)
-        elif not device.fetching:
-            self._compute(device)
+    def _begin(self, device: SimulatedDevice, one: SimulatedStep) -> None:
+        """The command for a step is there."""
+        device.count_until(self.clock.now_s)
+        device.messages.remove(one)
+        self._fetch(device, one)
 
-    def _pull(self, device: SimulatedDevice, tensors: Iterable[SimulatedTensor]) -> bool:
-        """Begin to send the tensors that the device lacks, in one message from each sender; False if one is lost."""
+    def _fetch(self, device: SimulatedDevice, one: SimulatedStep) -> None:
+        """Fetch the tensors that the device lacks for a step; compute if nothing is missing."""
+        one.lacks = {t for t in one.tensors if t.size_bytes and all(at.name != device.name for at in t.devices)}
+        if all(tensor.devices for tensor in one.tensors):
+            self._pull(device, one.tensors)
+            self._compute(device)
+        else:
+            self._stop(device, one)
+            self._report(device, Lost(device.index, one.step))
+
+    def _pull(self, device: SimulatedDevice, tensors: Iterable[SimulatedTensor]) -> None:
+        """Begin to send the tensors that the device lacks, in one message from each sender."""
         missing: dict[SimulatedDevice, list[SimulatedTensor]] = {}
         for tensor in tensors:
-            sender = next(iter(tensor.devices), None)
-            if sender is None:
-                return False
-            if tensor.size_bytes and all(holder.name != device.name for holder in tensor.devices):
-                missing.setdefault(sender, []).append(tensor)
+            is_here = not tensor.size_bytes or any(holder.name == device.name for holder in tensor.devices)
+            if tensor.devices and not is_here and tensor not in device.coming:
+                missing.setdefault(next(iter(tensor.devices)), []).append(tensor)
         for sender, sent in missing.items():
             size_bytes = sum(tensor.size_bytes for tensor in sent)
-            latency_s = sum(self._scenario.cluster.stored_s(tensor.size_bytes) for tensor in sent)
+            latency_s = sum(self._cluster.stored_s(tensor.size_bytes) for tensor in sent)
             if not all(tensor.is_small for tensor in sent):
-                latency_s += self._scenario.cluster.route(sender.name, device.name)[1]
+                latency_s += self._cluster.route(sender.name, device.name)[1]
             fetched = partial(self._fetched, device, sent)
             transfer = self.network.send(sender.name, device.name, size_bytes, fetched, latency_s)
             device.fetching[transfer] = sender
+            device.coming.update(sent)
             sender.sending[transfer] = (device, sent)
-            self._coming.update(sent if device is self._driver else ())
-        return True
 
     def _fetched(self, device: SimulatedDevice, tensors: Sequence[SimulatedTensor], transfer: Transfer) -> None:
-        del device.fetching.pop(transfer).sending[transfer]
+        device.count_until(self.clock.now_s)
+        self._end_transfer(device, transfer)
         for tensor in tensors:
             tensor.devices[device] = None
             device.tensors[tensor] = None
+        for one in device.given:
+            (one.lacks or set()).difference_update(tensors)
         if device is self._driver:
-            self._coming.difference_update(tensors)
             self.wake()
-        elif not device.fetching:
+        else:
             self._compute(device)
 
-    def _compute(self, device: SimulatedDevice) -> None:
-        step = cast("Step", device.step)
-        device.fetching_s += self.clock.now_s - device.step_start_s
-        seconds = tuple(self._scenario.seconds[device.index][part] for part in step.parts)
-        device.next_event = self.clock.after(sum(seconds), partial(self._computed, device, step, seconds))
+    def _end_transfer(self, device: SimulatedDevice, transfer: Transfer) -> list[SimulatedTensor]:
+        """A transfer to a device has ended, or is given up. Returns what it carried."""
+        _, tensors = device.fetching.pop(transfer).sending.pop(transfer)
+        device.coming.difference_update(tensors)
+        return tensors
 
-    def _computed(self, device: SimulatedDevice, step: Step, seconds: tuple[float, ...]) -> None:
+    def _compute(self, device: SimulatedDevice) -> None:
+        """Compute the first step that lacks nothing, unless one is computed."""
+        one = next((one for one in device.given if one.lacks is not None and not one.lacks), None)
+        if device.computing is None and one is not None:
+            device.count_until(self.clock.now_s)
+            device.computing = one
+            seconds = tuple(self._scenario.seconds[device.index][part] for part in one.step.parts)
+            one.next_event = self.clock.after(sum(seconds), partial(self._computed, device, one, seconds))
+
+    def _computed(self, device: SimulatedDevice, one: SimulatedStep, seconds: tuple[float, ...]) -> None:
+        device.count_until(self.clock.now_s)
         device.steps += 1
-        device.computing_s += sum(seconds)
-        device.step = None
-        is_far, sizes = device.name != self._driver.name, self._scenario.tensor_bytes
+        device.computing = None
+        device.given.remove(one)
+        device.messages.add(one)
+        step, is_far, sizes = one.step, device.name != self._driver.name, self._scenario.tensor_bytes
         reported = self._small.intersection(step.writes) if is_far else set[str]()
         homes = {name: self._driver if name in reported else device for name in step.writes}
         outputs = {name: SimulatedTensor(sizes[name], {at: None}, name in self._small) for name, at in homes.items()}
         device.tensors.update({tensor: None for name, tensor in outputs.items() if name not in reported})
-        done = Done(device.index, step, outputs, seconds)
+        arrived = partial(self._reported, device, one, Done(device.index, step, outputs, seconds))
         if size_bytes := sum(sizes[name] for name in reported):
-            arrived = partial(self._reported, device, done, self.clock.now_s)
-            report = self.network.send(device.name, self._driver.name, size_bytes, arrived, device.latency_s)
-            device.fetching[report] = device  # it waits until that has arrived
+            device.reporting.add(
+                self.network.send(device.name, self._driver.name, size_bytes, arrived, device.latency_s)
+            )
         else:
-            self._report(device, done)
+            self.clock.after(device.latency_s, arrived)
+        self._compute(device)
 
-    def _reported(self, device: SimulatedDevice, event: Event, began_s: float, transfer: Transfer) -> None:
-        del device.fetching[transfer]
-        device.reporting_s += self.clock.now_s - began_s - device.latency_s
+    def _reported(
+        self, device: SimulatedDevice, one: SimulatedStep, event: Event, transfer: Transfer | None = None
+    ) -> None:
+        device.count_until(self.clock.now_s)
+        device.messages.discard(one)
+        device.reporting.discard(transfer)
         self._events.append(event)
 
-    def _lose_inputs(self, device: SimulatedDevice) -> None:
-        step = cast("Step", device.step)
-        self._stop_step(device)
-        self.restarted.add((step.request, step.attempt))
-        self._report(device, Lost(device.index, step))
+    def _stop(self, device: SimulatedDevice, one: SimulatedStep) -> None:
+        """End a step that a device was given, and the transfers that no other step of it needs."""
+        device.count_until(self.clock.now_s)
+        device.given.remove(one)
+        device.messages.discard(one)
+        device.computing = None if device.computing is one else device.computing
+        if one.next_event is not None:
+            one.next_event.cancel()
+        needed = set[SimulatedTensor]().union(*(other.lacks or () for other in device.given))
+        for transfer, sender in [*device.fetching.items()]:
+            if needed.isdisjoint(sender.sending[transfer][1]):
+                self.network.cancel(transfer)
+                self._end_transfer(device, transfer)
 
     def _report(self, device: SimulatedDevice, event: Event, delay_s: float = 0.0) -> None:
         """Report an event to the scheduler, which receives it after the latency of the link, and after a delay."""
@@ -304,28 +359,27 @@ class SimulatedExecutor(Executor):
 
     def _end(self, device: SimulatedDevice, delay_s: float = 0.0) -> None:
         """End a worker: its step, its parts and its tensors are lost; the scheduler learns of it after a delay."""
-        self._stop_step(device)
+        for one in [*device.given]:
+            self._stop(device, one)
+        for transfer in device.reporting:
+            self.network.cancel(transfer)
+        device.messages, device.reporting = set(), set()
         self._stop_loading(device)
         device.is_started = device.is_loaded = False
         device.parts = frozenset()
         for tensor in device.tensors:
             tensor.devices.pop(device, None)
         device.tensors = {}
-        sending, device.sending = device.sending, {}
-        for transfer, (receiver, tensors) in sending.items():
-            if receiver.fetching.pop(transfer, None) is not None:  # otherwise that step was stopped already
-                self.network.cancel(transfer)
-                self._coming.difference_update(tensors)
-                self._fetch(receiver, tensors)
-        self._report(device, Died(device.index, "it failed", is_permanent=device.down_until_s == inf), delay_s)
-
-    def _stop_step(self, device: SimulatedDevice) -> None:
-        if device.next_event is not None:
-            device.next_event.cancel()
-        for transfer, sender in device.fetching.items():
+        for transfer, (receiver, _) in [*device.sending.items()]:
             self.network.cancel(transfer)
-            sender.sending.pop(transfer, None)
-        device.step, device.next_event, device.fetching = None, None, {}
+            tensors = self._end_transfer(receiver, transfer)
+            if receiver is self._driver:
+                self._pull(receiver, tensors)
+                self.wake()
+            for one in [*receiver.given]:
+                if one.lacks and not one.lacks.isdisjoint(tensors):
+                    self._fetch(receiver, one)
+        self._report(device, Died(device.index, "it failed", is_permanent=device.down_until_s == inf), delay_s)
 
     def _stop_loading(self, device: SimulatedDevice) -> None:
         match device.next_load:

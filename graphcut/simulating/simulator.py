@@ -101,7 +101,7 @@ def _run(
         per_s=answered / total_s if total_s else 0.0,
         latency=latency_of([end - start for start, end in zip(arrived_s, delivered_s, strict=False)]),
         lost=executor.network.lost_messages,
-        restarted=len(executor.restarted),
+        restarted=scheduler.log.restarts,
         is_exact=scenario.is_exact,
         assumed=dict(scenario.assumed),
         devices=_device_use(scenario, executor, total_s or 1.0),
@@ -147,7 +147,7 @@ def _device_use(scenario: Scenario, executor: SimulatedExecutor, total_s: float)
             steps=state.steps,
             computing=state.computing_s / total_s,
             fetching=state.fetching_s / total_s,
-            messaging=((2 * state.latency_s + scenario.cluster.step_s) * state.steps + state.reporting_s) / total_s,
+            messaging=state.messaging_s / total_s,
             down=state.down_s / total_s,
             failures=state.failures,
         )

@@ -66,10 +66,10 @@ BOARDS = Cluster(
 CASES: dict[str, Goal] = {  # a model, and goals with each rule of time and memory
     "clip": Into(2),
     "unet": Across(changed(BOARDS, overlap="none", links=BOARDS.links[:1], origin="e")),
-    "unet sending": Across(changed(BOARDS, store_s=3e-3, step_s=2e-3, links=BOARDS.links[:1], origin="a")),
+    "unet stored": Across(changed(BOARDS, store_s=3e-3, step_s=2e-3, links=BOARDS.links[:1], origin="a")),
     "tiny-llama-int4": Across(BOARDS, "decode", in_flight=2),
     "llm": Within(40_000_000, ("activations", "inputs", "cache")),
-    "multitask": Across(changed(BOARDS, overlap="all")),
+    "multitask": Across(BOARDS),
 }
 
 

@@ -186,7 +186,7 @@ def test_a_worker_with_a_slower_link_may_be_left_without_parts(seed: int) -> Non
 
     def worth(bounds: Bounds) -> float:
         times = [
-            slowness[k] * costs[start:end].sum() + (slower[k][start, end] if k in slower and start < end else 0.0)
+            max(slowness[k] * costs[start:end].sum(), slower[k][start, end] if k in slower and start < end else 0.0)
             for k, (start, end) in enumerate(pairwise(bounds))
         ]
         return float(max(times))

@@ -26,7 +26,7 @@ import graphcut
 from graphcut import At, Cascade, Into, RunError, SessionConfig, demos, stream
 from graphcut.core.manifest import Host, save_manifest
 from graphcut.inputs.generating import generate
-from graphcut.running.executors.protocol import Died, Done, Event, Lost, Ready, Step
+from graphcut.running.executors.protocol import Died, Done, Event, Lost, Note, Ready, Step
 from graphcut.running.run_log import RunLog
 from graphcut.running.values import to_array, to_value
 
@@ -322,8 +322,54 @@ def test_a_tensor_made_on_a_lost_machine_is_reported_lost(
     events = [next_of(executor), next_of(executor)]
     assert Lost(1, step) in events
     assert Died(0, "its machine is gone") in events
+    executor.run(0, Step(1, (1,), ("b",)), {"a": made})  # the scheduler has not handled the death yet
+    assert executor.next_event(0.5) is None
     with pytest.raises(LookupError, match="a is lost"):
         executor.get(made, "a")
+
+
+def test_a_worker_takes_a_step_while_it_runs_one(executor: RayExecutor, cascade: Cascade) -> None:
+    fed = executor.put(to_value(np.ones((ROWS, 4), np.float32), cascade.tensors["x"]), "x")
+    steps = [Step(request, (0,), ("a",)) for request in range(2)]
+    for step in steps:
+        executor.run(0, step, {"x": fed})
+    events = [next_of(executor), next_of(executor)]
+    assert all(isinstance(event, Done) for event in events)
+    assert sorted(event.step.request for event in events if isinstance(event, Done)) == [0, 1]
+    for step in steps:
+        executor.run(0, step, {"x": fed})
+    kill_on(DEVICES[0])
+    while isinstance(event := next_of(executor), Done):
+        pass  # it was done before
+    assert event == Died(0, "its process ended")
+    assert executor.next_event(0.5) is None
+
+
+def test_a_worker_loads_parts_in_the_order_in_which_it_was_told(
+    executor: RayExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = list[Sequence[int]]()
+
+    def load(_: object, parts: Sequence[int]) -> None:
+        time.sleep(0.2 if len(parts) == 2 else 0.0)
+        loaded.append(parts)
+
+    monkeypatch.setattr(executor, "_load", load)
+    executor.hold(0, [0, 1])
+    executor.hold(0, [0, 1, 2])
+    wait_until(lambda: loaded == [[0, 1], [0, 1, 2]])
+
+
+def test_a_step_of_a_thread_begins_when_its_inputs_are_there_whatever_else_happens(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, begun = RayAndThreads(cascade, ONE, {}, DEVICES), list[object]()
+    monkeypatch.setattr(executor, "_threads_here", SimpleNamespace(run=lambda *given: begun.append(given[:2])))
+    monkeypatch.setattr(executor, "_here", {0})
+    executor._waiting.append((0, step := Step(0, (0,), ("a",)), {}))
+    executor._callbacks.put(lambda: Note(1, "it runs again"))
+    assert executor.next_event(None) == Note(1, "it runs again")
+    assert begun == [(0, step)]
 
 
 @pytest.mark.usefixtures("machines")

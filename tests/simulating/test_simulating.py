@@ -85,10 +85,10 @@ def test_the_scheduler_takes_its_time_for_each_step() -> None:
 def test_the_throughput_of_a_pipeline_is_that_of_its_slowest_stage() -> None:
     scenario = chain([1.0, 2.0, 0.5], sent_bytes=250 * KB)
     found = simulate(scenario, requests=100)
-    assert found.total_s == pytest.approx(1 + 2.25 + 0.75 + 99 * 2.25)
+    assert found.total_s == pytest.approx(1 + 2.25 + 0.75 + 99 * 2)
     assert [device.steps for device in found.devices] == [100, 100, 100]
     assert [device.computing * found.total_s for device in found.devices] == pytest.approx([100, 200, 50])
-    assert [device.fetching * found.total_s for device in found.devices] == pytest.approx([0, 25, 25])
+    assert [device.fetching * found.total_s for device in found.devices] == pytest.approx([0, 0.25, 25])
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 12), st.integers(1, 30))
@@ -540,7 +540,10 @@ def test_a_plan_keeps_its_devices_and_predicted_times(model: graphcut.Model, ana
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_chain_takes_the_time_that_is_planned_for_it(seed: int) -> None:
-    """The time of one request, and between two, to rounding. Small tensors go by way of the driver, and may wait."""
+    """The time of one request to rounding; between two, too, where no device waits for what others do.
+
+    That is so for a single device, and where tensors are large and the slowest device computes all the time.
+    """
     draw = random.Random(seed)  # noqa: S311
     number = draw.randint(1, 4)
     names = [f"d{i}" for i in range(number)]
@@ -559,35 +562,47 @@ def test_a_chain_takes_the_time_that_is_planned_for_it(seed: int) -> None:
     assert simulate(scenario, requests=1).total_s == pytest.approx(times.latency_s, rel=1e-9)
     few, many = (simulate(scenario, requests=number, window=32).total_s for number in (100, 200))
     period_s = (many - few) / 100
-    meets = any(map(cluster.is_small, sent[1:-1])) and period_s > times.period_s  # several steps use the driver's link
-    assert meets or period_s == pytest.approx(times.period_s, rel=1e-9)
+    assert period_s > max(seconds) * (1 - 1e-9)
+    computes = not any(map(cluster.is_small, sent[1:-1])) and times.period_s == max(seconds)
+    if number == 1 or computes:
+        assert period_s == pytest.approx(times.period_s, rel=1e-9)
 
 
 def test_what_a_part_reads_next_shares_the_driver_s_link_with_what_goes_on_from_it() -> None:
-    """A step of 50 ms, two messages of 1 ms; 10 KB at 1 MB/s to be read, reported, and 10 ms more to be read."""
-    devices, seconds, sent = devices_of(3, latency_s=0.001), [0.01, 0.05, 0.02], 10 * KB
+    """A step of 30 ms, two messages of 1 ms; 10 KB at 1 MB/s to be read, reported, and 10 ms more to be read."""
+    devices, seconds, sent = devices_of(3, latency_s=0.001), [0.01, 0.03, 0.005], 10 * KB
     host = Host(name="laptop", link_bytes_per_s=RATE, latency_s=0.001)
     cluster = SimulatedCluster(devices=devices, origin=host)
     transfers = [SentTensor(sent, 0, (1,)), SentTensor(sent, 1, (2,))]
     times = request_times(transfers, seconds, devices, cluster.planned)
     scenario = replace(chain(seconds, sent_bytes=sent), cluster=cluster)
     few, many = (simulate(scenario, requests=number, window=8).total_s for number in (100, 200))
-    assert times.period_s == pytest.approx(0.05 + 2 * 0.001 + 3 * 0.01)
+    assert times.period_s == pytest.approx((0.03 + 2 * 0.001 + 3 * 0.01) / 2)
     assert (many - few) / 100 == pytest.approx(times.period_s)
 
 
 def test_outputs_that_nobody_asks_for_are_not_sent(model: graphcut.Model, analysis: graphcut.Analysis) -> None:
     made = graphcut.plan(analysis, Across(CLUSTER, outputs=("logits",)))
     scenario = scenario_of_plan(made, model, None)
-    straight = replace(scenario, cluster=SimulatedCluster(devices=CLUSTER.devices, overlap="all"))
-    found = simulate(straight, requests=10)
     assert made.costs is not None
-    sizes = made.costs.tensor_bytes
-    answers = {link.target: link.bytes for link in found.links if link.target == "driver"}
-    assert answers == {"driver": 10 * sizes["logits"][0]}
-    everything = simulate(replace(straight, outputs=model.graph.writes), requests=10)
-    answers = {link.target: link.bytes for link in everything.links if link.target == "driver"}
-    assert answers == {"driver": 10 * sum(sizes[name][0] for name in model.graph.writes)}
+    sizes, caches = made.costs.tensor_bytes, set(model.graph.writes) - {"logits"}
+    found, everything = (
+        {link.source: link.bytes for link in simulate(one, requests=10).links if link.target is None}
+        for one in (scenario, replace(scenario, outputs=model.graph.writes))
+    )
+    assert sum(everything.values()) - sum(found.values()) == 10 * sum(sizes[name][0] for name in caches)
+
+
+def test_a_rule_of_plans_changes_no_simulation() -> None:
+    cluster = SimulatedCluster(devices=devices_of(2), store_s=0.5, step_s=0.1)
+    by_rule = [
+        simulate(
+            replace(chain([1.0, 2.0], sent_bytes=sent * KB), cluster=changed(cluster, overlap=overlap)), requests=9
+        )
+        for sent in (10, 500)
+        for overlap in ("all", "none")
+    ]
+    assert by_rule[0] == by_rule[1] != by_rule[2] == by_rule[3]
 
 
 def test_a_plan_without_cluster_is_spread_over_the_devices_in_order(

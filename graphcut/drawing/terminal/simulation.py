@@ -143,7 +143,7 @@ def _cost_of_failures(result: SimulationResult, screen: Screen) -> Section:
     ]
     lines: Section = [table(screen, columns)]
     if result.restarted:
-        text = f"{count(result.restarted, 'request')} restarted, because a device that failed had their tensors"
+        text = f"{count(result.restarted, 'request')} restarted: a device that failed had tensors that nothing else has"
         lines.append(screen.text(text, "dim"))
     return lines
 

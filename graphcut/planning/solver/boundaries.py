@@ -82,10 +82,17 @@ class BoundaryTables(ABC):
     @cached_property
     def answers(self) -> Floats:
         """Bytes that the part sends to the driver."""
-        return self.answers_of(self.load.answer_bytes)
+        return self._answers(self.load.answer_bytes)
 
-    def answers_of(self, answer_bytes: Ints) -> Floats:
-        """`answers`, where each has so many bytes."""
+    def answers_of(self, counts: Callable[[int], bool]) -> Floats:
+        """`answers`, of those alone whose number of bytes counts, and that no other group reads.
+
+        Others may reach the driver on their way to another part.
+        """
+        own = [number if tensor < 0 and counts(number) else 0 for _, number, tensor in self.load.answers]
+        return self._answers(np.array(own, dtype=np.int64))
+
+    def _answers(self, answer_bytes: Ints) -> Floats:
         sums = np.bincount(self.load.answer_writer, answer_bytes, self.load.groups).astype(np.float64)
         return self._sums_between(sums) if answer_bytes.any() else self._none
 

@@ -33,7 +33,7 @@ import numpy as np
 from ..cluster import Cluster
 from ..goals import Counted
 from ..instance import Floats, Ints, Parts, Workload
-from ..transfers import DRIVER, transfers_of
+from ..transfers import DRIVER, STEPS_AT_ONCE, transfers_of
 from .cost_tables import DeviceClass, memory_bytes, pair_costs
 from .order_prefixes import prefix_tables
 from .search import prefix_lengths
@@ -80,25 +80,26 @@ class _Along:
         counting: Collection[Counted],
     ) -> None:
         tables, pairs = prefix_tables(load, order, lengths), pair_costs(classes, cluster, load)
-        in_turn = cluster.overlap == "none"
-        self.overlap = cluster.overlap
+        self.in_turn = cluster.overlap == "none"
         self.order, self.lengths = order, lengths
         self.kinds = np.array([c for c, kind in enumerate(classes) for _ in kind.devices])
         self.work_s = np.stack([tables.work(c) for c in range(len(classes))])
+        self.rest_s = np.zeros_like(self.work_s)  # of a step, besides computing and tensors of other parts
         for c, (kind, input_s, overhead_s) in enumerate(
             zip(classes, pairs.received_s[-1], pairs.overhead_s, strict=False)
         ):
-            self.work_s[c] += tables.inputs * input_s
-            self.work_s[c] += tables.answers * pairs.sent_s[c, -1] if in_turn else tables.nested * overhead_s
-            self.work_s[c] += kind.latency_s * (tables.received > 0)
+            self.rest_s[c] += tables.inputs * input_s
+            self.rest_s[c] += tables.answers * pairs.sent_s[c, -1] if self.in_turn else tables.nested * overhead_s
+            self.rest_s[c] += kind.latency_s * (tables.received > 0)
         self.s_per_byte = np.array([kind.s_per_byte for kind in classes])[self.kinds]
         self.room = np.array([kind.memory_bytes for kind in classes])[self.kinds]
         limited = bool(np.isfinite(self.room).any())
         self.memory = np.where(tables.nested, memory_bytes(tables, counting), 0.0) if limited else None
         tensors = Counter[tuple[int, ...]]()  # bytes that one segment sends to others: by writer, and then readers
         for number, writer, readers in transfers_of(load, [order[a:b] for a, b in pairwise(lengths)]):
-            if DRIVER not in {writer, *readers}:
-                tensors[writer, *readers] += number
+            others = [reader for reader in readers if reader != DRIVER]
+            if writer != DRIVER and others:
+                tensors[writer, *others] += number
         self.bytes = np.array([*tensors.values()], dtype=float)
         self.writer = np.array([writer for writer, *_ in tensors], dtype=np.int64)
         self.readers = np.array([reader for _, *readers in tensors for reader in readers], dtype=np.int64)
@@ -108,24 +109,23 @@ class _Along:
     def values(self, ends: Ints, devices: Ints) -> tuple[Floats, Floats]:
         """For each candidate the load of its busiest device, `inf` if memory is too small; and its score."""
         received_s, sent_s = self._transfer_s(ends, devices)
-        loads = np.zeros(received_s.shape)
+        work_s, rest_s = np.zeros((2, *received_s.shape))
         starts, stops = ends[:, :-1], ends[:, 1:]
-        work_s = self.work_s[self.kinds[devices], stops, starts]
+        kinds = self.kinds[devices]
         lacking = np.zeros(len(ends))
         for device, room in enumerate(self.room.tolist()):
             own = devices == device
-            loads[:, device] += np.where(own, work_s, 0.0).sum(axis=1)
+            work_s[:, device] = np.where(own, self.work_s[kinds, stops, starts], 0.0).sum(axis=1)
+            rest_s[:, device] = np.where(own, self.rest_s[kinds, stops, starts], 0.0).sum(axis=1)
             if self.memory is not None and room < np.inf:
                 lacking += np.maximum(
                     0.0, np.where(own, self.memory[stops, starts], 0.0).sum(axis=1) / max(room, 1.0) - 1
                 )
-        match self.overlap:
-            case "none":
-                loads += received_s + sent_s
-            case "sending":
-                loads = np.maximum(loads + received_s, sent_s)
-            case "all":
-                loads = np.maximum.reduce([loads, received_s, sent_s])
+        loads = work_s + rest_s + received_s
+        if self.in_turn:
+            loads += sent_s
+        else:
+            loads = np.maximum.reduce([work_s, loads / STEPS_AT_ONCE, received_s, sent_s])
         busiest = loads.max(axis=1)
         score = busiest * (1 + lacking) + _MEAN * loads.mean(axis=1)
         return np.where(lacking > 0, np.inf, busiest), score
@@ -139,7 +139,7 @@ class _Along:
         own = bit[:, self.writer]
         others = np.bitwise_or.reduceat(bit[:, self.readers], self.first_reader, axis=1) & ~own
         is_read = [(others >> device) & 1 for device in range(len(self.kinds))]
-        copied = (others != 0 if self.overlap == "none" else np.sum(is_read, axis=0)) * self.bytes
+        copied = (others != 0 if self.in_turn else np.sum(is_read, axis=0)) * self.bytes
         received = np.stack([read @ self.bytes for read in is_read], axis=1)
         sent = np.stack([np.where(own == 1 << d, copied, 0.0).sum(axis=1) for d in range(len(is_read))], axis=1)
         return received * self.s_per_byte, sent * self.s_per_byte

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ..instance import Bools, Floats, Ints, Workload, exact
-from ..transfers import RequestTimes, request_times
+from ..transfers import STEPS_AT_ONCE, RequestTimes, request_times
 from .boundaries import touch_counts
 from .chain_dp import COMBINED, Aggregation, ChainPartition, DeviceCounts
 from .cost_tables import DeviceClass, PairCosts, assigned_devices, used_devices
@@ -75,9 +75,15 @@ class LinkedChains:
     def times(self, boundaries: Sequence[int], classes: Sequence[int]) -> RequestTimes:
         """The exact times of a partition."""
         steps, devices = list(pairwise(boundaries)), assigned_devices(self.classes, classes)
-        run_s = [float(self._work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
-        parts = [self.tables.groups_between(i, j) for i, j in steps]
-        return request_times(self.tables.transfers(parts), run_s, devices, self.cluster)
+        transfers = self.tables.transfers([self.tables.groups_between(i, j) for i, j in steps])
+
+        def of(work: Sequence[Floats]) -> RequestTimes:
+            run_s = [float(work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
+            return request_times(transfers, run_s, devices, self.cluster)
+
+        slowest = of(self._work_or_wait)
+        is_bound = self.tables.relaxation is not None and self.cluster.overlap != "none"
+        return replace(of(self._work), latency_s=slowest.latency_s) if is_bound else slowest
 
     # Dynamic programming
 
@@ -136,8 +142,13 @@ class LinkedChains:
 
     @cached_property
     def _work(self) -> list[Floats]:
-        # A value that a part may receive instead of computing it takes at least this long (relaxed_tables.py).
-        least_s_per_byte = self.pairs.received_s[:-1, :-1].min(axis=0) * (self.cluster.overlap != "all")
+        """For each class what parts compute; what they may receive instead takes no time (relaxed_tables.py)."""
+        return [self.tables.work(c) for c in range(len(self.classes))]
+
+    @cached_property
+    def _work_or_wait(self) -> list[Floats]:
+        """For each class what parts compute; what they may receive instead takes as long as that, if that is less."""
+        least_s_per_byte = self.pairs.received_s[:-1, :-1].min(axis=0)
         return [self.tables.work(c, float(s_per_byte)) for c, s_per_byte in enumerate(least_s_per_byte)]
 
     @cached_property
@@ -156,31 +167,36 @@ class LinkedChains:
         return self.tables.inputs_of(lambda number: not self.cluster.is_small(number))
 
     @cached_property
+    def _answers(self) -> Floats:
+        """Bytes that each part sends to the driver, without those that other parts read, too."""
+        return self.tables.answers_of(lambda _: True)
+
+    @cached_property
     def _small_answers(self) -> Floats:
-        numbers = self.tables.load.answer_bytes.tolist()
-        return self.tables.answers_of(np.array([n if self.cluster.is_small(n) else 0 for n in numbers], dtype=np.int64))
+        return self.tables.answers_of(self.cluster.is_small)
 
     def part_s(
         self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
     ) -> tuple[Floats, Floats]:
         """What parts from the boundaries `begin` on cost, given the seconds to receive from parts, and the latency."""
         tables, pairs, driver = self.tables, self.pairs, len(self.classes)
-        overlap = self.cluster.overlap
+        in_turn = self.cluster.overlap == "none"
         inputs_s = tables.inputs[:, begin] * pairs.received_s[driver, c]
         late_s = np.maximum(late_s, (self._large_inputs[:, begin] > 0) * pairs.latency_s[driver, c])
-        answers_s = tables.answers[:, begin] * (pairs.sent_s if overlap == "none" else pairs.received_s)[c, driver]
-        own_s = self._work[c][:, begin] + pairs.overhead_s[c]
-        step_s = own_s + received_s + inputs_s + late_s + tables.sent[:, begin] * pairs.reported_s[c]
+        answers_s = self._answers[:, begin] * (pairs.sent_s if in_turn else pairs.received_s)[c, driver]
+        sent_s = tables.sent[:, begin] * pairs.reported_s[c]
+        own_s = self._work_or_wait[c][:, begin] + pairs.overhead_s[c]
+        step_s = own_s + received_s + inputs_s + late_s + sent_s
         latency_s = step_s + answers_s
-        match overlap:
-            case "none":
-                latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()
-                busy_s = latency_s
-            case "sending":
-                busy_s = np.maximum(step_s + self._small_answers[:, begin] * pairs.received_s[c, driver], answers_s)
-            case "all":
-                near_s = self._near[:, begin] * pairs.received_s[sender, c]
-                busy_s = np.maximum.reduce([own_s, near_s, inputs_s, answers_s])
+        if in_turn:
+            busy_s = latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()
+        else:
+            run_s, near_s = self._work[c][:, begin], self._near[:, begin] * pairs.received_s[sender, c]
+            small_s = self._small_answers[:, begin] * pairs.received_s[c, driver]
+            both_s = step_s + small_s
+            if tables.relaxation is None:  # else a part may compute for longer
+                both_s += np.maximum(received_s + inputs_s - run_s, 0.0) + np.maximum(small_s + sent_s - run_s, 0.0)
+            busy_s = np.maximum.reduce([run_s, both_s / STEPS_AT_ONCE, near_s, inputs_s, answers_s])
         is_possible = self.fits[c][:, begin] & tables.nested[:, begin]
         busy_s, latency_s = (np.where(is_possible, exact(s, self.quantum), np.inf) for s in (busy_s, latency_s))
         return busy_s, latency_s

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..cluster import Overlap
 from ..instance import Parts, Workload
+from ..transfers import STEPS_AT_ONCE
 from .cost_tables import DeviceClass
 from .order_prefixes import prefix_tables
 from .search import Evaluator, SearchResult, better, result_on
@@ -46,7 +47,7 @@ class MilpProblem:
     #: a group is in no earlier part than its predecessors. Otherwise a part is all that one device runs of an
     #: interleaved plan, and what is counted twice where parts share it counts once: the bound holds.
     is_ordered: bool = True
-    #: see `Cluster.overlap`. The driver is left out, and receiving where it overlaps: the program is a relaxation.
+    #: see `Cluster.overlap`. The driver is left out, and the links: the program is a relaxation.
     overlap: Overlap = "none"
 
 
@@ -113,7 +114,10 @@ class _Formulation:
         self.uses = [[self._binary() for _ in problem.classes] for _ in self.parts]
         self._constrain_order()
         self._constrain_devices()
-        self.busy = [self._variable(np.inf) for _ in self.parts]
+        #: for each part what a request takes, and how long that keeps its device busy.
+        self.steps = [self._variable(np.inf) for _ in self.parts]
+        self.in_turn = problem.overlap == "none"
+        self.busy = self.steps if self.in_turn else [self._variable(np.inf) for _ in self.parts]
         self.received = [self._constrain_part(k) for k in self.parts]
         self._set_objective()
 
@@ -196,7 +200,9 @@ class _Formulation:
                 self._at_least([(1, late), (-1, variable)], 0)
         crossing = [*received.items(), *sent.items()]
         moved = [(float(load.tensor_bytes[t]), v) for t, v in crossing]
-        waited_for = {"none": moved, "sending": moved[: len(received)], "all": []}[self.problem.overlap]
+        waited_for = moved if self.in_turn else moved[: len(received)]
+        if not self.in_turn:
+            self._at_least([(STEPS_AT_ONCE, self.busy[k]), (-1, self.steps[k])], 0)
         taken = [term for g in groups for term in self._is_in(g, k, float(load.own_bytes[g]))]
         taken += [(float(load.declared_bytes[t]), v) for t, v in received.items()]
         taken += [(float(load.sent_declared_bytes[t]), v) for t, v in sent.items()]
@@ -205,11 +211,13 @@ class _Formulation:
             use = self.uses[k][c]
             work = [term for g in groups for term in self._is_in(g, k, float(load.work[c, g]))]
             work += [(float(load.shared_work[c, i]), v) for i, v in shared.items()]
-            work += [(value * device_class.s_per_byte, v) for value, v in waited_for]
-            work += [(device_class.latency_s, late)] if waited_for else []
+            step = [*work, (device_class.latency_s, late)]
+            step += [(value * device_class.s_per_byte, v) for value, v in waited_for]
             if self.problem.objective == "size":
-                work = taken
-            self._at_most_where_used(use, _times(work, 1 / self.unit), [(1, self.busy[k])])
+                step = taken
+            self._at_most_where_used(use, _times(step, 1 / self.unit), [(1, self.steps[k])])
+            if not self.in_turn:
+                self._at_most_where_used(use, _times(work, 1 / self.unit), [(1, self.busy[k])])
             if np.isfinite(memory := device_class.memory_bytes):
                 room = (memory - load.part_bytes) / memory
                 self._at_most_where_used(use, _times(taken, 1 / memory), [(room, use)])
@@ -241,14 +249,15 @@ class _Formulation:
 
     def _set_objective(self) -> None:
         busy: LinearForm = [(1.0, busy) for busy in self.busy]
+        steps: LinearForm = [(1.0, step) for step in self.steps]
         match self.problem.objective:
             case "period" | "size":
                 objective = [(1.0, self._maximum([[term] for term in busy]))]
             case "latency":
-                objective = busy
+                objective = steps
             case "token":
                 objective = [
-                    (1.0, self._maximum([_times(busy, 1 / self.problem.in_flight), *([term] for term in busy)]))
+                    (1.0, self._maximum([_times(steps, 1 / self.problem.in_flight), *([term] for term in busy)]))
                 ]
             case "received":
                 objective = [(value / self.unit, v) for form in self.received for value, v in form]

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..cluster import Overlap
 from ..instance import Workload, quantum_for
+from ..transfers import STEPS_AT_ONCE
 from .cost_tables import DeviceClass
 from .min_cut import Arc, FlowNetwork
 
@@ -32,11 +33,12 @@ _MOST_CUTS: Final = 20
 def unavoidable_load(load: Workload, classes: Sequence[DeviceClass], overlap: Overlap = "none") -> float:
     """The greatest, over the groups, of the least load of a device that runs the group.
 
-    Groups that alone would be the greatest loads are tried first, 20 at most. 0 for a workload of more than 3,000, and
-    where a device does everything at the same time. `classes` have their best links.
+    Groups that alone would be the greatest loads are tried first, 20 at most. 0 for a workload of more than 3,000.
+    `classes` have their best links.
     """
-    if load.groups > _MOST_GROUPS or overlap == "all":
+    if load.groups > _MOST_GROUPS:
         return 0.0
+    in_turn = overlap == "none"
     moved = load.written_bytes.copy()
     np.add.at(moved, load.readers.group, load.tensor_bytes[load.readers.item])
     alone = np.min([load.work[c] + moved * kind.s_per_byte for c, kind in enumerate(classes)], axis=0)
@@ -44,12 +46,12 @@ def unavoidable_load(load: Workload, classes: Sequence[DeviceClass], overlap: Ov
     for group in np.argsort(-alone, kind="stable")[:_MOST_CUTS].tolist():
         if alone[group] <= most:  # a device that runs nothing else has no greater load, nor have those after it
             break
-        is_sending = overlap == "none"
-        most = max(most, min(_least_load(load, group, c, kind, is_sending) for c, kind in enumerate(classes)))
+        least = min(_least_load(load, group, c, kind, is_sending=in_turn) for c, kind in enumerate(classes))
+        most = max(most, least if in_turn else max(float(load.work[:, group].min()), least / STEPS_AT_ONCE))
     return most
 
 
-def _least_load(load: Workload, group: int, c: int, kind: DeviceClass, is_sending: bool) -> float:  # noqa: FBT001
+def _least_load(load: Workload, group: int, c: int, kind: DeviceClass, *, is_sending: bool) -> float:
     """The least load of a device of a class that runs the group; what it sends counts where it is busy sending."""
     work = load.work[c]
     if np.isinf(work[group]):

@@ -26,7 +26,7 @@ class RayAndThreads(RayExecutor):
         self._threads_here = ThreadExecutor(cascade, config, states)
         self._threads_here.report = lambda event: self._callbacks.put(partial(self._stored, event))
         self._here: set[int] = set()  # the workers that are threads
-        self._waiting: dict[int, tuple[Step, Mapping[str, Handle]]] = {}  # by worker, a step whose inputs come
+        self._waiting: list[tuple[int, Step, Mapping[str, Handle]]] = []  # steps of threads whose inputs come
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         placement = self._placed()
@@ -45,7 +45,7 @@ class RayAndThreads(RayExecutor):
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         if worker in self._here:
-            self._waiting[worker] = (step, inputs)
+            self._waiting.append((worker, step, inputs))
             self._begin_steps()
         else:
             super().run(worker, step, inputs)
@@ -59,8 +59,7 @@ class RayAndThreads(RayExecutor):
 
     def next_event(self, timeout_s: float | None) -> Event | None:
         event = super().next_event(timeout_s)
-        if event is None:
-            self._begin_steps()
+        self._begin_steps()
         return event
 
     def close(self) -> None:
@@ -69,10 +68,11 @@ class RayAndThreads(RayExecutor):
 
     def _begin_steps(self) -> None:
         """Run the steps of threads whose inputs are on this machine."""
-        for worker, (step, inputs) in [*self._waiting.items()]:
+        for one in [*self._waiting]:
+            worker, step, inputs = one
             if not self.fetch(inputs.values()):
                 continue
-            del self._waiting[worker]
+            self._waiting.remove(one)
             try:
                 values = {name: self.get(handle, name) for name, handle in inputs.items()}
             except LookupError:

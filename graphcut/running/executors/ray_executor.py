@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -71,10 +71,10 @@ class _Actor:
     worker: int
     remote: Any  #: Ray's handle of the actor.
     life: Any  #: the result of `live`, which comes when the actor ends.
+    loads: SimpleQueue[Sequence[int] | None] = field(default_factory=SimpleQueue)  #: the parts to hold; None ends it.
     node: str = ""  #: Ray's id of its machine; empty until that is known.
-    result: Any = None  #: the Ray reference of the result of the step that it runs.
-    step: Step | None = None
-    sources: frozenset[str] = frozenset()  #: the machines that made the inputs of the step.
+    #: by Ray's reference of its result, a step that it was given, and the machines that made what the step reads.
+    calls: dict[Any, tuple[Step, frozenset[str]]] = field(default_factory=dict)
     reason: str = ""  #: why this process ended it.
     is_dead: bool = False  #: its death was reported to the scheduler.
 
@@ -91,6 +91,7 @@ class RayExecutor(Executor):
     """
 
     has_links = True
+    queues = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
         self._cascade = cascade
@@ -124,16 +125,17 @@ class RayExecutor(Executor):
         life.future().add_done_callback(
             lambda future: self._callbacks.put(lambda: self._ended(actor, future.exception()))
         )
+        self._start_thread(partial(self._load_in_turn, actor))
         self.hold(worker, parts)
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        self._start_thread(partial(self._load, self._actors[worker], parts))
+        self._actors[worker].loads.put(parts)
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         actor = self._actors[worker]
         tensors = {name: cast("_RayTensor", handle) for name, handle in inputs.items()}
         if not self._lost_nodes.isdisjoint(tensor.node for tensor in tensors.values()):
-            self._callbacks.put(lambda: Lost(worker, step))
+            self._callbacks.put(lambda: None if actor.is_dead else Lost(worker, step))
             return
         inline = {name: tensor.data for name, tensor in tensors.items() if isinstance(tensor.data, InlineArray)}
         refs = {name: tensor.data for name, tensor in tensors.items() if name not in inline}
@@ -143,7 +145,7 @@ class RayExecutor(Executor):
         run = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested))
         answer = run.remote(call, *refs.values())
         result, *outputs = answer if isinstance(answer, list) else [answer]
-        actor.result, actor.step, actor.sources = result, step, self._nodes_of(inputs)
+        actor.calls[result] = step, self._nodes_of(inputs)
         result.future().add_done_callback(
             lambda future: self._callbacks.put(lambda: self._finished(actor, result, outputs, future))
         )
@@ -159,7 +161,7 @@ class RayExecutor(Executor):
 
     def is_excused(self, worker: int) -> bool:
         actor = self._actors[worker]
-        return self._are_excused({actor.node, *actor.sources})
+        return self._are_excused({actor.node}.union(*(sources for _, sources in actor.calls.values())))
 
     def _nodes_of(self, inputs: Mapping[str, Handle]) -> frozenset[str]:
         """The machines that made the inputs of a step."""
@@ -226,6 +228,7 @@ class RayExecutor(Executor):
             return
         self._is_closing.set()
         for actor in self._actors.values():
+            actor.loads.put(None)
             ray.kill(actor.remote)
         lives = [actor.life for actor in self._actors.values() if not actor.is_dead]
         if lives:
@@ -246,13 +249,13 @@ class RayExecutor(Executor):
     # Callbacks
 
     def _finished(self, actor: _Actor, result: Any, refs: Sequence[Any], future: Any) -> Event | None:  # noqa: ANN401 - Ray's
-        if actor.is_dead or actor.result is not result or actor.step is None:
+        if actor.is_dead or result not in actor.calls:
             consume_errors([result, *refs])
             return None  # the scheduler does not wait for it any more
-        step, error = actor.step, future.exception()
+        error = future.exception()
         if isinstance(error, exceptions.RayActorError):
             return self._ended(actor, error)
-        actor.result = actor.step = None
+        step, _ = actor.calls.pop(result)
         if error is not None:
             consume_errors(refs)
             is_lost = isinstance(error, exceptions.ObjectLostError)
@@ -285,7 +288,8 @@ class RayExecutor(Executor):
         if actor.is_dead or self._is_closing.is_set():
             return None
         actor.is_dead = True
-        actor.result = actor.step = None
+        actor.calls.clear()
+        actor.loads.put(None)
         ray.kill(actor.remote)  # it may only be unreachable, and must not come back
         return Died(actor.worker, actor.reason or reason, is_permanent)
 
@@ -297,8 +301,9 @@ class RayExecutor(Executor):
             if actor.node == node:
                 is_permanent = bool(reason and placement.missing_device(actor.worker, self._lost_nodes))
                 self._callbacks.put(partial(self._died, actor, reason or _GONE, is_permanent=is_permanent))
-            elif actor.step is not None and node in actor.sources:
-                self._callbacks.put(partial(self._lose_inputs, actor, actor.result))
+            for result, (_, sources) in actor.calls.items():
+                if node in sources:
+                    self._callbacks.put(partial(self._lose_inputs, actor, result))
 
     def _note(self, node: str, text: str) -> None:
         """Say something of the workers on a machine."""
@@ -307,10 +312,9 @@ class RayExecutor(Executor):
                 self._callbacks.put(partial(Note, actor.worker, f"{self._names[actor.worker]} {text}"))
 
     def _lose_inputs(self, actor: _Actor, result: Any) -> Event | None:  # noqa: ANN401 - a reference of Ray's
-        if actor.is_dead or actor.result is not result or actor.step is None:
+        if actor.is_dead or result not in actor.calls:
             return None
-        step = actor.step
-        actor.result = actor.step = None
+        step, _ = actor.calls.pop(result)
         ray.cancel(result)
         return Lost(actor.worker, step)
 
@@ -350,6 +354,10 @@ class RayExecutor(Executor):
         elif node not in self._lost_nodes and silent_s > ABSENT_S:
             reason = f"its machine did not answer for {ABSENT_S:.0f} s"
             self._callbacks.put(partial(self._lose_machine, node, reason))
+
+    def _load_in_turn(self, actor: _Actor) -> None:
+        while (parts := actor.loads.get()) is not None:
+            self._load(actor, parts)
 
     def _load(self, actor: _Actor, parts: Sequence[int]) -> None:
         event: Event

@@ -2,21 +2,22 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 from typing import Final, NamedTuple
 
 from ...core.units import duration, size
+from ..run_log import Coming
 
-MESSAGES: Final = 5  #: so many tell what is usual, and so many in a row what is so now.
+MESSAGES: Final = 5  #: so many tell what is usual, and so many that workers waited for what is so now.
 SLOWER: Final = 3.0  #: a link is slower if messages take at least so many times as long as usual,
 LEAST_S: Final = 0.1  #: and so many seconds longer.
-AGAIN: Final = 1.5  #: it is as fast as before if they take less than so many times as long.
+AGAIN: Final = 1.5  #: it is fast again if they take less than so many times as long, or no worker waits for them.
 _TICK_S: Final = 1e-6  #: the least time: clocks that are too coarse say 0.
 
 
 class _Message(NamedTuple):
-    size_bytes: int
-    seconds: float  #: what they took.
+    size_bytes: float
+    seconds: float  #: what it took.
     computed_s: float  #: what the step computed afterwards.
 
 
@@ -24,35 +25,42 @@ class _Message(NamedTuple):
 class _Link:
     """What one worker sends to another."""
 
-    usual: _Message | None = None  #: the medians of the first messages.
-    last: deque[_Message] = field(default_factory=lambda: deque(maxlen=MESSAGES))
+    usual: _Message | None = None  #: the medians of those of the first messages that the worker waited for.
+    count: int = 0  #: of messages,
+    hidden: int = 0  #: and of the last ones that came while the step before was computed.
+    last: deque[_Message] = field(default_factory=lambda: deque(maxlen=MESSAGES))  #: those that were waited for.
+    #: how long a byte of the last messages kept the worker, whether they were waited for or not.
+    s_per_byte: deque[float] = field(default_factory=lambda: deque(maxlen=2 * MESSAGES))
     ratio: float = 1.0  #: how many times as long as usual the last messages took, at least.
-    slower_s_per_byte: float = 0.0  #: how much longer than usual a byte takes; 0 unless the link is slower.
+    is_slower: bool = False
 
-    def add(self, message: _Message) -> None:
+    def add(self, message: _Message, coming: Coming) -> None:
         """Take note of a message. One of less than half of the usual size says little about a link."""
         if self.usual is not None and 2 * message.size_bytes < self.usual.size_bytes:
             return
-        self.last.append(message)
-        if len(self.last) < MESSAGES:
-            return
-        if self.usual is None:
-            sizes, times, computed = zip(*self.last, strict=True)
-            self.usual = _Message(int(median(sizes)), median(times), median(computed))
+        self.count += 1
+        self.s_per_byte.append((coming.waited_s + message.computed_s * coming.was_early) / message.size_bytes)
+        self.hidden = 0 if coming.is_waited_for else self.hidden + 1
+        if coming.is_waited_for:
+            self.last.append(message)
+        elif self.hidden == MESSAGES:
+            self.is_slower = False
+        if self.usual is None and self.last and self.count >= MESSAGES:
+            self.usual = _Message(*map(median, zip(*self.last, strict=True)))
             self.last.clear()
-        else:
+        elif self.usual is not None and len(self.last) == MESSAGES and not self.hidden:
             self._judge(self.usual)
 
     def _judge(self, usual: _Message) -> None:
         # A machine that also computes for longer is busy, or the messages are larger: neither is its link.
         times = [max(1.0, m.size_bytes / usual.size_bytes, m.computed_s / usual.computed_s) for m in self.last]
         ratios = [one.seconds / (usual.seconds * more) for one, more in zip(self.last, times, strict=True)]
-        extra_s = [one.seconds * (1 - 1 / ratio) for one, ratio in zip(self.last, ratios, strict=True)]
+        longer_s = [one.seconds - usual.seconds * more for one, more in zip(self.last, times, strict=True)]
         self.ratio = min(ratios)
-        if self.ratio >= SLOWER and min(extra_s) >= LEAST_S:
-            self.slower_s_per_byte = median(s / one.size_bytes for one, s in zip(self.last, extra_s, strict=True))
+        if self.ratio >= SLOWER and min(longer_s) >= LEAST_S:
+            self.is_slower = True
         elif max(ratios) < AGAIN:
-            self.slower_s_per_byte = 0.0
+            self.is_slower = False
 
 
 class LinkTimes:
@@ -63,24 +71,26 @@ class LinkTimes:
         self._slower: dict[str, float] = {}  # of the link that each worker used last
         self._sources: dict[str, str] = {}  # where most of the last message to each worker came from
 
-    def measured(self, source: str, worker: str, size_bytes: int, seconds: float, computed_s: float) -> str:
-        """A step took `seconds` besides computing. Of its inputs `size_bytes` came from elsewhere, most from `source`.
+    def measured(self, source: str, worker: str, size_bytes: int, coming: Coming, computed_s: float) -> str:
+        """The inputs of a step came: `size_bytes` from elsewhere, most from `source`. It computed for `computed_s`.
 
         Returns a sentence if the link became slower, or is as fast as before again.
         """
         link = self._links.setdefault((source, worker), _Link())
-        before = link.slower_s_per_byte
-        link.add(_Message(size_bytes, max(seconds, _TICK_S), max(computed_s, _TICK_S)))
-        self._sources[worker], self._slower[worker] = source, link.slower_s_per_byte
-        if bool(before) == bool(link.slower_s_per_byte):
+        before = link.is_slower
+        link.add(_Message(size_bytes, max(coming.took_s, _TICK_S), max(computed_s, _TICK_S)), coming)
+        self._sources[worker] = source
+        self._slower[worker] = mean(link.s_per_byte) if link.is_slower else 0.0
+        if before == link.is_slower:
             return ""
-        what = f"sending {f'from {source}' if source else 'inputs'} to {worker} takes"
+        what = f"sending {f'from {source}' if source else 'inputs'} to {worker}"
         if before:
-            return f"{what} as long as at the start again"
-        return f"{what} {link.ratio:.0f} times as long as at the start: {duration(seconds)} for {size(size_bytes)}"
+            return f"{what} is fast enough again"
+        took = f"{duration(coming.took_s)} for {size(size_bytes)}"
+        return f"{what} takes {link.ratio:.0f} times as long as at the start: {took}"
 
     def slower_s_per_byte(self, worker: str) -> float:
-        """How much longer than usual a byte takes to a worker.
+        """How long a byte keeps a worker that receives while it computes.
 
         0 if that has not changed, or if what is sent to the sender takes longer, too: then it is the sender's cable.
         """

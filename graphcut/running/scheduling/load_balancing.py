@@ -26,7 +26,7 @@ link became slower. The first bound is 0, the last the number of parts."""
 #: may this worker hold these parts? If it may, it may also hold any consecutive subset of them.
 Allowed = Callable[[int, range], bool]
 Array = npt.NDArray[np.float64]
-#: by worker whose link became slower, how many seconds longer than usual the inputs of the parts start .. end - 1 take.
+#: by worker whose link became slower, how many seconds the inputs of the parts start .. end - 1 take.
 Delays = Mapping[int, Array]
 
 NO_DELAYS: Final[Delays] = MappingProxyType({})
@@ -87,14 +87,14 @@ def better_bounds(
 ) -> Bounds | None:
     """A division whose slowest worker takes at least `GAIN` less time than now; None if there is none.
 
-    Part i takes costs[i] * slowness[k] seconds on worker k, and `delays` are added. Only a worker with delays, or
-    without parts now, may be left without parts. The time of the slowest worker is optimal within `SAME`,
-    and of such divisions this is the one that moves the fewest parts. Exact, by dynamic programming in
+    Part i takes costs[i] * slowness[k] seconds on worker k; inputs come meanwhile, for `delays` if that is longer. Only
+    a worker with delays, or without parts now, may be left without parts. The time of the slowest worker is optimal
+    within `SAME`, and of such divisions this is the one that moves the fewest parts. Exact, by dynamic programming in
     O(workers * parts²).
     """
     loads = [slow * _spans(costs) for slow in slowness]
     for worker, span in enumerate(pairwise(bounds)):
-        loads[worker] += delays.get(worker, 0.0)
+        loads[worker] = np.maximum(loads[worker], delays.get(worker, 0.0))
         if worker in delays or span[0] == span[1]:
             np.fill_diagonal(loads[worker], 0.0)
     now = max(load[span] for load, span in zip(loads, pairwise(bounds), strict=True))

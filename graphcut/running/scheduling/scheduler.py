@@ -11,13 +11,13 @@ from typing import Final, assert_never
 from ...core.errors import RunError
 from ..executors.exchange import Exchange
 from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Note, Ready, Step
-from ..run_log import RunLog
+from ..run_log import Coming, RunLog
 from ..values import OnError, Value
 from .link_times import LinkTimes
 from .load_balancing import Bounds, Rebalancing, movable_bounds
 from .requests import Request, RequestState, Routing, waiting_in_turn
 from .state_recovery import StateRecovery, StepHistory
-from .worker_pool import WorkerPool, WorkerState
+from .worker_pool import GivenStep, WorkerPool, WorkerState
 
 MAX_KILLS: Final = 3  #: a request fails once so many workers ended while they ran the same step of it.
 MAX_LOSSES: Final = 5  #: how often a request is restarted after its tensors were lost.
@@ -167,6 +167,7 @@ class Scheduler:
         if state.request.sequence is not None:
             self._history.undo(state.request.sequence, state.number)
         if state.attempt < MAX_LOSSES:
+            self.log.restarts += 1
             self._start(state.number, state.request, state)
         else:
             state.error = RunError(
@@ -266,21 +267,21 @@ class Scheduler:
             state.taken.update(step.parts)
             state.running += 1
         steps = self.pool.workers[index].steps
-        steps.append((step, state))
+        steps.append(GivenStep(step, state, self._executor.now()))
         if len(steps) == 1:
             self._begin(index)
         self._executor.run(index, step, handles)
 
-    def _begin(self, index: int, *, was_queued: bool = False) -> None:
+    def _begin(self, index: int) -> None:
         """A worker begins the first of its steps."""
-        step, state = self.pool.workers[index].steps[0]
+        step, state, given_s = self.pool.workers[index].steps[0]
         deaths = state.deaths[step.parts[0]] if state is not None else 0
         expected = self.log.expected_s(index, step.parts)
         patience_s = self._deadline_s
         if expected is not None:
             patience_s = max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
         self.pool.set_deadline(index, patience_s)
-        self.log.started(index, step, self._executor.now(), was_queued=was_queued)
+        self.log.started(index, step, self._executor.now(), given_s)
 
     # Events
 
@@ -313,11 +314,13 @@ class Scheduler:
                     return
                 if event.step.request < 0:  # it rebuilds states, with steps that succeeded before
                     raise event.error
+                self._overtake(event.worker, event.step)
                 self._fail(self._free(event.worker), event.error)
             case Died():
                 self._died(event)
                 return
             case Lost():
+                self._overtake(event.worker, event.step)
                 self._lost(event.worker)
             case _:
                 assert_never(event)
@@ -331,14 +334,21 @@ class Scheduler:
         self.pool.loaded(event.worker, event.parts)
         self._apply(self._rebalancing.finish())
 
+    def _overtake(self, index: int, step: Step) -> None:
+        """A worker's step has ended. If it began before the one in front of it, that still waits for its inputs."""
+        steps = self.pool.workers[index].steps
+        if steps[0].step != step:
+            steps.rotate(1)
+            self.log.started(index, step, self._executor.now(), steps[0].given_s)
+
     def _free(self, index: int) -> RequestState | None:
         """A worker's step has ended. Its request; None if that was restarted or answered, or if states were rebuilt."""
         worker = self.pool.workers[index]
-        _, state = worker.steps.popleft()
+        given = worker.steps.popleft()
         worker.deadline = None
         if worker.steps:
-            self._begin(index, was_queued=True)
-        return self._leave(state)
+            self._begin(index)
+        return self._leave(given.state)
 
     def _leave(self, state: RequestState | None) -> RequestState | None:
         if state is None:
@@ -350,14 +360,15 @@ class Scheduler:
 
     def _done(self, event: Done) -> None:
         step = event.step
+        self._overtake(event.worker, step)
         usual_s = self.log.recent_s(event.worker, step.parts)
-        besides_s = self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
+        coming = self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
         state = self._free(event.worker)
         self.pool.workers[event.worker].deaths = 0
         if state is not None and usual_s:
             state.pace = sum(event.seconds) / usual_s
         if state is not None and self._executor.has_links:
-            self._received(state, event, besides_s)
+            self._received(state, event, coming)
         self.log.memory(event.worker, event.memory_bytes)
         if step.request < 0:
             self._recovery.done(event.worker)
@@ -367,7 +378,7 @@ class Scheduler:
             self._continue(state, event)
         self._apply(self._rebalancing.measured(event))
 
-    def _received(self, state: RequestState, event: Done, seconds: float) -> None:
+    def _received(self, state: RequestState, event: Done, coming: Coming) -> None:
         """Take note of how long the inputs of a step took to its worker."""
         sizes = {name: self._executor.bytes_of(handle) for name, handle in state.inputs_of(event.step.parts).items()}
         self._rebalancing.tensor_bytes.update(sizes)
@@ -376,11 +387,11 @@ class Scheduler:
             maker = state.makers.get(max(came, key=came.__getitem__))
             source = "" if maker is None else self.pool.workers[maker].name
             name, computed_s = self.pool.workers[event.worker].name, sum(event.seconds)
-            if text := self._links.measured(source, name, total_bytes, seconds, computed_s):
+            if text := self._links.measured(source, name, total_bytes, coming, computed_s):
                 self.log.notify(text, None)
 
     def _made(self, event: Made) -> None:
-        _, state = self.pool.workers[event.worker].steps[0]
+        state = self.pool.workers[event.worker].steps[0].state
         if state is None or state.is_dropped:
             self._release(event.outputs.values())
         else:
@@ -429,7 +440,7 @@ class Scheduler:
 
     def _died(self, event: Died) -> None:
         worker = self.pool.workers[event.worker]
-        given = [(step, self._leave(state)) for step, state in worker.steps]
+        given = [(one.step, self._leave(one.state)) for one in worker.steps]
         self._recovery.died(event.worker)
         self._rebalancing.abandon()
         self._history.died(event.worker)

@@ -4,7 +4,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...core.errors import RunError
 from ...core.units import size
@@ -39,6 +39,14 @@ class WatchClock:
         return time_s - self._left_out_s
 
 
+class GivenStep(NamedTuple):
+    """A step that a worker was given."""
+
+    step: Step
+    state: RequestState | None  #: its request; None for a step that rebuilds states.
+    given_s: float  #: when, on the clock of the executor.
+
+
 @dataclass(slots=True)
 class WorkerState:
     """The state of a worker."""
@@ -48,9 +56,8 @@ class WorkerState:
     owns: tuple[int, ...]  #: the parts that it runs.
     holds: frozenset[int] = frozenset()  #: the parts that it has loaded.
     requested: frozenset[int] = frozenset()  #: the parts that it was last told to hold.
-    #: the step that it runs and, behind it, the one that it goes on with by itself; each with its request, None for a
-    #: step that rebuilds states.
-    steps: deque[tuple[Step, RequestState | None]] = field(default_factory=deque)
+    #: the step that it runs and, behind it, the one that it goes on with by itself.
+    steps: deque[GivenStep] = field(default_factory=deque)
     deadline: float | None = None  #: when it is considered hung.
     deaths: int = 0  #: how often it ended since it last finished a step.
     is_up: bool = False  #: it has loaded its parts and takes steps.
@@ -103,7 +110,7 @@ class WorkerPool:
             return worker.can_run
         if not (self._executor.queues and worker.is_up and len(worker.steps) == 1) or self._unused(index):
             return []
-        step, state = worker.steps[0]
+        step, state, _ = worker.steps[0]
         if state is None or step.exchange is not None:
             return []
         return [part for part in worker.can_run if sum(part in other.owns for other in self.workers) == 1]
