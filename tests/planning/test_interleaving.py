@@ -7,16 +7,18 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from math import inf
 
+import numpy as np
 import pytest
 
 from graphcut.costs.device import Device
 from graphcut.planning.by_goal.interleaved_mapping import Valuation
 from graphcut.planning.cluster import Cluster
 from graphcut.planning.goals import Across
-from graphcut.planning.instance import Workload
+from graphcut.planning.instance import Ints, Workload
 from graphcut.planning.solver.cost_tables import device_classes
 from graphcut.planning.solver.interleaving import Interleaving, merged
 from graphcut.planning.solver.milp import MilpProblem, solve
@@ -130,6 +132,34 @@ def test_the_unavoidable_load_is_the_least_of_any_device_that_runs_the_group() -
             for group in range(load.groups)
         ]
         assert unavoidable_load(load, classes) == pytest.approx(max(least), rel=1e-9)
+
+
+def test_the_unavoidable_load_bounds_devices_that_receive_while_they_compute() -> None:
+    """A device has two steps at a time: it computes, or half of what it computes and receives is more."""
+    is_reached = 0
+    for seed in CASES:
+        load, cluster = drawn(seed)
+        classes, nothing = device_classes(cluster), np.zeros_like(load.tensor_bytes)
+
+        def two_steps(device_of: Sequence[int], load: Workload = load, nothing: Ints = nothing) -> list[float]:
+            computed = busy_s(replace(load, tensor_bytes=nothing), device_of)
+            sent = [0.0, 0.0, 0.0]
+            for writer, readers, number in zip(
+                load.writer, load.readers.groups_of_items, load.tensor_bytes, strict=True
+            ):
+                if any(device_of[reader] != device_of[writer] for reader in readers):
+                    sent[device_of[writer]] += number / SECOND
+            every = zip(computed, busy_s(load, device_of), sent, strict=True)
+            return [max(run_s, (step_s - sent_s) / 2) for run_s, step_s, sent_s in every]
+
+        least = [
+            min(two_steps(of)[device] for of in assignments(load) for device in (0, 2) if of[group] == device)
+            for group in range(load.groups)
+        ]
+        bound = unavoidable_load(load, classes, "all")
+        assert bound <= max(least) * (1 + 1e-9)
+        is_reached += bound >= max(least) * (1 - 1e-9)
+    assert is_reached
 
 
 def test_the_exact_solver_bounds_all_assignments() -> None:
