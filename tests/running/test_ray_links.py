@@ -262,6 +262,17 @@ def test_a_missing_token_is_said_at_once(cluster: NetCluster) -> None:
 
 
 @pytest.mark.usefixtures("expected")
+@pytest.mark.parametrize("token", ["abc", 64 * "1", r"$(printf \\001)"], ids=["rubbish", "another", "no text"])
+def test_a_wrong_token_is_said_at_once_with_where_the_right_one_is(cluster: NetCluster, token: str) -> None:
+    run = "graphcut run parts --inputs in/00.npz -o y.npz --via ray"
+    said = cluster.start("on", 0, f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token} {run}").communicate(timeout=120)[1]
+    assert said == (
+        "error: the Ray cluster at 10.77.0.10:6379 can't be joined: the token here is not that of the cluster\n"
+        " hint: copy ~/.ray/auth_token from the head, and unset RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH\n"
+    )
+
+
+@pytest.mark.usefixtures("expected")
 def test_a_cluster_that_asks_for_no_token_is_refused(cluster: NetCluster) -> None:
     run = "graphcut run parts --inputs in/0.npz -o y.npz --via ray"
     said = cluster.start("on", 2, run).communicate(timeout=120)[1]

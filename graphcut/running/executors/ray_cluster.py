@@ -41,16 +41,27 @@ _NO_STATISTICS: Final = {"RAY_USAGE_STATS_ENABLED": "0"}  #: otherwise Ray sends
 #: to the user's home, which later clusters would require.
 _OWN_TOKEN: Final = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
-#: asks a cluster without a token.
+#: asks a cluster without a token, and then with the one that is here. The last word that it prints is the answer.
 _ASK: Final = """
-import sys
+import os, sys
 from ray import exceptions
-from ray._raylet import GcsClient
-try:
+from ray._raylet import AuthenticationTokenLoader, Config, GcsClient
+
+def ask(mode):
+    os.environ["RAY_AUTH_MODE"] = mode
+    Config.initialize("")  # Ray read the mode when it was imported
     GcsClient(sys.argv[1])
+
+mode = os.environ.get("RAY_AUTH_MODE")
+try:
+    ask("disabled")
     print("open")
 except exceptions.AuthenticationError:
-    print("refused")
+    print("missing", flush=True)
+    if mode == "token" and AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
+        print("wrong", flush=True)  # Ray aborts if the token can't be sent
+        ask(mode)
+        print("accepted")
 """
 
 _connecting: Final = Lock()  #: held by the run that connects or disconnects.
@@ -122,8 +133,6 @@ class RayCluster:
                     f"the Ray cluster at {address} asks for no token: whoever reaches it can run code on its machines",
                     hint="restart Ray everywhere with RAY_AUTH_MODE=token (--insecure accepts it as it is)",
                 )
-            if asks_for_token and os.environ.get("RAY_AUTH_MODE") != "token":  # Ray would try for 20 seconds
-                raise _no_token(address)
             with _environment(_NO_STATISTICS):
                 _join(address, **quiet)
             check_addresses(alive_machines())
@@ -284,24 +293,29 @@ def _join(address: str, **quiet: Any) -> None:  # noqa: ANN401 - options of Ray
         # Ray uses the token on this machine only if it finds the cluster itself, without an address.
         ray.init(address=address if _requested_address() else None, **quiet)
     except (ConnectionError, exceptions.AuthenticationError) as error:
-        if "AuthenticationError" in f"{error.__context__!s} {type(error).__name__}":
-            raise _no_token(address) from None
         raise RunError(f"the Ray cluster at {address} can't be joined: {error}", hint="see `ray status`") from None
 
 
-def _no_token(address: str) -> RunError:
-    hint = "set RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token"
-    return RunError(f"the Ray cluster at {address} can't be joined: it requires a token", hint=hint)
-
-
 def _asks_for_token(address: str) -> bool:
-    """Whether a cluster refuses who has no token. Ray reads its mode once in a process, so another one asks."""
-    env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    """Whether a cluster refuses who has no token. Another process asks: there Ray's lines can be left out.
+
+    Raises:
+        RunError: it refuses, and would refuse with what is here, too: Ray itself would try that for 20 seconds.
+    """
+    answer = b""
     command = [sys.executable, "-c", _ASK, address]
     with suppress(subprocess.TimeoutExpired):
-        asked = subprocess.run(command, env=env, capture_output=True, check=False, timeout=_ASK_S)  # noqa: S603 - own code
-        if answer := asked.stdout.split():
-            return answer[-1] == b"refused"
+        asked = subprocess.run(command, capture_output=True, check=False, timeout=_ASK_S)  # noqa: S603 - own code
+        answer = b"".join(asked.stdout.split()[-1:])
+    if answer in {b"open", b"accepted"}:
+        return answer == b"accepted"
+    refused = f"the Ray cluster at {address} can't be joined"
+    if answer == b"missing":
+        hint = "set RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token"
+        raise RunError(f"{refused}: it requires a token", hint=hint)
+    if answer == b"wrong":
+        hint = "copy ~/.ray/auth_token from the head, and unset RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH"
+        raise RunError(f"{refused}: the token here is not that of the cluster", hint=hint)
     hint = "if it uses TLS, set RAY_USE_TLS=1 and the certificates here, too: see SECURITY.md"
     raise RunError(f"what is at {address} does not answer as a Ray cluster does", hint=hint)
 
