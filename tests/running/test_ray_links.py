@@ -284,6 +284,17 @@ def test_a_cluster_that_asks_for_no_token_is_refused(cluster: NetCluster) -> Non
     assert measured.startswith("error: no machine of the cluster says which device it is\n")
 
 
+@pytest.mark.usefixtures("expected")
+@pytest.mark.parametrize("mode", ["", "RAY_AUTH_MODE=token "], ids=["found", "asked for"])
+def test_a_token_that_is_here_is_not_used_where_none_is_asked_for(cluster: NetCluster, mode: str) -> None:
+    cluster("on", 2, f"mkdir -p .ray; echo {64 * '0'} > .ray/auth_token; rm -f y.npz")
+    run = f"{mode}graphcut run parts --inputs in/0.npz -o y.npz --via ray --insecure"
+    said = cluster.start("on", 2, run).communicate(timeout=120)[1]
+    cluster("on", 2, "rm -r .ray")
+    assert "wrote y.npz" in said
+    assert "ended" not in said
+
+
 @pytest.mark.skipif(find_spec("fastapi") is None, reason="needs ray[serve]")
 def test_the_served_example_has_a_part_on_each_machine(cluster: NetCluster, tmp_path: Path) -> None:
     model, devices = graphcut.load(folder_with("qwen", tmp_path)), tuple(map(device, ("a", "edge")))

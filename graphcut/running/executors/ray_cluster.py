@@ -112,12 +112,13 @@ class RayCluster:
             connected.set_exception(error)
             return
         # Ray prints lost actors and machines to stdout whatever its log settings are; graphcut reports them itself.
-        prints = _private("worker", "print_to_stdstream")
+        prints = _private("_private.worker", "print_to_stdstream")
         if prints is not None:
             ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001 - see `_private`
         connected.set_result(None)
         RayCluster._is_over.wait()
         ray.shutdown()
+        _read_environment()
         if prints is not None:
             ray._private.worker.print_to_stdstream = prints  # noqa: SLF001 - see `_private`
         if folder:
@@ -133,7 +134,8 @@ class RayCluster:
                     f"the Ray cluster at {address} asks for no token: whoever reaches it can run code on its machines",
                     hint="restart Ray everywhere with RAY_AUTH_MODE=token (--insecure accepts it as it is)",
                 )
-            with _environment(_NO_STATISTICS):
+            # With a token that is here, this process would refuse what machines without one send it.
+            with _environment(_NO_STATISTICS, mode="token" if asks_for_token else "disabled"):
                 _join(address, **quiet)
             check_addresses(alive_machines())
             return ""
@@ -234,7 +236,7 @@ def _running_address() -> str | None:
             f"{requested} is an address for Ray clients outside of the cluster, which can't exchange tensors",
             hint="run graphcut on a machine of the cluster, with RAY_ADDRESS=HOST:6379",
         )
-    find = _private("services", "find_bootstrap_address")
+    find = _private("_private.services", "find_bootstrap_address")
     address: str | None = requested or (find(None) if find is not None else None)
     if not address:
         return None
@@ -257,7 +259,7 @@ def _private(module: str, name: str) -> Any:  # noqa: ANN401 - a function of Ray
     Without them, a cluster on this machine is found by RAY_ADDRESS alone, and Ray prints lost actors itself.
     """
     with suppress(ImportError):
-        return getattr(import_module(f"ray._private.{module}"), name, None)
+        return getattr(import_module(f"ray.{module}"), name, None)
     return None
 
 
@@ -290,8 +292,7 @@ def consume_errors(refs: Sequence[Any]) -> None:
 
 def _join(address: str, **quiet: Any) -> None:  # noqa: ANN401 - options of Ray
     try:
-        # Ray uses the token on this machine only if it finds the cluster itself, without an address.
-        ray.init(address=address if _requested_address() else None, **quiet)
+        ray.init(address=address, **quiet)
     except (ConnectionError, exceptions.AuthenticationError) as error:
         raise RunError(f"the Ray cluster at {address} can't be joined: {error}", hint="see `ray status`") from None
 
@@ -332,18 +333,27 @@ def check_addresses(machines: Sequence[RayNode]) -> None:
 
 
 @contextmanager
-def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set, and restore them afterwards, and the one that Ray itself sets."""
+def _environment(defaults: Mapping[str, str], mode: str = "") -> Iterator[None]:
+    """Set environment variables that are not set, and Ray's `mode` of tokens, and restore all of them afterwards."""
     before = {name: os.environ.get(name) for name in (*defaults, "RAY_AUTH_MODE")}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    if mode:
+        os.environ["RAY_AUTH_MODE"] = mode
+    _read_environment()
     try:
         yield
     finally:
-        for name, old in before.items():
+        for name, old in before.items():  # Ray may have set the mode itself
             os.environ.pop(name, None)
             if old is not None:
                 os.environ[name] = old
+
+
+def _read_environment() -> None:
+    """Let Ray read environment variables again: it did when it was imported, and keeps to that."""
+    if (config := _private("_raylet", "Config")) is not None:
+        config.initialize("")
 
 
 def _has(machine: RayNode, device: str) -> bool:
