@@ -27,5 +27,7 @@ def pack(
     if settings.is_quiet:
         print_line(str(cascade.path))
         return
-    say(f"{output} has {', '.join(part.file for part in cascade.parts)}")
+    say(f"{output} has {', '.join(part.file for part in cascade.parts if part.device == device)}")
+    if others := [part.place for part in cascade.parts if part.device != device]:
+        say(f"note: it also has {', '.join(others)}: choose another folder with -o, unless one machine is both devices")
     say_next(f"rsync -a {shell_word(str(output))}/ {shell_word(device)}:{shell_word(str(root))}/")

@@ -70,12 +70,14 @@ def fetch(
         The cascade of the parts in `output`.
 
     Raises:
-        UsageError: there is no such part or device, or `output` holds other files.
+        UsageError: there is no such part or device, or `output` holds other files, or is where the cascade is.
         CascadeError: a file is not what the manifest says, or has no digest; or the server sends whole files only.
         GraphcutError: reading or writing failed.
     """
     output = Path(output)
     place, name = source_of(source)
+    if Path(source).resolve() in {output.resolve(), (output / name).resolve()}:
+        raise UsageError(f"{output} is the folder of the cascade itself", hint="choose another folder with -o")
     manifest = _tried(partial(place.whole, name, _MOST_BYTES["manifest"]), f"{name} of {source}")
     try:
         with _claim(output, name, manifest) as path:

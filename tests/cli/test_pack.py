@@ -44,6 +44,24 @@ def test_each_device_gets_its_own_files_and_the_tokenizer(run: Run, parts: Path,
     assert sorted(file.name for file in (tmp_path / "laptop").iterdir()) == ["cascade.json", *files, "tokenizer.json"]
 
 
+def test_parts_of_other_devices_in_a_folder_are_named(run: Run, parts: Path, tmp_path: Path) -> None:
+    run("pack", parts, "--device", "laptop", "-o", tmp_path / "out")
+    done = run("pack", parts, "--device", "board 1", "-o", tmp_path / "out")
+    others = "part-0.onnx (laptop), part-2.onnx (laptop)"
+    assert done.err.splitlines()[-3:-1] == [
+        f"{tmp_path}/out has part-1.onnx",
+        f"note: it also has {others}: choose another folder with -o, unless one machine is both devices",
+    ]
+
+
+@pytest.mark.parametrize("given", ["parts", "manifest"])
+def test_the_folder_of_the_cascade_is_no_folder_for_a_device(run: Run, parts: Path, given: str) -> None:
+    source = parts if given == "parts" else parts / "cascade.json"
+    refused = run("pack", source, "--device", "laptop", "-o", parts.parent / "." / parts.name)
+    assert refused.code == 2
+    assert refused.error == (f"{parts} is the folder of the cascade itself", "choose another folder with -o")
+
+
 def test_a_part_that_is_missing_is_named_with_its_device(run: Run, parts: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros(1))
     run("pack", parts, "--device", "board 1", "-o", tmp_path / "board")
