@@ -69,7 +69,9 @@ class RunLog(Product):
     waited_s: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)  #: every run of a part; empty without tracing.
     began_s: float | None = None  #: when the first request arrived.
-    first_s: float | None = None  #: when the first part began to run.
+    #: when the first part began to run, later by the time until the first answer in which none ran since workers were
+    #: still loading theirs.
+    first_s: float | None = None
     answered: int = 0  #: the number of requests that were answered.
     failures: int = 0  #: the number of requests that failed.
     restarts: int = 0  #: how often a request was restarted, since tensors of it were lost.
@@ -89,6 +91,8 @@ class RunLog(Product):
     _begun_s: dict[int, tuple[float, float]] = field(default_factory=dict)
     _ended_s: dict[int, float] = field(default_factory=dict)
     _overhead_s: dict[int, float] = field(default_factory=dict)
+    _running: set[int] = field(default_factory=set)
+    _idle_since_s: float = 0.0
     _last_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -113,6 +117,9 @@ class RunLog(Product):
     def loaded(self, worker: int, placements: Mapping[int, NodesByProvider], now_s: float) -> None:
         """A worker has loaded its parts."""
         self.placements.update(placements)
+        if worker not in self._loaded_s and self.first_s is not None and not (self._running or self.answered):
+            self.first_s += now_s - self._idle_since_s
+            self._idle_since_s = now_s
         self._loaded_s[worker] = now_s
 
     def runnable(self, part: int, request: int, now_s: float) -> None:
@@ -125,12 +132,15 @@ class RunLog(Product):
         self.waited_s[step.parts[0]] += now_s - min(now_s, max(since_s, self._loaded_s.get(worker, since_s)))
         self._begun_s[worker] = now_s if given_s is None else given_s, now_s
         self.first_s = now_s if self.first_s is None else self.first_s
+        self._running.add(worker)
 
     def done(
         self, worker: int, step: Step, seconds: Sequence[float], now_s: float, waits: Sequence[float] = ()
     ) -> Coming:
         """A step ended now; `seconds` are those of its parts, and `waits` what each waited for other steps before."""
         self.busy_s[worker] += sum(seconds)
+        self._running.discard(worker)
+        self._idle_since_s = now_s
         began_s = max(self._ended_s.get(worker, -inf), now_s - sum(seconds) - sum(waits))  # reports take unequal times
         given_s, begun_s = self._begun_s.get(worker, (began_s, began_s))
         coming = Coming(began_s - given_s, began_s - begun_s)
@@ -157,7 +167,7 @@ class RunLog(Product):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from the start of the first step to the last answer."""
+        """Seconds from the start of the first step to the last answer, without waiting for parts to load."""
         return self._last_s - self.first_s if self.answered and self.first_s is not None else 0.0
 
     def total_of(self, part: int) -> PartTotals:

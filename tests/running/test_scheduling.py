@@ -78,6 +78,7 @@ class Script:
         self.gone: set[int] = set()
         self.running: dict[int, Step] = {}
         self.queued: dict[int, list[tuple[float, Step, Mapping[str, Handle]]]] = {}  # with when its inputs are there
+        self.load_s: dict[int, float] = {}
         self.lag_s = 0.0
         self.is_closed = False
 
@@ -156,7 +157,7 @@ class Script:
             state.parts = frozenset(parts)
             return Ready(worker, state.parts)
 
-        self.at(self.time + LOAD_S, moment)
+        self.at(self.time + self.load_s.get(worker, LOAD_S), moment)
 
     def run(self, worker: int, step: Step, held: Mapping[str, Handle]) -> None:
         queue = self.queued.setdefault(worker, [])
@@ -1260,3 +1261,14 @@ def test_a_given_log_is_written_to() -> None:
     log = RunLog(1, 1)
     play(Script(row(1), 1), workers_with([0]), feeds(2), ["t1"], log=log)
     assert (log.began_s, log.answered, log.elapsed_s) == (0, 2, 2)
+
+
+@pytest.mark.parametrize(("number", "elapsed_s"), [(1, 2), (4, 8), (8, 12)])
+def test_the_time_of_a_run_is_without_that_in_which_nothing_ran_until_parts_were_loaded(
+    number: int, elapsed_s: float
+) -> None:
+    """Worker 0 begins at 1 s, and runs part 0 for the inputs in flight, at most 4; worker 1 begins at 6 s."""
+    log, script = RunLog(2, 2), Script(row(2), 2)
+    script.load_s = {1: 6}
+    play(script, workers_with([0], [1]), feeds(number), ["t2"], log=log)
+    assert (script.time, log.elapsed_s, log.busy_s) == (6 + number, elapsed_s, [number, number])
