@@ -48,7 +48,7 @@ for _name in _COMMANDS:
 def main() -> None:
     """Run the command line, explain errors in two lines, and exit with a code."""
     gc.disable()  # a command ends before garbage matters, and looking for it takes a tenth of its time
-    settings.is_quiet = settings.has_no_color = False
+    settings.is_quiet = settings.has_no_color = settings.is_in_line = False
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

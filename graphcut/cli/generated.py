@@ -14,7 +14,7 @@ from ..core.errors import UsageError
 from ..core.text import escaped
 from ..core.units import count, duration
 from .memory_options import say_after, say_before
-from .output import say, workers_notes
+from .output import say, settings, workers_notes
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -195,3 +195,5 @@ def put(text: str) -> None:
     """Print text at once; on a terminal with escapes for control characters other than line ends and tabs."""
     sys.stdout.write(_CONTROLS.sub(lambda found: escaped(found[0]), text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+    if text:
+        settings.is_in_line = not text.endswith("\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -33,6 +33,7 @@ class Settings:
     is_quiet: bool = False
     has_no_color: bool = False
     bars: Progress | None = None  #: the progress bars that are on the terminal.
+    is_in_line: bool = False  #: what is on stdout does not end with its line.
 
 
 settings: Final = Settings()
@@ -107,8 +108,21 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """A message on stderr that --quiet does not leave out. What does not print is escaped, and long text shortened."""
-    sys.stderr.write(f"{printable(text)}\n")
+    """A message on stderr that --quiet does not leave out. What does not print is escaped, and long text shortened.
+
+    It begins a line, also where an unfinished one of stdout is shown.
+    """
+    is_between = settings.is_in_line and _is_one_place()
+    settings.is_in_line &= not is_between
+    before = "\n" if is_between else ""
+    sys.stderr.write(f"{before}{printable(text)}\n")
+
+
+def _is_one_place() -> bool:
+    """Whether stdout and stderr go to the same terminal, pipe or file."""
+    with suppress(OSError):
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    return False
 
 
 def say_next(command: str) -> None:

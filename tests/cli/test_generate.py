@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -207,6 +208,29 @@ def test_a_closed_pipe_ends_generating_silently(parts: Path) -> None:
     words = f"{SCRIPT} generate {parts} --prompt-ids 1,2 --max-tokens 500 -q | head -c 4"
     done = subprocess.run(["/bin/sh", "-c", words], capture_output=True, check=False, timeout=60, env=environment())
     assert (len(done.stdout), done.stderr) == (4, b"")
+
+
+@pytest.mark.parametrize("is_one_place", [True, False])
+def test_a_note_between_tokens_has_a_line_of_its_own(*, is_one_place: bool) -> None:
+    """Where both are shown in one place; stdout alone is as it is without the note."""
+    code = """
+from graphcut.cli.generated import put
+from graphcut.cli.output import workers_notes
+note = workers_notes()
+put("83 83")
+note("edge does not answer", None)
+note("edge answers again", None)
+put(" 83")
+put("\\n")
+note("edge runs again", None)
+"""
+    stderr = subprocess.STDOUT if is_one_place else subprocess.PIPE
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stderr, check=True, text=True)
+    if is_one_place:
+        assert done.stdout == "83 83\nedge does not answer\nedge answers again\n 83\nedge runs again\n"
+    else:
+        assert done.stdout == "83 83 83\n"
+        assert done.stderr == "edge does not answer\nedge answers again\nedge runs again\n"
 
 
 def test_ctrl_c_leaves_no_workers(parts: Path) -> None:
