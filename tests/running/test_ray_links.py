@@ -26,7 +26,7 @@ from netcluster import NetCluster, machines
 from onnx import helper, numpy_helper
 
 import graphcut
-from graphcut import Across, Cluster, Into, RunError, Tokenizer
+from graphcut import Across, Cluster, Into, RunError, Tokenizer, UsageError
 from graphcut.core.manifest import Host, save_manifest
 
 from conftest import ROOT, floats, model_of
@@ -331,6 +331,16 @@ def test_a_machine_with_a_local_address_is_refused() -> None:
     ) as caught:
         check_addresses([worker, head])
     assert "--node-ip-address" in caught.value.hint
+
+
+@pytest.mark.parametrize("address", ["10.77.0.10", "pi", "pi:", "pi:ray"])
+def test_an_address_without_a_port_is_refused_with_one_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(UsageError, match=f"^RAY_ADDRESS={address} has no port$") as caught:
+        RayCluster(1)
+    assert caught.value.hint == "expected HOST:PORT, such as RAY_ADDRESS=HOST:6379"
 
 
 def test_what_does_not_answer_as_a_cluster_may_use_tls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,10 +240,12 @@ def _running_address() -> str | None:
     address: str | None = requested or (find(None) if find is not None else None)
     if not address:
         return None
-    host, _, port = address.rpartition(":")
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdecimal()):
+        raise UsageError(f"RAY_ADDRESS={address} has no port", hint="expected HOST:PORT, such as RAY_ADDRESS=HOST:6379")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError) as error:
+    except OSError as error:
         if not requested:
             return None  # the file of a cluster that was not stopped properly
         raise RunError(
