@@ -41,4 +41,6 @@ def fetch(
         print_line(str(cascade.path))
         return
     say(f"{output} has {', '.join(part.file for part in cascade.parts)}")
+    if cascade.elsewhere and cascade.manifest.devices:
+        return  # this machine is a device, and the cascade is run on the head
     say_next(f"graphcut run {shell_word(str(cascade.path))} --inputs FILE -o y.npz")

@@ -62,6 +62,15 @@ def test_the_folder_of_the_cascade_is_no_folder_for_a_device(run: Run, parts: Pa
     assert refused.error == (f"{parts} is the folder of the cascade itself", "choose another folder with -o")
 
 
+@pytest.mark.parametrize(("words", "is_next"), [(("--device", "laptop"), False), (("--part", 1), False), ((), True)])
+def test_what_a_device_fetched_is_not_to_be_run_alone(
+    run: Run, parts: Path, tmp_path: Path, words: tuple[object, ...], *, is_next: bool
+) -> None:
+    done = run("fetch", parts, *words, "-o", tmp_path / "here")
+    assert ("next: graphcut run" in done.err) == is_next
+    assert (done.code, done.err.splitlines()[-1 - is_next].split()[0]) == (0, f"{tmp_path}/here")
+
+
 def test_a_part_that_is_missing_is_named_with_its_device(run: Run, parts: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros(1))
     run("pack", parts, "--device", "board 1", "-o", tmp_path / "board")
