@@ -81,7 +81,7 @@ def simulate(
     if as_json:
         print_json(simulation_record(result, str(plan)))
     else:
-        print_(lambda console: draw_simulation(result, str(plan), console))
+        print_(lambda console: draw_simulation(result, plan, console))
     if trace is not None:
         put_trace(log, scenario.parts, devices, trace)
     if result.stopped:

@@ -297,10 +297,10 @@ def separated_states(parts: Sequence[Unit], states: Iterable[StatePair]) -> Iter
         yield f"{what} sent between parts at every step, because a cut separates {_listed(sent)}"
 
 
-def assumed_sizes(dims: Mapping[str, int], given: Mapping[str, int]) -> Iterable[str]:
+def assumed_sizes(dims: Mapping[str, int], given: Mapping[str, int], how: str = "set others") -> Iterable[str]:
     """Which dimensions have a number that nobody gave: that of a decoder's profile, and what follows from others."""
     if assumed := {name: number for name, number in dims.items() if name not in given}:
-        yield f"sizes assume {dims_text(assumed)}; set others with --dim NAME=N"
+        yield f"sizes assume {dims_text(assumed)}; {how} with --dim NAME=N"
 
 
 def unbound_sizes(model: Model, dims: Iterable[str]) -> Iterable[str]:

@@ -127,6 +127,10 @@ def test_sizes_that_nobody_gave_are_said_and_can_be_given(run: Run, house: Path)
     carried = [{(link["source"], link["target"]): link["bytes"] for link in found["links"]} for found in (one, four)]
     assert carried[1] == {ends: 4 * number for ends, number in carried[0].items()}
     assert run("simulate", house / "plan.json", "--dim", "seq=4").error[0].endswith("are for fixed sizes")
+    made = graphcut.plan(model, graphcut.Across(graphcut.read_cluster(house / "cluster.toml")))
+    graphcut.save_plan(made, model, house / "resnet.json")
+    note = "note: sizes assume batch=1; plan for others with --dim NAME=N"
+    assert note in run("simulate", house / "resnet.json", "--requests", "5").out.splitlines()
 
 
 def test_a_plan_for_decoding_has_as_many_requests_in_flight_as_sequences(run: Run, house: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from pathlib import Path
 from statistics import mean
 from typing import Final
 
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from ...core.units import count, duration, size
 from ...simulating.results import DeviceUse, SimulationResult
+from ..path_kinds import kind_of
 from ..sentences import assumed_sizes
 from .lanes import MAX_ROWS
 from .screen import Screen, Section, picture, screen_on
@@ -18,11 +20,12 @@ from .tables import Column, table
 _SATURATED: Final = 0.98  #: a device that is busy for this share of the time can take no more requests.
 
 
-def draw_simulation(result: SimulationResult, source: str, console: Console) -> RenderableType:
-    """The result of a simulation of `source`."""
+def draw_simulation(result: SimulationResult, source: Path, console: Console) -> RenderableType:
+    """The result of a simulation of `source`, a plan or a cascade."""
     screen = screen_on(console)
+    how = "plan for others" if kind_of(source) == "plan" else "set others"  # a plan's predictions are for its sizes
     return picture(
-        [_title(result, source, screen), *_answer(result, screen)],
+        [_title(result, str(source), screen), *_answer(result, how, screen)],
         _latency(result, screen),
         _devices(result, screen),
         _links(result, screen),
@@ -36,7 +39,7 @@ def _title(result: SimulationResult, source: str, screen: Screen) -> Text:
     return screen.title(source, f"{count(result.requests, 'request')}, {how}, seed {result.seed}")
 
 
-def _answer(result: SimulationResult, screen: Screen) -> Iterable[RenderableType]:
+def _answer(result: SimulationResult, how: str, screen: Screen) -> Iterable[RenderableType]:
     busiest = max(result.devices, key=_busy)
     if result.stopped:
         when = f"stopped after {duration(result.total_s)}, {count(result.answered, 'request')} answered"
@@ -50,7 +53,7 @@ def _answer(result: SimulationResult, screen: Screen) -> Iterable[RenderableType
         yield screen.note("requests arrive faster than they are answered: the longer the run, the higher the latency")
     if not result.is_exact:
         yield screen.note("some sizes are not known and count as 1: times are too short, and the throughput too high")
-    for sentence in assumed_sizes(result.assumed, {}):
+    for sentence in assumed_sizes(result.assumed, {}, how):
         yield screen.note(sentence)
     if result.failed:
         yield screen.note(f"{count(result.failed, 'request')} failed: workers ended at every attempt")
