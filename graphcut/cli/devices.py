@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .common_options import CascadePath, open_
-from .output import print_, print_line
+from .output import print_, print_line, say
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -32,6 +32,7 @@ def devices(cascade_path: CascadePath) -> None:
         print_line(f"graphcut pack {shell_word(str(cascade_path))} --device {name} -o {name}")
         resources = shell_word(f'{{"dev:{host.name}": 1}}')
         print_line(f"ray start --address=HEAD:6379 --resources={resources}")
+    say("note: on the head, where you call graphcut: --head --port=6379 instead of --address=HEAD:6379")
 
 
 def _drawn(cascade: Cascade, console: Console) -> RenderableType:

@@ -23,7 +23,7 @@ COMMANDS = (
     *("fetch", "pack", "devices", "run", "generate", "bench", "simulate"),
     *("shard", "extract", "merge", "link", "export", "cost-model", "cluster"),
 )
-RAY_FLAGS = {"--head", "--resources", "--address", "--node-ip-address"}
+RAY_FLAGS = {"--head", "--port", "--resources", "--address", "--node-ip-address"}
 MIDDLE = "/model/layers.1/add_1"
 SMALL: Mapping[str, Any] = {"hidden": 16, "layers": 3, "heads": 2, "kv_heads": 1, "vocab": 32}
 SCRIPT = Path(sys.executable).with_name("graphcut")

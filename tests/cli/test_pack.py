@@ -82,7 +82,8 @@ def test_a_part_that_is_missing_is_named_with_its_device(run: Run, parts: Path, 
 
 def test_devices_are_listed_with_their_commands(run: Run, parts: Path) -> None:
     shutil.move(parts / "part-2.onnx", parts / "elsewhere")
-    lines = run("devices", parts).out.splitlines()
+    done = run("devices", parts)
+    lines = done.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["device", "laptop", "board"]
     assert "1 of 2" in lines[1]
     assert "part-0.onnx, part-2.onnx" in lines[1]
@@ -94,6 +95,8 @@ def test_devices_are_listed_with_their_commands(run: Run, parts: Path) -> None:
         f"graphcut pack {parts} --device 'board 1' -o 'board 1'",
         """ray start --address=HEAD:6379 --resources='{"dev:board 1": 1}'""",
     ]
+    note = "on the head, where you call graphcut: --head --port=6379 instead of --address=HEAD:6379"
+    assert done.err == f"note: {note}\n"
 
 
 def test_a_cascade_without_devices_has_none_to_list(run: Run, tmp_path: Path) -> None:
