@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -63,7 +64,7 @@ def main() -> None:
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
         if isinstance(cause, ImportError) and isinstance(cause.__cause__ or cause.__context__, KeyboardInterrupt):
             cause = KeyboardInterrupt()
-        if isinstance(cause, SystemExit) or ("--debug" in sys.argv and isinstance(cause, Exception)):
+        if isinstance(cause, SystemExit):
             raise
         sys.exit(_explain(cause))
 
@@ -111,11 +112,11 @@ def _explain(error: BaseException) -> int:
         command = getattr(getattr(error, "ctx", None), "command_path", "graphcut")
         message = getattr(error, "format_message", error.__str__)().replace(": Value error, ", ": ")
         return _report(message, f"`{command} --help` lists arguments and options", 2)
-    return _report(
-        f"internal error: {type(error).__name__}: {error}",
-        "this is a defect of graphcut; the same command with --debug prints where",
-        3,
-    )
+    hint = "this is a defect of graphcut; the same command with --debug prints where"
+    if "--debug" in sys.argv:
+        traceback.print_exception(error)
+        hint = "this is a defect of graphcut; the lines above say where"
+    return _report(f"internal error: {type(error).__name__}: {error}", hint, 3)
 
 
 def _report(message: str, hint: str, code: int) -> int:

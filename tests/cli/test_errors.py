@@ -356,5 +356,13 @@ def test_an_internal_error_is_called_a_defect(run: Run, llm: Path, monkeypatch: 
         "internal error: ZeroDivisionError: division by zero",
         "this is a defect of graphcut; the same command with --debug prints where",
     )
-    with pytest.raises(ZeroDivisionError):
-        run("analyze", llm, "--debug")
+    traced = run("analyze", llm, "--debug")
+    assert traced.code == 3
+    lines = traced.err.splitlines()
+    assert (lines[0], lines[-3]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
+    assert lines[-1] == " hint: this is a defect of graphcut; the lines above say where"
+
+
+def test_an_error_that_is_no_defect_is_the_same_with_debug(run: Run, tmp_path: Path) -> None:
+    words = "analyze", tmp_path / "missing.onnx"
+    assert run(*words, "--debug") == run(*words)
