@@ -20,9 +20,7 @@ from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarnin
 from ..demos import DEMOS
 from .application import add_command, app
 from .export import FORMATS
-from .output import complain, say, settings
-
-_INTERRUPTED: Final = 130
+from .output import INTERRUPTED, complain, say, settings
 
 _VALUELESS: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
 """Options whose value may be left out, which typer does not support, and the value that this means."""
@@ -56,7 +54,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # names may hold characters that the terminal lacks
     try:
         code = app(args=_with_values(sys.argv[1:]), prog_name="graphcut", standalone_mode=False)
-        sys.exit(_explain(KeyboardInterrupt()) if code == _INTERRUPTED else code)  # typer makes 130 of Ctrl-C
+        sys.exit(_explain(KeyboardInterrupt()) if code == INTERRUPTED else code)  # typer makes 130 of Ctrl-C
     except BaseException as error:
         if "_GRAPHCUT_COMPLETE" in os.environ and isinstance(error, Exception):
             sys.exit(1)  # the shell asks for completions, and shows no errors
@@ -98,7 +96,7 @@ def _explain(error: BaseException) -> int:
             code = 2 if isinstance(error, UsageError) else 4 if isinstance(error, PlanError) else 3
             return _report(str(error), error.hint, code)
         case KeyboardInterrupt() | typer.Abort():
-            return _report("interrupted; no incomplete output is left", "", _INTERRUPTED)
+            return _report("interrupted; no incomplete output is left", "", INTERRUPTED)
         case BrokenPipeError():
             # The reader of stdout has closed it. Without another stdout Python complains while it flushes this one.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,16 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from typer import Argument, Option
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .common_options import Output
-from .output import complain, print_line, say, say_next, settings, writing
-
-_INTERRUPTED: Final = 130
+from .output import INTERRUPTED, complain, print_line, say, say_next, settings, writing
 
 
 def fetch(
@@ -36,7 +34,7 @@ def fetch(
         is_interrupted = True
     if is_interrupted:  # outside of the clause: the error would be explained as that of a command that cleans up
         complain(f"interrupted; the same command goes on with what is in {output}")
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     if settings.is_quiet:
         print_line(str(cascade.path))
         return

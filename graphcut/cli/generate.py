@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, Sessio
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
 from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
-from .output import complain, print_, say, workers_notes
+from .output import INTERRUPTED, complain, print_, say, workers_notes
 from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: boo
         print_(lambda console: draw_run_log(tokens.log, parts, tokens.workers, console, said), stderr=True)
     say_after(tokens.limited, cascade.parts)
     if was_interrupted:
-        raise KeyboardInterrupt
+        complain("error: interrupted")  # nothing is said of files: there are none, and tokens were printed
+        sys.exit(INTERRUPTED)
     for _, error in sorted(tokens.errors.items()):
         complain(str(error))
     if tokens.errors:

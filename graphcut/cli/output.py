@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..running.run_log import RunLog
     from ..running.scheduling.requests import ScheduledPart
 
+INTERRUPTED: Final = 130  #: the exit code after Ctrl-C.
 _WIDE: Final = 10_000  #: columns for output that is not a terminal: nothing is shortened in a pipe or a file.
 
 
