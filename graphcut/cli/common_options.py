@@ -139,8 +139,13 @@ def output_names(text: str | None) -> tuple[str, ...] | None:
 
 
 def names_in(texts: Sequence[str]) -> tuple[str, ...]:
-    """Names, repeated or comma-separated; a name with a comma stands in double quotes."""
-    return tuple(name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row if name.strip())
+    """Names, repeated or comma-separated; a name with a comma stands in double quotes. Empty ones are left out."""
+    return tuple(filter(None, listed_names(texts)))
+
+
+def listed_names(texts: Sequence[str]) -> tuple[str, ...]:
+    """The same with the empty ones, for names whose order counts."""
+    return tuple(name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row)
 
 
 def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:

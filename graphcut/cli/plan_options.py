@@ -16,7 +16,7 @@ from ..core.units import parse_bytes
 from ..costs.device import Device
 from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Recomputing, Within
 from .application import given_options
-from .common_options import Outputs, Profile, Texts, Tokens, names_in, numbered, output_names
+from .common_options import Outputs, Profile, Texts, Tokens, listed_names, names_in, numbered, output_names
 from .shard import Exact
 
 if TYPE_CHECKING:
@@ -125,10 +125,13 @@ class PlanOptions:
                     check_budgets(replayed, [part.written_bytes for part in replayed.metrics])
                 return replayed
             if isinstance(goal, At):
-                made, names = plan(analysis, goal, limits=limits), names_in(self.devices or ())
+                made, names = plan(analysis, goal, limits=limits), listed_names(self.devices or ())
+                hint = "name the device of each part, in order; a device may have several"
+                if "" in names:
+                    raise UsageError(f"--devices {','.join(names)}: name {names.index('') + 1} is empty", hint=hint)
                 if names and len(names) != len(made.parts):
                     named = f"--devices names {count_of(len(names), 'device')} for {count_of(len(made.parts), 'part')}"
-                    raise UsageError(named, hint="name the device of each part, in order; a device may have several")
+                    raise UsageError(named, hint=hint)
                 return replace(made, devices=tuple(Device(name=name) for name in names))
             costs = weigh(analysis.model, default_dims(analysis, goal, profile, tokens))
             name = self.cost_model

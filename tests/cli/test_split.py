@@ -36,6 +36,9 @@ def test_own_cuts_are_put_on_devices(run: Run, own_llm: Path) -> None:
         assert run("plan", own_llm, "--at-nodes", at, "--devices", "a,b,a", "-o", plan, "-f").code == 0
     error = run("split", own_llm, "--at-nodes", at, "--devices", "a,b").error
     assert error[0] == "--devices names 2 devices for 3 parts"
+    for given, number in (("a,,b", 2), ("a, b,b,", 4)):
+        error = run("split", own_llm, "--at-nodes", at, "--devices", given).error
+        assert error[0] == f"--devices {given.replace(' ', '')}: name {number} is empty"
 
 
 def test_quiet_prints_only_the_manifest(run: Run, own_llm: Path) -> None:
