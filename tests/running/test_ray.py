@@ -636,11 +636,40 @@ def test_a_machine_that_has_other_weights_of_the_same_size_and_time_does_not_use
 
 
 @pytest.mark.usefixtures("machines")
-def test_an_error_names_a_missing_part(tmp_path: Path) -> None:
-    cascade = planned(model_in_three(tmp_path / "missing"), devices=("edge2",) * 3)
+@pytest.mark.parametrize(("device", "where"), [("edge2", "neither on edge2 nor here"), ("head", "not on head")])
+def test_an_error_names_a_missing_part_and_where_it_belongs(tmp_path: Path, device: str, where: str) -> None:
+    """The path is absolute: the other machine looks for it there."""
+    made = planned(model_in_three(tmp_path / "missing"), devices=(device,) * 3)
+    cascade = graphcut.open_cascade(Path(os.path.relpath(made.path)))
     cascade.file(cascade.parts[2]).unlink()
-    with pytest.raises(RunError, match=r"part-2\.onnx is neither on edge2 nor here"):
+    with pytest.raises(RunError, match=rf"^part-2\.onnx is {where}$") as caught:
         list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
+    assert caught.value.hint == f"`graphcut pack --device {device}` makes it: copy that to {made.root.resolve()} there"
+
+
+@pytest.mark.parametrize(("heir", "where"), [("edge2", "neither on edge2 nor here"), ("head", "not on head")])
+def test_an_error_names_the_lost_device_of_a_part_that_no_other_has(
+    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heir: str, where: str
+) -> None:
+    """Each machine has only its own parts: when it is lost, they can't move."""
+    cascade = planned(model_in_three(tmp_path / "own"), devices=(heir, "edge1", heir))
+    there = tmp_path / "there"
+    shutil.copytree(cascade.root, there)
+    cascade.file(cascade.parts[1]).unlink()
+
+    class OwnParts(RemoteWorker):
+        def __init__(self, path: str, manifest: Any, states: Any, config: Any) -> None:  # noqa: ANN401 - the actor's
+            is_edge1 = "dev:edge1" in ray.get_runtime_context().get_assigned_resources()
+            folder = there if is_edge1 else Path(path).parent
+            super().__init__(str(folder / Path(path).name), manifest, states, config)
+
+    monkeypatch.setattr(ray_executor, "RemoteWorker", OwnParts)
+    feeds, log, notes = feeds_of(16), RunLog(3, 2), list[str]()
+    log.notify = lambda text, _: notes.append(text)
+    with pytest.raises(RunError, match=rf"^part-1\.onnx is {where}, and edge1, its device, is lost$") as caught:
+        list(stream(cascade, disturbed(feeds, 7, lambda: machines.lose("edge1")), via="ray", config=ONE, log=log))
+    assert caught.value.hint == f"copy the whole cascade to {cascade.root.resolve()} here: then parts can move"
+    assert notes[-1].endswith(f"{heir} is to take over part-1.onnx")
 
 
 @pytest.mark.usefixtures("machines")

@@ -691,7 +691,7 @@ def test_what_happens_to_workers_is_said_when_it_happens() -> None:
     assert notes == [
         "worker 0 ended: it was killed; it is started again",
         "worker 0 runs again",
-        "worker 0 is lost: it was killed; worker 1 takes over p0",
+        "worker 0 is lost: it was killed; worker 1 is to take over p0",
     ]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from ...core.manifest import Cascade
 from ..stage import SessionConfig
-from .protocol import Done, Event, Handle, Lost, Step
+from .protocol import Done, Event, Failed, Handle, Lost, Step
 from .ray_executor import RayExecutor
 from .threads import ThreadExecutor
 from .worker import StatesByPart
@@ -35,13 +35,14 @@ class RayAndThreads(RayExecutor):
             return
         self._here.add(worker)
         self._threads_here.config = placement.config(worker)
-        self._threads_here.start(worker, parts)
+        if self._has(worker, parts):
+            self._threads_here.start(worker, parts)
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
-        if worker in self._here:
-            self._threads_here.hold(worker, parts)
-        else:
+        if worker not in self._here:
             super().hold(worker, parts)
+        elif self._has(worker, parts):
+            self._threads_here.hold(worker, parts)
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         if worker in self._here:
@@ -65,6 +66,15 @@ class RayAndThreads(RayExecutor):
     def close(self) -> None:
         super().close()
         self._threads_here.close()
+
+    def _has(self, worker: int, parts: Sequence[int]) -> bool:
+        """Whether this machine has the files of all `parts` that its worker is to hold; a missing one is reported."""
+        for part in (self._cascade.parts[index] for index in parts):
+            if not self._cascade.file(part).exists():
+                missing = self._missing(part, f"not on {self._names[worker]}")
+                self._callbacks.put(partial(Failed, worker, None, missing))
+                return False
+        return True
 
     def _begin_steps(self) -> None:
         """Run the steps of threads whose inputs are on this machine."""

@@ -23,7 +23,7 @@ import ray  # noqa: TID251 - a module of the Ray executor
 from ray import exceptions  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import GraphcutError, RunError
-from ...core.manifest import Cascade
+from ...core.manifest import Cascade, Part
 from ...core.text import shell_word
 from ...core.units import size
 from ...core.version import __version__
@@ -403,10 +403,18 @@ class RayExecutor(Executor):
                 if actor.call_loading("has", index, times_of(cascade, part)):
                     continue
                 if not cascade.file(part).exists():
-                    name = self._names[actor.worker]
-                    hint = f"`graphcut pack --device {shell_word(name)}` makes it: copy that to {cascade.root} there"
-                    raise RunError(f"{part.file} is neither on {name} nor here", hint=hint)
+                    raise self._missing(part, f"neither on {self._names[actor.worker]} nor here")
                 self._send(actor, index)
+
+    def _missing(self, part: Part, where: str) -> RunError:
+        """The error for a part that is missing on a machine that is to run it, and on this one."""
+        device, root = part.device, self._path.parent
+        hint = f"copy the whole cascade to {root} here: then parts can move"
+        if any(actor.is_dead and self._names[actor.worker] == device for actor in [*self._actors.values()]):
+            return RunError(f"{part.file} is {where}, and {device}, its device, is lost", hint=hint)
+        if device is not None:
+            hint = f"`graphcut pack --device {shell_word(device)}` makes it: copy that to {root} there"
+        return RunError(f"{part.file} is {where}", hint=hint)
 
     def _send(self, actor: _Actor, index: int) -> None:
         cascade, part = self._cascade, self._cascade.parts[index]

@@ -204,7 +204,7 @@ class WorkerPool:
         if for_good or worker.deaths > len(_PAUSES_S):
             worker.is_gone = True
             heirs = self._reassign(index)
-            taken = (f"{self.workers[heir].name} takes over {self._names(parts)}" for heir, parts in heirs.items())
+            taken = (f"{self.workers[i].name} is to take over {self._names(parts)}" for i, parts in heirs.items())
             return "; ".join((f"{worker.name} is lost: {worker.death_reason}", *taken))
         heapq.heappush(self._restarts, (self._clock.now() + _PAUSES_S[worker.deaths - 1], index))
         return f"{worker.name} ended: {worker.death_reason}; it is started again"
