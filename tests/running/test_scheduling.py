@@ -670,15 +670,19 @@ def test_a_worker_is_hung_after_ten_times_the_expected_time(*, queues: bool) -> 
     assert found.scheduler.log.deaths == [(0, "it hung", 13)]
 
 
-def test_a_worker_whose_link_is_down_is_not_hung() -> None:
-    """Its third step does not end. It would be killed at 13 s, but is excused until 20 s."""
+@pytest.mark.parametrize(("down_s", "up_s"), [(0, 20), (4, 12), (11, 14.5)])
+def test_a_worker_whose_link_was_down_has_its_whole_time_again_once_it_is_up(down_s: float, up_s: float) -> None:
+    """Its third step begins at 3 s and never ends, only when it is repeated. It would be killed 10 s later."""
     script = Script(row(1), 1)
-    script.hangs, script.excused = {(2, 0)}, {0}
-    script.at(20.0, script.excused.clear)
-    script.at(20.5, script.hangs.clear)
+    script.hangs = {(2, 0)}
+    script.at(down_s, lambda: script.excused.add(0))
+    script.at(up_s, script.excused.clear)
+    script.at(9.0, script.hangs.clear)
     found = play(script, workers_with([0]), feeds(4), ["t1"])
     assert found.answers == by_hand(script.units, ["t1"], feeds(4))
-    assert [(why, 20 <= time <= 22) for _, why, time in found.scheduler.log.deaths] == [("it hung", True)]
+    ((_, why, time),) = found.scheduler.log.deaths
+    assert why == "it hung"
+    assert up_s + 9 <= time <= up_s + 10.25  # links are looked at once a second
 
 
 def test_what_happens_to_workers_is_said_when_it_happens() -> None:

@@ -286,6 +286,7 @@ class Scheduler:
     # Events
 
     def _wait(self) -> None:
+        self.pool.excuse()
         left = self.pool.left_s()
         event = self._executor.next_event(left)
         if event is not None:

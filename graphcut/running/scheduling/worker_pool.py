@@ -15,7 +15,7 @@ from .requests import RequestState, ScheduledPart
 #: in between, it is not restarted any more.
 _PAUSES_S: Final = (0.0, 0.2, 1.0)
 _HUNG: Final = "it hung"
-_EXCUSED_S: Final = 1.0  #: how much longer a worker may take whose link is or was down, before that is asked again.
+_LINKS_S: Final = 1.0  #: how often is asked whether a link to a worker is or was down.
 LOOK_S: Final = 0.25  #: the scheduler reads its clock at least so often while it waits for a worker.
 
 
@@ -59,6 +59,7 @@ class WorkerState:
     #: the step that it runs and, behind it, the one that it goes on with by itself.
     steps: deque[GivenStep] = field(default_factory=deque)
     deadline: float | None = None  #: when it is considered hung.
+    patience_s: float = 0.0  #: how long before its deadline that was set.
     deaths: int = 0  #: how often it ended since it last finished a step.
     is_up: bool = False  #: it has loaded its parts and takes steps.
     is_gone: bool = False  #: it will not be restarted.
@@ -91,6 +92,7 @@ class WorkerPool:
         self._clock = WatchClock(executor)
         self._restarts: list[tuple[float, int]] = []
         self._deadlines: list[tuple[float, int]] = []
+        self._asked_s = 0.0  # when it was asked last which links are down
         self._takers: list[list[int]] = [[] for _ in parts]
         self._listed: set[tuple[int, int]] = set()
 
@@ -161,6 +163,15 @@ class WorkerPool:
         due = min([time for time, _ in (*self._restarts[:1], *self._deadlines[:1])], default=None)
         return None if due is None else min(LOOK_S, max(0.0, due - self._clock.now()))
 
+    def excuse(self) -> None:
+        """Look, once a second, which links are or were down, and give their workers their whole time again."""
+        if not self._deadlines or self._clock.now() < self._asked_s + _LINKS_S:
+            return
+        self._asked_s = self._clock.now()
+        for index, worker in enumerate(self.workers):
+            if worker.deadline is not None and self._executor.is_excused(index):
+                self.set_deadline(index, worker.patience_s)
+
     def restart_and_kill(self) -> None:
         """Restart the workers whose pause is over, and kill those whose deadline has passed."""
         now = self._clock.now()
@@ -170,7 +181,7 @@ class WorkerPool:
             time, index = heapq.heappop(self._deadlines)
             worker = self.workers[index]
             if worker.deadline == time and self._executor.is_excused(index):
-                self.set_deadline(index, _EXCUSED_S)
+                self.set_deadline(index, worker.patience_s)
             elif worker.deadline == time:
                 worker.deadline, worker.death_reason = None, _HUNG
                 self._executor.kill(index)
@@ -178,7 +189,8 @@ class WorkerPool:
     def set_deadline(self, index: int, seconds: float) -> None:
         """Consider a worker hung after `seconds` from now."""
         if self._executor.can_die:
-            self.workers[index].deadline = time = self._clock.now() + seconds
+            time = self._clock.now() + seconds
+            self.workers[index].deadline, self.workers[index].patience_s = time, seconds
             heapq.heappush(self._deadlines, (time, index))
 
     def loaded(self, index: int, parts: frozenset[int]) -> None:
