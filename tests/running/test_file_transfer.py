@@ -226,6 +226,17 @@ def test_an_error_names_a_folder_that_can_not_be_written(cascade: Cascade, tmp_p
     assert "XDG_CACHE_HOME" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_file_at_the_path_of_the_cascade_is_told_from_a_missing_one(cascade: Cascade, name: str) -> None:
+    store, file = store_of(cascade, cascade.root), cascade.root / name
+    assert store.changed(1) == ""
+    raw = file.read_bytes()
+    file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    assert store.changed(1) == name
+    file.unlink()
+    assert store.changed(1) == ""
+
+
 def test_a_part_that_was_changed_after_the_split_is_never_sent(cascade: Cascade) -> None:
     file = cascade.root / FILES[0]
     file.write_bytes(file.read_bytes() + b" ")

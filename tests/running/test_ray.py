@@ -562,15 +562,20 @@ def test_caches_lost_with_a_worker_are_recomputed(tmp_path: Path, *, is_ranked: 
     assert [why for _, why, _ in generation.log.deaths] == ["its process ended"]
 
 
+def find_cascades_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes look for the cascade in another folder than that of the driver, as if they shared no disk with it."""
+
+    class Elsewhere(RemoteWorker):
+        def __init__(self, path: str, *arguments: Any) -> None:  # noqa: ANN401 - those of the actor
+            super().__init__(str(folder / Path(path).name), *arguments)
+
+    monkeypatch.setattr(ray_executor, "RemoteWorker", Elsewhere)
+
+
 @pytest.fixture
 def no_shared_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nodes do not find the cascade, as if they shared no disk with the driver."""
-
-    class WithoutCascade(RemoteWorker):
-        def __init__(self, path: str, *arguments: Any) -> None:  # noqa: ANN401 - those of the actor
-            super().__init__(str(tmp_path / "not here" / Path(path).name), *arguments)
-
-    monkeypatch.setattr(ray_executor, "RemoteWorker", WithoutCascade)
+    """Nodes do not find the cascade."""
+    find_cascades_in(tmp_path / "not here", monkeypatch)
 
 
 @pytest.mark.usefixtures("no_shared_disk")
@@ -626,11 +631,7 @@ def test_a_machine_that_has_other_weights_of_the_same_size_and_time_does_not_use
     stale.write_bytes(bytes(stale.stat().st_size))
     os.utime(stale, ns=(own.stat().st_atime_ns, own.stat().st_mtime_ns))
 
-    class Elsewhere(RemoteWorker):
-        def __init__(self, path: str, *arguments: Any) -> None:  # noqa: ANN401 - those of the actor
-            super().__init__(str(there / Path(path).name), *arguments)
-
-    monkeypatch.setattr(ray_executor, "RemoteWorker", Elsewhere)
+    find_cascades_in(there, monkeypatch)
     feeds = [dict(generate(graphcut.load(tmp_path / "llm.onnx")))]
     expect_equal(list(stream(cascade, feeds, via="ray", config=ONE)), cascade, feeds)
 
@@ -645,6 +646,18 @@ def test_an_error_names_a_missing_part_and_where_it_belongs(tmp_path: Path, devi
     with pytest.raises(RunError, match=rf"^part-2\.onnx is {where}$") as caught:
         list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
     assert caught.value.hint == f"`graphcut pack --device {device}` makes it: copy that to {made.root.resolve()} there"
+
+
+@pytest.mark.usefixtures("machines")
+def test_an_error_names_the_machine_whose_part_was_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cascade, there = planned(model_in_three(tmp_path / "own")), tmp_path / "there"
+    shutil.copytree(cascade.root, there)
+    cascade.file(cascade.parts[1]).unlink()
+    (there / "part-1.onnx").write_bytes(b"other")
+    find_cascades_in(there, monkeypatch)
+    with pytest.raises(RunError, match=r"^part-1\.onnx on edge1 was changed after the model was cut$") as caught:
+        list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
+    assert caught.value.hint == f"copy it to {cascade.root.resolve()} there again"
 
 
 @pytest.mark.parametrize(("heir", "where"), [("edge2", "neither on edge2 nor here"), ("head", "not on head")])

@@ -94,6 +94,16 @@ class PartStore:
                     return True
         return False
 
+    def changed(self, index: int) -> str:
+        """The first file of a part at the cascade's own path that is not the one that was cut; empty if none is."""
+        part = self._parts[index]
+        contents: dict[str, str | DataFile] = {part.file: part.sha256, **part.data}
+        for name, content in contents.items():
+            with suppress(OSError):  # it is not there, or can't be read
+                if unchanged_version(self._root / name, content) is None:
+                    return name
+        return ""
+
     def missing(self, index: int, files: Mapping[str, DataFile]) -> list[Piece]:
         """What must be sent of `files_of` a part: an earlier attempt may have sent some of it.
 

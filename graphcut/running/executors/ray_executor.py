@@ -403,6 +403,9 @@ class RayExecutor(Executor):
                 if actor.call_loading("has", index, times_of(cascade, part)):
                     continue
                 if not cascade.file(part).exists():
+                    if changed := actor.call_loading("changed", index):
+                        message = f"{changed} on {self._names[actor.worker]} was changed after the model was cut"
+                        raise RunError(message, hint=f"copy it to {self._path.parent} there again")
                     raise self._missing(part, f"neither on {self._names[actor.worker]} nor here")
                 self._send(actor, index)
 
