@@ -603,6 +603,18 @@ def test_parts_are_sent_once_to_nodes_that_lack_them_and_kept(machines: Machines
     assert notes == []
 
 
+@pytest.mark.usefixtures("no_shared_disk")
+def test_an_error_names_the_device_where_parts_can_not_be_kept(machines: Machines, cascade: Cascade) -> None:
+    in_the_way = machines.folder / "graphcut"
+    in_the_way.touch()
+    try:
+        with pytest.raises(RunError, match=r"^edge\d: parts can't be received in .*: Not a directory$") as caught:
+            list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
+    finally:
+        in_the_way.unlink()
+    assert caught.value.hint.startswith("make room there")
+
+
 @pytest.mark.usefixtures("machines")
 @pytest.mark.parametrize(("name", "disk"), [("part-1.onnx", "no_shared_disk"), ("part-1.onnx.data", "tmp_path")])
 def test_a_part_changed_after_the_split_is_refused(

@@ -369,6 +369,10 @@ class RayExecutor(Executor):
             placements = actor.call_loading("hold", parts)
         except exceptions.RayActorError:
             return  # the callback of `life` reports it
+        except exceptions.RayTaskError as error:
+            original = _original(error)
+            named = RunError(f"{self._names[actor.worker]}: {original}", hint=original.hint)
+            event = Failed(actor.worker, None, named)
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
             event = Failed(actor.worker, None, _original(error))
         else:
@@ -437,7 +441,7 @@ class RayExecutor(Executor):
         actor.call_loading("check", index, files)
 
 
-def _original(error: BaseException) -> Exception:
+def _original(error: BaseException) -> GraphcutError:
     """The error that was raised in an actor, without what Ray wraps around it."""
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
     if isinstance(cause, GraphcutError):
