@@ -595,7 +595,7 @@ def test_parts_are_sent_once_to_nodes_that_lack_them_and_kept(machines: Machines
         f"part-{k}.onnx to edge{k}" for k in range(3)
     ]
     assert [text for text, share in notes if share is None] == [
-        "edge1 ended: its process ended; it is started again",
+        "edge1 ended: its process ended; it is to be started again",
         "edge1 runs again",
     ]
     notes.clear()

@@ -693,7 +693,7 @@ def test_what_happens_to_workers_is_said_when_it_happens() -> None:
     found = play(script, workers_with([0], [1]), feeds(12), ["t2"], log=log)
     assert found.answers == by_hand(script.units, ["t2"], feeds(12))
     assert notes == [
-        "worker 0 ended: it was killed; it is started again",
+        "worker 0 ended: it was killed; it is to be started again",
         "worker 0 runs again",
         "worker 0 is lost: it was killed; worker 1 is to take over p0",
     ]

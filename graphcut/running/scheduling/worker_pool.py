@@ -219,7 +219,7 @@ class WorkerPool:
             taken = (f"{self.workers[i].name} is to take over {self._names(parts)}" for i, parts in heirs.items())
             return "; ".join((f"{worker.name} is lost: {worker.death_reason}", *taken))
         heapq.heappush(self._restarts, (self._clock.now() + _PAUSES_S[worker.deaths - 1], index))
-        return f"{worker.name} ended: {worker.death_reason}; it is started again"
+        return f"{worker.name} ended: {worker.death_reason}; it is to be started again"
 
     def _start(self, index: int) -> None:
         worker = self.workers[index]
