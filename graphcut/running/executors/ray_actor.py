@@ -111,7 +111,7 @@ class RemoteWorker(PartStore):
             seconds,
             resident_bytes(),
             {name: InlineArray.of(outputs[name]) for name in given.requested},
-            tuple(n for n, one in outputs.items() if is_inline(one) and is_numeric_tensor(tensors[n])),
+            tuple(n for n, one in outputs.items() if is_small(one) and is_numeric_tensor(tensors[n])),
             {name: getattr(array, "nbytes", 0) for name, array in outputs.items()},
         )
         raw = msgspec.msgpack.encode(result)
@@ -126,6 +126,6 @@ class RemoteWorker(PartStore):
         return Stage(cascade, self._manifest.parts[part], config=self._config)
 
 
-def is_inline(array: object) -> bool:
+def is_small(array: object) -> bool:
     """Whether an output is small enough to travel in a call or a result."""
     return isinstance(array, np.ndarray) and array.dtype != object and array.nbytes <= MESSAGE_BYTES

@@ -8,7 +8,6 @@ pass through this process.
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -32,17 +31,14 @@ from ..stage import SessionConfig, ort_message
 from ..values import Value, from_array, to_array
 from .file_transfer import files_of, read_pieces, times_of
 from .protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Note, Ready, Step
-from .ray_actor import InlineArray, RemoteWorker, StepCall, StepResult, is_inline
-from .ray_cluster import RayCluster, WorkerPlacement, alive_machines, consume_errors, is_answering
+from .ray_actor import InlineArray, RemoteWorker, StepCall, StepResult, is_small
+from .ray_cluster import RayCluster, WorkerPlacement, consume_errors
+from .ray_watching import MachineWatch
 from .worker import StatesByPart
 
-#: a device that no machine of the cluster has had for this long is lost permanently; a machine that has not answered
-#: for this long is lost.
-ABSENT_S: float = 10.0
-SILENT_S: Final = 2.0  #: a machine that has not answered for this long is reported.
+ABSENT_S: float = 10.0  #: a device that no machine of the cluster has had for this long is lost permanently.
 ROOM_S: float = 60.0  #: a worker that no machine had room for in this time is given up.
-_POLL_S: Final = 0.5  #: the interval at which the cluster is asked which machines are alive.
-_WATCHERS: Final = 32  #: how many machines are asked at once whether they answer.
+_POLL_S: Final = 0.5  #: the interval at which it is looked whether a worker has found a machine.
 _GONE: Final = "its machine is gone"
 _CLOSE_TIMEOUT_S: Final = 10  #: how long `close` waits for actors to end.
 _PIECES_IN_FLIGHT: Final = 2  #: how many pieces of a file are sent at once.
@@ -104,9 +100,8 @@ class RayExecutor(Executor):
         self._callbacks: SimpleQueue[Callable[[], Event | None] | None] = SimpleQueue()
         self._actors: dict[int, _Actor] = {}
         self._threads: list[Thread] = []
-        self._lost_nodes: set[str] = set()
-        self._silent: set[str] = set()  # the machines that don't answer
-        self._excused: dict[str, float] = {}  # until when machines that were silent may take longer
+        lose = lambda node, reason: self._callbacks.put(partial(self._lose_machine, node, reason))  # noqa: E731
+        self._watch = MachineWatch(self._note, lose)
         self._inline: frozenset[str] = frozenset()
         self._send_locks: dict[str, Lock] = {}
         self._coming = set[Any]()  # the references to tensors that are on their way to this machine
@@ -116,7 +111,7 @@ class RayExecutor(Executor):
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         placement = self._placed()
-        options = placement.actor_options(worker, self._lost_nodes)
+        options = placement.actor_options(worker, self._watch.lost)
         remote = self._actor_class.options(**options).remote(
             os.fspath(self._path), self._cascade.manifest, self._states, placement.config(worker)
         )
@@ -134,7 +129,7 @@ class RayExecutor(Executor):
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         actor = self._actors[worker]
         tensors = {name: cast("_RayTensor", handle) for name, handle in inputs.items()}
-        if not self._lost_nodes.isdisjoint(tensor.node for tensor in tensors.values()):
+        if not self._watch.lost.isdisjoint(tensor.node for tensor in tensors.values()):
             self._callbacks.put(lambda: None if actor.is_dead else Lost(worker, step))
             return
         inline = {name: tensor.data for name, tensor in tensors.items() if isinstance(tensor.data, InlineArray)}
@@ -145,7 +140,7 @@ class RayExecutor(Executor):
         run = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested))
         answer = run.remote(call, *refs.values())
         result, *outputs = answer if isinstance(answer, list) else [answer]
-        actor.calls[result] = step, self._nodes_of(inputs)
+        actor.calls[result] = step, frozenset(tensor.node for tensor in tensors.values())
         result.future().add_done_callback(
             lambda future: self._callbacks.put(lambda: self._finished(actor, result, outputs, future))
         )
@@ -161,26 +156,18 @@ class RayExecutor(Executor):
 
     def is_excused(self, worker: int) -> bool:
         actor = self._actors[worker]
-        return self._are_excused({actor.node}.union(*(sources for _, sources in actor.calls.values())))
-
-    def _nodes_of(self, inputs: Mapping[str, Handle]) -> frozenset[str]:
-        """The machines that made the inputs of a step."""
-        return frozenset(cast("_RayTensor", handle).node for handle in inputs.values())
-
-    def _are_excused(self, nodes: Iterable[str]) -> bool:
-        now = perf_counter()
-        return any(node in self._silent or self._excused.get(node, now) > now for node in nodes)
+        return self._watch.are_excused({actor.node}.union(*(sources for _, sources in actor.calls.values())))
 
     def bytes_of(self, handle: Handle) -> int:
         return cast("_RayTensor", handle).size_bytes
 
     def put(self, value: Value, tensor: str) -> Handle:
         array = to_array(value, self._tensors[tensor], copy=False)
-        data = InlineArray.of(array) if is_inline(array) else ray.put(array)
+        data = InlineArray.of(array) if is_small(array) else ray.put(array)
         return _RayTensor(data, getattr(array, "nbytes", 0))
 
     def fetch(self, handles: Iterable[Handle]) -> bool:
-        here = [h for h in cast("Iterable[_RayTensor]", handles) if h.node not in self._lost_nodes]  # `get` tells
+        here = [h for h in cast("Iterable[_RayTensor]", handles) if h.node not in self._watch.lost]  # `get` tells
         references = [tensor.data for tensor in here if not isinstance(tensor.data, InlineArray)]
         if not references:
             return True
@@ -197,7 +184,7 @@ class RayExecutor(Executor):
     def get(self, handle: Handle, tensor: str) -> Value:
         data, node = cast("_RayTensor", handle).data, cast("_RayTensor", handle).node
         message = f"{tensor} is lost with the machine that made it"
-        if node in self._lost_nodes:
+        if node in self._watch.lost:
             raise LookupError(message)
         try:
             array = data.array() if isinstance(data, InlineArray) else ray.get(data)
@@ -243,7 +230,7 @@ class RayExecutor(Executor):
         if self._placement is None:
             self._cluster = RayCluster(len(self._names), insecure=self._config.insecure)
             self._placement = WorkerPlacement(self._cascade.manifest, self._names, self._config)
-            self._start_thread(self._watch_machines)
+            self._start_thread(partial(self._watch.watch, self._is_closing))
         return self._placement
 
     # Callbacks
@@ -295,11 +282,10 @@ class RayExecutor(Executor):
 
     def _lose_machine(self, node: str, reason: str) -> None:
         """Report the workers of a lost machine, and steps whose inputs are lost with it. Ray itself would wait."""
-        self._lost_nodes.add(node)
         placement = cast("WorkerPlacement", self._placement)
         for actor in self._actors.values():
             if actor.node == node:
-                is_permanent = bool(reason and placement.missing_device(actor.worker, self._lost_nodes))
+                is_permanent = bool(reason and placement.missing_device(actor.worker, self._watch.lost))
                 self._callbacks.put(partial(self._died, actor, reason or _GONE, is_permanent=is_permanent))
             for result, (_, sources) in actor.calls.items():
                 if node in sources:
@@ -324,36 +310,6 @@ class RayExecutor(Executor):
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(Thread(target=target, daemon=True))
         self._threads[-1].start()
-
-    def _watch_machines(self) -> None:
-        """Look which machines answer. A silent one may be back before Ray, by its settings, takes it for dead."""
-        before: set[str] = set()
-        heard: dict[str, float] = {}
-        with ThreadPoolExecutor(_WATCHERS) as threads:
-            while not self._is_closing.wait(_POLL_S):
-                machines = {machine["NodeID"]: machine for machine in alive_machines()}
-                for node in sorted(before - machines.keys() - self._lost_nodes):
-                    self._callbacks.put(partial(self._lose_machine, node, ""))
-                before = {*machines}
-                answers = dict(zip(machines, threads.map(is_answering, machines.values()), strict=True))
-                for node, is_answer in answers.items():
-                    self._hear(node, heard, is_answer=is_answer)
-
-    def _hear(self, node: str, heard: dict[str, float], *, is_answer: bool) -> None:
-        now = perf_counter()
-        silent_s = now - heard.setdefault(node, now)
-        if is_answer:
-            heard[node] = now
-            if node in self._silent - self._lost_nodes:
-                self._silent.discard(node)
-                self._excused[node] = now + silent_s  # TCP waits about as long again before it repeats
-                self._note(node, f"answers again after {silent_s:.0f} s")
-        elif node not in self._silent and silent_s > SILENT_S:
-            self._silent.add(node)
-            self._note(node, "does not answer: its machine or its link is down")
-        elif node not in self._lost_nodes and silent_s > ABSENT_S:
-            reason = f"its machine did not answer for {ABSENT_S:.0f} s"
-            self._callbacks.put(partial(self._lose_machine, node, reason))
 
     def _load_in_turn(self, actor: _Actor) -> None:
         while (parts := actor.loads.get()) is not None:
@@ -385,7 +341,7 @@ class RayExecutor(Executor):
         answer = actor.remote.location.remote()
         waited_s = absent_s = 0.0  # in polls, so that a stop of this process does not count
         while not ray.wait([answer], timeout=_POLL_S)[0]:
-            missing = placement.missing_device(actor.worker, {*self._lost_nodes, *self._silent})
+            missing = placement.missing_device(actor.worker, {*self._watch.lost, *self._watch.silent})
             waited_s, absent_s = waited_s + _POLL_S, absent_s + _POLL_S if missing else 0.0
             if absent_s > ABSENT_S:
                 return f"no machine of the cluster is {missing} any more"
