@@ -53,6 +53,17 @@ def test_a_machine_that_was_silent_is_excused_for_as_long_again(clock: SimpleNam
     assert heard.losses == []
 
 
+def test_a_machine_is_excused_from_the_first_time_that_it_does_not_answer(clock: SimpleNamespace) -> None:
+    """It is back too early to be reported."""
+    heard = Heard(clock)
+    heard.hear([0], is_answer=True)
+    heard.hear([1], is_answer=False)
+    assert heard.excused_at(1.5)
+    heard.hear([1.8, 2.3], is_answer=True)
+    assert [heard.excused_at(second) for second in (3.5, 3.7)] == [True, False]
+    assert heard.notes == []
+
+
 def test_a_machine_that_is_silent_for_long_is_lost_once_for_all(clock: SimpleNamespace) -> None:
     heard = Heard(clock)
     heard.hear([0], is_answer=True)

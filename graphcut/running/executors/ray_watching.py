@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from threading import Event
 from time import perf_counter
 from typing import Final
@@ -35,12 +36,12 @@ class MachineWatch:
         self._note = note
         self._lose = lose
         self._heard: dict[str, float] = {}  # when a machine answered last
-        self._excused: dict[str, float] = {}  # until when machines that were silent may take longer
+        self._excused: dict[str, float] = {}  # until when machines that did not answer may take longer
 
     def are_excused(self, machines: Iterable[str]) -> bool:
-        """Whether one of `machines` is silent, or was, so that messages to and from it may still take longer."""
+        """Whether one of `machines` does not answer, or did not, so that messages may still take longer."""
         now = perf_counter()
-        return any(machine in self.silent or self._excused.get(machine, now) > now for machine in machines)
+        return any(self._excused.get(machine, now) > now for machine in machines)
 
     def watch(self, is_over: Event) -> None:
         """Ask all machines of the cluster until `is_over`."""
@@ -62,11 +63,14 @@ class MachineWatch:
         silent_s = now - self._heard.setdefault(machine, now)
         if is_answer:
             self._heard[machine] = now
+            if self._excused.get(machine) == inf:
+                self._excused[machine] = now + silent_s  # TCP waits about as long again before it repeats
             if machine in self.silent - self.lost:
                 self.silent.discard(machine)
-                self._excused[machine] = now + silent_s  # TCP waits about as long again before it repeats
                 self._note(machine, f"answers again after {silent_s:.0f} s")
-        elif machine not in self.silent and silent_s > SILENT_S:
+            return
+        self._excused[machine] = inf
+        if machine not in self.silent and silent_s > SILENT_S:
             self.silent.add(machine)
             self._note(machine, "does not answer: its machine or its link is down")
         elif machine not in self.lost and silent_s > LOST_S:
