@@ -25,9 +25,12 @@ class _Message(NamedTuple):
 class _Link:
     """What one worker sends to another."""
 
-    usual: _Message | None = None  #: the medians of those of the first messages that the worker waited for.
-    count: int = 0  #: of messages,
-    hidden: int = 0  #: and of the last ones that came while the step before was computed.
+    usual: _Message | None = None  #: the medians of the first messages.
+    first: list[_Message] = field(
+        default_factory=list
+    )  #: these; one that was not waited for took no longer than it says,
+    waited_for_s: list[float] = field(default_factory=list)  #: and what those took that the worker waited for.
+    hidden: int = 0  #: how many of the last ones came while the step before was computed.
     last: deque[_Message] = field(default_factory=lambda: deque(maxlen=MESSAGES))  #: those that were waited for.
     #: how long a byte of the last messages kept the worker, whether they were waited for or not.
     s_per_byte: deque[float] = field(default_factory=lambda: deque(maxlen=2 * MESSAGES))
@@ -38,18 +41,24 @@ class _Link:
         """Take note of a message. One of less than half of the usual size says little about a link."""
         if self.usual is not None and 2 * message.size_bytes < self.usual.size_bytes:
             return
-        self.count += 1
         self.s_per_byte.append((coming.waited_s + message.computed_s * coming.was_early) / message.size_bytes)
         self.hidden = 0 if coming.is_waited_for else self.hidden + 1
-        if coming.is_waited_for:
+        if self.usual is None:
+            self._begin(message, coming)
+        elif coming.is_waited_for:
             self.last.append(message)
+            if len(self.last) == MESSAGES:
+                self._judge(self.usual)
         elif self.hidden == MESSAGES:
             self.is_slower = False
-        if self.usual is None and self.last and self.count >= MESSAGES:
-            self.usual = _Message(*map(median, zip(*self.last, strict=True)))
-            self.last.clear()
-        elif self.usual is not None and len(self.last) == MESSAGES and not self.hidden:
-            self._judge(self.usual)
+
+    def _begin(self, message: _Message, coming: Coming) -> None:
+        self.first.append(message)
+        self.waited_for_s += [message.seconds] * coming.is_waited_for
+        if len(self.first) == MESSAGES:
+            sizes, seconds, computed = zip(*self.first, strict=True)
+            usual_s = min(median(seconds), median(self.waited_for_s or seconds))
+            self.usual = _Message(median(sizes), usual_s, median(computed))
 
     def _judge(self, usual: _Message) -> None:
         # A machine that also computes for longer is busy, or the messages are larger: neither is its link.
