@@ -26,10 +26,9 @@ class _Link:
     """What one worker sends to another."""
 
     usual: _Message | None = None  #: the medians of the first messages.
-    first: list[_Message] = field(
-        default_factory=list
-    )  #: these; one that was not waited for took no longer than it says,
-    waited_for_s: list[float] = field(default_factory=list)  #: and what those took that the worker waited for.
+    #: the first messages (one that was not waited for took no longer than it says), and what those took that were.
+    first: list[_Message] = field(default_factory=list)
+    waited_for_s: list[float] = field(default_factory=list)
     hidden: int = 0  #: how many of the last ones came while the step before was computed.
     last: deque[_Message] = field(default_factory=lambda: deque(maxlen=MESSAGES))  #: those that were waited for.
     #: how long a byte of the last messages kept the worker, whether they were waited for or not.
