@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,11 +92,11 @@ def token_s(busy: Sequence[Floats], steps: Sequence[Floats], period: float) -> f
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [*range(5), 24])  # 24: a token, whose bound is 4e-6 lower with HiGHS' usual tolerances
 def test_the_bound_is_the_optimum_on_unequal_devices(seed: int, objective: MilpObjective, overlap: Overlap) -> None:
     load = drawn(seed)
     answer = solve(MilpProblem(load, KINDS, COUNTS, objective, in_flight=2, overlap=overlap), time_limit_s=SECONDS)
-    assert answer.bound == pytest.approx(best(load, objective, overlap), rel=1e-6, abs=1e-9)
+    assert answer.bound == pytest.approx(best(load, objective, overlap), rel=1e-7, abs=0)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -147,14 +150,23 @@ def test_a_poor_plan_is_replaced_by_that_of_the_solver_and_proven(seed: int) -> 
     assert bound == pytest.approx(optimum.values[0], rel=1e-6)
 
 
+def test_a_bound_above_the_value_of_a_plan_shows_that_the_solver_was_wrong_and_is_not_used() -> None:
+    """Versions of HiGHS before 1.11 answered so: bounds up to 32 % above the optimum."""
+    assert MilpResult(1.32, ()).bound_below(1.0) == -np.inf
+    assert MilpResult(1.0 + 1e-9, ()).bound_below(1.0) == 1.0
+    assert MilpResult(0.9, ()).bound_below(1.0) == 0.9
+
+
 def test_a_program_that_is_too_large_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milp, "MOST_BINARIES", 5)
     load = drawn(0)
     assert solve(MilpProblem(load, KINDS, COUNTS, "period"), time_limit_s=SECONDS) == MilpResult(-np.inf, ())
 
 
-def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """HiGHS writes lines of its own past Python, and a command may be printing JSON."""
-    for seed in range(8):
-        solve(MilpProblem(drawn(seed), KINDS, COUNTS, "period"), time_limit_s=SECONDS)
-    assert capfd.readouterr().out == ""
+def test_the_solver_prints_nothing() -> None:
+    """HiGHS writes lines of its own past Python, some once in a process, and a command may be printing JSON."""
+    solving = "solve(MilpProblem(drawn(seed), KINDS, COUNTS, 'period'), time_limit_s=SECONDS)"
+    code = f"from test_milp import *\nfor seed in range(8): {solving}"
+    folder = Path(__file__).parent
+    ran = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")

@@ -52,7 +52,7 @@ def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSecond
         raise impossible
     if prove_s and value > bound:
         milp = MilpProblem(load, best_classes, evaluator.counts, "period", overlap=overlap, is_ordered=False)
-        bound = max(bound, min(value, solve(milp, time_limit_s=prove_s).bound))
+        bound = max(bound, solve(milp, time_limit_s=prove_s).bound_below(value))
     kinds = tuple(valuation.kinds[device] for device in found.devices)
     partition = ChainPartition(tuple(range(len(found.parts) + 1)), kinds, (value,), is_best=False)
     result = SearchResult(valuation.tables(found), partition)

@@ -29,6 +29,8 @@ MilpObjective = Literal["period", "latency", "token", "received", "parts", "size
 """What is minimized: seconds of the slowest part, of all parts, of a token; bytes received; parts; most bytes."""
 
 MOST_BINARIES: Final = 20_000
+_PRECISION: Final = 1e-9  #: by how much a rule of the program may be broken. With the usual 1e-6 bounds are 1e-5 lower.
+_ROUNDING: Final = 1e-6  #: by rounding a bound exceeds the value of a plan by no more than this share of it.
 
 LinearForm = list[tuple[float, int]]  #: coefficients, each with the index of its variable.
 
@@ -58,6 +60,10 @@ class MilpResult:
     bound: float  #: a lower bound of the objective of any plan; -inf where none was found.
     parts: Parts  #: the groups of each part of the best plan found; empty where none was found.
 
+    def bound_below(self, value: float) -> float:
+        """The bound, where it may be one: it is -inf if a plan of this value shows that the solver was wrong."""
+        return min(self.bound, value) if self.bound <= value * (1 + _ROUNDING) else -np.inf
+
 
 def prove(
     found: SearchResult, lower_bound: float, problem: MilpProblem, evaluate: Evaluator, *, time_limit_s: float
@@ -73,21 +79,23 @@ def prove(
         order = tuple(group for part in answer.parts for group in part)
         tables = prefix_tables(problem.load, order, [0, *accumulate(map(len, answer.parts))])
         found = better(found, result_on(tables, evaluate)) or found
-    return found, max(lower_bound, min(answer.bound, found.chain.values[0]))
+    return found, max(lower_bound, answer.bound_below(found.chain.values[0]))
 
 
 def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult:
     """The result of HiGHS; no bound and no parts where the program is too large to be solved in a reasonable time."""
     if problem.load.groups * sum(problem.counts) > MOST_BINARIES:
         return MilpResult(-np.inf, ())
-    from highspy import Highs, HighsModelStatus, SolutionStatus  # a quarter of a second to import, and rarely needed
+    from highspy import HighsModelStatus, SolutionStatus  # a quarter of a second to import, and rarely needed
 
     if problem.load.replicas is not None:
         problem = replace(problem, load=problem.load.replicas.without)
-    solver = Highs()
-    solver.setOptionValue("output_flag", False)
+    solver = _silent_solver()
     solver.setOptionValue("time_limit", time_limit_s)
     solver.setOptionValue("mip_rel_gap", 0.0)
+    solver.setOptionValue("mip_abs_gap", 0.0)
+    for tolerance in ("mip_feasibility", "primal_feasibility", "dual_feasibility"):
+        solver.setOptionValue(f"{tolerance}_tolerance", _PRECISION)
     formulation = _Formulation(problem, solver)
     solver.run()
     info = solver.getInfo()
@@ -97,6 +105,17 @@ def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult:
     if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
         return MilpResult(bound, ())
     return MilpResult(bound, formulation.parts_in(solver.getSolution().col_value))
+
+
+def _silent_solver() -> Highs:
+    from highspy import Highs
+
+    class Silent(Highs):  # highspy 1.16 prints its version as soon as it enables callbacks, which its constructor does
+        def enableCallbacks(self) -> None:  # noqa: N802 - the name is highspy's
+            self.setOptionValue("output_flag", False)
+            super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+    return Silent()  # type: ignore[no-untyped-call]
 
 
 class _Formulation:
