@@ -21,7 +21,7 @@ def pack(
     """
     from ..running.fetching import fetch
 
-    root = open_(cascade_path, check_files=False).root.absolute()
+    root = open_(cascade_path, check_files=False).root.resolve()
     with writing(verb="packing") as progress:
         cascade = fetch(cascade_path, output, device=device, progress=progress)
     if settings.is_quiet:

@@ -44,6 +44,15 @@ def test_each_device_gets_its_own_files_and_the_tokenizer(run: Run, parts: Path,
     assert sorted(file.name for file in (tmp_path / "laptop").iterdir()) == ["cascade.json", *files, "tokenizer.json"]
 
 
+def test_the_next_command_copies_to_the_folder_where_a_worker_looks_for_the_parts(
+    run: Run, parts: Path, tmp_path: Path
+) -> None:
+    """Without symbolic links: on the device they may not be."""
+    (tmp_path / "link").symlink_to(parts)
+    done = run("pack", tmp_path / "link", "--device", "laptop", "-o", tmp_path / "out")
+    assert done.err.splitlines()[-1] == f"next: rsync -a {tmp_path}/out/ laptop:{parts}/"
+
+
 def test_parts_of_other_devices_in_a_folder_are_named(run: Run, parts: Path, tmp_path: Path) -> None:
     run("pack", parts, "--device", "laptop", "-o", tmp_path / "out")
     done = run("pack", parts, "--device", "board 1", "-o", tmp_path / "out")
