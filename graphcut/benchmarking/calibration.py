@@ -25,7 +25,7 @@ from ..core.errors import GraphcutError
 from ..core.product import Product
 from ..costs.device import Device
 from ..planning.cluster import Cluster, Host, NetworkLink
-from ..planning.goals import Into
+from ..planning.goals import At, Into
 from ..planning.planner import plan
 from ..running.pipelined import stream
 from ..running.run_log import RunLog
@@ -39,7 +39,7 @@ _ELEMENTS: Final = 1 << 24  # 64 MiB of float32: more than caches hold
 _LARGE_NODES: Final = 4
 _SMALL_NODES: Final = 200
 _SMALL: Final = 16
-_EXPANDED: Final = (1 << 18, _SMALL)  # 16 MiB of float32
+_WEIGHTS: Final = (2048, 5120)  # 40 MiB of float32
 _REQUESTS: Final = 50
 _SLOWER: Final = 0.8  #: two machines have a direct link if it has less than this share of what their links allow.
 
@@ -108,20 +108,25 @@ def _model_of(nodes: Sequence[NodeProto], ends: Sequence[ValueInfoProto], weight
 def _overhead_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
     """Seconds that a request through a part on each device takes besides computing: the median of some requests.
 
-    Parts write and read more than caches hold, as with weights, and send next to nothing.
+    Parts read more weights than caches hold, as those of a decoder, and send next to nothing.
     """
     ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, (1, _SMALL)) for i in (0, len(names))]
+    layers = [*pairwise((_SMALL, *_WEIGHTS, _SMALL))]
+    shapes = [numpy_helper.from_array(np.array(layer), f"shape {k}") for k, layer in enumerate(layers)]
     nodes = []
     for i in range(len(names)):
-        nodes.append(helper.make_node("Expand", [f"x{i}", "shape"], [f"many x{i}"]))
-        nodes.append(helper.make_node("ReduceMax", [f"many x{i}"], [f"x{i + 1}"], axes=[0]))
-    model = _model_of(nodes, ends, [numpy_helper.from_array(np.array(_EXPANDED), "shape")])
+        chain = [f"x{i}", *(f"x{i} times {k + 1}" for k in range(len(layers) - 1)), f"x{i + 1}"]
+        for k, (read, written) in enumerate(pairwise(chain)):  # ONNX Runtime makes the weights once, as it loads a part
+            nodes.append(helper.make_node("Expand", ["each", f"shape {k}"], [f"weights {i}.{k}"]))
+            nodes.append(helper.make_node("MatMul", [read, f"weights {i}.{k}"], [written], f"part {i}, layer {k}"))
+    model = _model_of(nodes, ends, [numpy_helper.from_array(np.array(2**-12, np.float32), "each"), *shapes])
+    cuts = tuple(f"part {i}, layer {len(layers) - 1}" for i in range(len(names) - 1))
     feeds = repeat({"x0": np.ones((1, _SMALL), np.float32)}, _REQUESTS)
     config, log = SessionConfig(threads=1, insecure=insecure), RunLog(len(names), len(names), is_tracing=True)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
-        made = replace(plan(path, Into(len(names))), devices=tuple(Device(name=name) for name in names))
+        made = replace(plan(path, At(cuts) if cuts else Into(1)), devices=tuple(Device(name=name) for name in names))
         cascade = split(path, made, Path(folder) / "parts")
         answers = stream(cascade, feeds, via=via, window=1, balanced=False, config=config, log=log)
         ends_s = [time.perf_counter() for _ in answers]
