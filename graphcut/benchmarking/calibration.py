@@ -111,16 +111,18 @@ def _overhead_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
     Parts read more weights than caches hold, as those of a decoder, and send next to nothing.
     """
     ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, (1, _SMALL)) for i in (0, len(names))]
-    layers = [*pairwise((_SMALL, *_WEIGHTS, _SMALL))]
-    shapes = [numpy_helper.from_array(np.array(layer), f"shape {k}") for k, layer in enumerate(layers)]
+    shapes = {"begin": (_SMALL, _WEIGHTS[0]), "weights": _WEIGHTS, "end": (_WEIGHTS[0], _SMALL)}
+    values = [numpy_helper.from_array(np.array(shape), f"shape of {name}") for name, shape in shapes.items()]
     nodes = []
     for i in range(len(names)):
-        chain = [f"x{i}", *(f"x{i} times {k + 1}" for k in range(len(layers) - 1)), f"x{i + 1}"]
-        for k, (read, written) in enumerate(pairwise(chain)):  # ONNX Runtime makes the weights once, as it loads a part
-            nodes.append(helper.make_node("Expand", ["each", f"shape {k}"], [f"weights {i}.{k}"]))
-            nodes.append(helper.make_node("MatMul", [read, f"weights {i}.{k}"], [written], f"part {i}, layer {k}"))
-    model = _model_of(nodes, ends, [numpy_helper.from_array(np.array(2**-12, np.float32), "each"), *shapes])
-    cuts = tuple(f"part {i}, layer {len(layers) - 1}" for i in range(len(names) - 1))
+        # ONNX Runtime makes the weights once, as it loads a part.
+        nodes += [helper.make_node("Expand", ["each", f"shape of {name}"], [f"{name} {i}"]) for name in shapes]
+        layers = [("begin", 0), ("weights", 0), ("weights", 1), ("end", 0)]
+        chain = [f"x{i}", *(f"x{i} in {k}" for k in range(1, len(layers))), f"x{i + 1}"]
+        for (name, is_turned), (read, written) in zip(layers, pairwise(chain), strict=True):
+            nodes.append(helper.make_node("Gemm", [read, f"{name} {i}"], [written], f"to {written}", transB=is_turned))
+    model = _model_of(nodes, ends, [numpy_helper.from_array(np.array(2**-11, np.float32), "each"), *values])
+    cuts = tuple(f"to x{i}" for i in range(1, len(names)))
     feeds = repeat({"x0": np.ones((1, _SMALL), np.float32)}, _REQUESTS)
     config, log = SessionConfig(threads=1, insecure=insecure), RunLog(len(names), len(names), is_tracing=True)
     with TemporaryDirectory() as folder:
