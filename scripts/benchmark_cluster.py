@@ -40,7 +40,7 @@ from graphcut.simulating.simulator import simulate
 NETCLUSTER = Path(__file__).with_name("netcluster")
 PROMPT, DECODED, ROUNDS = 128, 48, 3
 SEQUENCES = (1, 2, 4)
-REQUESTS, WARM, WINDOW = 24, 4, 6
+REQUESTS, ALONE, WARM, WINDOW = 24, 12, 4, 6  # ALONE: requests one by one
 RATES = ("100mbit", "20mbit")
 ADDRESS = "10.77.0.10"
 TMP = "/tmp"  # noqa: S108 - each machine has one of its own
@@ -300,7 +300,7 @@ def _compare(title: str, trial: Trial, cluster: Cluster, what: str, found: Seque
     found_s = statistics.median(one["period_s"] for one in found)
     # What crosses in the whole run; the first device is where the driver is, so the inputs do not.
     sent = sum(one.sent_bytes for one in again.metrics) + sum(one.output_bytes for one in again.metrics[1:])
-    number = (2 if is_period else 1) * (PROMPT + DECODED - 1) if is_decoder else REQUESTS if is_period else 3 * WARM
+    number = (2 if is_period else 1) * (PROMPT + DECODED - 1) if is_decoder else REQUESTS if is_period else ALONE
     wire = statistics.median(one["carried"] for one in found) / (sent * number)
     print(
         f"{title:24} {what:9} {planned_s * 1e3:6.1f} ms {simulated_s * 1e3:6.1f} ms {found_s * 1e3:6.1f} ms",
@@ -353,7 +353,7 @@ def pipeline(parts: str, window: int) -> dict[str, Any]:
         name: np.ones([dims.get(str(dim), dim) for dim in tensor.shape or ()], tensor.dtype)
         for name, tensor in tensors.items()
     }
-    number = REQUESTS if window > 1 else 3 * WARM
+    number = REQUESTS if window > 1 else ALONE
     config = SessionConfig(threads=1)
     answers = stream(
         cascade, [feed] * number, via="ray", config=config, log=log, balanced=False, window=window, outputs=outputs

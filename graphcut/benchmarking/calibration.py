@@ -105,24 +105,29 @@ def _model_of(nodes: Sequence[NodeProto], ends: Sequence[ValueInfoProto], weight
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def _overhead_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
-    """Seconds that a request through a part on each device takes besides computing: the median of some requests.
+def _decoder_like(parts: int) -> tuple[ModelProto, tuple[str, ...]]:
+    """A model, and the nodes behind which it is cut into so many parts.
 
-    Parts read more weights than caches hold, as those of a decoder, and send next to nothing.
+    Each part multiplies by more weights than caches hold, as those of a decoder do, and sends next to nothing. ONNX
+    Runtime makes the weights once, as it loads a part.
     """
-    ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, (1, _SMALL)) for i in (0, len(names))]
-    shapes = {"begin": (_SMALL, _WEIGHTS[0]), "weights": _WEIGHTS, "end": (_WEIGHTS[0], _SMALL)}
-    values = [numpy_helper.from_array(np.array(shape), f"shape of {name}") for name, shape in shapes.items()]
+    ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, (1, _SMALL)) for i in (0, parts)]
+    shapes = {"first": (_SMALL, _WEIGHTS[0]), "weights": _WEIGHTS, "last": (_WEIGHTS[0], _SMALL)}
+    constants = [numpy_helper.from_array(np.array(shape), f"shape of {name}") for name, shape in shapes.items()]
+    constants.append(numpy_helper.from_array(np.array(2**-11, np.float32), "value"))  # products stay small
+    layers = [("first", 0), ("weights", 0), ("weights", 1), ("last", 0)]  # and whether the weight is transposed
     nodes = []
-    for i in range(len(names)):
-        # ONNX Runtime makes the weights once, as it loads a part.
-        nodes += [helper.make_node("Expand", ["each", f"shape of {name}"], [f"{name} {i}"]) for name in shapes]
-        layers = [("begin", 0), ("weights", 0), ("weights", 1), ("end", 0)]
+    for i in range(parts):
+        nodes += [helper.make_node("Expand", ["value", f"shape of {name}"], [f"{name} {i}"]) for name in shapes]
         chain = [f"x{i}", *(f"x{i} in {k}" for k in range(1, len(layers))), f"x{i + 1}"]
-        for (name, is_turned), (read, written) in zip(layers, pairwise(chain), strict=True):
-            nodes.append(helper.make_node("Gemm", [read, f"{name} {i}"], [written], f"to {written}", transB=is_turned))
-    model = _model_of(nodes, ends, [numpy_helper.from_array(np.array(2**-11, np.float32), "each"), *values])
-    cuts = tuple(f"to x{i}" for i in range(1, len(names)))
+        for (name, transposed), (read, written) in zip(layers, pairwise(chain), strict=True):
+            nodes.append(helper.make_node("Gemm", [read, f"{name} {i}"], [written], f"to {written}", transB=transposed))
+    return _model_of(nodes, ends, constants), tuple(f"to x{i}" for i in range(1, parts))
+
+
+def _overhead_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:
+    """Seconds that a request through a part on each device takes besides computing: the median of some requests."""
+    model, cuts = _decoder_like(len(names))
     feeds = repeat({"x0": np.ones((1, _SMALL), np.float32)}, _REQUESTS)
     config, log = SessionConfig(threads=1, insecure=insecure), RunLog(len(names), len(names), is_tracing=True)
     with TemporaryDirectory() as folder:

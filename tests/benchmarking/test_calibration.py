@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
+import onnxruntime
 import pytest
 
 import graphcut
-from graphcut import Across, demos
+from graphcut import Across, At, SessionConfig, demos
 from graphcut.benchmarking import calibration
 from graphcut.benchmarking.calibration import Calibration, calibrate, calibrate_cluster, save_cluster, save_device
 from graphcut.core.errors import GraphcutError
 from graphcut.costs.device import Device
 from graphcut.planning.cluster import Cluster, Host, NetworkLink
+from graphcut.running.stage import session_options
 
 
 def test_a_measured_device_is_written_as_a_cluster_file_and_planned_for(tmp_path: Path) -> None:
@@ -63,6 +66,27 @@ def test_devices_of_one_machine_share_its_links(here: tuple[str, ...], monkeypat
     assert {name: (one.link_bytes_per_s, one.latency_s) for name, one in cluster.machines.items()} == rates
     assert cluster.driver.name == driver[0]
     assert [(one.between, one.bytes_per_s) for one in cluster.links] == [(("c", "e"), 1e6), (("d", "e"), 1e6)]
+
+
+def test_messages_are_measured_between_parts_that_read_weights_and_send_next_to_nothing(tmp_path: Path) -> None:
+    """The weights are in no file: ONNX Runtime makes them, once for all runs."""
+    model, cuts = calibration._decoder_like(3)
+    onnx.save(model, tmp_path / "model.onnx")
+    cascade = graphcut.split(tmp_path / "model.onnx", At(cuts), tmp_path / "parts")
+    assert {name: tensor.shape for name, tensor in cascade.tensors.items()} == {f"x{i}": (1, 16) for i in range(4)}
+    for part in cascade.parts:
+        path, loaded = cascade.root / part.file, tmp_path / "loaded.onnx"
+        assert path.stat().st_size < 10_000
+        options = session_options(SessionConfig(threads=1))
+        options.optimized_model_filepath = str(loaded)
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        assert "Expand" not in {node.op_type for node in onnx.load(loaded, load_external_data=False).graph.node}
+        assert loaded.stat().st_size >= 2048 * 5120 * 4
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b")])
+def test_a_request_takes_longer_than_its_parts_compute(names: tuple[str, ...]) -> None:
+    assert calibration._overhead_s(names, "threads", insecure=False) > 0
 
 
 def test_a_device_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
